@@ -1,0 +1,296 @@
+//! From a TCP connection to an RDMA stream: the initiator, and what both sides share.
+
+use super::poller::IwarpCompletionQueue;
+use super::shared::{IwarpQueuePair, Setup, Shared};
+use crate::options::{Fpdu, IwarpOptions};
+use crate::proto::fault::Fault;
+use crate::proto::handshake::{self, Agreed, FrameReader, Rtr, Terms};
+use crate::proto::nudge::Nudge;
+use crate::proto::queue::{Message, SendQueue};
+use crate::proto::rx::Receiver;
+use crate::proto::segment::{MAX_FPDU, Segmenter};
+use crate::wire::mpa::{Frame, FrameKind};
+use crate::wire::rdmap::TerminateCode;
+use nfsrdma_rdma::{
+    Capabilities, ConnectParams, Connection, Error, PRIVATE_DATA_MAX, Protection, Result, WorkId,
+};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Largest message: what the 32-bit message offset and verbs agree on.
+const MAX_MESSAGE: usize = i32::MAX as usize;
+/// Buffers of one exposure: one STag covers any list.
+const MAX_SEGMENTS: usize = 4096;
+
+pub(crate) fn connect(
+    options: &IwarpOptions,
+    peer: SocketAddr,
+    params: &ConnectParams,
+) -> Result<Connection> {
+    check(params)?;
+    let deadline = Instant::now() + params.timeout;
+    let receives = first_receives(params)?;
+    let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))
+        .map_err(|e| Error::local("cannot make a TCP socket", e))?;
+    // Before connecting: the window scale is agreed on then.
+    tune(&socket, options);
+    socket
+        .connect_timeout(&peer.into(), params.timeout)
+        .map_err(|e| connect_error(e, peer))?;
+    let mut stream = TcpStream::from(socket);
+    stream
+        .set_nonblocking(false)
+        .and_then(|()| stream.set_nodelay(true))
+        .map_err(|e| Error::local("cannot set up the socket", e))?;
+
+    let terms = Terms {
+        crc: options.crc,
+        revision: if options.mpa_revision >= 2 { 2 } else { 1 },
+        peer_to_peer: options.peer_to_peer,
+        reads_in: params.reads_in,
+        reads_out: params.reads_out,
+    };
+    let request = handshake::request(&terms, &params.private_data).to_bytes();
+    write_frame(&mut stream, &request, deadline)?;
+    let reply = read_frame(&mut stream, FrameKind::Reply, deadline)?;
+    let agreed = match handshake::conclude(&terms, &reply) {
+        Ok(agreed) => agreed,
+        Err(unacceptable) => {
+            if let Some(code) = unacceptable.terminate {
+                // RFC 6581 section 8: the responder learns why from a Terminate.
+                let bytes = terminate_bytes(code, terms.crc || reply.crc);
+                let _ = write_frame(&mut stream, &bytes, deadline);
+            }
+            return Err(unacceptable.error);
+        }
+    };
+    let role = Role::Initiator;
+    establish(
+        options,
+        params,
+        stream,
+        role,
+        agreed,
+        receives,
+        reply.private_data,
+    )
+}
+
+/// The FPDU of a Terminate on a stream that carried nothing yet.
+fn terminate_bytes(code: TerminateCode, crc: bool) -> Vec<u8> {
+    let mut segmenter = Segmenter::new(crc, MAX_FPDU);
+    let mut message = Some(Message::Terminate(Fault::new(code).terminate()));
+    segmenter.fill(1, 1, || message.take());
+    let mut slices = Vec::new();
+    segmenter.gather(&mut slices, 1);
+    slices.iter().flat_map(|s| s.iter().copied()).collect()
+}
+
+/// Who began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Initiator,
+    Responder,
+}
+
+/// The contract's limits.
+pub(crate) fn check(params: &ConnectParams) -> Result<()> {
+    if params.private_data.len() > PRIVATE_DATA_MAX {
+        return Err(Error::Misuse("more private data than PRIVATE_DATA_MAX"));
+    }
+    if params.receive_buffers > params.recv_depth {
+        return Err(Error::Misuse("more first Receives than recv_depth"));
+    }
+    Ok(())
+}
+
+pub(crate) type Receives = VecDeque<(WorkId, nfsrdma_rdma::BufMut)>;
+
+pub(crate) fn first_receives(params: &ConnectParams) -> Result<Receives> {
+    (0..params.receive_buffers as u64)
+        .map(|n| {
+            let buf = params.pool.alloc(params.receive_size).ok_or_else(|| {
+                Error::local(
+                    format!(
+                        "no memory in the buffer pool for {} Receives of {} bytes",
+                        params.receive_buffers, params.receive_size
+                    ),
+                    io::ErrorKind::OutOfMemory.into(),
+                )
+            })?;
+            Ok((WorkId(n), buf))
+        })
+        .collect()
+}
+
+/// Socket options that are best effort: a kernel that refuses one still works.
+pub(crate) fn tune(socket: &Socket, options: &IwarpOptions) {
+    if let Some(bytes) = options.socket_buffer {
+        let _ = socket.set_send_buffer_size(bytes);
+        let _ = socket.set_recv_buffer_size(bytes);
+    }
+    if let Some(time) = options.user_timeout {
+        let _ = socket.set_tcp_user_timeout(Some(time));
+    }
+    if let Some(idle) = options.keepalive {
+        let probe = (idle / 3).max(Duration::from_secs(1));
+        let _ = socket.set_tcp_keepalive(
+            &TcpKeepalive::new()
+                .with_time(idle.max(Duration::from_secs(1)))
+                .with_interval(probe)
+                .with_retries(3),
+        );
+    }
+}
+
+fn connect_error(error: io::Error, peer: SocketAddr) -> Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Error::Refused(Vec::new()),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::TimedOut("connecting"),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => {
+            Error::LinkLost(error.to_string())
+        }
+        _ => Error::local(format!("cannot connect to {peer}"), error),
+    }
+}
+
+/// An error while frames are exchanged. A peer that closes instead of answering refuses.
+fn frame_error(error: io::Error, doing: &'static str) -> Error {
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::TimedOut(doing),
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionAborted => Error::Refused(Vec::new()),
+        _ => Error::LinkLost(error.to_string()),
+    }
+}
+
+fn time_left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+pub(crate) fn write_frame(stream: &mut TcpStream, bytes: &[u8], deadline: Instant) -> Result<()> {
+    time_left(deadline)
+        .and_then(|left| stream.set_write_timeout(Some(left)))
+        .and_then(|()| stream.write_all(bytes))
+        .map_err(|e| frame_error(e, "sending the MPA frame"))
+}
+
+/// Reads one frame and not a byte more. A peer that sends a byte now and then does not get
+/// more time.
+pub(crate) fn read_frame(
+    stream: &mut TcpStream,
+    kind: FrameKind,
+    deadline: Instant,
+) -> Result<Frame> {
+    let mut reader = FrameReader::new(kind);
+    let doing = match kind {
+        FrameKind::Request => "waiting for the MPA request",
+        FrameKind::Reply => "waiting for the MPA reply",
+    };
+    let mut buf = [0; 512];
+    loop {
+        let want = reader.want().min(buf.len());
+        let n = time_left(deadline)
+            .and_then(|left| stream.set_read_timeout(Some(left)))
+            .and_then(|()| stream.read(&mut buf[..want]));
+        let n = match n {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            other => other,
+        }
+        .map_err(|e| frame_error(e, doing))?;
+        match reader.feed(&buf[..n]) {
+            Ok(Some(frame)) => return Ok(frame),
+            Ok(None) => {}
+            Err(e) => return Err(Error::PeerMisbehaved(e.to_string())),
+        }
+    }
+}
+
+fn stays_here(local: SocketAddr, peer: SocketAddr) -> bool {
+    peer.ip().to_canonical().is_loopback() || local.ip() == peer.ip()
+}
+
+/// Goes into full operation.
+pub(crate) fn establish(
+    options: &IwarpOptions,
+    params: &ConnectParams,
+    stream: TcpStream,
+    role: Role,
+    agreed: Agreed,
+    receives: Receives,
+    peer_private_data: Vec<u8>,
+) -> Result<Connection> {
+    let set_up = |e| Error::local("cannot set up the socket", e);
+    stream.set_nonblocking(true).map_err(set_up)?;
+    let ends = stream
+        .local_addr()
+        .and_then(|local| Ok((local, stream.peer_addr()?)));
+    let (local, peer) = ends.map_err(|e| Error::LinkLost(e.to_string()))?;
+    let here = stays_here(local, peer);
+    let max_fpdu = match options.fpdu {
+        Fpdu::Bytes(n) => n,
+        Fpdu::Largest => MAX_FPDU,
+        Fpdu::Auto if here => MAX_FPDU,
+        Fpdu::Auto => SockRef::from(&stream)
+            .tcp_mss()
+            .map_or(1460, |mss| mss as usize),
+    };
+    let segmenter = Segmenter::new(agreed.crc, max_fpdu);
+    let description = format!(
+        "soft-iWARP over TCP {local} - {peer}, MPA revision {}, CRC {}, FPDUs of {} bytes",
+        agreed.revision,
+        if agreed.crc { "on" } else { "off" },
+        segmenter.max_fpdu(),
+    );
+    let capabilities = Capabilities {
+        scatter_handle: true,
+        remote_invalidate: true,
+        protection: Protection::Handle,
+        max_message: MAX_MESSAGE,
+        max_reads_out: agreed.reads_out,
+        max_reads_in: agreed.reads_in,
+        max_segments: MAX_SEGMENTS,
+        description,
+    };
+    let mut queue = SendQueue::new(
+        params.send_depth,
+        agreed.reads_out as usize,
+        role == Role::Responder,
+    );
+    if role == Role::Initiator {
+        // A responder may send only after an FPDU of ours. Where none was agreed on, a
+        // zero-length RDMA Write asks nothing of the peer.
+        queue.post_rtr(agreed.rtr.unwrap_or(Rtr::Write));
+    }
+    let shared = Shared::new(Setup {
+        socket: stream,
+        capabilities,
+        local,
+        peer,
+        queue,
+        segmenter,
+        nudge: (role == Role::Initiator).then_some(Nudge::Idle),
+        receives,
+        recv_depth: params.recv_depth,
+    })
+    .map_err(|e| Error::local("cannot make an eventfd", e))?;
+    let shared = Arc::new(shared);
+    shared.pump();
+    let rx = Receiver::new(agreed.crc, agreed.reads_in as usize);
+    Ok(Connection {
+        queue_pair: Arc::new(IwarpQueuePair(shared.clone())),
+        completions: Box::new(IwarpCompletionQueue::new(shared, rx, options.spin)),
+        peer_private_data,
+    })
+}

@@ -1,0 +1,226 @@
+//! The responder's side of connecting.
+
+use super::connect::{Role, check, establish, first_receives, read_frame, tune, write_frame};
+use super::sys::{self, Event};
+use crate::options::IwarpOptions;
+use crate::proto::handshake::{self, Terms};
+use crate::wire::mpa::{Frame, FrameKind};
+use nfsrdma_rdma::{ConnectParams, Connection, Error, Incoming, Listener, Result};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Waiting connections the kernel keeps.
+const BACKLOG: i32 = 128;
+/// The longest a peer may take for its request, whatever the caller allows.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// For a refusal, whose peer may have gone.
+const REJECT_LIMIT: Duration = Duration::from_secs(1);
+/// Before accepting again when descriptors or memory ran out.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) fn listen(options: &IwarpOptions, local: SocketAddr) -> Result<Box<dyn Listener>> {
+    let open = || -> io::Result<IwarpListener> {
+        let socket = Socket::new(
+            Domain::for_address(local),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        socket.set_reuse_address(true)?;
+        // Inherited by what is accepted.
+        tune(&socket, options);
+        socket.set_nonblocking(true)?;
+        socket.bind(&local.into())?;
+        socket.listen(BACKLOG)?;
+        let socket = TcpListener::from(socket);
+        Ok(IwarpListener {
+            options: options.clone(),
+            local: socket.local_addr()?,
+            socket,
+            event: Event::new()?,
+            closed: AtomicBool::new(false),
+        })
+    };
+    match open() {
+        Ok(listener) => Ok(Box::new(listener)),
+        Err(e) => Err(Error::local(format!("cannot listen on {local}"), e)),
+    }
+}
+
+struct IwarpListener {
+    options: IwarpOptions,
+    local: SocketAddr,
+    socket: TcpListener,
+    event: Event,
+    closed: AtomicBool,
+}
+
+impl Listener for IwarpListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn accept(&self) -> Result<Box<dyn Incoming>> {
+        loop {
+            if self.closed.load(Ordering::SeqCst) {
+                return Err(Error::LinkLost("the listener was closed".into()));
+            }
+            let mut pause = None;
+            match self.socket.accept() {
+                Ok((stream, peer)) => {
+                    return Ok(Box::new(IwarpIncoming {
+                        options: self.options.clone(),
+                        parts: Some(Parts {
+                            stream,
+                            request: None,
+                        }),
+                        peer,
+                    }));
+                }
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED | libc::EPROTO) => {}
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        tracing::warn!(error = %e, "cannot accept a connection now");
+                        pause = Some(Instant::now() + EXHAUSTED_PAUSE);
+                    }
+                    _ => return Err(Error::local("cannot accept connections", e)),
+                },
+            }
+            let waited = match pause {
+                // The listening socket stays readable: wait for time or close only.
+                Some(until) => sys::wait(self.event.as_fd(), false, &self.event, Some(until)),
+                None => sys::wait(self.socket.as_fd(), false, &self.event, None),
+            };
+            waited.map_err(|e| Error::local("cannot wait for connections", e))?;
+        }
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // Never cleared: every waiting accept sees it.
+        self.event.set();
+    }
+}
+
+struct Parts {
+    stream: TcpStream,
+    request: Option<Frame>,
+}
+
+impl Parts {
+    fn request(&mut self, deadline: Instant) -> Result<&Frame> {
+        if self.request.is_none() {
+            let set_up = self.stream.set_nonblocking(false);
+            set_up
+                .and_then(|()| self.stream.set_nodelay(true))
+                .map_err(|e| Error::local("cannot set up the socket", e))?;
+            self.request = Some(read_frame(&mut self.stream, FrameKind::Request, deadline)?);
+        }
+        self.request
+            .as_ref()
+            .ok_or(Error::Misuse("no request was read"))
+    }
+
+    fn reject(mut self, private_data: &[u8], limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let Ok(request) = self.request(deadline) else {
+            return;
+        };
+        let reply = handshake::reject(request, private_data).to_bytes();
+        let _ = write_frame(&mut self.stream, &reply, deadline);
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+}
+
+struct IwarpIncoming {
+    options: IwarpOptions,
+    parts: Option<Parts>,
+    peer: SocketAddr,
+}
+
+impl IwarpIncoming {
+    fn parts(&mut self) -> Result<&mut Parts> {
+        self.parts
+            .as_mut()
+            .ok_or(Error::Misuse("the request was answered already"))
+    }
+}
+
+impl Incoming for IwarpIncoming {
+    fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn request(&mut self, timeout: Duration) -> Result<Vec<u8>> {
+        let deadline = Instant::now() + timeout.min(REQUEST_LIMIT);
+        let frame = self.parts()?.request(deadline)?;
+        Ok(frame.private_data.clone())
+    }
+
+    fn accept(mut self: Box<Self>, params: &ConnectParams) -> Result<Connection> {
+        check(params)?;
+        let deadline = Instant::now() + params.timeout;
+        let receives = first_receives(params)?;
+        let options = self.options.clone();
+        let parts = self.parts()?;
+        let request = parts
+            .request(deadline.min(Instant::now() + REQUEST_LIMIT))?
+            .clone();
+        let terms = Terms {
+            crc: options.crc,
+            revision: request.revision,
+            peer_to_peer: false,
+            reads_in: params.reads_in,
+            reads_out: params.reads_out,
+        };
+        let (reply, agreed) = handshake::answer(&terms, &request, &params.private_data);
+        write_frame(&mut parts.stream, &reply.to_bytes(), deadline)?;
+        let Some(agreed) = agreed else {
+            return Err(Error::PeerMisbehaved(
+                if request.markers {
+                    "asks for MPA markers"
+                } else {
+                    "asks for the peer-to-peer model without an RTR message"
+                }
+                .into(),
+            ));
+        };
+        let parts = self
+            .parts
+            .take()
+            .ok_or(Error::Misuse("the request was answered already"))?;
+        establish(
+            &options,
+            params,
+            parts.stream,
+            Role::Responder,
+            agreed,
+            receives,
+            request.private_data,
+        )
+    }
+
+    fn reject(mut self: Box<Self>, private_data: &[u8]) {
+        if let Some(parts) = self.parts.take() {
+            parts.reject(private_data, REJECT_LIMIT);
+        }
+    }
+}
+
+impl Drop for IwarpIncoming {
+    /// Dropping rejects, without waiting for anybody.
+    fn drop(&mut self) {
+        if let Some(parts) = self.parts.take() {
+            let _ = parts.stream.set_nonblocking(true);
+            let here = SockRef::from(&parts.stream)
+                .peek(&mut [std::mem::MaybeUninit::uninit()])
+                .is_ok();
+            if parts.request.is_some() || here {
+                parts.reject(&[], Duration::from_millis(20));
+            }
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! The completion thread's half: receives inside [`CompletionQueue::poll`].
+
+use super::region::{Region, source_slices};
+use super::shared::Shared;
+use super::spin::Spin;
+use super::sys;
+use crate::proto::fault::Fault;
+use crate::proto::rx::{Event, Receiver, Step};
+use crate::wire::ddp::TAGGED_HEADER;
+use crate::wire::mpa::LENGTH_FIELD;
+use nfsrdma_rdma::{Completion, CompletionQueue, Error, Handle, Result, Segs, Wait};
+use smallvec::SmallVec;
+use std::io::{self, IoSliceMut, Read};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Staging for headers and small FPDUs.
+const STAGE: usize = 256 * 1024;
+/// An incomplete FPDU of up to this many bytes moves to the front of the stage: copying it
+/// costs less than cache misses further on.
+const MOVE_MAX: usize = 8 * 1024;
+/// Read at a time when big payload may follow: what lands here of it is copied.
+const STAGE_READ: usize = 16 * 1024;
+/// Payload of at least this many bytes is received in place.
+const DIRECT_MIN: usize = 4096;
+/// FPDUs below this come many to a read.
+const SMALL_FPDU: usize = 16 * 1024;
+/// System calls before [`CompletionQueue::poll`] looks at deadlines again.
+const ROUNDS: usize = 32;
+/// Rounds after which a connection that is being closed is not read any further.
+const LAST_ROUNDS: usize = 64;
+/// How long to wait for the peer to take a Terminate.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// Bytes received and not yet used.
+struct Stage {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Stage {
+    fn filled(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    fn compact(&mut self) {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.end - self.start <= MOVE_MAX || self.start > STAGE / 2 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+}
+
+/// Why receiving stopped.
+enum Stop {
+    /// The socket has no more for now.
+    Drained,
+    /// There are completions, or enough was done for one round.
+    Pause,
+}
+
+/// How a connection ends.
+enum End {
+    Fault(Fault),
+    Error(Error),
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        End::Fault(fault)
+    }
+}
+
+/// What to receive next.
+enum Next {
+    /// Into the stage; at least this many bytes are needed.
+    Stage,
+    /// Straight to tagged memory.
+    Region(Arc<Region>, usize, usize),
+    /// Straight into the posted Receive.
+    Send,
+}
+
+/// The polling half.
+pub(crate) struct IwarpCompletionQueue {
+    shared: Arc<Shared>,
+    rx: Receiver<Arc<Region>>,
+    stage: Stage,
+    /// Payload of the last tagged segment, to guess the next.
+    last_payload: usize,
+    responses: bool,
+    /// No receiving once the connection ended.
+    over: bool,
+    spin: Spin,
+}
+
+impl IwarpCompletionQueue {
+    pub(crate) fn new(shared: Arc<Shared>, rx: Receiver<Arc<Region>>, spin: Duration) -> Self {
+        IwarpCompletionQueue {
+            shared,
+            rx,
+            stage: Stage {
+                bytes: vec![0; STAGE].into(),
+                start: 0,
+                end: 0,
+            },
+            last_payload: 0,
+            responses: false,
+            over: false,
+            spin: Spin::new(spin),
+        }
+    }
+
+    /// Uses the staged bytes; says what to receive next.
+    fn consume(&mut self, out: &mut Vec<Completion>) -> std::result::Result<Next, End> {
+        loop {
+            let (used, step) = self.rx.step(&*self.shared, self.stage.filled())?;
+            self.stage.start += used;
+            match step {
+                Step::Need(_) => return Ok(Next::Stage),
+                Step::Place { region, at, len } => {
+                    let n = len.min(self.stage.filled().len());
+                    if n > 0 {
+                        let Region::Sink(sink) = &*region else {
+                            return Err(self.rx.region_gone().into());
+                        };
+                        let Some(mut writer) = sink.lock() else {
+                            return Err(self.rx.region_gone().into());
+                        };
+                        let mut from = self.stage.start;
+                        for slice in writer.slices(at, n) {
+                            let bytes = &self.stage.bytes[from..from + slice.len()];
+                            slice.copy_from_slice(bytes);
+                            self.rx.placed(bytes);
+                            from += slice.len();
+                        }
+                        drop(writer);
+                        self.stage.start = from;
+                    }
+                    self.last_payload = len;
+                    if n < len {
+                        if len - n < DIRECT_MIN {
+                            return Ok(Next::Stage);
+                        }
+                        return Ok(Next::Region(region, at + n, len - n));
+                    }
+                }
+                Step::PlaceSend { len } => {
+                    let n = len.min(self.stage.filled().len());
+                    let from = self.stage.start;
+                    self.rx.send_space()[..n].copy_from_slice(&self.stage.bytes[from..from + n]);
+                    self.stage.start += n;
+                    self.rx.send_filled(n);
+                    if n < len {
+                        if len - n < DIRECT_MIN {
+                            return Ok(Next::Stage);
+                        }
+                        return Ok(Next::Send);
+                    }
+                }
+                Step::Event(event) => self.handle(event, out)?,
+            }
+        }
+    }
+
+    fn handle(
+        &mut self,
+        event: Event<Arc<Region>>,
+        out: &mut Vec<Completion>,
+    ) -> std::result::Result<(), End> {
+        match event {
+            Event::Placed | Event::Rtr => {}
+            Event::Received {
+                id,
+                buf,
+                len,
+                invalidated,
+            } => {
+                let mut receives = self.shared.receives.lock();
+                receives.used = receives.used.saturating_sub(1);
+                drop(receives);
+                out.push(Completion::Received {
+                    id,
+                    buf,
+                    len,
+                    invalidated: invalidated.map(Handle),
+                });
+            }
+            Event::ReadDone => {
+                self.shared.read_done();
+                // A Read Request may have waited for its turn.
+                self.responses = true;
+            }
+            Event::ReadRequest(request, source) => {
+                let data = match source.as_ref().map(|(region, at)| (&**region, *at)) {
+                    Some((Region::Source(bufs), at)) => {
+                        source_slices(bufs, at, request.length as usize)
+                    }
+                    _ => Segs::new(),
+                };
+                let mut state = self.shared.state.lock();
+                state
+                    .queue
+                    .post_response(request.sink_stag, request.sink_offset, data);
+                self.responses = true;
+            }
+            Event::Terminated(terminate) => {
+                return Err(End::Error(Error::PeerReported(terminate.code.to_string())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads from the socket once.
+    fn read(&mut self, next: &Next) -> std::result::Result<(io::Result<usize>, usize), End> {
+        let (trailer, last) = self.rx.after_payload();
+        let in_place = !matches!(next, Next::Stage);
+        self.stage.compact();
+        let room = STAGE - self.stage.end;
+        // After a segment that is not its message's last, the next one's header follows, and
+        // its payload is received in place in turn. Otherwise read a little ahead, or a lot
+        // if the peer sends small FPDUs.
+        let ahead = if in_place && !last {
+            trailer + LENGTH_FIELD + TAGGED_HEADER
+        } else if self.last_payload >= SMALL_FPDU {
+            STAGE_READ
+        } else {
+            STAGE / 4
+        };
+        let stage = &mut self.stage.bytes[self.stage.end..][..ahead.min(room)];
+        let mut socket = &self.shared.socket;
+        Ok(match next {
+            Next::Stage => {
+                let asked = stage.len();
+                let result = socket.read(stage);
+                if let Ok(n) = result {
+                    self.stage.end += n;
+                }
+                (result, asked)
+            }
+            Next::Region(region, at, len) => {
+                let Region::Sink(sink) = &**region else {
+                    return Err(self.rx.region_gone().into());
+                };
+                let Some(mut writer) = sink.lock() else {
+                    return Err(self.rx.region_gone().into());
+                };
+                let asked = len + stage.len();
+                let mut slices: SmallVec<[IoSliceMut<'_>; 9]> = writer
+                    .slices(*at, *len)
+                    .into_iter()
+                    .map(IoSliceMut::new)
+                    .collect();
+                slices.push(IoSliceMut::new(stage));
+                let result = socket.read_vectored(&mut slices);
+                drop(slices);
+                if let Ok(n) = result {
+                    for slice in writer.slices(*at, n.min(*len)) {
+                        self.rx.placed(slice);
+                    }
+                    self.stage.end += n.saturating_sub(*len);
+                }
+                (result, asked)
+            }
+            Next::Send => {
+                let space = self.rx.send_space();
+                let len = space.len();
+                let asked = len + stage.len();
+                let result =
+                    socket.read_vectored(&mut [IoSliceMut::new(space), IoSliceMut::new(stage)]);
+                if let Ok(n) = result {
+                    self.rx.send_filled(n.min(len));
+                    self.stage.end += n.saturating_sub(len);
+                }
+                (result, asked)
+            }
+        })
+    }
+
+    fn receive(&mut self, out: &mut Vec<Completion>) -> std::result::Result<Stop, End> {
+        let before = out.len();
+        let fpdus = self.rx.fpdus();
+        for _ in 0..ROUNDS {
+            let next = self.consume(out)?;
+            if fpdus == 0 && self.rx.fpdus() > 0 {
+                self.first_fpdu();
+            }
+            if self.responses {
+                self.responses = false;
+                self.shared.pump();
+            }
+            if out.len() > before {
+                return Ok(Stop::Pause);
+            }
+            match self.read(&next)? {
+                (Ok(0), _) => {
+                    return Err(End::Error(Error::LinkLost("closed by the peer".into())));
+                }
+                (Ok(n), asked) if n < asked => {
+                    // Short: the socket is empty. Use what came and wait for more.
+                    self.consume(out)?;
+                    if fpdus == 0 && self.rx.fpdus() > 0 {
+                        self.first_fpdu();
+                    }
+                    if self.responses {
+                        self.responses = false;
+                        self.shared.pump();
+                    }
+                    return Ok(if out.len() > before {
+                        Stop::Pause
+                    } else {
+                        Stop::Drained
+                    });
+                }
+                (Ok(_), _) => {}
+                (Err(e), _) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Stop::Drained),
+                (Err(e), _) if e.kind() == io::ErrorKind::Interrupted => {}
+                (Err(e), _) => return Err(End::Error(link_lost(&e))),
+            }
+        }
+        Ok(Stop::Pause)
+    }
+
+    /// The peer is there: RFC 5044 section 7.1.1 lets a responder send from now on.
+    fn first_fpdu(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.queue.release();
+        state.nudge = None;
+        drop(state);
+        self.shared.pump();
+    }
+
+    fn finish(&mut self, end: End) {
+        self.over = true;
+        let partial = self.rx.take_partial();
+        let closing = self.shared.closing.lock().clone();
+        let error = match (end, closing) {
+            (End::Error(error), _) => error,
+            // Handles became invalid because we are leaving: not the peer's fault.
+            (End::Fault(_), Some(error)) => error,
+            (End::Fault(fault), None) => {
+                tracing::debug!(code = %fault.code, "peer broke a rule");
+                self.shared.close_stags();
+                let mut state = self.shared.state.lock();
+                state.queue.post_terminate(fault.terminate());
+                drop(state);
+                self.shared.tx_abandon.store(true, Ordering::SeqCst);
+                self.linger();
+                Error::PeerMisbehaved(fault.code.to_string())
+            }
+        };
+        self.shared.end(error, partial);
+    }
+
+    /// Gives the Terminate a chance to arrive: sends it, then takes and drops what the peer
+    /// still sends, because closing with unread bytes would reset the connection under it.
+    fn linger(&mut self) {
+        let until = Instant::now() + LINGER;
+        let mut half_closed = false;
+        loop {
+            self.shared.pump();
+            if !half_closed && self.shared.tx_terminated.load(Ordering::SeqCst) {
+                half_closed = self.shared.socket.shutdown(Shutdown::Write).is_ok();
+            }
+            loop {
+                match (&self.shared.socket).read(&mut self.stage.bytes) {
+                    Ok(0) => return,
+                    Ok(_) => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => return,
+                }
+                if Instant::now() >= until {
+                    return;
+                }
+            }
+            let closing = self.shared.is_closing.load(Ordering::SeqCst);
+            if Instant::now() >= until || closing {
+                return;
+            }
+            self.shared.event.clear();
+            let socket = self.shared.socket.as_fd();
+            if sys::wait(socket, !half_closed, &self.shared.event, Some(until)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&mut self, until: Option<Instant>) -> Result<()> {
+        let shared = &*self.shared;
+        shared.sleeping.store(true, Ordering::SeqCst);
+        // Whoever changed something before it could see `sleeping` did not wake us.
+        let state = shared.state.lock();
+        let idle = state.work_done.is_empty() && state.other_done.is_empty();
+        let nudge = state.nudge.as_ref().and_then(|n| n.deadline());
+        drop(state);
+        let stay = idle
+            && !shared.woken.load(Ordering::SeqCst)
+            && !shared.is_closing.load(Ordering::SeqCst);
+        let result = if stay {
+            let until = [until, nudge].into_iter().flatten().min();
+            let blocked = shared.tx_blocked.load(Ordering::SeqCst);
+            sys::wait(shared.socket.as_fd(), blocked, &shared.event, until)
+        } else {
+            Ok(sys::Ready::default())
+        };
+        shared.sleeping.store(false, Ordering::SeqCst);
+        let ready = result.map_err(|e| Error::local("cannot wait for the connection", e))?;
+        if ready.event {
+            shared.event.clear();
+        }
+        if ready.writable {
+            shared.pump();
+        }
+        Ok(())
+    }
+
+    fn check_nudge(&mut self) {
+        let mut state = self.shared.state.lock();
+        let due = state
+            .nudge
+            .as_mut()
+            .is_some_and(|nudge| nudge.is_due(Instant::now()));
+        if due {
+            tracing::debug!("no answer to the first Send: nudging the peer");
+            state.queue.post_rtr(crate::proto::handshake::Rtr::Write);
+            drop(state);
+            self.shared.pump();
+        }
+    }
+}
+
+fn link_lost(error: &io::Error) -> Error {
+    Error::LinkLost(error.to_string())
+}
+
+impl CompletionQueue for IwarpCompletionQueue {
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> Result<()> {
+        let before = out.len();
+        let mut waiting = false;
+        loop {
+            self.shared.take_completions(out);
+            if !self.over && self.shared.is_closing.load(Ordering::SeqCst) {
+                // Sending failed or we were asked to: but what has arrived counts.
+                let error = self.shared.closing.lock().clone();
+                let mut reported = None;
+                for _ in 0..LAST_ROUNDS {
+                    match self.receive(out) {
+                        Ok(Stop::Pause) => {}
+                        Ok(Stop::Drained) => break,
+                        Err(End::Error(e @ Error::PeerReported(_))) => {
+                            reported = Some(e);
+                            break;
+                        }
+                        Err(_) => break,
+                    }
+                }
+                let end = reported
+                    .or(error)
+                    .unwrap_or_else(|| Error::LinkLost("the connection is ending".into()));
+                self.finish(End::Error(end));
+            }
+            if !self.over {
+                let stop = self.receive(out);
+                if let Err(end) = stop {
+                    self.finish(end);
+                } else {
+                    if self.shared.tx_blocked.load(Ordering::SeqCst) && wait == Wait::No {
+                        self.shared.pump();
+                    }
+                    if matches!(stop, Ok(Stop::Pause)) {
+                        self.shared.take_completions(out);
+                        if out.len() == before && !self.shared.woken.load(Ordering::SeqCst) {
+                            if self.shared.tx_blocked.load(Ordering::SeqCst) {
+                                self.shared.pump();
+                            }
+                            if !expired(wait) {
+                                continue;
+                            }
+                        }
+                    }
+                }
+            }
+            self.shared.take_completions(out);
+            let woken = self.shared.woken.swap(false, Ordering::SeqCst);
+            if self.over {
+                let ended = self.shared.state.lock().ended.clone();
+                return Err(ended.unwrap_or_else(|| Error::LinkLost("ended".into())));
+            }
+            if out.len() > before || woken || expired(wait) {
+                if out.len() > before {
+                    self.spin.found(Instant::now);
+                }
+                return Ok(());
+            }
+            self.check_nudge();
+            let now = Instant::now();
+            if !waiting {
+                waiting = true;
+                self.spin.begin(now);
+            }
+            if self.spin.again(now) {
+                // Polite: whoever we wait for may need this CPU.
+                std::thread::yield_now();
+                continue;
+            }
+            let until = match wait {
+                Wait::Until(at) => Some(at),
+                _ => None,
+            };
+            self.sleep(until)?;
+        }
+    }
+}
+
+fn expired(wait: Wait) -> bool {
+    match wait {
+        Wait::No => true,
+        Wait::Until(at) => Instant::now() >= at,
+        Wait::Forever => false,
+    }
+}
+
+impl Drop for IwarpCompletionQueue {
+    fn drop(&mut self) {
+        if !self.over {
+            self.finish(End::Error(Error::LinkLost("disconnected".into())));
+        }
+        let mut state = self.shared.state.lock();
+        state.abandoned = true;
+        let dropped = (
+            std::mem::take(&mut state.work_done),
+            std::mem::take(&mut state.other_done),
+        );
+        drop(state);
+        drop(dropped);
+    }
+}

@@ -1,0 +1,152 @@
+//! Memory of ours that the peer writes: the only code that touches it while it is exposed.
+
+use nfsrdma_rdma::buf::KeepAlive;
+use nfsrdma_rdma::{Buf, BufMut, Segs};
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// Memory behind an STag.
+#[derive(Debug)]
+pub(crate) enum Region {
+    /// The peer writes it.
+    Sink(Sink),
+    /// The peer reads it; shared and constant, so it needs no protection of ours.
+    Source(Segs<Buf>),
+}
+
+/// Raw parts of a scatter list, valid while `keep` holds them.
+struct Parts {
+    list: SmallVec<[(*mut u8, usize); 4]>,
+    _keep: SmallVec<[KeepAlive; 4]>,
+}
+
+// SAFETY: the pointers are to pool memory that `_keep` keeps; who may use them is decided by
+// the lock around the parts.
+unsafe impl Send for Parts {}
+
+/// A scatter list the peer may write, until [`Sink::end`]. A writer holds the lock while it
+/// copies or receives, so once `end` has returned nobody writes.
+pub(crate) struct Sink {
+    parts: Mutex<Option<Parts>>,
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sink")
+    }
+}
+
+impl Sink {
+    /// Describes `bufs`. The owner keeps them untouched until [`Sink::end`].
+    pub(crate) fn new(bufs: &mut [BufMut]) -> Self {
+        Sink {
+            parts: Mutex::new(Some(Parts {
+                list: bufs.iter_mut().map(|b| (b.as_mut_ptr(), b.len())).collect(),
+                _keep: bufs.iter().map(BufMut::keep_alive).collect(),
+            })),
+        }
+    }
+
+    /// No writing from here on. Waits for a writer, at most one system call long.
+    pub(crate) fn end(&self) {
+        *self.parts.lock() = None;
+    }
+
+    /// The right to write, or `None` after [`Sink::end`].
+    pub(crate) fn lock(&self) -> Option<Writer<'_>> {
+        let guard = self.parts.lock();
+        guard.is_some().then_some(Writer { guard })
+    }
+}
+
+/// Sole access to the memory of a [`Sink`].
+pub(crate) struct Writer<'a> {
+    guard: MutexGuard<'a, Option<Parts>>,
+}
+
+impl Writer<'_> {
+    /// The pieces of memory that make up `len` bytes from `at`, cut to what there is.
+    pub(crate) fn slices(&mut self, at: usize, len: usize) -> SmallVec<[&mut [u8]; 8]> {
+        let mut out = SmallVec::new();
+        let (mut skip, mut left) = (at, len);
+        for &(base, size) in self.guard.iter().flat_map(|parts| &parts.list) {
+            if skip >= size {
+                skip -= size;
+                continue;
+            }
+            let n = left.min(size - skip);
+            if n == 0 {
+                break;
+            }
+            // SAFETY: the range lies inside a buffer whose block `_keep` keeps alive. Its
+            // BufMut was moved into an exposure or a pending RDMA Read and is not touched
+            // until `end`, which needs the lock held here; two ranges of one list do not
+            // overlap, because two BufMuts never share memory.
+            out.push(unsafe { std::slice::from_raw_parts_mut(base.add(skip), n) });
+            left -= n;
+            skip = 0;
+        }
+        out
+    }
+}
+
+/// `len` bytes from `at` of a gather list, shared.
+pub(crate) fn source_slices(bufs: &[Buf], at: usize, len: usize) -> Segs<Buf> {
+    let mut out = Segs::new();
+    let (mut skip, mut left) = (at, len);
+    for buf in bufs {
+        if skip >= buf.len() {
+            skip -= buf.len();
+            continue;
+        }
+        let n = left.min(buf.len() - skip);
+        if n == 0 {
+            break;
+        }
+        out.push(buf.slice(skip..skip + n));
+        left -= n;
+        skip = 0;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_rdma::Pool;
+
+    #[test]
+    fn slices_follow_the_scatter_list() {
+        let pool = Pool::new(1 << 20).unwrap();
+        let mut bufs: Vec<BufMut> = [10usize, 0, 5000, 1]
+            .iter()
+            .map(|&n| pool.alloc(n).unwrap())
+            .collect();
+        let sink = Sink::new(&mut bufs);
+        let mut writer = sink.lock().unwrap();
+        let lens = |w: &mut Writer<'_>, at, len| -> Vec<usize> {
+            w.slices(at, len).iter().map(|s| s.len()).collect()
+        };
+        assert_eq!(lens(&mut writer, 0, 5011), [10, 5000, 1]);
+        assert_eq!(lens(&mut writer, 9, 2), [1, 1]);
+        assert_eq!(lens(&mut writer, 10, 5000), [5000]);
+        assert_eq!(lens(&mut writer, 5010, 1), [1]);
+        assert_eq!(lens(&mut writer, 5011, 1), [0; 0]);
+        for (i, byte) in writer.slices(0, 5011).into_iter().flatten().enumerate() {
+            *byte = i as u8;
+        }
+        drop(writer);
+        sink.end();
+        assert!(sink.lock().is_none());
+        let flat: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+        assert!(flat.iter().enumerate().all(|(i, b)| *b == i as u8));
+
+        let frozen: Vec<Buf> = bufs.into_iter().map(BufMut::freeze).collect();
+        let part: Vec<u8> = source_slices(&frozen, 9, 5002)
+            .iter()
+            .flat_map(|b| b.iter().copied())
+            .collect();
+        assert_eq!(part, flat[9..]);
+    }
+}

@@ -1,0 +1,590 @@
+//! What the posting threads and the completion thread of one connection share.
+//!
+//! Locks, each held briefly: `state` (queues), `receives`, `stags`. `tx` is held while
+//! sending; nobody waits for it: who finds it taken leaves the work to its holder.
+
+use super::region::{Region, Sink};
+use super::sys::Event;
+use crate::proto::nudge::Nudge;
+use crate::proto::queue::SendQueue;
+use crate::proto::rx::{Host, PendingRead};
+use crate::proto::segment::Segmenter;
+use crate::proto::stag::{Access, Denied, StagTable};
+use crate::wire::rdmap::ReadRequest;
+use nfsrdma_rdma::{
+    BufMut, Capabilities, Completion, Error, Exposure, Handle, Invalidation, Memory, QueuePair,
+    RemoteSegment, Result, WorkId, WorkRequest,
+};
+use parking_lot::Mutex;
+use smallvec::smallvec;
+use socket2::SockRef;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// FPDUs are cut this many bytes ahead of the socket.
+const FILL_BYTES: usize = 512 * 1024;
+/// Pieces cut ahead, and slices per system call (the kernel takes 1024).
+const FILL_PIECES: usize = 900;
+const MAX_SLICES: usize = 1024;
+
+pub(crate) struct State {
+    pub(crate) queue: SendQueue,
+    /// Completions of work requests, which count against the depth until polled.
+    pub(crate) work_done: VecDeque<Completion>,
+    /// All others.
+    pub(crate) other_done: VecDeque<Completion>,
+    pub(crate) nudge: Option<Nudge>,
+    pub(crate) ended: Option<Error>,
+    /// Nobody polls any more.
+    pub(crate) abandoned: bool,
+}
+
+pub(crate) struct Receives {
+    pub(crate) posted: VecDeque<(WorkId, BufMut)>,
+    /// Including the one being filled.
+    pub(crate) used: usize,
+    pub(crate) depth: usize,
+    pub(crate) closed: bool,
+}
+
+struct Tx {
+    segmenter: Segmenter,
+    done: Vec<crate::proto::queue::Token>,
+    failed: bool,
+}
+
+pub(crate) struct Shared {
+    pub(crate) socket: TcpStream,
+    pub(crate) event: Event,
+    capabilities: Capabilities,
+    local: SocketAddr,
+    peer: SocketAddr,
+    pub(crate) state: Mutex<State>,
+    pub(crate) receives: Mutex<Receives>,
+    stags: Mutex<StagTable<Arc<Region>>>,
+    tx: Mutex<Tx>,
+    /// Somebody left work for the holder of `tx`.
+    tx_pending: AtomicBool,
+    /// The socket took no more; the completion thread goes on when it does.
+    pub(crate) tx_blocked: AtomicBool,
+    /// A Terminate is to be sent instead of the rest of the message being cut.
+    pub(crate) tx_abandon: AtomicBool,
+    /// The Terminate is in the socket.
+    pub(crate) tx_terminated: AtomicBool,
+    /// The completion thread sleeps, or is about to.
+    pub(crate) sleeping: AtomicBool,
+    /// [`QueuePair::wake`] was called.
+    pub(crate) woken: AtomicBool,
+    /// [`QueuePair::disconnect`] was called, or sending failed.
+    pub(crate) closing: Mutex<Option<Error>>,
+    pub(crate) is_closing: AtomicBool,
+}
+
+/// What [`Shared::new`] needs.
+pub(crate) struct Setup {
+    pub(crate) socket: TcpStream,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) queue: SendQueue,
+    pub(crate) segmenter: Segmenter,
+    pub(crate) nudge: Option<Nudge>,
+    pub(crate) receives: VecDeque<(WorkId, BufMut)>,
+    pub(crate) recv_depth: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(setup: Setup) -> io::Result<Self> {
+        Ok(Shared {
+            socket: setup.socket,
+            event: Event::new()?,
+            capabilities: setup.capabilities,
+            local: setup.local,
+            peer: setup.peer,
+            state: Mutex::new(State {
+                queue: setup.queue,
+                work_done: VecDeque::new(),
+                other_done: VecDeque::new(),
+                nudge: setup.nudge,
+                ended: None,
+                abandoned: false,
+            }),
+            receives: Mutex::new(Receives {
+                used: setup.receives.len(),
+                posted: setup.receives,
+                depth: setup.recv_depth,
+                closed: false,
+            }),
+            stags: Mutex::default(),
+            tx: Mutex::new(Tx {
+                segmenter: setup.segmenter,
+                done: Vec::new(),
+                failed: false,
+            }),
+            tx_pending: AtomicBool::new(false),
+            tx_blocked: AtomicBool::new(false),
+            tx_abandon: AtomicBool::new(false),
+            tx_terminated: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
+            closing: Mutex::new(None),
+            is_closing: AtomicBool::new(false),
+        })
+    }
+
+    /// Sends what can be sent now. Any thread; never blocks.
+    pub(crate) fn pump(&self) {
+        self.tx_pending.store(true, Ordering::SeqCst);
+        loop {
+            let Some(mut tx) = self.tx.try_lock() else {
+                return;
+            };
+            while self.tx_pending.swap(false, Ordering::SeqCst) {
+                self.send(&mut tx);
+            }
+            drop(tx);
+            if !self.tx_pending.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+    }
+
+    fn send(&self, tx: &mut Tx) {
+        loop {
+            if tx.segmenter.is_empty() {
+                if self.tx_abandon.load(Ordering::SeqCst) {
+                    tx.segmenter.abandon_open();
+                }
+                tx.segmenter.fill(FILL_BYTES, FILL_PIECES, || {
+                    self.state.lock().queue.next_message()
+                });
+            }
+            if tx.failed {
+                tx.segmenter.clear();
+                return;
+            }
+            if tx.segmenter.is_empty() {
+                self.tx_blocked.store(false, Ordering::SeqCst);
+                return;
+            }
+            let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(64);
+            let total = tx.segmenter.gather(&mut slices, MAX_SLICES);
+            let sent =
+                SockRef::from(&self.socket).send_vectored_with_flags(&slices, libc::MSG_NOSIGNAL);
+            drop(slices);
+            let sent = match sent {
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(e) => {
+                    // What the peer said before it went away is still to be read, so the
+                    // completion thread ends the connection when it has.
+                    tx.failed = true;
+                    tx.segmenter.clear();
+                    self.tx_blocked.store(false, Ordering::SeqCst);
+                    self.close(Error::LinkLost(e.to_string()));
+                    return;
+                }
+            };
+            self.advance(tx, sent);
+            if sent < total {
+                self.tx_blocked.store(true, Ordering::SeqCst);
+                self.notify();
+                return;
+            }
+        }
+    }
+
+    fn advance(&self, tx: &mut Tx, sent: usize) {
+        let Tx {
+            segmenter, done, ..
+        } = tx;
+        segmenter.advance(sent, done);
+        if done.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        for token in done.drain(..) {
+            if token == crate::proto::queue::Token::Terminate {
+                self.tx_terminated.store(true, Ordering::SeqCst);
+            }
+            state.queue.sent(token);
+        }
+        state.queue.complete(&mut state.work_done);
+        if !state.work_done.is_empty() {
+            self.notify();
+        }
+    }
+
+    /// Makes the completion thread look around if it sleeps.
+    pub(crate) fn notify(&self) {
+        if self.sleeping.load(Ordering::SeqCst) {
+            self.event.set();
+        }
+    }
+
+    /// Asks the completion thread to end the connection.
+    pub(crate) fn close(&self, error: Error) {
+        self.closing.lock().get_or_insert(error);
+        self.is_closing.store(true, Ordering::SeqCst);
+        self.notify();
+    }
+
+    /// Makes every STag invalid and waits for writers.
+    pub(crate) fn close_stags(&self) {
+        let regions = self.stags.lock().close();
+        for region in regions {
+            end(&region);
+        }
+    }
+
+    /// Ends the connection: flushes everything. Called by the completion thread, the only
+    /// one that writes into memory.
+    pub(crate) fn end(&self, error: Error, partial: Option<(WorkId, BufMut)>) {
+        self.close_stags();
+        let _ = self.socket.shutdown(Shutdown::Both);
+        // Lock order: state, then receives.
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.ended.is_some() {
+            return;
+        }
+        tracing::debug!(peer = %self.peer, %error, "connection ended");
+        state.ended = Some(error);
+        state.nudge = None;
+        state.queue.flush(&mut state.work_done);
+        let mut receives = self.receives.lock();
+        receives.closed = true;
+        let posted = std::mem::take(&mut receives.posted);
+        for (id, buf) in partial.into_iter().chain(posted) {
+            state.other_done.push_back(flushed_receive(id, buf));
+        }
+    }
+
+    /// Moves completions to `out`.
+    pub(crate) fn take_completions(&self, out: &mut Vec<Completion>) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let received = state.other_done.len();
+        if !state.work_done.is_empty() {
+            state.queue.polled(state.work_done.len());
+            out.extend(state.work_done.drain(..));
+        }
+        if received > 0 {
+            let receives = state
+                .other_done
+                .iter()
+                .filter(|c| !matches!(c, Completion::Invalidated { .. }))
+                .count();
+            let mut posted = self.receives.lock();
+            posted.used = posted.used.saturating_sub(receives);
+            drop(posted);
+            out.extend(state.other_done.drain(..));
+        }
+    }
+
+    fn post_one(
+        &self,
+        state: &mut State,
+        request: WorkRequest,
+    ) -> std::result::Result<(), (Error, Box<WorkRequest>)> {
+        if !state.queue.has_room() {
+            return Err((Error::QueueFull, Box::new(request)));
+        }
+        match request {
+            WorkRequest::Send {
+                id,
+                data,
+                invalidate,
+                signaled,
+            } => {
+                if data.iter().map(|b| b.len()).sum::<usize>() > self.capabilities.max_message {
+                    return Err((
+                        Error::Misuse("a Send longer than max_message"),
+                        Box::new(WorkRequest::Send {
+                            id,
+                            data,
+                            invalidate,
+                            signaled,
+                        }),
+                    ));
+                }
+                if let Some(nudge) = &mut state.nudge {
+                    nudge.on_send(Instant::now());
+                    self.notify();
+                }
+                state
+                    .queue
+                    .post_send(id, data, invalidate.map(|h| h.0), signaled);
+            }
+            WorkRequest::Write {
+                id,
+                source,
+                target,
+                signaled,
+            } => {
+                let len: usize = source.iter().map(|b| b.len()).sum();
+                if len != target.length as usize {
+                    return Err((
+                        Error::Misuse("an RDMA Write of another length than its target"),
+                        Box::new(WorkRequest::Write {
+                            id,
+                            source,
+                            target,
+                            signaled,
+                        }),
+                    ));
+                }
+                state
+                    .queue
+                    .post_write(id, source, target.handle.0, target.offset, signaled);
+            }
+            WorkRequest::Read {
+                id,
+                mut sink,
+                source,
+            } => {
+                let len: usize = sink.iter().map(|b| b.len()).sum();
+                let misuse = if len != source.length as usize {
+                    Some("an RDMA Read of another length than its sink")
+                } else if self.capabilities.max_reads_out == 0 {
+                    Some("an RDMA Read on a connection with an ORD of 0")
+                } else {
+                    None
+                };
+                if let Some(what) = misuse {
+                    let request = WorkRequest::Read { id, sink, source };
+                    return Err((Error::Misuse(what), Box::new(request)));
+                }
+                let region = Arc::new(Region::Sink(Sink::new(&mut sink)));
+                let inserted = self
+                    .stags
+                    .lock()
+                    .insert(Access::ReadSink, len as u64, region);
+                let (sink_stag, sink_offset) = match inserted {
+                    Ok(Some(names)) => names,
+                    // The connection is ending: the request will be flushed.
+                    Ok(None) => (0, 0),
+                    Err(e) => {
+                        let request = WorkRequest::Read { id, sink, source };
+                        return Err((no_random(e), Box::new(request)));
+                    }
+                };
+                state.queue.post_read(
+                    id,
+                    sink,
+                    ReadRequest {
+                        sink_stag,
+                        sink_offset,
+                        length: source.length,
+                        source_stag: source.handle.0,
+                        source_offset: source.offset,
+                    },
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The response to the oldest RDMA Read is complete.
+    pub(crate) fn read_done(&self) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        // The sink's STag must be invalid before its memory is given back.
+        if let Some(read) = state.queue.pending_read()
+            && let Some(region) = self.stags.lock().remove(read.stag, read.offset)
+        {
+            end(&region);
+        }
+        state.queue.read_done();
+        state.queue.complete(&mut state.work_done);
+    }
+}
+
+fn end(region: &Region) {
+    if let Region::Sink(sink) = region {
+        sink.end();
+    }
+}
+
+fn flushed_receive(id: WorkId, buf: BufMut) -> Completion {
+    Completion::Flushed {
+        id,
+        memory: Some(Memory::Sink(smallvec![buf])),
+    }
+}
+
+fn no_random(error: getrandom::Error) -> Error {
+    Error::local(
+        "the kernel gives no random numbers",
+        io::Error::other(error.to_string()),
+    )
+}
+
+impl Host for Shared {
+    type Region = Arc<Region>;
+
+    fn tagged(
+        &self,
+        stag: u32,
+        access: Access,
+        offset: u64,
+        len: u64,
+    ) -> std::result::Result<(Arc<Region>, usize), Denied> {
+        self.stags.lock().check(stag, access, offset, len)
+    }
+
+    fn take_receive(&self) -> Option<(WorkId, BufMut)> {
+        self.receives.lock().posted.pop_front()
+    }
+
+    fn invalidate(&self, stag: u32) -> bool {
+        let removed = self.stags.lock().remove_by_peer(stag);
+        if let Some(region) = &removed {
+            end(region);
+        }
+        removed.is_some()
+    }
+
+    fn pending_read(&self) -> Option<PendingRead> {
+        self.state.lock().queue.pending_read()
+    }
+
+    fn responses_due(&self) -> usize {
+        self.state.lock().queue.responses_due()
+    }
+}
+
+/// The posting half.
+pub(crate) struct IwarpQueuePair(pub(crate) Arc<Shared>);
+
+impl QueuePair for IwarpQueuePair {
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.0.local
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.0.peer
+    }
+
+    fn post_receive(&self, id: WorkId, buf: BufMut) -> Result<()> {
+        let mut receives = self.0.receives.lock();
+        if receives.used >= receives.depth {
+            return Err(Error::QueueFull);
+        }
+        if !receives.closed {
+            receives.used += 1;
+            receives.posted.push_back((id, buf));
+            return Ok(());
+        }
+        drop(receives);
+        let mut state = self.0.state.lock();
+        if !state.abandoned {
+            self.0.receives.lock().used += 1;
+            state.other_done.push_back(flushed_receive(id, buf));
+        }
+        Ok(())
+    }
+
+    fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        let mut rest = std::mem::take(batch).into_iter();
+        let mut result = Ok(());
+        for request in rest.by_ref() {
+            if let Err((error, request)) = self.0.post_one(state, request) {
+                batch.push(*request);
+                result = Err(error);
+                break;
+            }
+        }
+        batch.extend(rest);
+        if state.ended.is_some() {
+            state.queue.flush(&mut state.work_done);
+            if state.abandoned {
+                state.queue.polled(state.work_done.len());
+                state.work_done.clear();
+            }
+            return result;
+        }
+        drop(guard);
+        self.0.pump();
+        result
+    }
+
+    fn expose(&self, mut memory: Memory) -> std::result::Result<Exposure, (Error, Memory)> {
+        let empty = match &memory {
+            Memory::Sink(bufs) => bufs.is_empty() || bufs.iter().any(|b| b.is_empty()),
+            Memory::Source(bufs) => bufs.is_empty() || bufs.iter().any(|b| b.is_empty()),
+        };
+        if empty {
+            return Err((Error::Misuse("an empty buffer exposed"), memory));
+        }
+        let len = memory.len();
+        let Ok(length) = u32::try_from(len) else {
+            return Err((Error::Misuse("4 GiB or more exposed at once"), memory));
+        };
+        let (access, region) = match &mut memory {
+            Memory::Sink(bufs) => (Access::Write, Region::Sink(Sink::new(bufs))),
+            Memory::Source(bufs) => (Access::Read, Region::Source(bufs.clone())),
+        };
+        let inserted = self
+            .0
+            .stags
+            .lock()
+            .insert(access, len as u64, Arc::new(region));
+        match inserted {
+            Ok(Some((stag, offset))) => Ok(Exposure::new(
+                smallvec![RemoteSegment {
+                    handle: Handle(stag),
+                    length,
+                    offset,
+                }],
+                memory,
+            )),
+            Ok(None) => {
+                let ended = self.0.state.lock().ended.clone();
+                let closing = || self.0.closing.lock().clone();
+                let error = ended
+                    .or_else(closing)
+                    .unwrap_or_else(|| Error::LinkLost("the connection is ending".into()));
+                Err((error, memory))
+            }
+            Err(e) => Err((no_random(e), memory)),
+        }
+    }
+
+    fn invalidate(&self, _id: WorkId, exposure: Exposure) -> Invalidation {
+        for segment in exposure.segments() {
+            let removed = self.0.stags.lock().remove(segment.handle.0, segment.offset);
+            if let Some(region) = removed {
+                end(&region);
+            }
+        }
+        // SAFETY: the STag is in no table any more, and `end` (here, or by whoever removed it
+        // before) returned only when no writer was left. Bytes of a source that are still to
+        // be sent are held by their own reference and cannot change.
+        Invalidation::Done(unsafe { exposure.into_memory() })
+    }
+
+    fn wake(&self) {
+        self.0.woken.store(true, Ordering::SeqCst);
+        self.0.notify();
+    }
+
+    fn disconnect(&self) {
+        self.0
+            .close(Error::LinkLost("disconnected on this side".into()));
+        self.0.close_stags();
+        let _ = self.0.socket.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,52 @@
+//! Soft-iWARP: RDMA over TCP without a card, as a provider of the contract in
+//! [`nfsrdma_rdma`], in both roles.
+//!
+//! [`wire`] has the formats of MPA (RFC 5044, 6581), DDP (RFC 5041) and RDMAP (RFC 5040),
+//! [`proto`] the state machines, without I/O; only the private driver knows sockets and
+//! threads.
+
+mod driver;
+mod options;
+pub mod proto;
+pub mod wire;
+
+pub use options::{Fpdu, IwarpOptions};
+
+use nfsrdma_rdma::{ConnectParams, Connection, Listener, Provider, Result};
+use std::net::SocketAddr;
+
+/// The soft-iWARP provider.
+#[derive(Debug, Clone, Default)]
+pub struct IwarpProvider {
+    options: IwarpOptions,
+}
+
+impl IwarpProvider {
+    /// With these options for every connection, made or accepted.
+    pub fn new(options: IwarpOptions) -> Self {
+        IwarpProvider { options }
+    }
+
+    /// The options.
+    pub fn options(&self) -> &IwarpOptions {
+        &self.options
+    }
+}
+
+impl Provider for IwarpProvider {
+    fn name(&self) -> &'static str {
+        "iwarp"
+    }
+
+    fn remote_invalidate(&self) -> bool {
+        true
+    }
+
+    fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection> {
+        driver::connect::connect(&self.options, peer, params)
+    }
+
+    fn listen(&self, local: SocketAddr) -> Result<Box<dyn Listener>> {
+        driver::listen::listen(&self.options, local)
+    }
+}

@@ -1,0 +1,90 @@
+//! Settings of the provider.
+
+use crate::proto::segment::{MAX_FPDU, MIN_FPDU};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How large FPDUs are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fpdu {
+    /// One TCP segment towards an unknown peer, as RFC 5044 section 5 intends for hardware;
+    /// as large as MPA allows when the path stays on this machine, where only software is.
+    #[default]
+    Auto,
+    /// At most this many bytes, header and CRC included.
+    Bytes(usize),
+    /// As large as MPA allows: for a peer known to take it (siw does).
+    Largest,
+}
+
+impl FromStr for Fpdu {
+    type Err = String;
+
+    /// `auto`, `max`, or a number of bytes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Fpdu::Auto),
+            "max" => Ok(Fpdu::Largest),
+            number => match number.parse() {
+                Ok(n) if (MIN_FPDU..=MAX_FPDU).contains(&n) => Ok(Fpdu::Bytes(n)),
+                _ => Err(format!(
+                    "an FPDU size is `auto`, `max`, or {MIN_FPDU} to {MAX_FPDU} bytes, not `{text}`"
+                )),
+            },
+        }
+    }
+}
+
+/// Settings of the provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IwarpOptions {
+    /// Protect FPDUs by CRC32c. Without it, CRCs are used if the peer asks.
+    pub crc: bool,
+    /// MPA revision to connect with: 2 (with enhanced set-up) or 1.
+    pub mpa_revision: u8,
+    /// FPDU size.
+    pub fpdu: Fpdu,
+    /// Ask for the peer-to-peer model when connecting (RFC 6581 section 9).
+    pub peer_to_peer: bool,
+    /// Socket buffers in bytes; the kernel's automatic sizes if not set.
+    pub socket_buffer: Option<usize>,
+    /// How long unacknowledged data may wait before the connection is lost
+    /// (TCP_USER_TIMEOUT).
+    pub user_timeout: Option<Duration>,
+    /// Idle time before TCP keepalive probes the peer.
+    pub keepalive: Option<Duration>,
+    /// How long the completion thread looks at the socket, yielding in between, before it
+    /// sleeps. Waking a sleeper on another CPU costs more than all else of a small call.
+    pub spin: Duration,
+}
+
+impl Default for IwarpOptions {
+    fn default() -> Self {
+        IwarpOptions {
+            crc: false,
+            mpa_revision: 2,
+            fpdu: Fpdu::Auto,
+            peer_to_peer: false,
+            socket_buffer: None,
+            user_timeout: Some(Duration::from_secs(60)),
+            keepalive: Some(Duration::from_secs(30)),
+            spin: Duration::from_micros(20),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fpdu_sizes_as_text() {
+        assert_eq!("auto".parse(), Ok(Fpdu::Auto));
+        assert_eq!("max".parse(), Ok(Fpdu::Largest));
+        assert_eq!("1448".parse(), Ok(Fpdu::Bytes(1448)));
+        assert_eq!("65540".parse(), Ok(Fpdu::Bytes(65_540)));
+        for wrong in ["", "127", "65541", "-1", "1k", "18446744073709551616"] {
+            assert!(wrong.parse::<Fpdu>().is_err(), "{wrong}");
+        }
+    }
+}

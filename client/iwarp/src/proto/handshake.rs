@@ -1,0 +1,423 @@
+//! MPA connection set-up (RFC 5044 section 7.1, RFC 6581), both sides.
+
+use crate::wire::mpa::{
+    Enhanced, FRAME_HEADER, Frame, FrameError, FrameHeader, FrameKind, RtrTypes,
+};
+use crate::wire::rdmap::TerminateCode;
+use nfsrdma_rdma::Error;
+
+/// Largest IRD or ORD that can be told.
+const MAX_DEPTH: u32 = Enhanced::UNSPECIFIED as u32 - 1;
+
+/// Collects one frame. Never holds more than 532 bytes.
+#[derive(Debug)]
+pub struct FrameReader {
+    kind: FrameKind,
+    bytes: Vec<u8>,
+    header: Option<FrameHeader>,
+}
+
+impl FrameReader {
+    /// For one frame of `kind`.
+    pub fn new(kind: FrameKind) -> Self {
+        FrameReader {
+            kind,
+            bytes: Vec::new(),
+            header: None,
+        }
+    }
+
+    /// Bytes to read next, at most: what follows the frame must stay in the socket.
+    pub fn want(&self) -> usize {
+        let total = FRAME_HEADER + self.header.map_or(0, |h| h.length);
+        total - self.bytes.len()
+    }
+
+    /// Takes at most [`FrameReader::want`] bytes (more are ignored); gives the frame when it
+    /// is whole.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Frame>, FrameError> {
+        let mut rest = bytes;
+        loop {
+            let (now, later) = rest.split_at(rest.len().min(self.want()));
+            self.bytes.extend_from_slice(now);
+            rest = later;
+            if self.want() > 0 {
+                return Ok(None);
+            }
+            let Some((head, body)) = self.bytes.split_first_chunk() else {
+                return Ok(None);
+            };
+            match self.header {
+                Some(header) => return Ok(Frame::from_parts(self.kind, header, body)),
+                None => self.header = Some(FrameHeader::parse(self.kind, head)?),
+            }
+        }
+    }
+}
+
+/// What one side wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Ask for CRCs, or (responder) use them even if the peer does not ask.
+    pub crc: bool,
+    /// Initiator: 1 or 2.
+    pub revision: u8,
+    /// Initiator: ask for the peer-to-peer model.
+    pub peer_to_peer: bool,
+    /// RDMA Reads of the peer to serve at a time.
+    pub reads_in: u32,
+    /// RDMA Reads to issue at a time.
+    pub reads_out: u32,
+}
+
+/// The message with which an initiator makes its peer ready to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rtr {
+    /// FPDU without ULPDU.
+    Fpdu,
+    /// Zero-length RDMA Write.
+    Write,
+    /// Zero-length RDMA Read.
+    Read,
+}
+
+/// What both agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreed {
+    /// CRCs are in use.
+    pub crc: bool,
+    /// Of the reply.
+    pub revision: u8,
+    /// IRD: RDMA Reads of the peer to serve at a time.
+    pub reads_in: u32,
+    /// ORD: RDMA Reads to issue at a time.
+    pub reads_out: u32,
+    /// The RTR message of the peer-to-peer model.
+    pub rtr: Option<Rtr>,
+}
+
+fn depth(value: u32) -> u16 {
+    value.min(MAX_DEPTH) as u16
+}
+
+/// The limit after the peer told `peer`.
+fn limit(own: u32, peer: u16) -> u32 {
+    if peer == Enhanced::UNSPECIFIED {
+        own
+    } else {
+        own.min(u32::from(peer))
+    }
+}
+
+/// The initiator's request.
+pub fn request(terms: &Terms, private_data: &[u8]) -> Frame {
+    Frame {
+        kind: FrameKind::Request,
+        markers: false,
+        crc: terms.crc,
+        reject: false,
+        revision: terms.revision,
+        enhanced: (terms.revision >= 2).then(|| Enhanced {
+            ird: depth(terms.reads_in),
+            ord: depth(terms.reads_out),
+            peer_to_peer: terms.peer_to_peer,
+            rtr: RtrTypes {
+                fpdu: terms.peer_to_peer,
+                write: terms.peer_to_peer,
+                read: terms.peer_to_peer,
+            },
+        }),
+        private_data: private_data.to_vec(),
+    }
+}
+
+/// A reply the initiator cannot go on with.
+#[derive(Debug, Clone)]
+pub struct Unacceptable {
+    /// Why.
+    pub error: Error,
+    /// What to tell the responder, which is in full operation already.
+    pub terminate: Option<TerminateCode>,
+}
+
+impl From<Error> for Unacceptable {
+    fn from(error: Error) -> Self {
+        Unacceptable {
+            error,
+            terminate: None,
+        }
+    }
+}
+
+/// What the initiator makes of the reply.
+pub fn conclude(terms: &Terms, reply: &Frame) -> Result<Agreed, Unacceptable> {
+    if reply.reject {
+        return Err(Error::Refused(reply.private_data.clone()).into());
+    }
+    if reply.markers {
+        // RFC 5044 section 7.1.1: "M: ... a receiver that does not support markers MUST close".
+        return Err(Error::PeerMisbehaved("asks for MPA markers".into()).into());
+    }
+    let mut agreed = Agreed {
+        // "CRC is enabled if either side asks" (RFC 5044 section 7.1.1).
+        crc: terms.crc || reply.crc,
+        revision: reply.revision,
+        reads_in: terms.reads_in,
+        reads_out: terms.reads_out,
+        rtr: None,
+    };
+    if reply.revision > terms.revision {
+        let what = format!(
+            "answers MPA revision {} with revision {}",
+            terms.revision, reply.revision
+        );
+        return Err(Error::PeerMisbehaved(what).into());
+    }
+    if let Some(enhanced) = reply.enhanced {
+        // RFC 6581 section 5: the responder's ORD must not exceed the IRD it was told.
+        if enhanced.ord != Enhanced::UNSPECIFIED && u32::from(enhanced.ord) > terms.reads_in {
+            return Err(Unacceptable {
+                error: Error::PeerMisbehaved(format!(
+                    "wants {} RDMA Reads at a time where {} were offered",
+                    enhanced.ord, terms.reads_in
+                )),
+                terminate: Some(TerminateCode::MPA_INSUFFICIENT_IRD),
+            });
+        }
+        agreed.reads_in = limit(terms.reads_in, enhanced.ord);
+        agreed.reads_out = limit(terms.reads_out, enhanced.ird);
+        if terms.peer_to_peer && enhanced.peer_to_peer {
+            agreed.rtr = Some(pick(enhanced.rtr).ok_or_else(|| Unacceptable {
+                error: Error::PeerMisbehaved(
+                    "agrees to peer-to-peer without an RTR message".into(),
+                ),
+                terminate: Some(TerminateCode::MPA_NO_MATCHING_RTR),
+            })?);
+        }
+    }
+    Ok(agreed)
+}
+
+/// The RTR message most implementations share comes first.
+fn pick(offered: RtrTypes) -> Option<Rtr> {
+    [
+        (offered.write, Rtr::Write),
+        (offered.read, Rtr::Read),
+        (offered.fpdu, Rtr::Fpdu),
+    ]
+    .into_iter()
+    .find_map(|(is, rtr)| is.then_some(rtr))
+}
+
+/// The responder's answer to a request: the reply to send and, unless it rejects, what was
+/// agreed.
+pub fn answer(terms: &Terms, request: &Frame, private_data: &[u8]) -> (Frame, Option<Agreed>) {
+    let offered = request.enhanced.filter(|e| e.peer_to_peer);
+    let rtr = offered.and_then(|e| pick(e.rtr));
+    if request.markers || (offered.is_some() && rtr.is_none()) {
+        return (reject(request, &[]), None);
+    }
+    let mut agreed = Agreed {
+        crc: terms.crc || request.crc,
+        revision: request.revision,
+        reads_in: terms.reads_in,
+        reads_out: terms.reads_out,
+        rtr,
+    };
+    if let Some(enhanced) = request.enhanced {
+        agreed.reads_in = limit(terms.reads_in, enhanced.ord);
+        agreed.reads_out = limit(terms.reads_out, enhanced.ird);
+        if rtr == Some(Rtr::Read) {
+            agreed.reads_in = agreed.reads_in.max(1);
+        }
+    }
+    let reply = Frame {
+        kind: FrameKind::Reply,
+        markers: false,
+        crc: agreed.crc,
+        reject: false,
+        revision: request.revision,
+        enhanced: request.enhanced.map(|_| Enhanced {
+            ird: depth(agreed.reads_in),
+            ord: depth(agreed.reads_out),
+            peer_to_peer: rtr.is_some(),
+            rtr: RtrTypes {
+                fpdu: rtr == Some(Rtr::Fpdu),
+                write: rtr == Some(Rtr::Write),
+                read: rtr == Some(Rtr::Read),
+            },
+        }),
+        private_data: private_data.to_vec(),
+    };
+    (reply, Some(agreed))
+}
+
+/// The responder's refusal.
+pub fn reject(request: &Frame, private_data: &[u8]) -> Frame {
+    Frame {
+        kind: FrameKind::Reply,
+        markers: false,
+        crc: request.crc,
+        reject: true,
+        revision: request.revision,
+        enhanced: request.enhanced.map(|_| Enhanced::default()),
+        private_data: private_data.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TERMS: Terms = Terms {
+        crc: false,
+        revision: 2,
+        peer_to_peer: false,
+        reads_in: 16,
+        reads_out: 0,
+    };
+
+    /// The request Linux 6.12 was seen to answer.
+    #[test]
+    fn request_bytes() {
+        let request = request(&TERMS, &[0xf6, 0xab, 0x0e, 0x18, 1, 0, 3, 3]);
+        assert_eq!(
+            request.to_bytes(),
+            b"MPA ID Req Frame\x10\x02\0\x0c\0\x10\0\0\xf6\xab\x0e\x18\x01\0\x03\x03"
+        );
+    }
+
+    #[test]
+    fn depths_are_negotiated_both_ways() {
+        let client = Terms {
+            reads_in: 40,
+            reads_out: 3,
+            ..TERMS
+        };
+        let server = Terms {
+            reads_in: 2,
+            reads_out: 30,
+            ..TERMS
+        };
+        let (reply, served) = answer(&server, &request(&client, b"hi"), b"ho");
+        let served = served.unwrap();
+        let agreed = conclude(&client, &reply).unwrap();
+        assert_eq!((agreed.reads_in, agreed.reads_out), (30, 2));
+        assert_eq!((served.reads_in, served.reads_out), (2, 30));
+        assert_eq!(reply.private_data, b"ho");
+        assert_eq!(reply.enhanced.unwrap().ird, 2);
+    }
+
+    #[test]
+    fn crc_if_either_asks() {
+        for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
+            let client = Terms { crc: a, ..TERMS };
+            let server = Terms { crc: b, ..TERMS };
+            let (reply, served) = answer(&server, &request(&client, b""), b"");
+            assert_eq!(conclude(&client, &reply).unwrap().crc, a || b);
+            assert_eq!(served.unwrap().crc, a || b);
+        }
+    }
+
+    #[test]
+    fn revision_1_has_no_depths() {
+        let client = Terms {
+            revision: 1,
+            ..TERMS
+        };
+        let frame = request(&client, b"x");
+        assert_eq!(frame.enhanced, None);
+        let (reply, served) = answer(&TERMS, &frame, b"");
+        assert_eq!(reply.revision, 1);
+        assert_eq!(served.unwrap().reads_in, TERMS.reads_in);
+        assert_eq!(conclude(&client, &reply).unwrap().revision, 1);
+    }
+
+    #[test]
+    fn peer_to_peer() {
+        let client = Terms {
+            peer_to_peer: true,
+            ..TERMS
+        };
+        let asked = request(&client, b"");
+        let (reply, served) = answer(&TERMS, &asked, b"");
+        assert_eq!(served.unwrap().rtr, Some(Rtr::Write));
+        assert_eq!(conclude(&client, &reply).unwrap().rtr, Some(Rtr::Write));
+
+        let mut only_read = asked.clone();
+        let offer = only_read.enhanced.as_mut().unwrap();
+        offer.rtr = RtrTypes {
+            read: true,
+            ..RtrTypes::default()
+        };
+        let (_, served) = answer(
+            &Terms {
+                reads_in: 0,
+                ..TERMS
+            },
+            &only_read,
+            b"",
+        );
+        let served = served.unwrap();
+        assert_eq!((served.rtr, served.reads_in), (Some(Rtr::Read), 1));
+
+        let mut none = asked;
+        none.enhanced.as_mut().unwrap().rtr = RtrTypes::default();
+        let (reply, served) = answer(&TERMS, &none, b"");
+        assert!(reply.reject && served.is_none());
+    }
+
+    #[test]
+    fn markers_and_rejections() {
+        let error = |reply: &Frame| conclude(&TERMS, reply).unwrap_err().error;
+        let mut frame = request(&TERMS, b"");
+        frame.markers = true;
+        let (reply, served) = answer(&TERMS, &frame, b"");
+        assert!(reply.reject && served.is_none());
+        assert!(matches!(error(&reply), Error::Refused(_)));
+
+        let (mut reply, _) = answer(&TERMS, &request(&TERMS, b""), b"");
+        reply.markers = true;
+        assert!(matches!(error(&reply), Error::PeerMisbehaved(_)));
+        reply.markers = false;
+        reply.enhanced.as_mut().unwrap().ord = 17;
+        let told = conclude(&TERMS, &reply).unwrap_err().terminate;
+        assert_eq!(told, Some(TerminateCode::MPA_INSUFFICIENT_IRD));
+        assert!(matches!(error(&reply), Error::PeerMisbehaved(_)));
+        let refused = reject(&request(&TERMS, b""), b"no");
+        assert!(matches!(error(&refused), Error::Refused(d) if d == b"no"));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_in_pieces(data in proptest::collection::vec(any::<u8>(), 0..508), step in 1usize..64) {
+            let frame = request(&TERMS, &data);
+            let bytes = frame.to_bytes();
+            let mut reader = FrameReader::new(FrameKind::Request);
+            let mut got = None;
+            for piece in bytes.chunks(step) {
+                prop_assert!(got.is_none());
+                prop_assert!(reader.want() > 0);
+                let mut piece = piece;
+                while !piece.is_empty() {
+                    let n = piece.len().min(reader.want());
+                    got = reader.feed(&piece[..n]).unwrap();
+                    piece = &piece[n..];
+                }
+            }
+            prop_assert_eq!(got, Some(frame));
+        }
+
+        #[test]
+        fn hostile_frames(bytes in proptest::collection::vec(any::<u8>(), 0..1200), key: bool) {
+            let mut reader = FrameReader::new(FrameKind::Reply);
+            let mut input = bytes;
+            if key {
+                input.splice(0..0, *b"MPA ID Rep Frame");
+            }
+            let _ = reader.feed(&input);
+            prop_assert!(reader.bytes.len() <= 532);
+        }
+    }
+}

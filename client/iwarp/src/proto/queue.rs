@@ -1,0 +1,467 @@
+//! Work requests from posting to completion: start order, RDMA Read limits, completion order.
+
+use super::handshake::Rtr;
+use super::rx::PendingRead;
+use crate::wire::rdmap::{ReadRequest, Terminate};
+use nfsrdma_rdma::{Buf, BufMut, Completion, Memory, Segs, WorkId};
+use std::collections::VecDeque;
+
+/// A message to send.
+#[derive(Debug)]
+pub enum Message {
+    /// Send, or Send With Invalidate.
+    Send {
+        /// Of the work request.
+        token: Token,
+        /// The message.
+        data: Segs<Buf>,
+        /// STag of the peer.
+        invalidate: Option<u32>,
+    },
+    /// RDMA Write.
+    Write {
+        /// Of the work request.
+        token: Token,
+        /// The data.
+        data: Segs<Buf>,
+        /// STag of the peer.
+        stag: u32,
+        /// Offset there.
+        offset: u64,
+    },
+    /// RDMA Read Request.
+    ReadRequest {
+        /// Of the work request.
+        token: Token,
+        /// What to ask.
+        request: ReadRequest,
+    },
+    /// RDMA Read Response.
+    Response {
+        /// STag of the peer.
+        stag: u32,
+        /// Offset there.
+        offset: u64,
+        /// The data.
+        data: Segs<Buf>,
+    },
+    /// Opens the stream.
+    Rtr(Rtr),
+    /// Ends the stream.
+    Terminate(Terminate),
+}
+
+/// What a message was sent for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token {
+    /// The work request of this number.
+    Work(u64),
+    /// A response.
+    Response,
+    /// The Terminate: nothing may follow.
+    Terminate,
+    /// Nothing.
+    None,
+}
+
+/// What a work request owes.
+#[derive(Debug)]
+enum Kind {
+    Send,
+    Write,
+    Read(Segs<BufMut>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: WorkId,
+    kind: Kind,
+    signaled: bool,
+    done: bool,
+}
+
+/// The queues of one connection's sending side.
+#[derive(Debug)]
+pub struct SendQueue {
+    work: VecDeque<Message>,
+    responses: VecDeque<Message>,
+    urgent: Option<Message>,
+    terminated: bool,
+    /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.1).
+    held: bool,
+    response_turn: bool,
+    responses_due: usize,
+    reads: VecDeque<PendingRead>,
+    read_tokens: VecDeque<u64>,
+    reads_out: usize,
+    order: VecDeque<Entry>,
+    first: u64,
+    /// Requests that count against the depth.
+    used: usize,
+    depth: usize,
+}
+
+impl SendQueue {
+    /// `depth` work requests at a time, `reads_out` RDMA Reads among them (ORD).
+    pub fn new(depth: usize, reads_out: usize, held: bool) -> Self {
+        SendQueue {
+            work: VecDeque::new(),
+            responses: VecDeque::new(),
+            urgent: None,
+            terminated: false,
+            held,
+            response_turn: false,
+            responses_due: 0,
+            reads: VecDeque::new(),
+            read_tokens: VecDeque::new(),
+            reads_out,
+            order: VecDeque::new(),
+            first: 0,
+            used: 0,
+            depth,
+        }
+    }
+
+    /// Whether another work request fits.
+    pub fn has_room(&self) -> bool {
+        self.used < self.depth
+    }
+
+    fn push(&mut self, id: WorkId, kind: Kind, signaled: bool) -> Token {
+        let number = self.first + self.order.len() as u64;
+        self.order.push_back(Entry {
+            id,
+            kind,
+            signaled,
+            done: false,
+        });
+        self.used += 1;
+        Token::Work(number)
+    }
+
+    /// Queues a Send.
+    pub fn post_send(
+        &mut self,
+        id: WorkId,
+        data: Segs<Buf>,
+        invalidate: Option<u32>,
+        signaled: bool,
+    ) {
+        let token = self.push(id, Kind::Send, signaled);
+        self.work.push_back(Message::Send {
+            token,
+            data,
+            invalidate,
+        });
+    }
+
+    /// Queues an RDMA Write.
+    pub fn post_write(
+        &mut self,
+        id: WorkId,
+        data: Segs<Buf>,
+        stag: u32,
+        offset: u64,
+        signaled: bool,
+    ) {
+        let token = self.push(id, Kind::Write, signaled);
+        self.work.push_back(Message::Write {
+            token,
+            data,
+            stag,
+            offset,
+        });
+    }
+
+    /// Queues an RDMA Read into `sink`, which `request` names.
+    pub fn post_read(&mut self, id: WorkId, sink: Segs<BufMut>, request: ReadRequest) {
+        let token = self.push(id, Kind::Read(sink), true);
+        self.work.push_back(Message::ReadRequest { token, request });
+    }
+
+    /// Queues the answer to an RDMA Read Request.
+    pub fn post_response(&mut self, stag: u32, offset: u64, data: Segs<Buf>) {
+        self.responses_due += 1;
+        self.responses
+            .push_back(Message::Response { stag, offset, data });
+    }
+
+    /// Sends something before everything else that was not started.
+    pub fn post_rtr(&mut self, rtr: Rtr) {
+        self.urgent.get_or_insert(Message::Rtr(rtr));
+    }
+
+    /// Nothing but this goes out any more (RFC 5040 section 5.4).
+    pub fn post_terminate(&mut self, terminate: Terminate) {
+        if !self.terminated {
+            self.terminated = true;
+            self.urgent = Some(Message::Terminate(terminate));
+            self.work.clear();
+            self.responses.clear();
+        }
+    }
+
+    /// The peer sent its first FPDU.
+    pub fn release(&mut self) {
+        self.held = false;
+    }
+
+    /// RDMA Read Requests of the peer that are not answered completely.
+    pub fn responses_due(&self) -> usize {
+        self.responses_due
+    }
+
+    /// The RDMA Read of ours whose response is due next.
+    pub fn pending_read(&self) -> Option<PendingRead> {
+        self.reads.front().copied()
+    }
+
+    /// The next message to send. Work requests keep their order (RFC 5040 section 5.5 rule
+    /// 13), so does each response (rule 20); the two take turns.
+    pub fn next_message(&mut self) -> Option<Message> {
+        if let Some(urgent) = self.urgent.take() {
+            return Some(urgent);
+        }
+        if self.held {
+            return None;
+        }
+        // Section 6.1: "MUST NOT exceed the maximum number of outstanding" Read Requests.
+        let blocked = match self.work.front() {
+            None => true,
+            Some(Message::ReadRequest { .. }) => self.reads.len() >= self.reads_out,
+            Some(_) => false,
+        };
+        let respond = !self.responses.is_empty() && (self.response_turn || blocked);
+        self.response_turn = !respond;
+        if respond {
+            return self.responses.pop_front();
+        }
+        if blocked {
+            return None;
+        }
+        let message = self.work.pop_front();
+        if let Some(Message::ReadRequest {
+            token: Token::Work(number),
+            request,
+        }) = &message
+        {
+            self.reads.push_back(PendingRead {
+                stag: request.sink_stag,
+                offset: request.sink_offset,
+                len: u64::from(request.length),
+            });
+            self.read_tokens.push_back(*number);
+        }
+        message
+    }
+
+    /// A message was handed to the transport completely.
+    pub fn sent(&mut self, token: Token) {
+        match token {
+            Token::Work(number) => {
+                // An RDMA Read is done with its response (rule 19), not with its request.
+                if let Some(entry) = self.entry(number)
+                    && !matches!(entry.kind, Kind::Read(_))
+                {
+                    self.done(number);
+                }
+            }
+            Token::Response => self.responses_due = self.responses_due.saturating_sub(1),
+            Token::Terminate | Token::None => {}
+        }
+    }
+
+    /// The response to the oldest RDMA Read is complete. Gives its sink's STag and offset.
+    pub fn read_done(&mut self) -> Option<PendingRead> {
+        let number = self.read_tokens.pop_front()?;
+        self.done(number);
+        self.reads.pop_front()
+    }
+
+    fn entry(&mut self, number: u64) -> Option<&mut Entry> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.order.get_mut(at)
+    }
+
+    fn done(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.done = true;
+            if !entry.signaled {
+                self.used -= 1;
+            }
+        }
+    }
+
+    /// Completions that are due: in the order of posting (RFC 5040 section 5.5 rule 15).
+    /// Each takes room until [`SendQueue::polled`].
+    pub fn complete(&mut self, out: &mut VecDeque<Completion>) {
+        while self.order.front().is_some_and(|e| e.done) {
+            let Some(entry) = self.order.pop_front() else {
+                return;
+            };
+            self.first += 1;
+            let id = entry.id;
+            match entry.kind {
+                Kind::Read(sink) => out.push_back(Completion::Read { id, sink }),
+                Kind::Send if entry.signaled => out.push_back(Completion::Sent { id }),
+                Kind::Write if entry.signaled => out.push_back(Completion::Written { id }),
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends all that is posted.
+    pub fn flush(&mut self, out: &mut VecDeque<Completion>) {
+        self.complete(out);
+        self.work.clear();
+        self.responses.clear();
+        self.urgent = None;
+        self.reads.clear();
+        self.read_tokens.clear();
+        while let Some(entry) = self.order.pop_front() {
+            self.first += 1;
+            if !entry.signaled {
+                self.used -= usize::from(!entry.done);
+                continue;
+            }
+            let memory = match entry.kind {
+                Kind::Read(sink) => Some(Memory::Sink(sink)),
+                _ => None,
+            };
+            out.push_back(Completion::Flushed {
+                id: entry.id,
+                memory,
+            });
+        }
+    }
+
+    /// `count` completions of work requests were given to the owner.
+    pub fn polled(&mut self, count: usize) {
+        self.used = self.used.saturating_sub(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(n: u32) -> ReadRequest {
+        ReadRequest {
+            sink_stag: n,
+            sink_offset: 0,
+            length: 10,
+            source_stag: 0,
+            source_offset: 0,
+        }
+    }
+
+    fn ids(out: &VecDeque<Completion>) -> Vec<u64> {
+        out.iter()
+            .map(|c| match c {
+                Completion::Sent { id }
+                | Completion::Written { id }
+                | Completion::Read { id, .. }
+                | Completion::Flushed { id, .. } => id.0,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn completions_keep_the_order_of_posting() {
+        let mut queue = SendQueue::new(8, 8, false);
+        queue.post_read(WorkId(1), Segs::new(), request(1));
+        queue.post_send(WorkId(2), Segs::new(), None, true);
+        queue.post_send(WorkId(3), Segs::new(), None, false);
+        queue.post_write(WorkId(4), Segs::new(), 0, 0, true);
+        let mut out = VecDeque::new();
+        while let Some(message) = queue.next_message() {
+            match message {
+                Message::Send { token, .. }
+                | Message::Write { token, .. }
+                | Message::ReadRequest { token, .. } => queue.sent(token),
+                other => panic!("{other:?}"),
+            }
+        }
+        queue.complete(&mut out);
+        assert!(out.is_empty(), "the Read is not done");
+        assert_eq!(queue.read_done().unwrap().stag, 1);
+        queue.complete(&mut out);
+        assert_eq!(ids(&out), [1, 2, 4]);
+    }
+
+    #[test]
+    fn reads_are_limited() {
+        let mut queue = SendQueue::new(8, 2, false);
+        for n in 1..=3 {
+            queue.post_read(WorkId(n), Segs::new(), request(n as u32));
+        }
+        queue.post_send(WorkId(4), Segs::new(), None, true);
+        assert!(queue.next_message().is_some());
+        assert!(queue.next_message().is_some());
+        assert!(queue.next_message().is_none(), "ORD is 2");
+        queue.read_done();
+        assert!(matches!(
+            queue.next_message(),
+            Some(Message::ReadRequest { .. })
+        ));
+        assert!(matches!(queue.next_message(), Some(Message::Send { .. })));
+    }
+
+    #[test]
+    fn depth_counts_what_the_contract_says() {
+        let mut queue = SendQueue::new(2, 0, false);
+        queue.post_send(WorkId(1), Segs::new(), None, true);
+        queue.post_send(WorkId(2), Segs::new(), None, false);
+        assert!(!queue.has_room());
+        queue.sent(Token::Work(0));
+        assert!(!queue.has_room(), "signaled: until polled");
+        queue.sent(Token::Work(1));
+        assert!(queue.has_room(), "unsignaled: until done");
+        queue.polled(1);
+        queue.post_send(WorkId(3), Segs::new(), None, true);
+        queue.post_send(WorkId(4), Segs::new(), None, true);
+        assert!(!queue.has_room());
+    }
+
+    #[test]
+    fn responses_and_work_take_turns() {
+        let mut queue = SendQueue::new(8, 0, false);
+        for n in 0..3 {
+            queue.post_send(WorkId(n), Segs::new(), None, true);
+            queue.post_response(n as u32, 0, Segs::new());
+        }
+        let mut kinds = String::new();
+        while let Some(message) = queue.next_message() {
+            kinds.push(match message {
+                Message::Send { .. } => 's',
+                Message::Response { .. } => 'r',
+                other => panic!("{other:?}"),
+            });
+        }
+        assert_eq!(kinds, "srsrsr");
+        assert_eq!(queue.responses_due(), 3);
+    }
+
+    #[test]
+    fn a_held_stream_opens_with_its_peer() {
+        let mut queue = SendQueue::new(8, 0, true);
+        queue.post_send(WorkId(1), Segs::new(), None, true);
+        assert!(queue.next_message().is_none());
+        queue.release();
+        assert!(queue.next_message().is_some());
+    }
+
+    #[test]
+    fn flush_owes_only_what_completes() {
+        let mut queue = SendQueue::new(8, 1, false);
+        queue.post_send(WorkId(1), Segs::new(), None, false);
+        queue.post_send(WorkId(2), Segs::new(), None, true);
+        queue.post_read(WorkId(3), Segs::new(), request(3));
+        let mut out = VecDeque::new();
+        queue.flush(&mut out);
+        assert_eq!(ids(&out), [2, 3]);
+        queue.polled(2);
+        assert_eq!(queue.used, 0);
+    }
+}

@@ -1,0 +1,635 @@
+//! The receiving side of a stream: FPDU reassembly, every check of RFC 5041 and RFC 5040
+//! section 7.2, and where payload goes.
+//!
+//! [`Receiver::step`] is given the bytes at hand and says what to do: bring more, place the
+//! next bytes of the stream (which may be read straight into place), or handle an event.
+
+use super::fault::Fault;
+use super::stag::{Access, Denied};
+use crate::wire::ddp::{self, Control, Tagged, Untagged};
+use crate::wire::mpa::{CRC_FIELD, Crc, LENGTH_FIELD, fpdu_len, padding};
+use crate::wire::rdmap::{
+    MAX_TERMINATE, Opcode, READ_REQUEST, ReadRequest, Terminate, TerminateCode, TerminatedHeader,
+};
+use nfsrdma_rdma::{BufMut, WorkId};
+
+/// The RDMA Read of ours whose response is due next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PendingRead {
+    /// STag of the sink.
+    pub stag: u32,
+    /// Tagged offset of its first byte.
+    pub offset: u64,
+    /// Bytes asked for.
+    pub len: u64,
+}
+
+/// What the receiver asks the rest of the connection.
+pub trait Host {
+    /// Memory, or a reference to it.
+    type Region: Clone;
+
+    /// Checks an access to tagged memory.
+    fn tagged(
+        &self,
+        stag: u32,
+        access: Access,
+        offset: u64,
+        len: u64,
+    ) -> Result<(Self::Region, usize), Denied>;
+
+    /// The next posted Receive.
+    fn take_receive(&self) -> Option<(WorkId, BufMut)>;
+
+    /// Invalidates an STag on the peer's word; false if there is none.
+    fn invalidate(&self, stag: u32) -> bool;
+
+    /// The oldest RDMA Read that was requested and not answered.
+    fn pending_read(&self) -> Option<PendingRead>;
+
+    /// RDMA Read Requests of the peer whose responses are not sent yet.
+    fn responses_due(&self) -> usize;
+}
+
+/// Something happened.
+#[derive(Debug)]
+pub enum Event<R> {
+    /// A segment was placed; nothing to tell.
+    Placed,
+    /// The FPDU without ULPDU that opens a peer-to-peer stream.
+    Rtr,
+    /// A whole Send.
+    Received {
+        /// Of the Receive.
+        id: WorkId,
+        /// The Receive's buffer.
+        buf: BufMut,
+        /// Bytes of the message.
+        len: usize,
+        /// STag that was invalidated with it.
+        invalidated: Option<u32>,
+    },
+    /// The oldest pending RDMA Read is complete.
+    ReadDone,
+    /// Answer this request; the source was checked. `None` for zero length.
+    ReadRequest(ReadRequest, Option<(R, usize)>),
+    /// The peer ended the stream.
+    Terminated(Terminate),
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Step<R> {
+    /// Have at least this many bytes at hand.
+    Need(usize),
+    /// The next `len` bytes belong at `at` of `region`: put them there and tell
+    /// [`Receiver::placed`], in as many pieces as it takes.
+    Place {
+        /// Tagged memory.
+        region: R,
+        /// Offset in it.
+        at: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The next `len` bytes belong into [`Receiver::send_space`].
+    PlaceSend {
+        /// Bytes.
+        len: usize,
+    },
+    /// An FPDU is complete.
+    Event(Event<R>),
+}
+
+enum State<R> {
+    Header,
+    Tagged { region: R, at: usize, left: usize },
+    Send { left: usize },
+    Trailer,
+}
+
+/// The FPDU being received.
+#[derive(Debug, Clone, Copy)]
+struct Current {
+    ulpdu: usize,
+    header: TerminatedHeader,
+    opcode: Opcode,
+    last: bool,
+    invalidate: u32,
+    /// The CRC was right before anything was placed.
+    crc_checked: bool,
+}
+
+struct Message {
+    id: WorkId,
+    buf: BufMut,
+    filled: usize,
+}
+
+/// See the module.
+pub struct Receiver<R> {
+    crc: Option<Crc>,
+    reads_in: usize,
+    state: State<R>,
+    current: Option<Current>,
+    message: Option<Message>,
+    send_msn: u32,
+    read_msn: u32,
+    read_placed: u64,
+    fpdus: u64,
+}
+
+impl<R> std::fmt::Debug for Receiver<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver")
+            .field("fpdus", &self.fpdus)
+            .field("send_msn", &self.send_msn)
+            .field("read_msn", &self.read_msn)
+            .finish_non_exhaustive()
+    }
+}
+
+type Checked<T> = Result<T, TerminateCode>;
+
+/// Longest ULPDU of RDMA Read Requests and Terminates we look at.
+const MAX_CONTROL: usize = ddp::UNTAGGED_HEADER + MAX_TERMINATE + 12;
+
+impl<R: Clone> Receiver<R> {
+    /// At the start of full operation. `reads_in` is the IRD.
+    pub fn new(crc: bool, reads_in: usize) -> Self {
+        Receiver {
+            crc: crc.then(Crc::new),
+            reads_in,
+            state: State::Header,
+            current: None,
+            message: None,
+            send_msn: 1,
+            read_msn: 1,
+            read_placed: 0,
+            fpdus: 0,
+        }
+    }
+
+    /// FPDUs received so far.
+    pub fn fpdus(&self) -> u64 {
+        self.fpdus
+    }
+
+    /// The Receive a Send has begun to fill, to flush it.
+    pub fn take_partial(&mut self) -> Option<(WorkId, BufMut)> {
+        self.state = State::Header;
+        self.message.take().map(|m| (m.id, m.buf))
+    }
+
+    /// While payload is being placed: bytes of the FPDU after the payload, and whether the
+    /// segment is the last of its message.
+    pub fn after_payload(&self) -> (usize, bool) {
+        self.current
+            .map_or((0, true), |c| (padding(c.ulpdu) + CRC_FIELD, c.last))
+    }
+
+    /// The Terminate for memory that became invalid while its segment was arriving.
+    pub fn region_gone(&self) -> Fault {
+        self.fault(TerminateCode::DDP_INVALID_STAG)
+    }
+
+    fn fault(&self, code: TerminateCode) -> Fault {
+        Fault {
+            code,
+            segment: self.current.map(|c| (c.ulpdu as u16, c.header)),
+            read_request: None,
+        }
+    }
+
+    /// Goes on with `bytes`, the next bytes of the stream. Gives how many were used.
+    pub fn step<H: Host<Region = R>>(
+        &mut self,
+        host: &H,
+        bytes: &[u8],
+    ) -> Result<(usize, Step<R>), Fault> {
+        match &self.state {
+            State::Tagged { region, at, left } => Ok((
+                0,
+                Step::Place {
+                    region: region.clone(),
+                    at: *at,
+                    len: *left,
+                },
+            )),
+            State::Send { left } => Ok((0, Step::PlaceSend { len: *left })),
+            State::Trailer => self.trailer(host, bytes),
+            State::Header => self.header(host, bytes),
+        }
+    }
+
+    fn header<H: Host<Region = R>>(
+        &mut self,
+        host: &H,
+        bytes: &[u8],
+    ) -> Result<(usize, Step<R>), Fault> {
+        let Some((length, rest)) = bytes.split_first_chunk() else {
+            return Ok((0, Step::Need(LENGTH_FIELD)));
+        };
+        let ulpdu = usize::from(u16::from_be_bytes(*length));
+        if ulpdu == 0 && self.fpdus == 0 {
+            return self.rtr(bytes);
+        }
+        if ulpdu < ddp::TAGGED_HEADER {
+            return Err(Fault::new(TerminateCode::DDP_LOCAL_CATASTROPHIC));
+        }
+        let Some(header) = rest.first_chunk::<{ ddp::TAGGED_HEADER }>() else {
+            return Ok((0, Step::Need(LENGTH_FIELD + ddp::TAGGED_HEADER)));
+        };
+        let control = Control::parse([header[0], header[1]]);
+        let mut header = TerminatedHeader::Tagged(*header);
+        let mut head_len = ddp::TAGGED_HEADER;
+        if !control.tagged {
+            if ulpdu < ddp::UNTAGGED_HEADER {
+                return Err(Fault::new(TerminateCode::DDP_LOCAL_CATASTROPHIC));
+            }
+            let Some(untagged) = rest.first_chunk() else {
+                return Ok((0, Step::Need(LENGTH_FIELD + ddp::UNTAGGED_HEADER)));
+            };
+            header = TerminatedHeader::Untagged(*untagged);
+            head_len = ddp::UNTAGGED_HEADER;
+        }
+        let whole = fpdu_len(ulpdu);
+        // A corrupt header is best found before anything is placed by it.
+        let crc_checked = self.crc.is_none() || bytes.len() >= whole;
+        if self.crc.is_some() && bytes.len() >= whole && !crc_matches(&bytes[..whole]) {
+            return Err(Fault::new(TerminateCode::MPA_CRC));
+        }
+        let mut current = Current {
+            ulpdu,
+            header,
+            opcode: Opcode::Write,
+            last: control.last,
+            invalidate: 0,
+            crc_checked,
+        };
+        self.current = Some(current);
+        current.opcode = check_control(&control).map_err(|code| self.fault(code))?;
+        self.current = Some(current);
+
+        let payload = ulpdu - head_len;
+        let state = match header {
+            TerminatedHeader::Tagged(h) => {
+                let (stag, offset) = Tagged::parse_target(&h);
+                self.tagged(host, &current, stag, offset, payload)
+            }
+            TerminatedHeader::Untagged(h) => {
+                let (invalidate, queue, msn, offset) = Untagged::parse_target(&h);
+                if matches!(current.opcode, Opcode::ReadRequest | Opcode::Terminate) {
+                    return self.control_message(host, &current, queue, msn, offset, bytes);
+                }
+                current.invalidate = invalidate;
+                self.current = Some(current);
+                self.untagged(host, queue, msn, offset, payload)
+            }
+        };
+        self.state = state.map_err(|code| self.fault(code))?;
+        if let (Some(crc), false) = (&mut self.crc, crc_checked) {
+            *crc = Crc::new();
+            crc.update(&bytes[..LENGTH_FIELD + head_len]);
+        }
+        let used = LENGTH_FIELD + head_len;
+        let (more, step) = match &self.state {
+            State::Trailer => self.trailer(host, &bytes[used..])?,
+            _ => self.step(host, &bytes[used..])?,
+        };
+        Ok((used + more, step))
+    }
+
+    /// An FPDU without ULPDU: the RTR message of RFC 6581 section 9.2.
+    fn rtr(&mut self, bytes: &[u8]) -> Result<(usize, Step<R>), Fault> {
+        let whole = fpdu_len(0);
+        let Some(fpdu) = bytes.get(..whole) else {
+            return Ok((0, Step::Need(whole)));
+        };
+        if self.crc.is_some() && !crc_matches(fpdu) {
+            return Err(Fault::new(TerminateCode::MPA_CRC));
+        }
+        self.fpdus += 1;
+        Ok((whole, Step::Event(Event::Rtr)))
+    }
+
+    fn tagged<H: Host<Region = R>>(
+        &mut self,
+        host: &H,
+        current: &Current,
+        stag: u32,
+        offset: u64,
+        payload: usize,
+    ) -> Checked<State<R>> {
+        let len = payload as u64;
+        let access = match current.opcode {
+            Opcode::ReadResponse => {
+                self.read_response(host, current, stag, offset, len)?;
+                Access::ReadSink
+            }
+            _ => Access::Write,
+        };
+        // RFC 5041 section 5.1 checks only what has payload: a zero-length message may name
+        // any STag.
+        if payload == 0 {
+            return Ok(State::Trailer);
+        }
+        let (region, at) = host
+            .tagged(stag, access, offset, len)
+            .map_err(Denied::tagged)?;
+        Ok(State::Tagged {
+            region,
+            at,
+            left: payload,
+        })
+    }
+
+    /// RFC 5040 section 5.2.2: responses come in the order of the requests, and the sink
+    /// "MAY validate" STag, offset and length. Completion depends on them, so it is done.
+    fn read_response<H: Host<Region = R>>(
+        &mut self,
+        host: &H,
+        current: &Current,
+        stag: u32,
+        offset: u64,
+        len: u64,
+    ) -> Checked<()> {
+        let read = host
+            .pending_read()
+            .ok_or(TerminateCode::RDMAP_UNEXPECTED_OPCODE)?;
+        if stag != read.stag && (len > 0 || read.len > 0) {
+            return Err(TerminateCode::DDP_INVALID_STAG);
+        }
+        let end = self.read_placed + len;
+        if end > read.len || (len > 0 && offset != read.offset.wrapping_add(self.read_placed)) {
+            return Err(TerminateCode::DDP_BASE_OR_BOUNDS);
+        }
+        if current.last != (end == read.len) {
+            // Neither "too short" nor "goes on after its end" has a code of its own.
+            return Err(TerminateCode::RDMAP_CATASTROPHIC_STREAM);
+        }
+        self.read_placed = if current.last { 0 } else { end };
+        Ok(())
+    }
+
+    fn untagged<H: Host<Region = R>>(
+        &mut self,
+        host: &H,
+        queue: u32,
+        msn: u32,
+        offset: u32,
+        payload: usize,
+    ) -> Checked<State<R>> {
+        match queue {
+            ddp::QN_SEND => {}
+            ddp::QN_READ_REQUEST | ddp::QN_TERMINATE => {
+                return Err(TerminateCode::RDMAP_UNEXPECTED_OPCODE);
+            }
+            _ => return Err(TerminateCode::DDP_INVALID_QN),
+        }
+        // TCP keeps segments in order, so no other MSN than the next can be right.
+        if msn != self.send_msn {
+            return Err(TerminateCode::DDP_MSN_RANGE);
+        }
+        if self.message.is_none() {
+            if offset != 0 {
+                return Err(TerminateCode::DDP_INVALID_MO);
+            }
+            let (id, buf) = host.take_receive().ok_or(TerminateCode::DDP_NO_BUFFER)?;
+            self.message = Some(Message { id, buf, filled: 0 });
+        }
+        let message = self.message.as_ref().ok_or(TerminateCode::DDP_NO_BUFFER)?;
+        if offset as usize != message.filled {
+            return Err(TerminateCode::DDP_INVALID_MO);
+        }
+        if payload > message.buf.len() - message.filled {
+            return Err(TerminateCode::DDP_TOO_LONG);
+        }
+        Ok(if payload == 0 {
+            State::Trailer
+        } else {
+            State::Send { left: payload }
+        })
+    }
+
+    /// RDMA Read Requests and Terminates: one small segment each, taken whole.
+    fn control_message<H: Host<Region = R>>(
+        &mut self,
+        host: &H,
+        current: &Current,
+        queue: u32,
+        msn: u32,
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<(usize, Step<R>), Fault> {
+        let checked = || {
+            let expected = match current.opcode {
+                Opcode::ReadRequest => (ddp::QN_READ_REQUEST, self.read_msn),
+                _ => (ddp::QN_TERMINATE, 1),
+            };
+            if queue > ddp::QN_TERMINATE {
+                return Err(TerminateCode::DDP_INVALID_QN);
+            }
+            if queue != expected.0 {
+                return Err(TerminateCode::RDMAP_UNEXPECTED_OPCODE);
+            }
+            if msn != expected.1 {
+                return Err(TerminateCode::DDP_MSN_RANGE);
+            }
+            if offset != 0 {
+                return Err(TerminateCode::DDP_INVALID_MO);
+            }
+            let payload = current.ulpdu - ddp::UNTAGGED_HEADER;
+            let request = current.opcode == Opcode::ReadRequest;
+            if current.ulpdu > MAX_CONTROL || (request && payload > READ_REQUEST) {
+                return Err(TerminateCode::DDP_TOO_LONG);
+            }
+            if !current.last || (request && payload < READ_REQUEST) {
+                return Err(TerminateCode::RDMAP_CATASTROPHIC_STREAM);
+            }
+            Ok(())
+        };
+        checked().map_err(|code| self.fault(code))?;
+        let whole = fpdu_len(current.ulpdu);
+        if bytes.len() < whole {
+            return Ok((0, Step::Need(whole)));
+        }
+        let body = &bytes[LENGTH_FIELD + ddp::UNTAGGED_HEADER..LENGTH_FIELD + current.ulpdu];
+        let event = if current.opcode == Opcode::Terminate {
+            Event::Terminated(Terminate::parse(body).unwrap_or(Terminate {
+                code: TerminateCode::RDMAP_OPERATION_UNSPECIFIED,
+                segment: None,
+                read_request: None,
+            }))
+        } else {
+            let raw: &[u8; READ_REQUEST] = body
+                .first_chunk()
+                .ok_or_else(|| self.fault(TerminateCode::RDMAP_CATASTROPHIC_STREAM))?;
+            self.read_request(host, raw)?
+        };
+        self.current = None;
+        self.fpdus += 1;
+        Ok((whole, Step::Event(event)))
+    }
+
+    fn read_request<H: Host<Region = R>>(
+        &mut self,
+        host: &H,
+        raw: &[u8; READ_REQUEST],
+    ) -> Result<Event<R>, Fault> {
+        // RFC 5040 section 5.2.2: as many buffers as were negotiated, no more.
+        if host.responses_due() >= self.reads_in {
+            return Err(self.fault(TerminateCode::DDP_NO_BUFFER));
+        }
+        self.read_msn = self.read_msn.wrapping_add(1);
+        let request = ReadRequest::parse(raw);
+        // Section 5.2.1: a zero-length request MUST NOT be validated.
+        let source = if request.length == 0 {
+            None
+        } else {
+            let source = host.tagged(
+                request.source_stag,
+                Access::Read,
+                request.source_offset,
+                u64::from(request.length),
+            );
+            Some(source.map_err(|denied| Fault {
+                read_request: Some(*raw),
+                ..self.fault(denied.read_request())
+            })?)
+        };
+        Ok(Event::ReadRequest(request, source))
+    }
+
+    fn trailer<H: Host<Region = R>>(
+        &mut self,
+        host: &H,
+        bytes: &[u8],
+    ) -> Result<(usize, Step<R>), Fault> {
+        let Some(current) = self.current else {
+            return Err(Fault::new(TerminateCode::DDP_LOCAL_CATASTROPHIC));
+        };
+        let pad = padding(current.ulpdu);
+        let Some(trailer) = bytes.get(..pad + CRC_FIELD) else {
+            return Ok((0, Step::Need(pad + CRC_FIELD)));
+        };
+        if let (Some(crc), false) = (&mut self.crc, current.crc_checked) {
+            crc.update(&trailer[..pad]);
+            if crc.field() != trailer[pad..] {
+                return Err(Fault::new(TerminateCode::MPA_CRC));
+            }
+        }
+        let event = self
+            .deliver(host, &current)
+            .map_err(|code| self.fault(code))?;
+        self.state = State::Header;
+        self.current = None;
+        self.fpdus += 1;
+        Ok((pad + CRC_FIELD, Step::Event(event)))
+    }
+
+    fn deliver<H: Host<Region = R>>(&mut self, host: &H, current: &Current) -> Checked<Event<R>> {
+        if !current.last {
+            return Ok(Event::Placed);
+        }
+        match current.opcode {
+            Opcode::Write => Ok(Event::Placed),
+            Opcode::ReadResponse => Ok(Event::ReadDone),
+            opcode => {
+                let invalidated = opcode.invalidates().then_some(current.invalidate);
+                if invalidated.is_some_and(|stag| !host.invalidate(stag)) {
+                    return Err(TerminateCode::RDMAP_CANNOT_INVALIDATE);
+                }
+                let message = self
+                    .message
+                    .take()
+                    .ok_or(TerminateCode::DDP_LOCAL_CATASTROPHIC)?;
+                self.send_msn = self.send_msn.wrapping_add(1);
+                Ok(Event::Received {
+                    id: message.id,
+                    len: message.filled,
+                    buf: message.buf,
+                    invalidated,
+                })
+            }
+        }
+    }
+
+    /// Bytes were put where [`Step::Place`] said, in order.
+    ///
+    /// # Panics
+    /// If there are more than it said.
+    pub fn placed(&mut self, bytes: &[u8]) {
+        let State::Tagged { at, left, .. } = &mut self.state else {
+            assert!(bytes.is_empty(), "placed only after Step::Place");
+            return;
+        };
+        assert!(bytes.len() <= *left, "no more than Step::Place said");
+        *at += bytes.len();
+        *left -= bytes.len();
+        if *left == 0 {
+            self.state = State::Trailer;
+        }
+        self.digest(bytes);
+    }
+
+    /// Where the rest of this segment of a Send goes. Tell [`Receiver::send_filled`].
+    pub fn send_space(&mut self) -> &mut [u8] {
+        match (&self.state, &mut self.message) {
+            (State::Send { left }, Some(m)) => {
+                let to = m.filled + left;
+                &mut m.buf[m.filled..to]
+            }
+            _ => &mut [],
+        }
+    }
+
+    /// The first `n` bytes of [`Receiver::send_space`] are there.
+    pub fn send_filled(&mut self, n: usize) {
+        let (State::Send { left }, Some(message)) = (&mut self.state, &mut self.message) else {
+            return;
+        };
+        let n = n.min(*left);
+        let from = message.filled;
+        message.filled += n;
+        *left -= n;
+        if *left == 0 {
+            self.state = State::Trailer;
+        }
+        if let (Some(crc), Some(current)) = (&mut self.crc, &self.current)
+            && !current.crc_checked
+            && let Some(message) = &self.message
+        {
+            crc.update(&message.buf[from..from + n]);
+        }
+    }
+
+    fn digest(&mut self, bytes: &[u8]) {
+        if let (Some(crc), Some(current)) = (&mut self.crc, &self.current)
+            && !current.crc_checked
+        {
+            crc.update(bytes);
+        }
+    }
+}
+
+fn check_control(control: &Control) -> Checked<Opcode> {
+    if control.ddp_version != ddp::VERSION {
+        return Err(if control.tagged {
+            TerminateCode::DDP_TAGGED_VERSION
+        } else {
+            TerminateCode::DDP_UNTAGGED_VERSION
+        });
+    }
+    if control.rdmap_version != ddp::RDMAP_VERSION {
+        return Err(TerminateCode::RDMAP_INVALID_VERSION);
+    }
+    Opcode::from_bits(control.opcode)
+        .filter(|opcode| opcode.is_tagged() == control.tagged)
+        .ok_or(TerminateCode::RDMAP_UNEXPECTED_OPCODE)
+}
+
+fn crc_matches(fpdu: &[u8]) -> bool {
+    fpdu.split_last_chunk::<CRC_FIELD>()
+        .is_some_and(|(covered, field)| Crc::of(covered) == *field)
+}

@@ -1,0 +1,182 @@
+//! DDP segment headers (RFC 5041 section 4), with the octets they reserve for RDMAP.
+
+use super::rdmap::Opcode;
+
+/// Bytes of a tagged header: control, RDMAP control, STag, TO.
+pub const TAGGED_HEADER: usize = 14;
+/// Bytes of an untagged header: control, RDMAP control, Invalidate STag, QN, MSN, MO.
+pub const UNTAGGED_HEADER: usize = 18;
+
+const FLAG_TAGGED: u8 = 0x80;
+const FLAG_LAST: u8 = 0x40;
+const VERSION_MASK: u8 = 0x03;
+/// "DDP version: MUST be set to one."
+pub const VERSION: u8 = 1;
+/// RDMAP version of an implementation of RFC 5040 (its section 4.1).
+pub const RDMAP_VERSION: u8 = 1;
+
+/// Queue numbers (RFC 5040 section 4, Figure 4).
+pub const QN_SEND: u32 = 0;
+/// RDMA Read Requests.
+pub const QN_READ_REQUEST: u32 = 1;
+/// Terminate.
+pub const QN_TERMINATE: u32 = 2;
+
+/// The first two octets of each segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Control {
+    /// Tagged or untagged model.
+    pub tagged: bool,
+    /// Last segment of its message.
+    pub last: bool,
+    /// DDP version; [`VERSION`].
+    pub ddp_version: u8,
+    /// RDMAP version; [`RDMAP_VERSION`].
+    pub rdmap_version: u8,
+    /// RDMAP opcode, four bits.
+    pub opcode: u8,
+}
+
+impl Control {
+    /// Reads the two octets. Reserved bits are ignored, as the RFCs ask.
+    pub fn parse(bytes: [u8; 2]) -> Self {
+        Control {
+            tagged: bytes[0] & FLAG_TAGGED != 0,
+            last: bytes[0] & FLAG_LAST != 0,
+            ddp_version: bytes[0] & VERSION_MASK,
+            rdmap_version: bytes[1] >> 6,
+            opcode: bytes[1] & 0x0f,
+        }
+    }
+
+    fn emit(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
+        let flags = if tagged { FLAG_TAGGED } else { 0 } | if last { FLAG_LAST } else { 0 };
+        [flags | VERSION, RDMAP_VERSION << 6 | opcode as u8]
+    }
+}
+
+/// Where a tagged segment goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tagged {
+    /// Last segment of its message.
+    pub last: bool,
+    /// RDMA Write or RDMA Read Response.
+    pub opcode: Opcode,
+    /// Buffer.
+    pub stag: u32,
+    /// Offset in the buffer's address space.
+    pub offset: u64,
+}
+
+impl Tagged {
+    /// The 14 bytes.
+    pub fn emit(&self) -> [u8; TAGGED_HEADER] {
+        let mut b = [0; TAGGED_HEADER];
+        b[..2].copy_from_slice(&Control::emit(true, self.last, self.opcode));
+        b[2..6].copy_from_slice(&self.stag.to_be_bytes());
+        b[6..].copy_from_slice(&self.offset.to_be_bytes());
+        b
+    }
+
+    /// STag and TO.
+    pub fn parse_target(b: &[u8; TAGGED_HEADER]) -> (u32, u64) {
+        (
+            u32::from_be_bytes([b[2], b[3], b[4], b[5]]),
+            u64::from_be_bytes([b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13]]),
+        )
+    }
+}
+
+/// Where an untagged segment goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Untagged {
+    /// Last segment of its message.
+    pub last: bool,
+    /// Send of any kind, RDMA Read Request or Terminate.
+    pub opcode: Opcode,
+    /// STag to invalidate, zero otherwise.
+    pub invalidate: u32,
+    /// Queue number.
+    pub queue: u32,
+    /// Message sequence number, from 1.
+    pub msn: u32,
+    /// Offset in the message.
+    pub offset: u32,
+}
+
+/// Invalidate STag, QN, MSN and MO of an untagged segment.
+pub type UntaggedTarget = (u32, u32, u32, u32);
+
+impl Untagged {
+    /// The 18 bytes.
+    pub fn emit(&self) -> [u8; UNTAGGED_HEADER] {
+        let mut b = [0; UNTAGGED_HEADER];
+        b[..2].copy_from_slice(&Control::emit(false, self.last, self.opcode));
+        b[2..6].copy_from_slice(&self.invalidate.to_be_bytes());
+        b[6..10].copy_from_slice(&self.queue.to_be_bytes());
+        b[10..14].copy_from_slice(&self.msn.to_be_bytes());
+        b[14..].copy_from_slice(&self.offset.to_be_bytes());
+        b
+    }
+
+    /// Invalidate STag, QN, MSN, MO.
+    pub fn parse_target(b: &[u8; UNTAGGED_HEADER]) -> UntaggedTarget {
+        let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        (word(2), word(6), word(10), word(14))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn write_header_bytes() {
+        let header = Tagged {
+            last: true,
+            opcode: Opcode::Write,
+            stag: 0x0102_0304,
+            offset: 0x1122_3344_5566_7788,
+        };
+        let bytes = [
+            0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
+        ];
+        assert_eq!(header.emit(), bytes);
+        let control = Control::parse([bytes[0], bytes[1]]);
+        assert!(control.tagged && control.last);
+        assert_eq!((control.ddp_version, control.rdmap_version), (1, 1));
+        assert_eq!(control.opcode, 0);
+        assert_eq!(Tagged::parse_target(&bytes), (header.stag, header.offset));
+    }
+
+    #[test]
+    fn send_invalidate_header_bytes() {
+        let header = Untagged {
+            last: false,
+            opcode: Opcode::SendInvalidate,
+            invalidate: 0xaabb_ccdd,
+            queue: QN_SEND,
+            msn: 7,
+            offset: 0x1000,
+        };
+        let bytes = [
+            0x01, 0x44, 0xaa, 0xbb, 0xcc, 0xdd, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0x10, 0,
+        ];
+        assert_eq!(header.emit(), bytes);
+        assert_eq!(
+            Untagged::parse_target(&bytes),
+            (0xaabb_ccdd, QN_SEND, 7, 0x1000)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn reserved_bits_are_ignored(a: u8, b: u8) {
+            prop_assert_eq!(
+                Control::parse([a, b]),
+                Control::parse([a & !0x3c, b & !0x30])
+            );
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Each rule a peer can break, and the Terminate it gets.
+
+use crate::peer::{Got, Peer, READS};
+use nfsrdma_iwarp::proto::stag::Access;
+use nfsrdma_iwarp::wire::ddp::{QN_READ_REQUEST, QN_SEND, QN_TERMINATE, Tagged, Untagged};
+use nfsrdma_iwarp::wire::mpa::{Crc, padding};
+use nfsrdma_iwarp::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateCode as Code};
+use nfsrdma_rdma::Pool;
+
+/// An FPDU of a header and a payload; CRC field zero, or right.
+fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Vec<u8> {
+    let ulpdu = header.len() + payload.len();
+    let mut bytes = (ulpdu as u16).to_be_bytes().to_vec();
+    bytes.extend_from_slice(header);
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len() + padding(ulpdu), 0);
+    let field = if crc { Crc::of(&bytes) } else { [0; 4] };
+    bytes.extend_from_slice(&field);
+    bytes
+}
+
+fn tagged(opcode: Opcode, stag: u32, offset: u64) -> [u8; 14] {
+    Tagged {
+        last: true,
+        opcode,
+        stag,
+        offset,
+    }
+    .emit()
+}
+
+fn send() -> Untagged {
+    Untagged {
+        last: true,
+        opcode: Opcode::Send,
+        invalidate: 0,
+        queue: QN_SEND,
+        msn: 1,
+        offset: 0,
+    }
+}
+
+fn peer() -> Peer {
+    let pool = Pool::new(4 << 20).unwrap();
+    let peer = Peer::new(&pool, false, 1460);
+    peer.post_receive(100);
+    peer
+}
+
+/// Feeds `bytes`, in one piece and byte by byte, to a fresh peer each.
+fn refuses(bytes: impl Fn(&Peer) -> Vec<u8>, code: Code) -> Terminate {
+    let mut whole = peer();
+    let input = bytes(&whole);
+    let fault = whole.input(&input).unwrap_err();
+    assert_eq!(fault.code, code);
+    assert_eq!(whole.got, []);
+
+    let mut slow = peer();
+    let input = bytes(&slow);
+    let mut result = Ok(());
+    for byte in input {
+        result = slow.input(&[byte]);
+        if result.is_err() {
+            break;
+        }
+    }
+    assert_eq!(result.unwrap_err().code, code, "byte by byte");
+    fault.terminate()
+}
+
+fn refuses_send(change: impl Fn(&mut Untagged), len: usize, code: Code) -> Terminate {
+    let bytes = |_: &Peer| {
+        let mut header = send();
+        change(&mut header);
+        fpdu(&header.emit(), &vec![9; len], false)
+    };
+    refuses(bytes, code)
+}
+
+#[test]
+fn untagged_buffer_errors() {
+    let t = refuses_send(|h| h.queue = 3, 10, Code::DDP_INVALID_QN);
+    let (length, _) = t.segment.unwrap();
+    assert_eq!(length, 28, "RFC 5040 Figure 10: with length and DDP header");
+    assert!(t.read_request.is_none());
+    refuses_send(|h| h.msn = 2, 10, Code::DDP_MSN_RANGE);
+    refuses_send(|h| h.msn = 0, 10, Code::DDP_MSN_RANGE);
+    refuses_send(|h| h.offset = 4, 10, Code::DDP_INVALID_MO);
+    refuses_send(|_| (), 101, Code::DDP_TOO_LONG);
+    // The only Receive is used up by the first.
+    let two = |_: &Peer| {
+        let mut second = send();
+        second.msn = 2;
+        let mut bytes = fpdu(&send().emit(), b"", false);
+        bytes.extend(fpdu(&second.emit(), b"", false));
+        bytes
+    };
+    let mut whole = peer();
+    let bytes = two(&whole);
+    assert_eq!(whole.input(&bytes).unwrap_err().code, Code::DDP_NO_BUFFER);
+    assert_eq!(whole.got, [Got::Message(vec![], None)]);
+}
+
+#[test]
+fn segments_of_a_send_follow_each_other() {
+    let first = Untagged {
+        last: false,
+        ..send()
+    };
+    for (offset, code) in [
+        (40, None),
+        (39, Some(Code::DDP_INVALID_MO)),
+        (44, Some(Code::DDP_INVALID_MO)),
+    ] {
+        let mut peer = peer();
+        peer.input(&fpdu(&first.emit(), &[1; 40], false)).unwrap();
+        let second = Untagged { offset, ..send() };
+        let result = peer.input(&fpdu(&second.emit(), &[2; 60], false));
+        assert_eq!(result.err().map(|f| f.code), code);
+    }
+    let mut peer = peer();
+    peer.input(&fpdu(&first.emit(), &[1; 40], false)).unwrap();
+    let second = Untagged {
+        offset: 40,
+        ..send()
+    };
+    let fault = peer
+        .input(&fpdu(&second.emit(), &[2; 61], false))
+        .unwrap_err();
+    assert_eq!(fault.code, Code::DDP_TOO_LONG);
+    assert!(peer.rx.take_partial().is_some(), "the Receive is not lost");
+}
+
+#[test]
+fn tagged_buffer_errors() {
+    let write = |at: fn(u32, u64) -> (u32, u64), access: Access| {
+        move |peer: &Peer| {
+            let (stag, base, _) = peer.expose(access, vec![0; 50]);
+            let (stag, offset) = at(stag, base);
+            fpdu(&tagged(Opcode::Write, stag, offset), &[1; 50], false)
+        }
+    };
+    let w = Access::Write;
+    let t = refuses(write(|s, b| (s ^ 1, b), w), Code::DDP_INVALID_STAG);
+    assert_eq!(t.segment.unwrap().0, 64);
+    refuses(write(|s, b| (s, b + 1), w), Code::DDP_BASE_OR_BOUNDS);
+    refuses(write(|s, b| (s, b - 1), w), Code::DDP_BASE_OR_BOUNDS);
+    refuses(write(|s, _| (s, u64::MAX - 10), w), Code::DDP_TO_WRAP);
+    refuses(
+        write(|s, b| (s, b), Access::Read),
+        Code::RDMAP_ACCESS_RIGHTS,
+    );
+    refuses(
+        write(|s, b| (s, b), Access::ReadSink),
+        Code::RDMAP_ACCESS_RIGHTS,
+    );
+}
+
+#[test]
+fn zero_length_writes_name_nothing() {
+    let mut peer = peer();
+    peer.input(&fpdu(&tagged(Opcode::Write, 0, 0), b"", false))
+        .unwrap();
+    assert_eq!(peer.rx.fpdus(), 1);
+}
+
+#[test]
+fn versions_and_opcodes() {
+    let with = |byte: usize, value: u8, header: Vec<u8>| {
+        move |_: &Peer| {
+            let mut header = header.clone();
+            header[byte] = value;
+            fpdu(&header, &[0; 8], false)
+        }
+    };
+    let untagged = send().emit().to_vec();
+    let write = tagged(Opcode::Write, 0, 0).to_vec();
+    refuses(with(0, 0x42, untagged.clone()), Code::DDP_UNTAGGED_VERSION);
+    refuses(with(0, 0xc0, write.clone()), Code::DDP_TAGGED_VERSION);
+    refuses(with(1, 0x83, untagged.clone()), Code::RDMAP_INVALID_VERSION);
+    for opcode in 8..16 {
+        let code = Code::RDMAP_UNEXPECTED_OPCODE;
+        refuses(with(1, 0x40 | opcode, untagged.clone()), code);
+        refuses(with(1, 0x40 | opcode, write.clone()), code);
+    }
+    // The wrong model for the opcode, and the wrong queue.
+    refuses(with(1, 0x43, write.clone()), Code::RDMAP_UNEXPECTED_OPCODE);
+    refuses(
+        with(1, 0x40, untagged.clone()),
+        Code::RDMAP_UNEXPECTED_OPCODE,
+    );
+    refuses_send(
+        |h| h.queue = QN_READ_REQUEST,
+        4,
+        Code::RDMAP_UNEXPECTED_OPCODE,
+    );
+    // A Read Response nobody asked for.
+    refuses(with(1, 0x42, write), Code::RDMAP_UNEXPECTED_OPCODE);
+}
+
+#[test]
+fn lengths_too_small_for_a_header() {
+    for len in [1u16, 13] {
+        let bytes = move |_: &Peer| {
+            let mut bytes = len.to_be_bytes().to_vec();
+            bytes.resize(40, 0);
+            bytes
+        };
+        refuses(bytes, Code::DDP_LOCAL_CATASTROPHIC);
+    }
+    // An untagged header cut to the tagged length.
+    let bytes = |_: &Peer| fpdu(&send().emit()[..14], b"", false);
+    refuses(bytes, Code::DDP_LOCAL_CATASTROPHIC);
+}
+
+#[test]
+fn invalidating_what_is_not_there() {
+    let t = refuses_send(
+        |h| {
+            h.opcode = Opcode::SendInvalidate;
+            h.invalidate = 77;
+        },
+        4,
+        Code::RDMAP_CANNOT_INVALIDATE,
+    );
+    assert!(t.segment.is_some());
+}
+
+fn request(peer: &Peer, change: impl Fn(&mut ReadRequest)) -> Vec<u8> {
+    let (source_stag, source_offset, _) = peer.expose(Access::Read, vec![0; 50]);
+    let mut request = ReadRequest {
+        sink_stag: 1,
+        sink_offset: 2,
+        length: 50,
+        source_stag,
+        source_offset,
+    };
+    change(&mut request);
+    fpdu(&read_header(1).emit(), &request.emit(), false)
+}
+
+fn read_header(msn: u32) -> Untagged {
+    Untagged {
+        opcode: Opcode::ReadRequest,
+        queue: QN_READ_REQUEST,
+        msn,
+        ..send()
+    }
+}
+
+#[test]
+fn read_requests() {
+    let t = refuses(
+        |p| request(p, |r| r.source_stag ^= 1),
+        Code::RDMAP_INVALID_STAG,
+    );
+    assert!(t.segment.is_some() && t.read_request.is_some());
+    refuses(
+        |p| request(p, |r| r.length += 1),
+        Code::RDMAP_BASE_OR_BOUNDS,
+    );
+    refuses(
+        |p| request(p, |r| r.source_offset = u64::MAX),
+        Code::RDMAP_TO_WRAP,
+    );
+    refuses(
+        |p| {
+            let (stag, ..) = p.expose(Access::Write, vec![0; 50]);
+            request(p, move |r| r.source_stag = stag)
+        },
+        Code::RDMAP_ACCESS_RIGHTS,
+    );
+    let raw = |header: Untagged, len| move |_: &Peer| fpdu(&header.emit(), &vec![0; len], false);
+    refuses(raw(read_header(2), 28), Code::DDP_MSN_RANGE);
+    refuses(raw(read_header(1), 29), Code::DDP_TOO_LONG);
+    refuses(raw(read_header(1), 27), Code::RDMAP_CATASTROPHIC_STREAM);
+    // Zero length: no validation (RFC 5040 section 5.2.1), but an answer.
+    let mut peer = peer();
+    let bytes = request(&peer, |r| {
+        r.length = 0;
+        r.source_stag = 0;
+    });
+    peer.input(&bytes).unwrap();
+    assert_eq!(peer.side.queue.borrow().responses_due(), 1);
+}
+
+#[test]
+fn more_read_requests_than_negotiated() {
+    let mut peer = peer();
+    let header = |n: usize| read_header(n as u32).emit();
+    for n in 1..=READS {
+        peer.input(&fpdu(&header(n), &[0; 28], false)).unwrap();
+    }
+    let fault = peer
+        .input(&fpdu(&header(READS + 1), &[0; 28], false))
+        .unwrap_err();
+    assert_eq!(fault.code, Code::DDP_NO_BUFFER);
+}
+
+#[test]
+fn read_responses_must_fit_their_request() {
+    let answer = |offset_by: u64, len: usize, last: bool, other: bool| {
+        let mut peer = peer();
+        peer.read(20, 0, 0);
+        while !peer.output(usize::MAX).is_empty() {}
+        let read = peer.side.queue.borrow().pending_read().unwrap();
+        let header = Tagged {
+            last,
+            opcode: Opcode::ReadResponse,
+            stag: read.stag ^ u32::from(other),
+            offset: read.offset + offset_by,
+        };
+        peer.input(&fpdu(&header.emit(), &vec![5; len], false))
+            .map(|()| peer.got)
+            .map_err(|f| f.code)
+    };
+    assert_eq!(answer(0, 20, true, false), Ok(vec![Got::ReadDone]));
+    assert_eq!(answer(0, 10, false, false), Ok(vec![]));
+    assert_eq!(answer(0, 20, true, true), Err(Code::DDP_INVALID_STAG));
+    assert_eq!(answer(1, 19, true, false), Err(Code::DDP_BASE_OR_BOUNDS));
+    assert_eq!(answer(0, 21, true, false), Err(Code::DDP_BASE_OR_BOUNDS));
+    let short = answer(0, 19, true, false);
+    assert_eq!(short, Err(Code::RDMAP_CATASTROPHIC_STREAM));
+    let endless = answer(0, 20, false, false);
+    assert_eq!(endless, Err(Code::RDMAP_CATASTROPHIC_STREAM));
+}
+
+#[test]
+fn crc_mismatch() {
+    let pool = Pool::new(4 << 20).unwrap();
+    for step in [1, 1000] {
+        for flip in [1, 5, 30, 45] {
+            let mut peer = Peer::new(&pool, true, 1460);
+            peer.post_receive(100);
+            let mut bytes = fpdu(&send().emit(), &[7; 23], true);
+            assert_eq!(bytes.len(), 48);
+            bytes[flip] ^= 0x10;
+            let mut result = Ok(());
+            for piece in bytes.chunks(step) {
+                result = result.and_then(|()| peer.input(piece));
+            }
+            // A wrong length waits for bytes that do not come.
+            if flip != 1 {
+                let fault = result.unwrap_err();
+                assert!(fault.code == Code::MPA_CRC || step == 1, "{fault:?}");
+            }
+            assert_eq!(peer.got, [], "nothing is delivered");
+        }
+    }
+}
+
+#[test]
+fn a_terminate_is_understood() {
+    let mut peer = peer();
+    let terminate = Terminate {
+        code: Code::RDMAP_ACCESS_RIGHTS,
+        segment: None,
+        read_request: None,
+    };
+    let header = Untagged {
+        opcode: Opcode::Terminate,
+        queue: QN_TERMINATE,
+        ..send()
+    };
+    peer.input(&fpdu(&header.emit(), &terminate.emit(), false))
+        .unwrap();
+    assert_eq!(peer.got, [Got::Terminated(terminate)]);
+}
+
+#[test]
+fn the_empty_fpdu_opens_a_stream_once() {
+    let mut peer = peer();
+    peer.input(&[0; 7]).unwrap();
+    assert_eq!(peer.got, []);
+    peer.input(&[0]).unwrap();
+    assert_eq!(peer.got, [Got::Rtr]);
+    assert!(peer.input(&[0; 8]).is_err(), "only first");
+}
+
+#[test]
+fn every_kind_of_send_is_received() {
+    let mut peer = peer();
+    let mut want = Vec::new();
+    for (n, opcode) in [
+        Opcode::Send,
+        Opcode::SendInvalidate,
+        Opcode::SendSolicited,
+        Opcode::SendSolicitedInvalidate,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        peer.post_receive(100);
+        let (stag, ..) = peer.expose(Access::Write, vec![0; 4]);
+        let header = Untagged {
+            opcode,
+            invalidate: stag,
+            msn: n as u32 + 1,
+            ..send()
+        };
+        peer.input(&fpdu(&header.emit(), b"abc", false)).unwrap();
+        // The field is ignored where the opcode does not invalidate (RFC 5040 section 4.1).
+        let invalidated = opcode.invalidates().then_some(stag);
+        want.push(Got::Message(b"abc".to_vec(), invalidated));
+        let left = peer.side.stags.borrow_mut().remove_by_peer(stag);
+        assert_eq!(left.is_none(), opcode.invalidates());
+    }
+    assert_eq!(peer.got, want);
+}

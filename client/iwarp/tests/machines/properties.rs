@@ -1,0 +1,197 @@
+//! Any work, cut anywhere, arrives; any bytes are survived.
+
+use crate::peer::{Got, Peer};
+use nfsrdma_iwarp::proto::stag::Access;
+use nfsrdma_rdma::{Pool, WorkId};
+use proptest::prelude::*;
+use smallvec::smallvec;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Send(usize),
+    Invalidate,
+    Write(usize, usize),
+    Read(usize, usize),
+}
+
+const AREA: usize = 20_000;
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        (0usize..5000).prop_map(Op::Send),
+        Just(Op::Invalidate),
+        (0usize..AREA, 0usize..AREA).prop_map(|(at, n)| Op::Write(at, n)),
+        (0usize..AREA, 0usize..AREA).prop_map(|(at, n)| Op::Read(at, n)),
+    ]
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i * 7 + seed * 13 + (i >> 8)) as u8)
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Both ends work at once, and the streams between them are cut at random.
+    #[test]
+    fn any_work_cut_anywhere(
+        ops in proptest::collection::vec((any::<bool>(), op()), 1..24),
+        cuts in proptest::collection::vec(1usize..4000, 1..16),
+        crc: bool,
+        fpdu in prop_oneof![Just(128usize), Just(1460), Just(65_541), 128usize..9000],
+        place_step in prop_oneof![Just(usize::MAX), 1usize..2000],
+    ) {
+        let pool = Pool::new(16 << 20).unwrap();
+        let mut ends = [Peer::new(&pool, crc, fpdu), Peer::new(&pool, crc, fpdu)];
+        let areas: Vec<_> = ends.iter().map(|e| e.expose(Access::Write, vec![0; AREA])).collect();
+        let sources: Vec<_> = ends
+            .iter()
+            .map(|e| e.expose(Access::Read, pattern(AREA, 5)))
+            .collect();
+        let mut models = [vec![0; AREA], vec![0; AREA]];
+        let mut expected: [Vec<Got>; 2] = [Vec::new(), Vec::new()];
+        let mut reads = Vec::new();
+        let mut completions = [0usize; 2];
+        for (seed, (first, op)) in ops.iter().enumerate() {
+            let (from, to) = if *first { (0, 1) } else { (1, 0) };
+            match op {
+                Op::Send(len) => {
+                    let data = pattern(*len, seed);
+                    ends[to].post_receive(5000);
+                    ends[from].send(&data, None);
+                    expected[to].push(Got::Message(data, None));
+                    completions[from] += 1;
+                }
+                Op::Invalidate => {
+                    let (stag, _, _) = ends[to].expose(Access::Write, vec![0; 10]);
+                    ends[to].post_receive(10);
+                    ends[from].send(b"bye", Some(stag));
+                    expected[to].push(Got::Message(b"bye".to_vec(), Some(stag)));
+                    completions[from] += 1;
+                }
+                Op::Write(at, n) => {
+                    let n = (*n).min(AREA - at);
+                    let data = pattern(n, seed);
+                    models[to][*at..at + n].copy_from_slice(&data);
+                    let (stag, base, _) = &areas[to];
+                    let data = smallvec![ends[from].buf(&data)];
+                    let mut queue = ends[from].side.queue.borrow_mut();
+                    queue.post_write(WorkId(2), data, *stag, base + *at as u64, true);
+                    completions[from] += 1;
+                }
+                Op::Read(at, n) => {
+                    let n = (*n).min(AREA - at);
+                    let (stag, base, _) = &sources[to];
+                    let sink = ends[from].read(n as u32, *stag, base + *at as u64);
+                    reads.push((sink, pattern(AREA, 5)[*at..at + n].to_vec()));
+                    expected[from].push(Got::ReadDone);
+                    completions[from] += 1;
+                }
+            }
+        }
+        for end in &mut ends {
+            end.place_step = place_step;
+        }
+        let mut idle = 0;
+        for (turn, cut) in cuts.iter().cycle().enumerate() {
+            let (a, b) = ends.split_at_mut(1);
+            let (from, to) = if turn % 2 == 0 { (&mut a[0], &mut b[0]) } else { (&mut b[0], &mut a[0]) };
+            let bytes = from.output(*cut);
+            idle = if bytes.is_empty() { idle + 1 } else { 0 };
+            if let Err(fault) = to.input(&bytes) {
+                panic!("{fault:?}");
+            }
+            if idle == 4 {
+                break;
+            }
+        }
+        for (at, end) in ends.iter_mut().enumerate() {
+            prop_assert!(end.staged.is_empty());
+            let queue = end.side.queue.get_mut();
+            queue.complete(&mut end.completions);
+            prop_assert_eq!(end.completions.len(), completions[at]);
+            // Sends keep their order, and so do Reads; between the two there is none.
+            for is_read in [false, true] {
+                let kind = |g: &&Got| matches!(g, Got::ReadDone) == is_read;
+                let got: Vec<_> = end.got.iter().filter(kind).collect();
+                let want: Vec<_> = expected[at].iter().filter(kind).collect();
+                prop_assert_eq!(got, want);
+            }
+            prop_assert!(*areas[at].2.borrow() == models[at]);
+        }
+        for (sink, want) in reads {
+            prop_assert!(*sink.borrow() == want);
+        }
+    }
+
+    /// A stream with some bytes changed: with CRCs, nothing wrong is delivered; without, at
+    /// least nothing panics or asks for unbounded input.
+    #[test]
+    fn corruption(
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..4),
+        crc: bool,
+        step in 1usize..3000,
+    ) {
+        let pool = Pool::new(4 << 20).unwrap();
+        let mut from = Peer::new(&pool, crc, 512);
+        let mut to = Peer::new(&pool, crc, 512);
+        let (stag, base, _) = to.expose(Access::Write, vec![0; 3000]);
+        let (source, source_base, _) = to.expose(Access::Read, vec![1; 3000]);
+        for n in 0..3 {
+            to.post_receive(1000);
+            from.send(&pattern(900, n), None);
+            let data = smallvec![from.buf(&pattern(3000, n))];
+            from.side.queue.borrow_mut().post_write(WorkId(0), data, stag, base, false);
+            from.read(100, source, source_base);
+        }
+        let mut stream = Vec::new();
+        loop {
+            let bytes = from.output(usize::MAX);
+            if bytes.is_empty() {
+                break;
+            }
+            stream.extend(bytes);
+        }
+        for (at, flip) in &flips {
+            let at = at.index(stream.len());
+            stream[at] ^= flip;
+        }
+        for piece in stream.chunks(step) {
+            if to.input(piece).is_err() {
+                break;
+            }
+        }
+        if crc {
+            for (n, got) in to.got.iter().enumerate() {
+                prop_assert_eq!(got, &Got::Message(pattern(900, n), None));
+            }
+        }
+    }
+
+    #[test]
+    fn noise(
+        bytes in proptest::collection::vec(any::<u8>(), 0..6000),
+        plausible: bool,
+        crc: bool,
+        step in 1usize..1000,
+    ) {
+        let pool = Pool::new(4 << 20).unwrap();
+        let mut to = Peer::new(&pool, crc, 512);
+        to.post_receive(1000);
+        let mut bytes = bytes;
+        if plausible && bytes.len() > 40 {
+            // The headers of a small Send, then whatever comes.
+            bytes[..20].copy_from_slice(
+                &[0, 40, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0],
+            );
+        }
+        for piece in bytes.chunks(step) {
+            if to.input(piece).is_err() {
+                break;
+            }
+        }
+        prop_assert!(to.got.len() <= 1);
+    }
+}

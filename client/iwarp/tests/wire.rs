@@ -1,0 +1,322 @@
+//! The driver against a peer of plain bytes: what goes over the wire, and how it is ended.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use nfsrdma_iwarp::proto::nudge::PATIENCE;
+use nfsrdma_iwarp::wire::rdmap::{Terminate, TerminateCode};
+use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
+use nfsrdma_rdma::*;
+use proptest::prelude::{ProptestConfig, any as any_of, prop_assert, prop_assert_eq, proptest};
+use smallvec::smallvec;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// `S`, revision 2, IRD 0, ORD 16.
+const REPLY: &[u8] = b"MPA ID Rep Frame\x10\x02\x00\x04\x00\x00\x00\x10";
+/// `S`, revision 2, IRD 16, ORD 0, "hi".
+const REQUEST: &[u8] = b"MPA ID Req Frame\x10\x02\x00\x06\x00\x10\x00\x00hi";
+/// A zero-length RDMA Write without CRC.
+const EMPTY_WRITE: [u8; 20] = [
+    0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+fn any() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn params() -> ConnectParams {
+    ConnectParams {
+        pool: Pool::new(4 << 20).unwrap(),
+        private_data: b"data".to_vec(),
+        send_depth: 16,
+        recv_depth: 16,
+        reads_out: 0,
+        reads_in: 16,
+        receive_buffers: 2,
+        receive_size: 1024,
+        timeout: LIMIT,
+    }
+}
+
+fn read<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
+    let mut bytes = [0; N];
+    socket.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// Our provider as initiator, connected to bytes.
+fn connected() -> (Connection, TcpStream) {
+    let listener = TcpListener::bind(any()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let peer = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        assert_eq!(
+            &read::<28>(&mut socket),
+            b"MPA ID Req Frame\x10\x02\x00\x08\x00\x10\x00\x00data"
+        );
+        socket.write_all(REPLY).unwrap();
+        socket
+    });
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let connection = provider.connect(at, &params()).unwrap();
+    let mut socket = peer.join().unwrap();
+    assert_eq!(read::<20>(&mut socket), EMPTY_WRITE, "opens the stream");
+    (connection, socket)
+}
+
+/// Our provider as responder, and what the initiator sees.
+fn accepted(request: &[u8]) -> (Connection, TcpStream, Vec<u8>) {
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let listener = provider.listen(any()).unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr()).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    socket.write_all(request).unwrap();
+    let connection = listener.accept().unwrap().accept(&params()).unwrap();
+    let head: [u8; 20] = read(&mut socket);
+    let mut body = vec![0; usize::from(head[19])];
+    socket.read_exact(&mut body).unwrap();
+    let reply = [&head[..], &body].concat();
+    (connection, socket, reply)
+}
+
+fn end(connection: &mut Connection, out: &mut Vec<Completion>) -> Error {
+    let until = Instant::now() + LIMIT;
+    loop {
+        if let Err(e) = connection.completions.poll(out, Wait::Until(until)) {
+            return e;
+        }
+        assert!(Instant::now() < until, "the connection does not end");
+    }
+}
+
+fn send(connection: &Connection) {
+    let buf = params().pool.alloc(4).unwrap();
+    let send = WorkRequest::Send {
+        id: WorkId(1),
+        data: smallvec![buf.freeze()],
+        invalidate: None,
+        signaled: true,
+    };
+    connection.queue_pair.post(&mut vec![send]).unwrap();
+}
+
+#[test]
+fn a_fault_is_terminated_on_the_wire() {
+    let (mut connection, mut socket) = connected();
+    // An RDMA Write to an STag that does not exist.
+    let mut write = vec![0, 18, 0xc1, 0x40, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 9];
+    write.extend_from_slice(&[7; 4]);
+    write.extend_from_slice(&[0; 4]);
+    socket.write_all(&write).unwrap();
+    let mut out = Vec::new();
+    let peer = thread::spawn(move || {
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        all
+    });
+    let error = end(&mut connection, &mut out);
+    assert!(matches!(error, Error::PeerMisbehaved(_)), "{error:?}");
+    assert_eq!(out.len(), 2, "both Receives come back");
+    let all = peer.join().unwrap();
+    // Untagged, last, Terminate, QN 2, MSN 1, MO 0.
+    let header = [0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
+    assert_eq!(all[2..20], header);
+    let terminate = Terminate::parse(&all[20..]).unwrap();
+    assert_eq!(terminate.code, TerminateCode::DDP_INVALID_STAG);
+    assert_eq!(terminate.segment.unwrap().0, 18);
+}
+
+#[test]
+fn a_reply_that_wants_more_reads_than_offered_is_terminated() {
+    let listener = TcpListener::bind(any()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let peer = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        read::<28>(&mut socket);
+        let mut reply = REPLY.to_vec();
+        reply[23] = 17;
+        socket.write_all(&reply).unwrap();
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        all
+    });
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let result = provider.connect(at, &params());
+    assert!(matches!(result, Err(Error::PeerMisbehaved(_))));
+    let all = peer.join().unwrap();
+    assert_eq!(all[..4], [0, 22, 0x41, 0x47]);
+    assert_eq!(all[20..22], [0x20, 0x06], "insufficient IRD resources");
+}
+
+#[test]
+fn a_terminate_of_the_peer_is_reported() {
+    let (mut connection, mut socket) = connected();
+    let bytes = [
+        0, 22, 0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x12, 0x05, 0, 0, 0, 0,
+        0, 0,
+    ];
+    socket.write_all(&bytes).unwrap();
+    let error = end(&mut connection, &mut Vec::new());
+    assert!(
+        matches!(&error, Error::PeerReported(why) if why.contains("too long")),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn an_unanswered_first_send_is_followed_by_a_nudge() {
+    let (mut connection, mut socket) = connected();
+    let began = Instant::now();
+    send(&connection);
+    let peer = thread::spawn(move || {
+        let fpdu: [u8; 28] = read(&mut socket);
+        assert_eq!(fpdu[2..4], [0x41, 0x43], "a Send");
+        assert_eq!(read::<20>(&mut socket), EMPTY_WRITE);
+        assert!(began.elapsed() >= PATIENCE);
+        socket
+    });
+    let mut out = Vec::new();
+    while !peer.is_finished() {
+        let soon = Instant::now() + Duration::from_millis(10);
+        connection
+            .completions
+            .poll(&mut out, Wait::Until(soon))
+            .unwrap();
+        assert!(began.elapsed() < LIMIT, "no nudge");
+    }
+    peer.join().unwrap();
+    assert!(matches!(out[..], [Completion::Sent { id: WorkId(1) }]));
+}
+
+#[test]
+fn a_responder_answers_and_waits_for_the_first_fpdu() {
+    let (mut connection, mut socket, reply) = accepted(REQUEST);
+    assert_eq!(
+        reply,
+        b"MPA ID Rep Frame\x10\x02\x00\x08\x00\x00\x00\x00data"
+    );
+    assert_eq!(connection.peer_private_data, b"hi");
+    assert_eq!(connection.queue_pair.capabilities().max_reads_in, 0);
+    send(&connection);
+    let mut out = Vec::new();
+    connection.completions.poll(&mut out, Wait::No).unwrap();
+    assert!(out.is_empty(), "held until the initiator's first FPDU");
+    socket.set_nonblocking(true).unwrap();
+    assert!(socket.read(&mut [0]).is_err(), "and nothing was sent");
+    socket.set_nonblocking(false).unwrap();
+    socket.write_all(&EMPTY_WRITE).unwrap();
+    let until = Instant::now() + LIMIT;
+    while out.is_empty() && Instant::now() < until {
+        connection
+            .completions
+            .poll(&mut out, Wait::Until(until))
+            .unwrap();
+    }
+    assert!(matches!(out[..], [Completion::Sent { .. }]));
+    assert_eq!(read::<28>(&mut socket)[2..4], [0x41, 0x43]);
+}
+
+#[test]
+fn peer_to_peer_with_each_rtr() {
+    // Peer-to-peer with one RTR type each: bits 15 and 14 of IRD, 15 and 14 of ORD.
+    let read_request = {
+        let mut bytes = vec![
+            0, 46, 0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0,
+        ];
+        bytes.extend_from_slice(&[0; 28 + 4]);
+        bytes
+    };
+    let cases: [([u8; 4], Vec<u8>); 3] = [
+        ([0xc0, 16, 0x00, 0], vec![0; 8]),
+        ([0x80, 16, 0x80, 0], EMPTY_WRITE.to_vec()),
+        ([0x80, 16, 0x40, 0], read_request),
+    ];
+    for (fields, rtr) in cases {
+        let request = [b"MPA ID Req Frame\x10\x02\x00\x04", &fields[..]].concat();
+        let (mut connection, mut socket, reply) = accepted(&request);
+        assert_eq!(reply[20] & 0xc0, fields[0] & 0xc0, "agrees");
+        assert_eq!(reply[22] & 0xc0, fields[2] & 0xc0, "to the same RTR");
+        send(&connection);
+        socket.write_all(&rtr).unwrap();
+        let mut out = Vec::new();
+        let until = Instant::now() + LIMIT;
+        while out.is_empty() && Instant::now() < until {
+            connection
+                .completions
+                .poll(&mut out, Wait::Until(until))
+                .unwrap();
+        }
+        assert!(matches!(out[..], [Completion::Sent { .. }]), "{out:?}");
+    }
+}
+
+#[test]
+fn markers_are_refused() {
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let listener = provider.listen(any()).unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr()).unwrap();
+    let mut request = REQUEST.to_vec();
+    request[16] |= 0x80;
+    socket.write_all(&request).unwrap();
+    let result = listener.accept().unwrap().accept(&params());
+    assert!(matches!(result, Err(Error::PeerMisbehaved(_))));
+    let head: [u8; 20] = read(&mut socket);
+    assert_eq!(head[16] & 0xa0, 0x20, "R and not M");
+}
+
+#[test]
+fn a_slow_or_wrong_request_costs_nobody_else() {
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let listener = provider.listen(any()).unwrap();
+    let mut slow = TcpStream::connect(listener.local_addr()).unwrap();
+    slow.write_all(b"MPA").unwrap();
+    let mut incoming = listener.accept().unwrap();
+    let mut wrong = TcpStream::connect(listener.local_addr()).unwrap();
+    wrong.write_all(b"GET / HTTP/1.1\r\nHost: you\r\n").unwrap();
+    let result = listener.accept().unwrap().accept(&params());
+    assert!(matches!(result, Err(Error::PeerMisbehaved(_))));
+    let result = incoming.request(Duration::from_millis(30));
+    assert!(matches!(result, Err(Error::TimedOut(_))), "{result:?}");
+}
+
+#[test]
+fn a_peer_that_resets_is_a_lost_link() {
+    let (mut connection, socket) = connected();
+    send(&connection);
+    // Closing with unread bytes resets.
+    let mut out = Vec::new();
+    connection.completions.poll(&mut out, Wait::No).unwrap();
+    drop(socket);
+    let error = end(&mut connection, &mut out);
+    assert!(matches!(error, Error::LinkLost(_)), "{error:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Any bytes in place of FPDUs end the connection, and every Receive comes back.
+    #[test]
+    fn noise_ends_the_connection(bytes in proptest::collection::vec(any_of::<u8>(), 0..3000)) {
+        let (mut connection, mut socket) = connected();
+        let peer = thread::spawn(move || {
+            // Our end may close first.
+            let _ = socket.write_all(&bytes);
+            let _ = socket.shutdown(Shutdown::Write);
+            let _ = socket.read_to_end(&mut Vec::new());
+        });
+        let mut out = Vec::new();
+        let error = end(&mut connection, &mut out);
+        peer.join().unwrap();
+        let expected = matches!(
+            error,
+            Error::PeerMisbehaved(_) | Error::LinkLost(_) | Error::PeerReported(_)
+        );
+        prop_assert!(expected, "{:?}", error);
+        prop_assert_eq!(out.len(), 2);
+    }
+}

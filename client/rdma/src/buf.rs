@@ -1,0 +1,357 @@
+//! Memory fit for RDMA: one arena a process, cut into blocks of a power of two.
+//!
+//! A [`Pool`] owns an arena (one anonymous mapping, which a verbs provider registers once for
+//! local use) and hands out blocks of 4 KiB times a power of two, page aligned. [`BufMut`] is
+//! the only owner of its bytes; [`BufMut::freeze`] makes a [`Buf`], which is shared and
+//! constant. A block returns to the pool with its last owner.
+
+use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Smallest block, in bytes.
+pub const MIN_BLOCK: usize = 4096;
+/// log2 of the largest block over [`MIN_BLOCK`]: 4 MiB.
+const MAX_ORDER: usize = 10;
+/// Largest block, in bytes.
+pub const MAX_BLOCK: usize = MIN_BLOCK << MAX_ORDER;
+
+/// Registered memory to take buffers from. Cheap to clone: clones share the arena.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    arena: Arena,
+    free: Mutex<Buddies>,
+}
+
+struct Arena {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the arena is plain memory; who may touch which part is decided by the blocks handed
+// out, each of which has one owner.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what mmap returned and was asked for; every block holds
+        // the `Inner` this belongs to, so none is left.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Free blocks by order, as offsets in units of [`MIN_BLOCK`].
+struct Buddies {
+    free: [BTreeSet<u32>; MAX_ORDER + 1],
+    free_bytes: usize,
+}
+
+impl Buddies {
+    fn take(&mut self, order: usize) -> Option<u32> {
+        let from = (order..=MAX_ORDER).find(|&o| !self.free[o].is_empty())?;
+        let at = self.free[from].pop_first()?;
+        for half in (order..from).rev() {
+            self.free[half].insert(at + (1 << half));
+        }
+        self.free_bytes -= MIN_BLOCK << order;
+        Some(at)
+    }
+
+    fn give(&mut self, mut at: u32, mut order: usize) {
+        self.free_bytes += MIN_BLOCK << order;
+        while order < MAX_ORDER && self.free[order].remove(&(at ^ (1 << order))) {
+            at &= !(1 << order);
+            order += 1;
+        }
+        self.free[order].insert(at);
+    }
+}
+
+impl Pool {
+    /// A pool of `bytes`, rounded up to a whole number of the largest blocks. The memory is
+    /// reserved, not touched, and left out of core dumps: it holds other people's files.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let len = bytes
+            .max(1)
+            .checked_next_multiple_of(MAX_BLOCK)
+            .filter(|len| len / MIN_BLOCK <= u32::MAX as usize)
+            .ok_or(Error::Misuse("a buffer pool of 16 TiB or more"))?;
+        // SAFETY: a fresh anonymous mapping; no argument refers to memory of ours.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(Error::local(
+                format!("cannot map {len} bytes for the buffer pool; ask for a smaller cache"),
+                std::io::Error::last_os_error(),
+            ));
+        }
+        // SAFETY: the range is the mapping just made. Failure only leaves the default.
+        unsafe {
+            libc::madvise(base, len, libc::MADV_DONTDUMP);
+            libc::madvise(base, len, libc::MADV_DONTFORK);
+            // A first touch then clears 2 MiB for one fault instead of 4 KiB.
+            libc::madvise(base, len, libc::MADV_HUGEPAGE);
+        }
+        let mut free: [BTreeSet<u32>; MAX_ORDER + 1] = Default::default();
+        free[MAX_ORDER] = (0..(len / MIN_BLOCK) as u32)
+            .step_by(1 << MAX_ORDER)
+            .collect();
+        Ok(Pool {
+            inner: Arc::new(Inner {
+                arena: Arena {
+                    base: NonNull::new(base.cast()).expect("mmap does not map address zero"),
+                    len,
+                },
+                free: Mutex::new(Buddies {
+                    free,
+                    free_bytes: len,
+                }),
+            }),
+        })
+    }
+
+    /// A buffer of exactly `len` bytes (its block is the next power of two), or `None` if no
+    /// block is free or `len` exceeds [`MAX_BLOCK`]. Its contents are whatever the block held
+    /// before: fill what is shown to anybody.
+    pub fn alloc(&self, len: usize) -> Option<BufMut> {
+        let blocks = len.max(1).div_ceil(MIN_BLOCK).next_power_of_two();
+        let order = blocks.trailing_zeros() as usize;
+        if order > MAX_ORDER {
+            return None;
+        }
+        let at = self.inner.free.lock().take(order)?;
+        // SAFETY: `at` is a block of the arena, so the offset stays inside the mapping.
+        let base = unsafe { self.inner.arena.base.add(at as usize * MIN_BLOCK) };
+        Some(BufMut {
+            block: Arc::new(Block {
+                base,
+                at,
+                order,
+                pool: self.clone(),
+            }),
+            start: 0,
+            len,
+        })
+    }
+
+    /// Bytes of the arena.
+    pub fn capacity(&self) -> usize {
+        self.inner.arena.len
+    }
+
+    /// Bytes in no block.
+    pub fn free_bytes(&self) -> usize {
+        self.inner.free.lock().free_bytes
+    }
+
+    /// First byte of the arena, for a device to register [`Pool::capacity`] bytes from.
+    pub fn base(&self) -> NonNull<u8> {
+        self.inner.arena.base
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("capacity", &self.capacity())
+            .field("free_bytes", &self.free_bytes())
+            .finish()
+    }
+}
+
+/// A block handed out. Dropping it gives the block back.
+struct Block {
+    base: NonNull<u8>,
+    at: u32,
+    order: usize,
+    pool: Pool,
+}
+
+// SAFETY: `base` points to memory this block alone owns; access follows BufMut's and Buf's
+// own borrow rules.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.pool.inner.free.lock().give(self.at, self.order);
+    }
+}
+
+/// Bytes with one owner, who may change them.
+pub struct BufMut {
+    block: Arc<Block>,
+    start: usize,
+    len: usize,
+}
+
+impl BufMut {
+    /// Bytes of the block: how far [`BufMut::resize`] can go.
+    pub fn capacity(&self) -> usize {
+        (MIN_BLOCK << self.block.order) - self.start
+    }
+
+    /// Changes the length. New bytes hold whatever the block held before.
+    ///
+    /// # Panics
+    /// If `len` exceeds the capacity.
+    pub fn resize(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "resize within the block's capacity");
+        self.len = len;
+    }
+
+    /// Ends the changing: the bytes become shared and constant.
+    pub fn freeze(self) -> Buf {
+        Buf {
+            block: self.block,
+            start: self.start,
+            len: self.len,
+        }
+    }
+
+    /// For providers: the first byte, for a device or a system call to fill. The memory stays
+    /// alive while a [`KeepAlive`] does.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        // SAFETY: `start` is inside the block.
+        unsafe { self.block.base.as_ptr().add(self.start) }
+    }
+
+    /// For providers: keeps the block from returning to the pool.
+    pub fn keep_alive(&self) -> KeepAlive {
+        KeepAlive {
+            _block: self.block.clone(),
+        }
+    }
+}
+
+/// Keeps a block's memory from being reused. Gives no access to it.
+pub struct KeepAlive {
+    _block: Arc<Block>,
+}
+
+impl fmt::Debug for KeepAlive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeepAlive")
+    }
+}
+
+impl Deref for BufMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is inside the block, initialised (mmap gives zeros), and nobody
+        // else has access while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(self.block.base.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl DerefMut for BufMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and `self` is the only owner of the bytes.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.block.base.as_ptr().add(self.start), self.len)
+        }
+    }
+}
+
+impl fmt::Debug for BufMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufMut({} bytes)", self.len)
+    }
+}
+
+/// Bytes that are shared and do not change.
+#[derive(Clone)]
+pub struct Buf {
+    block: Arc<Block>,
+    start: usize,
+    len: usize,
+}
+
+impl Buf {
+    /// A part, sharing the memory.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Buf {
+        let from = match range.start_bound() {
+            Bound::Included(&n) => n,
+            Bound::Excluded(&n) => n.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(&n) => n.saturating_add(1),
+            Bound::Excluded(&n) => n,
+            Bound::Unbounded => self.len,
+        };
+        assert!(from <= to && to <= self.len, "slice inside the buffer");
+        Buf {
+            block: self.block.clone(),
+            start: self.start + from,
+            len: to - from,
+        }
+    }
+
+    /// The buffer to change again, if nobody else holds any part of its block.
+    pub fn try_into_mut(mut self) -> std::result::Result<BufMut, Buf> {
+        if Arc::get_mut(&mut self.block).is_none() {
+            return Err(self);
+        }
+        Ok(BufMut {
+            block: self.block,
+            start: self.start,
+            len: self.len,
+        })
+    }
+
+    /// For providers: the first byte, for a device to read.
+    pub fn as_raw_ptr(&self) -> *const u8 {
+        // SAFETY: `start` is inside the block.
+        unsafe { self.block.base.as_ptr().add(self.start) }
+    }
+
+    /// For providers: keeps the block from returning to the pool.
+    pub fn keep_alive(&self) -> KeepAlive {
+        KeepAlive {
+            _block: self.block.clone(),
+        }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is inside the block and initialised; no BufMut of the block
+        // exists while a Buf does, so nobody changes it.
+        unsafe { std::slice::from_raw_parts(self.block.base.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests;

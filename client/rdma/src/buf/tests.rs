@@ -1,0 +1,238 @@
+//! The pool against a model, and what the owners of buffers may rely on.
+
+use super::*;
+use proptest::prelude::*;
+
+/// What a block of `len` bytes takes of the pool.
+fn block(len: usize) -> usize {
+    len.max(1).next_power_of_two().max(MIN_BLOCK)
+}
+
+/// Where a buffer's block lies in the arena.
+fn place(pool: &Pool, buf: &BufMut) -> usize {
+    buf.as_ptr() as usize - pool.base().as_ptr() as usize
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Take(usize),
+    /// Gives back one of those held, by index modulo their number.
+    Give(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let len = prop_oneof![
+        0usize..=3 * MIN_BLOCK,
+        (0u32..=MAX_ORDER as u32).prop_map(|order| MIN_BLOCK << order),
+        0usize..=MAX_BLOCK + 1,
+    ];
+    let step = prop_oneof![
+        3 => len.prop_map(Step::Take),
+        2 => any::<usize>().prop_map(Step::Give),
+    ];
+    prop::collection::vec(step, 1..if cfg!(miri) { 20 } else { 200 })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
+
+    /// Blocks are aligned, inside, and never overlap; what is free adds up; an allocation
+    /// fails only if no aligned block of its size is free; in the end everything is back, as
+    /// one piece.
+    #[test]
+    fn the_pool_agrees_with_a_model(steps in steps()) {
+        let pool = Pool::new(2 * MAX_BLOCK).unwrap();
+        let capacity = pool.capacity();
+        prop_assert_eq!(capacity, 2 * MAX_BLOCK);
+        let mut taken = vec![false; capacity / MIN_BLOCK];
+        let mut held: Vec<BufMut> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Take(len) => {
+                    let size = block(len);
+                    let fits = size <= MAX_BLOCK
+                        && taken.chunks(size / MIN_BLOCK).any(|c| c.iter().all(|t| !t));
+                    let buf = pool.alloc(len);
+                    prop_assert_eq!(buf.is_some(), fits, "{} bytes", len);
+                    if let Some(buf) = buf {
+                        prop_assert_eq!(buf.len(), len);
+                        prop_assert_eq!(buf.capacity(), size);
+                        let at = place(&pool, &buf);
+                        prop_assert_eq!(at % size.min(MAX_BLOCK), 0);
+                        for unit in &mut taken[at / MIN_BLOCK..(at + size) / MIN_BLOCK] {
+                            prop_assert!(!*unit, "overlap");
+                            *unit = true;
+                        }
+                        held.push(buf);
+                    }
+                }
+                Step::Give(which) if !held.is_empty() => {
+                    let buf = held.swap_remove(which % held.len());
+                    let (at, size) = (place(&pool, &buf), buf.capacity());
+                    drop(buf);
+                    taken[at / MIN_BLOCK..(at + size) / MIN_BLOCK].fill(false);
+                }
+                Step::Give(_) => {}
+            }
+            let free = taken.iter().filter(|t| !**t).count() * MIN_BLOCK;
+            prop_assert_eq!(pool.free_bytes(), free);
+        }
+        drop(held);
+        prop_assert_eq!(pool.free_bytes(), capacity);
+        let whole = [pool.alloc(MAX_BLOCK), pool.alloc(MAX_BLOCK)];
+        prop_assert!(whole.iter().all(Option::is_some), "everything coalesced");
+    }
+
+    /// Slices of slices name the same bytes as those of a vector.
+    #[test]
+    fn slices_agree_with_those_of_a_vector(
+        len in 0usize..5000,
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..6),
+    ) {
+        let pool = Pool::new(1).unwrap();
+        let mut buf = pool.alloc(len).unwrap();
+        for (n, byte) in buf.iter_mut().enumerate() {
+            *byte = n as u8 ^ (n >> 8) as u8;
+        }
+        let mut model = buf.to_vec();
+        let mut buf = buf.freeze();
+        for (a, b) in cuts {
+            let (a, b) = (a.index(model.len() + 1), b.index(model.len() + 1));
+            let (from, to) = (a.min(b), a.max(b));
+            model = model[from..to].to_vec();
+            buf = buf.slice(from..to);
+            prop_assert_eq!(&buf[..], &model[..]);
+        }
+    }
+}
+
+#[test]
+fn the_ends_of_a_range_may_be_of_any_kind() {
+    let pool = Pool::new(1).unwrap();
+    let mut buf = pool.alloc(10).unwrap();
+    buf.copy_from_slice(b"0123456789");
+    let buf = buf.freeze();
+    assert_eq!(&buf.slice(..)[..], b"0123456789");
+    assert_eq!(&buf.slice(2..)[..], b"23456789");
+    assert_eq!(&buf.slice(..=3)[..], b"0123");
+    let range = (Bound::Excluded(1), Bound::Included(4));
+    assert_eq!(&buf.slice(range)[..], b"234");
+    assert_eq!(&buf.slice(10..)[..], b"");
+    for bad in [
+        (Bound::Included(5), Bound::Excluded(4)),
+        (Bound::Included(0), Bound::Excluded(11)),
+        (Bound::Included(0), Bound::Included(usize::MAX)),
+        (Bound::Excluded(usize::MAX), Bound::Unbounded),
+    ] {
+        let buf = buf.clone();
+        let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| buf.slice(bad)));
+        assert!(cut.is_err(), "{bad:?}");
+    }
+}
+
+/// A pool has to be addressable; a request for the impossible is an error, not a panic.
+#[test]
+fn a_pool_of_impossible_size_is_an_error() {
+    for bytes in [usize::MAX, 1 << 60, 16 << 40] {
+        assert!(Pool::new(bytes).is_err(), "{bytes:#x}");
+    }
+}
+
+#[test]
+fn a_buffer_grows_within_its_block() {
+    let pool = Pool::new(1).unwrap();
+    let mut buf = pool.alloc(5000).unwrap();
+    buf.fill(1);
+    buf.resize(8192);
+    assert_eq!(buf.len(), 8192);
+    buf.resize(3);
+    assert_eq!(&buf[..], [1, 1, 1]);
+    let grow = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| buf.resize(8193)));
+    assert!(grow.is_err());
+}
+
+#[test]
+fn only_the_last_owner_may_change_bytes_again() {
+    let pool = Pool::new(1).unwrap();
+    let mut buf = pool.alloc(100).unwrap();
+    buf.fill(9);
+    let buf = buf.freeze();
+    let part = buf.slice(10..20);
+    let buf = buf.try_into_mut().expect_err("a part is held");
+    drop(buf);
+    let alive = part.keep_alive();
+    let part = part.try_into_mut().expect_err("a device may read it");
+    drop(alive);
+    let mut part = part.try_into_mut().expect("nobody else");
+    assert_eq!(&part[..], [9; 10]);
+    assert_eq!(
+        part.capacity(),
+        MIN_BLOCK - 10,
+        "what lies before is lost to it"
+    );
+    part.resize(90);
+    assert_eq!(&part[..], [9; 90]);
+    drop(part);
+    assert_eq!(pool.free_bytes(), pool.capacity());
+}
+
+#[test]
+fn a_block_returns_with_its_last_owner() {
+    let pool = Pool::new(1).unwrap();
+    let whole = pool.capacity();
+    let buf = pool.alloc(MIN_BLOCK).unwrap();
+    let alive = buf.keep_alive();
+    drop(buf);
+    assert_eq!(pool.free_bytes(), whole - MIN_BLOCK, "kept alive");
+    drop(alive);
+    assert_eq!(pool.free_bytes(), whole);
+
+    let buf = pool.alloc(MIN_BLOCK).unwrap().freeze();
+    let parts = [buf.slice(..1), buf.slice(4095..)];
+    drop(buf);
+    assert_eq!(pool.free_bytes(), whole - MIN_BLOCK);
+    drop(parts);
+    assert_eq!(pool.free_bytes(), whole);
+}
+
+/// The arena outlives the pool's last handle.
+#[test]
+fn a_buffer_outlives_its_pool() {
+    let pool = Pool::new(1).unwrap();
+    let mut buf = pool.alloc(10).unwrap();
+    drop(pool);
+    buf.fill(3);
+    assert_eq!(&buf.freeze()[..], [3; 10]);
+}
+
+/// Threads take, fill, compare, pass on and give back; nobody sees another's bytes.
+#[test]
+fn threads_share_a_pool() {
+    let pool = Pool::new(MAX_BLOCK).unwrap();
+    let rounds = if cfg!(miri) { 10 } else { 3000 };
+    let (give, take) = std::sync::mpsc::channel::<(u8, Buf)>();
+    std::thread::scope(|scope| {
+        for thread in 1..=3u8 {
+            let (pool, give) = (pool.clone(), give.clone());
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    let len = 1 + (round * 613 * usize::from(thread)) % 40_000;
+                    let Some(mut buf) = pool.alloc(len) else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    buf.fill(thread);
+                    assert!(buf.iter().all(|&byte| byte == thread));
+                    if round % 3 == 0 {
+                        give.send((thread, buf.freeze())).unwrap();
+                    }
+                }
+            });
+        }
+        drop(give);
+        for (thread, buf) in take {
+            assert!(buf.iter().all(|&byte| byte == thread));
+        }
+    });
+    assert_eq!(pool.free_bytes(), pool.capacity());
+}

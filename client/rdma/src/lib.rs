@@ -1,0 +1,19 @@
+//! The contract between whoever speaks RPC-over-RDMA and whatever moves the bytes, in the
+//! terms of RDMA verbs: buffers that are registered memory, handles that give a peer access
+//! to them, work requests, completions, connections with private data.
+//!
+//! A provider (soft-iWARP, verbs, the in-process loopback) implements [`Provider`],
+//! [`Listener`], [`QueuePair`] and [`CompletionQueue`]; requester and responder know nothing
+//! else of it.
+
+pub mod buf;
+pub mod conformance;
+pub mod contract;
+pub mod error;
+pub mod fault;
+pub mod loopback;
+
+pub use buf::{Buf, BufMut, Pool};
+pub use contract::*;
+pub use error::{Error, Result};
+pub use loopback::Loopback;

@@ -1,0 +1,801 @@
+//! [`Nfs3Client`]: calls and replies of the requester engine as typed results.
+
+use super::api::*;
+use super::resent::Expected;
+use crate::options::Recovery;
+use crate::rpc::Credentials;
+use crate::stats::Stats;
+use crate::transport::{Engine, Payload, Reply as RpcReply, Request};
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_xdr::codec::{Decode, Decoder, Encode};
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpc::{self, Accepted, Denial, ReplyBody};
+use parking_lot::RwLock;
+use std::{sync::Arc, time::Duration};
+
+/// First and longest pause before a call answered JUKEBOX is made again.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A mounted server. Clones share connections and counters.
+#[derive(Debug, Clone)]
+pub struct Nfs3Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    engine: Arc<Engine>,
+    credentials: Credentials,
+    limits: RwLock<Limits>,
+    recovery: Recovery,
+}
+
+/// Makes a call until its answer is not JUKEBOX ("the client should [...] wait a while, then
+/// try again with a new RPC transaction ID", RFC 1813 section 2.6). `$ok` handles the results,
+/// `$failed` may turn a status into a result.
+macro_rules! call {
+    ($client:expr, $procedure:ty, $cred:expr, $args:expr, |$ok:pat_param| $body:expr) => {
+        call!(
+            $client,
+            $procedure,
+            $cred,
+            $args,
+            |$ok| $body,
+            |_status, _resent| None
+        )
+    };
+    ($client:expr, $procedure:ty, $cred:expr, $args:expr, |$ok:pat_param| $body:expr,
+     |$status:pat_param, $resent:pat_param| $failed:expr) => {{
+        let args = $args;
+        let mut patience = FIRST_PAUSE;
+        loop {
+            let reply = $client
+                .perform::<$procedure>($cred, &args, Payload::None)
+                .await?;
+            match results::<$procedure>(&reply)? {
+                Reply::Ok($ok) => break $body,
+                Reply::Fail(Status::JukeBox, _) => {}
+                Reply::Fail(status, _) => {
+                    let ($status, $resent) = (status, reply.resent);
+                    let reasoned: Option<NfsResult<_>> = $failed;
+                    break match reasoned {
+                        Some(result) => result,
+                        None => $client.refused::<$procedure, _>(status),
+                    };
+                }
+            }
+            $client.wait(&mut patience).await;
+        }
+    }};
+}
+
+/// The server contradicted itself or the call.
+fn misbehaved<T>(what: impl Into<String>) -> NfsResult<T> {
+    Err(NfsError::PeerMisbehaved(what.into()))
+}
+
+/// The results in an RPC reply.
+pub(crate) fn results<'r, P: Procedure>(reply: &'r RpcReply) -> NfsResult<P::Res<'r>> {
+    let mut from = match reply.placed {
+        Some(placed) => Decoder::with_placed(reply.message(), placed),
+        None => Decoder::new(reply.message()),
+    };
+    let decoded = |error| NfsError::PeerMisbehaved(format!("reply to {}: {error}", P::NAME));
+    let header = rpc::Reply::decode(&mut from).map_err(decoded)?;
+    if header.xid != reply.xid {
+        return misbehaved("the XIDs of header and message differ");
+    }
+    accept(&header.body)?;
+    // What follows the results is left alone: some servers leave the padding of data that
+    // went by a Write chunk in the stream.
+    P::Res::decode(&mut from).map_err(decoded)
+}
+
+/// An error unless the call was run.
+pub(crate) fn accept(body: &ReplyBody<'_>) -> NfsResult<()> {
+    let why = match body {
+        ReplyBody::Accepted(_, Accepted::Success) => return Ok(()),
+        ReplyBody::Accepted(_, Accepted::ProgUnavail) => "it does not have the program".to_owned(),
+        ReplyBody::Accepted(_, Accepted::ProgMismatch { low, high }) => {
+            format!("it has versions {low} to {high} of the program")
+        }
+        ReplyBody::Accepted(_, Accepted::ProcUnavail) => {
+            "it does not have the procedure".to_owned()
+        }
+        ReplyBody::Accepted(_, Accepted::GarbageArgs) => {
+            "it could not read the arguments".to_owned()
+        }
+        ReplyBody::Accepted(_, Accepted::SystemErr) => "it had an error of its own".to_owned(),
+        ReplyBody::Denied(Denial::RpcMismatch { low, high }) => {
+            format!("it speaks RPC versions {low} to {high}")
+        }
+        ReplyBody::Denied(Denial::AuthError(status)) => {
+            let why = format!("it did not accept the credential ({})", status.name());
+            return Err(NfsError::Denied(why));
+        }
+    };
+    Err(NfsError::Refused(why))
+}
+
+/// A name to send: a component (RFC 1813 leaves more open than a directory can hold).
+fn component(name: &[u8]) -> NfsResult<Name<'_>> {
+    match Name(name) {
+        name if name.is_component() => Ok(name),
+        Name(long) if long.len() > NAME_MAX => Err(NfsError::Status(Status::NameTooLong)),
+        _ => Err(NfsError::Status(Status::Inval)),
+    }
+}
+
+fn at<'a>(dir: &FileHandle, name: &'a [u8]) -> NfsResult<DirOp<'a>> {
+    Ok(DirOp {
+        dir: *dir,
+        name: component(name)?,
+    })
+}
+
+/// A handle from the server. ("nfs_fh3" has no lower bound; an empty one names nothing.)
+fn handle(handle: FileHandle) -> NfsResult<FileHandle> {
+    if handle.as_bytes().is_empty() {
+        return misbehaved("an empty file handle");
+    }
+    Ok(handle)
+}
+
+fn made(created: Created) -> NfsResult<Made> {
+    Ok(Made {
+        object: created.object.map(handle).transpose()?,
+        attributes: created.attributes,
+        dir: created.dir,
+    })
+}
+
+fn entry(
+    fileid: u64,
+    name: Name<'_>,
+    cookie: u64,
+    attributes: Option<Attributes>,
+    object: Option<FileHandle>,
+) -> NfsResult<DirEntry> {
+    if !name.is_component() {
+        return misbehaved("a directory entry's name is empty or has a slash or NUL");
+    }
+    Ok(DirEntry {
+        fileid,
+        name: name.0.into(),
+        cookie,
+        attributes,
+        handle: object.filter(|h| !h.as_bytes().is_empty()),
+    })
+}
+
+impl Nfs3Client {
+    /// A client over connections that are up. `machine`: its name in AUTH_SYS credentials.
+    pub(crate) fn new(engine: Arc<Engine>, machine: &[u8], recovery: Recovery) -> Self {
+        Nfs3Client {
+            inner: Arc::new(Inner {
+                engine,
+                credentials: Credentials::new(machine),
+                // Until FSINFO says more: what every server takes.
+                limits: RwLock::new(Limits {
+                    rtmax: 4096,
+                    wtmax: 4096,
+                    dtpref: 4096,
+                    max_file_size: i64::MAX as u64,
+                }),
+                recovery,
+            }),
+        }
+    }
+
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        *self.inner.limits.write() = limits;
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.inner.engine
+    }
+
+    /// What a caller is told when a soft mount's time ran out: EIO or ETIMEDOUT.
+    pub fn recovery(&self) -> Recovery {
+        self.inner.recovery
+    }
+
+    /// The counters at this moment.
+    pub fn stats(&self) -> Stats {
+        self.inner.engine.stats()
+    }
+
+    /// Ends the connections; pending and later calls get `Interrupted`.
+    pub fn shutdown(&self) {
+        self.inner.engine.shut_down();
+    }
+
+    /// NULL: whether the server has NFSv3.
+    pub async fn null(&self, cred: &Cred) -> NfsResult<()> {
+        let reply = self.perform::<Null>(cred, &Void {}, Payload::None).await?;
+        results::<Null>(&reply).map(|_| ())
+    }
+
+    async fn perform<P: Procedure>(
+        &self,
+        cred: &Cred,
+        args: &P::Args<'_>,
+        payload: Payload,
+    ) -> NfsResult<RpcReply> {
+        let template = self.inner.credentials.template(cred);
+        let request = Request {
+            procedure: P::NUMBER as usize,
+            max_results: P::max_results(args),
+            max_ddp_result: match &payload {
+                Payload::Sink(_) => P::max_ddp_result(args),
+                Payload::None | Payload::Source(_) => 0,
+            },
+            payload,
+        };
+        let call = self.inner.engine.call(request, |xid, to| {
+            template.encode(xid, P::NUMBER, to);
+            args.encode(to);
+        });
+        call.await.map_err(|error| match error {
+            NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
+            other => other,
+        })
+    }
+
+    fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
+        self.inner.engine.count_refusal(P::NUMBER as usize);
+        Err(NfsError::Status(status))
+    }
+
+    async fn wait(&self, patience: &mut Duration) {
+        self.inner.engine.sleep(*patience).await;
+        *patience = (*patience * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Registered memory with these bytes.
+    fn registered(&self, bytes: &[u8]) -> NfsResult<Buf> {
+        let mut buf = self.buffer(bytes.len())?;
+        buf.copy_from_slice(bytes);
+        Ok(buf.freeze())
+    }
+
+    fn buffer(&self, len: usize) -> NfsResult<BufMut> {
+        self.inner.engine.pool().alloc(len).ok_or_else(|| {
+            NfsError::Local("the buffer pool is empty; ask for a larger cache".to_owned())
+        })
+    }
+
+    async fn create_plain(
+        &self,
+        cred: &Cred,
+        dir: &FileHandle,
+        name: &[u8],
+        how: CreateHow,
+    ) -> NfsResult<Made> {
+        let mode = match &how {
+            CreateHow::Guarded(attributes) => Some(attributes.mode),
+            CreateHow::Unchecked(_) | CreateHow::Exclusive(_) => None,
+        };
+        let args = CreateArgs {
+            at: at(dir, name)?,
+            how,
+        };
+        call!(
+            self,
+            Create,
+            cred,
+            args,
+            |created| made(created),
+            |status, resent| match mode {
+                Some(mode) => {
+                    let file = Expected::new(FileType::Regular, mode);
+                    let outcome = (status, resent);
+                    self.made_before(cred, (dir, name), outcome, file).await
+                }
+                None => None,
+            }
+        )
+    }
+
+    /// CREATE EXCLUSIVE, then SETATTR: the server may have kept the verifier in the times
+    /// (RFC 1813 section 3.3.8).
+    async fn create_exclusive(
+        &self,
+        cred: &Cred,
+        dir: &FileHandle,
+        name: &[u8],
+        attributes: &SetAttributes,
+    ) -> NfsResult<Made> {
+        let mut verifier = [0; 8];
+        getrandom::fill(&mut verifier)
+            .map_err(|error| NfsError::Local(format!("no random numbers: {error}")))?;
+        let how = CreateHow::Exclusive(Verifier(verifier));
+        let mut made = match self.create_plain(cred, dir, name, how).await {
+            // "If the server can not support these exclusive create semantics, possibly
+            // because of the requirement to commit the verifier to stable storage, it should
+            // fail the CREATE request with the error, NFS3ERR_NOTSUPP."
+            Err(NfsError::Status(Status::NotSupp)) => {
+                let how = CreateHow::Guarded(*attributes);
+                return self.create_plain(cred, dir, name, how).await;
+            }
+            made => made?,
+        };
+        let object = match made.object {
+            Some(object) => object,
+            None => {
+                let found = self.lookup(cred, dir, name).await?;
+                made.object = Some(found.object);
+                found.object
+            }
+        };
+        let mut new = *attributes;
+        for time in [&mut new.atime, &mut new.mtime] {
+            if *time == SetTime::Keep {
+                *time = SetTime::ToServerTime;
+            }
+        }
+        let wcc = self.setattr(cred, &object, &new, None).await?;
+        made.attributes = wcc.after;
+        Ok(made)
+    }
+}
+
+impl Nfs3 for Nfs3Client {
+    async fn getattr(&self, cred: &Cred, object: &FileHandle) -> NfsResult<Attributes> {
+        let args = GetattrArgs { object: *object };
+        call!(self, Getattr, cred, args, |ok| Ok(ok.attributes))
+    }
+
+    async fn setattr(
+        &self,
+        cred: &Cred,
+        object: &FileHandle,
+        new: &SetAttributes,
+        guard: Option<Time>,
+    ) -> NfsResult<WccData> {
+        let args = SetattrArgs {
+            object: *object,
+            new: *new,
+            guard,
+        };
+        call!(
+            self,
+            Setattr,
+            cred,
+            args,
+            |wcc| Ok(wcc),
+            |status, resent| {
+                if status == Status::NotSync && resent {
+                    self.set_before(cred, object, new).await.map(Ok)
+                } else {
+                    None
+                }
+            }
+        )
+    }
+
+    async fn lookup(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<Found> {
+        let args = LookupArgs {
+            what: at(dir, name)?,
+        };
+        call!(self, Lookup, cred, args, |ok| Ok(Found {
+            object: handle(ok.object)?,
+            attributes: ok.attributes,
+            dir: ok.dir,
+        }))
+    }
+
+    async fn access(
+        &self,
+        cred: &Cred,
+        object: &FileHandle,
+        wanted: u32,
+    ) -> NfsResult<(u32, Option<Attributes>)> {
+        let args = AccessArgs {
+            object: *object,
+            access: wanted,
+        };
+        call!(self, Access, cred, args, |ok| Ok((
+            ok.access & wanted,
+            ok.attributes
+        )))
+    }
+
+    async fn readlink(
+        &self,
+        cred: &Cred,
+        symlink: &FileHandle,
+    ) -> NfsResult<(Vec<u8>, Option<Attributes>)> {
+        let args = ReadlinkArgs { symlink: *symlink };
+        let mut patience = FIRST_PAUSE;
+        let mut sink: Segs<BufMut> = Segs::from_iter([self.buffer(PATH_MAX)?]);
+        loop {
+            let mut reply = self
+                .perform::<Readlink>(cred, &args, Payload::Sink(sink))
+                .await?;
+            sink = std::mem::take(&mut reply.payload).into_sink();
+            match results::<Readlink>(&reply)? {
+                Reply::Ok(ok) => {
+                    let path = match ok.path {
+                        nfsrdma_xdr::codec::Payload::Inline(bytes) => bytes.to_vec(),
+                        nfsrdma_xdr::codec::Payload::Placed(len) => match sink.first() {
+                            Some(buf) if len as usize <= buf.len() => buf[..len as usize].to_vec(),
+                            _ => return misbehaved("a symbolic link longer than its chunk"),
+                        },
+                    };
+                    if path.is_empty() || path.contains(&0) {
+                        return misbehaved("a symbolic link that is empty or has a NUL");
+                    }
+                    return Ok((path, ok.attributes));
+                }
+                Reply::Fail(Status::JukeBox, _) => {}
+                Reply::Fail(status, _) => return self.refused::<Readlink, _>(status),
+            }
+            self.wait(&mut patience).await;
+        }
+    }
+
+    async fn read(
+        &self,
+        cred: &Cred,
+        file: &FileHandle,
+        offset: u64,
+        mut sink: Segs<BufMut>,
+    ) -> NfsResult<ReadDone> {
+        let wanted: usize = sink.iter().map(|b| b.len()).sum();
+        if wanted > IO_MAX || sink.iter().any(|b| b.is_empty()) {
+            return Err(NfsError::Local("READ into an unfit buffer".to_owned()));
+        }
+        let args = ReadArgs {
+            file: *file,
+            offset,
+            count: wanted as u32,
+        };
+        let mut patience = FIRST_PAUSE;
+        loop {
+            let mut reply = self
+                .perform::<Read>(cred, &args, Payload::Sink(sink))
+                .await?;
+            sink = std::mem::take(&mut reply.payload).into_sink();
+            match results::<Read>(&reply)? {
+                Reply::Ok(ok) => {
+                    // That the opaque's length is the chunk's is checked by decoding.
+                    if ok.count as usize != ok.data.len() || ok.count as usize > wanted {
+                        return misbehaved("the count of READ is not the length of its data");
+                    }
+                    if let nfsrdma_xdr::codec::Payload::Inline(mut bytes) = ok.data {
+                        for buf in &mut sink {
+                            let (now, later) = bytes.split_at(bytes.len().min(buf.len()));
+                            buf[..now.len()].copy_from_slice(now);
+                            bytes = later;
+                        }
+                    }
+                    return Ok(ReadDone {
+                        attributes: ok.attributes,
+                        data: sink,
+                        count: ok.count,
+                        eof: ok.eof,
+                    });
+                }
+                Reply::Fail(Status::JukeBox, _) => {}
+                Reply::Fail(status, _) => return self.refused::<Read, _>(status),
+            }
+            self.wait(&mut patience).await;
+        }
+    }
+
+    async fn write(
+        &self,
+        cred: &Cred,
+        file: &FileHandle,
+        offset: u64,
+        data: Segs<Buf>,
+        stable: Stable,
+    ) -> NfsResult<WriteDone> {
+        let len: usize = data.iter().map(|b| b.len()).sum();
+        if len > IO_MAX {
+            return Err(NfsError::Local("WRITE of too much data".to_owned()));
+        }
+        let args = WriteArgs {
+            file: *file,
+            offset,
+            count: len as u32,
+            stable,
+            data: nfsrdma_xdr::codec::Payload::Placed(len as u32),
+        };
+        let mut patience = FIRST_PAUSE;
+        let mut payload = Payload::Source(data);
+        loop {
+            let mut reply = self.perform::<Write>(cred, &args, payload).await?;
+            payload = std::mem::take(&mut reply.payload);
+            match results::<Write>(&reply)? {
+                Reply::Ok(ok) => {
+                    // "count: The number of bytes of data written" (RFC 1813 section 3.3.7).
+                    if ok.count as usize > len || (ok.count == 0 && len > 0) {
+                        return misbehaved("WRITE wrote none of the data, or more than there are");
+                    }
+                    return Ok(WriteDone {
+                        wcc: ok.wcc,
+                        count: ok.count,
+                        committed: ok.committed,
+                        verifier: ok.verifier,
+                    });
+                }
+                Reply::Fail(Status::JukeBox, _) => {}
+                Reply::Fail(status, _) => return self.refused::<Write, _>(status),
+            }
+            self.wait(&mut patience).await;
+        }
+    }
+
+    async fn commit(
+        &self,
+        cred: &Cred,
+        file: &FileHandle,
+        offset: u64,
+        count: u32,
+    ) -> NfsResult<(WccData, Verifier)> {
+        let args = CommitArgs {
+            file: *file,
+            offset,
+            count,
+        };
+        call!(self, Commit, cred, args, |ok| Ok((ok.wcc, ok.verifier)))
+    }
+
+    async fn create(
+        &self,
+        cred: &Cred,
+        dir: &FileHandle,
+        name: &[u8],
+        mode: CreateMode,
+        attributes: &SetAttributes,
+    ) -> NfsResult<Made> {
+        let how = match mode {
+            CreateMode::Unchecked => CreateHow::Unchecked(*attributes),
+            CreateMode::Guarded => CreateHow::Guarded(*attributes),
+            CreateMode::Exclusive => {
+                return self.create_exclusive(cred, dir, name, attributes).await;
+            }
+        };
+        self.create_plain(cred, dir, name, how).await
+    }
+
+    async fn mkdir(
+        &self,
+        cred: &Cred,
+        dir: &FileHandle,
+        name: &[u8],
+        attributes: &SetAttributes,
+    ) -> NfsResult<Made> {
+        let args = MkdirArgs {
+            at: at(dir, name)?,
+            attributes: *attributes,
+        };
+        call!(
+            self,
+            Mkdir,
+            cred,
+            args,
+            |created| made(created),
+            |status, resent| {
+                let new = Expected::new(FileType::Directory, attributes.mode);
+                let outcome = (status, resent);
+                self.made_before(cred, (dir, name), outcome, new).await
+            }
+        )
+    }
+
+    async fn symlink(
+        &self,
+        cred: &Cred,
+        dir: &FileHandle,
+        name: &[u8],
+        target: &[u8],
+        attributes: &SetAttributes,
+    ) -> NfsResult<Made> {
+        if target.len() > PATH_MAX {
+            return Err(NfsError::Status(Status::NameTooLong));
+        }
+        let args = SymlinkArgs {
+            at: at(dir, name)?,
+            attributes: *attributes,
+            path: nfsrdma_xdr::codec::Payload::Placed(target.len() as u32),
+        };
+        let mut patience = FIRST_PAUSE;
+        let mut payload = Payload::Source(Segs::from_iter([self.registered(target)?]));
+        loop {
+            let mut reply = self.perform::<Symlink>(cred, &args, payload).await?;
+            payload = std::mem::take(&mut reply.payload);
+            match results::<Symlink>(&reply)? {
+                Reply::Ok(created) => return made(created),
+                Reply::Fail(Status::JukeBox, _) => {}
+                Reply::Fail(status, _) => {
+                    let outcome = (status, reply.resent);
+                    let expected = Expected::symlink(target);
+                    if let Some(made) = self.made_before(cred, (dir, name), outcome, expected).await
+                    {
+                        return made;
+                    }
+                    return self.refused::<Symlink, _>(status);
+                }
+            }
+            self.wait(&mut patience).await;
+        }
+    }
+
+    async fn mknod(
+        &self,
+        cred: &Cred,
+        dir: &FileHandle,
+        name: &[u8],
+        special: Special,
+        attributes: &SetAttributes,
+    ) -> NfsResult<Made> {
+        let attributes = *attributes;
+        let kind = match special {
+            Special::Character(_) => FileType::Character,
+            Special::Block(_) => FileType::Block,
+            Special::Socket => FileType::Socket,
+            Special::Fifo => FileType::Fifo,
+        };
+        let args = MknodArgs {
+            at: at(dir, name)?,
+            what: match special {
+                Special::Character(device) => MknodWhat::Character(attributes, device),
+                Special::Block(device) => MknodWhat::Block(attributes, device),
+                Special::Socket => MknodWhat::Socket(attributes),
+                Special::Fifo => MknodWhat::Fifo(attributes),
+            },
+        };
+        call!(
+            self,
+            Mknod,
+            cred,
+            args,
+            |created| made(created),
+            |status, resent| {
+                let (new, outcome) = (Expected::new(kind, attributes.mode), (status, resent));
+                self.made_before(cred, (dir, name), outcome, new).await
+            }
+        )
+    }
+
+    async fn remove(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<WccData> {
+        let args = RemoveArgs {
+            what: at(dir, name)?,
+        };
+        // NOENT after a resend: the first sending removed it, its reply was lost, and the
+        // server's duplicate-request cache forgot it. What the caller wanted is the case.
+        call!(self, Remove, cred, args, |wcc| Ok(wcc), |status, resent| {
+            (status == Status::NoEnt && resent).then(|| Ok(WccData::default()))
+        })
+    }
+
+    async fn rmdir(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<WccData> {
+        let args = RemoveArgs {
+            what: at(dir, name)?,
+        };
+        // As for `remove`.
+        call!(self, Rmdir, cred, args, |wcc| Ok(wcc), |status, resent| {
+            (status == Status::NoEnt && resent).then(|| Ok(WccData::default()))
+        })
+    }
+
+    async fn rename(
+        &self,
+        cred: &Cred,
+        from_dir: &FileHandle,
+        from: &[u8],
+        to_dir: &FileHandle,
+        to: &[u8],
+    ) -> NfsResult<RenameWcc> {
+        let args = RenameArgs {
+            from: at(from_dir, from)?,
+            to: at(to_dir, to)?,
+        };
+        call!(self, Rename, cred, args, |wcc| Ok(wcc), |status, resent| {
+            let before = status == Status::NoEnt
+                && resent
+                && self
+                    .renamed_before(cred, (from_dir, from), (to_dir, to))
+                    .await;
+            before.then(|| Ok(RenameWcc::default()))
+        })
+    }
+
+    async fn link(
+        &self,
+        cred: &Cred,
+        file: &FileHandle,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> NfsResult<LinkWcc> {
+        let args = LinkArgs {
+            file: *file,
+            link: at(dir, name)?,
+        };
+        call!(self, Link, cred, args, |wcc| Ok(wcc), |status, resent| {
+            let before = status == Status::Exist
+                && resent
+                && self.linked_before(cred, file, dir, name).await;
+            before.then(|| Ok(LinkWcc::default()))
+        })
+    }
+
+    async fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &FileHandle,
+        cookie: u64,
+        verifier: Verifier,
+        count: u32,
+    ) -> NfsResult<DirPage> {
+        let args = ReaddirArgs {
+            dir: *dir,
+            cookie,
+            verifier,
+            count: count.min(IO_MAX as u32 / 2),
+        };
+        call!(self, Readdir, cred, args, |list| {
+            let entries = list.entries.iter();
+            let entries = entries.map(|e| entry(e.fileid, e.name, e.cookie, None, None));
+            Ok(DirPage {
+                dir: list.dir,
+                verifier: list.verifier,
+                entries: entries.collect::<NfsResult<_>>()?,
+                eof: list.eof,
+            })
+        })
+    }
+
+    async fn readdirplus(
+        &self,
+        cred: &Cred,
+        dir: &FileHandle,
+        cookie: u64,
+        verifier: Verifier,
+        dircount: u32,
+        maxcount: u32,
+    ) -> NfsResult<DirPage> {
+        let args = ReaddirplusArgs {
+            dir: *dir,
+            cookie,
+            verifier,
+            dircount,
+            maxcount: maxcount.min(IO_MAX as u32 / 2),
+        };
+        call!(self, Readdirplus, cred, args, |list| {
+            let entries = list.entries.iter();
+            let entries =
+                entries.map(|e| entry(e.fileid, e.name, e.cookie, e.attributes, e.handle));
+            Ok(DirPage {
+                dir: list.dir,
+                verifier: list.verifier,
+                entries: entries.collect::<NfsResult<_>>()?,
+                eof: list.eof,
+            })
+        })
+    }
+
+    async fn fsstat(&self, cred: &Cred, object: &FileHandle) -> NfsResult<FsstatOk> {
+        let args = RootArgs { object: *object };
+        call!(self, Fsstat, cred, args, |ok| Ok(ok))
+    }
+
+    async fn fsinfo(&self, cred: &Cred, object: &FileHandle) -> NfsResult<FsinfoOk> {
+        let args = RootArgs { object: *object };
+        call!(self, Fsinfo, cred, args, |ok| Ok(ok))
+    }
+
+    async fn pathconf(&self, cred: &Cred, object: &FileHandle) -> NfsResult<PathconfOk> {
+        let args = RootArgs { object: *object };
+        call!(self, Pathconf, cred, args, |ok| Ok(ok))
+    }
+
+    fn limits(&self) -> Limits {
+        *self.inner.limits.read()
+    }
+}

@@ -1,0 +1,11 @@
+//! What is RPC and not RDMA: XIDs, credentials, when to retry, and plain RPC over TCP and UDP
+//! for MOUNT and rpcbind.
+
+mod credential;
+pub mod plain;
+mod retry;
+mod xid;
+
+pub use credential::Credentials;
+pub use retry::{Expiry, Retry, RetryPolicy};
+pub use xid::Xids;

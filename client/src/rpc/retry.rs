@@ -1,0 +1,114 @@
+//! When a call is retried, and when the server counts as gone (`timeo`, `retrans`, `hard`,
+//! `soft`, `softerr` of nfs(5), as it holds for connections: linear backoff, and a retry is
+//! a new connection, never a second sending on the same one).
+
+use crate::options::Recovery;
+use std::time::{Duration, Instant};
+
+/// Longest time between retries (nfs(5): "the maximum timeout allowed is 600 seconds").
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// The mount's rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    pub timeo: Duration,
+    pub retrans: u32,
+    pub recovery: Recovery,
+}
+
+/// One call's place in them.
+#[derive(Debug, Clone, Copy)]
+pub struct Retry {
+    deadline: Instant,
+    interval: Duration,
+    retries: u32,
+}
+
+/// What a call's time running out means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// There is time left.
+    NotYet,
+    /// Try a new connection.
+    Retry,
+    /// As `Retry`, and the server counts as not responding.
+    NotResponding,
+    /// As `NotResponding`, and the call is over.
+    GiveUp,
+}
+
+impl Retry {
+    /// Of a call made at `now`.
+    pub fn new(policy: &RetryPolicy, now: Instant) -> Self {
+        let interval = policy.timeo.min(LONGEST);
+        Retry {
+            deadline: now + interval,
+            interval,
+            retries: 0,
+        }
+    }
+
+    /// Looks at the clock; moves the deadline if it has passed.
+    pub fn check(&mut self, policy: &RetryPolicy, now: Instant) -> Expiry {
+        if now < self.deadline {
+            return Expiry::NotYet;
+        }
+        self.retries = self.retries.saturating_add(1);
+        // "After each retransmission, the timeout is increased by timeo".
+        self.interval = (self.interval + policy.timeo).min(LONGEST);
+        self.deadline = now + self.interval;
+        match (self.retries > policy.retrans, policy.recovery) {
+            (false, _) => Expiry::Retry,
+            (true, Recovery::Hard) => Expiry::NotResponding,
+            (true, Recovery::Soft | Recovery::SoftErr) => Expiry::GiveUp,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds after which each expiry comes, in virtual time.
+    fn run(recovery: Recovery, retrans: u32, timeo: u64, seconds: u64) -> Vec<(u64, Expiry)> {
+        let policy = RetryPolicy {
+            timeo: Duration::from_secs(timeo),
+            retrans,
+            recovery,
+        };
+        let start = Instant::now();
+        let mut retry = Retry::new(&policy, start);
+        (0..=seconds)
+            .filter_map(
+                |second| match retry.check(&policy, start + Duration::from_secs(second)) {
+                    Expiry::NotYet => None,
+                    expiry => Some((second, expiry)),
+                },
+            )
+            .collect()
+    }
+
+    #[test]
+    fn soft_gives_up_after_retrans_retries() {
+        let expected = [
+            (60, Expiry::Retry),
+            (180, Expiry::Retry),
+            (360, Expiry::GiveUp),
+        ];
+        assert_eq!(run(Recovery::Soft, 2, 60, 400), expected);
+        assert_eq!(run(Recovery::SoftErr, 0, 5, 9), [(5, Expiry::GiveUp)]);
+    }
+
+    #[test]
+    fn hard_never_gives_up_and_backs_off_to_ten_minutes() {
+        let all = run(Recovery::Hard, 1, 300, 3000);
+        let expected = [
+            (300, Expiry::Retry),
+            (900, Expiry::NotResponding),
+            (1500, Expiry::NotResponding),
+            (2100, Expiry::NotResponding),
+            (2700, Expiry::NotResponding),
+        ];
+        assert_eq!(all, expected);
+    }
+}

@@ -1,0 +1,10 @@
+//! RPC-over-RDMA version 1 as a requester speaks it (RFC 8166), without I/O: what to offer
+//! with a call ([`plan`]), and the state of one connection ([`Requester`]).
+
+mod plan;
+mod requester;
+#[cfg(test)]
+mod tests;
+
+pub use plan::{CallForm, Plan, PlanError, Segments, Shape, Thresholds, call_header_len, plan};
+pub use requester::{Discard, Event, Failure, InUse, ReplyBody, Requester, Violation};

@@ -1,0 +1,172 @@
+//! Which chunks a call takes.
+//!
+//! | call                                        | form                                     |
+//! | ------------------------------------------- | ---------------------------------------- |
+//! | header and message fit the call threshold   | RDMA_MSG                                 |
+//! | data of WRITE or SYMLINK do not, `reduced`  | RDMA_MSG, Read chunk at their position   |
+//! | anything else that does not                 | RDMA_NOMSG, Position Zero Read chunk     |
+//!
+//! | reply at its largest                        | offer                                    |
+//! | ------------------------------------------- | ---------------------------------------- |
+//! | fits the reply threshold, data included     | nothing                                  |
+//! | fits without the data of READ or READLINK   | Write chunk                              |
+//! | does not                                    | Reply chunk (and Write chunk for data)   |
+
+use crate::options::WriteChunk;
+use nfsrdma_xdr::codec::roundup;
+use nfsrdma_xdr::private_data::PrivateData;
+use nfsrdma_xdr::rpc::MAX_REPLY_LEN;
+use nfsrdma_xdr::rpcrdma::{MIN_HEADER_LEN, READ_ENTRY_LEN, SEGMENT_LEN};
+
+/// Largest messages without chunks, transport header included, in bytes (RFC 8166 section
+/// 3.3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Requester to responder.
+    pub call: usize,
+    /// Responder to requester.
+    pub reply: usize,
+    /// What a Receive must hold: all the responder said it may send, which can exceed what
+    /// we announced.
+    pub receive: usize,
+    /// Both sides announced Send With Invalidate (RFC 8797 section 4.1.1).
+    pub remote_invalidation: bool,
+}
+
+impl Thresholds {
+    /// From both sides' private data. "In the absence of such a mechanism, senders and
+    /// receives MUST assume the inline thresholds are 1024 bytes" (RFC 8166 section 3.3.3);
+    /// the Receive is larger all the same, for a peer that does not announce what it sends.
+    pub fn negotiate(own: &PrivateData, peer: Option<&PrivateData>) -> Self {
+        const UNANNOUNCED: u32 = 4096;
+        let sent = peer.map_or(UNANNOUNCED, |p| p.send_size);
+        let peer = peer.copied().unwrap_or_default();
+        Thresholds {
+            call: own.threshold_towards(&peer) as usize,
+            reply: peer.threshold_towards(own) as usize,
+            receive: sent.max(own.receive_size) as usize,
+            remote_invalidation: own.remote_invalidation && peer.remote_invalidation,
+        }
+    }
+}
+
+/// A call, as far as its form depends on it. Lengths in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shape {
+    /// RPC message without the contents of the DDP-eligible argument.
+    pub head: usize,
+    /// Contents of the DDP-eligible argument, without padding.
+    pub argument: usize,
+    /// Whether the argument may be reduced (it stands last in `head`, RFC 8267 section 3).
+    pub reducible: bool,
+    /// Most bytes of the encoded results without the DDP-eligible one.
+    pub max_results: usize,
+    /// Most bytes of the DDP-eligible result.
+    pub max_ddp_result: usize,
+}
+
+/// Segments that memory takes when exposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Segments {
+    /// The whole message: head, argument, padding.
+    pub message: usize,
+    /// The argument alone.
+    pub argument: usize,
+    /// The sink of the DDP-eligible result.
+    pub result: usize,
+}
+
+/// How the call travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallForm {
+    Inline,
+    Reduced,
+    PositionZero,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    pub call: CallForm,
+    /// Whether to offer a Write chunk for the DDP-eligible result.
+    pub write_chunk: bool,
+    /// Bytes of the Reply chunk to offer, one segment; 0 for none.
+    pub reply_chunk: usize,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The transport header alone exceeds the call threshold: use fewer segments.
+    #[error("the chunk lists exceed the inline threshold")]
+    TooManySegments,
+}
+
+/// Encoded bytes of a transport header with these segments.
+const fn header_len(reads: usize, writes: usize, reply: usize) -> usize {
+    MIN_HEADER_LEN
+        + READ_ENTRY_LEN * reads
+        + if writes > 0 {
+            8 + SEGMENT_LEN * writes
+        } else {
+            0
+        }
+        + if reply > 0 {
+            4 + SEGMENT_LEN * reply
+        } else {
+            0
+        }
+}
+
+/// Encoded bytes of the call's transport header under a plan.
+pub fn call_header_len(plan: &Plan, segments: &Segments) -> usize {
+    let reads = match plan.call {
+        CallForm::Inline => 0,
+        CallForm::Reduced => segments.argument,
+        CallForm::PositionZero => segments.message,
+    };
+    let writes = if plan.write_chunk { segments.result } else { 0 };
+    header_len(reads, writes, usize::from(plan.reply_chunk > 0))
+}
+
+/// Chooses the form of a call.
+pub fn plan(
+    shape: &Shape,
+    segments: &Segments,
+    thresholds: &Thresholds,
+    style: WriteChunk,
+) -> Result<Plan, PlanError> {
+    // "A Requester MUST provide a Reply chunk whenever the maximum possible size of the RPC
+    // Reply message's Transport and Payload streams is larger than the inline threshold"
+    // (RFC 8166 section 4.3.3). The reply's header repeats the chunks of the call.
+    let message = MAX_REPLY_LEN + shape.max_results;
+    let whole = header_len(0, 0, 0) + message + roundup(shape.max_ddp_result);
+    let write_chunk = whole > thresholds.reply && shape.max_ddp_result > 0;
+    let writes = if write_chunk { segments.result } else { 0 };
+    let needs_reply_chunk = if write_chunk {
+        header_len(0, writes, 0) + message > thresholds.reply
+    } else {
+        whole > thresholds.reply
+    };
+    let reply_chunk = if needs_reply_chunk { message } else { 0 };
+    let mut plan = Plan {
+        call: CallForm::Inline,
+        write_chunk,
+        reply_chunk,
+    };
+    let inline = call_header_len(&plan, segments) + shape.head + roundup(shape.argument);
+    if inline <= thresholds.call {
+        return Ok(plan);
+    }
+    if style == WriteChunk::Reduced && shape.reducible && shape.argument > 0 {
+        plan.call = CallForm::Reduced;
+        if call_header_len(&plan, segments) + shape.head <= thresholds.call {
+            return Ok(plan);
+        }
+    }
+    plan.call = CallForm::PositionZero;
+    if call_header_len(&plan, segments) <= thresholds.call {
+        return Ok(plan);
+    }
+    Err(PlanError::TooManySegments)
+}

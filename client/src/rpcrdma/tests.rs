@@ -1,0 +1,324 @@
+//! The state machine against an adversary that chooses every message, and plans against what
+//! they promise.
+
+use super::*;
+use crate::options::WriteChunk as Style;
+use nfsrdma_xdr::codec::{Encode, roundup};
+use nfsrdma_xdr::private_data::PrivateData;
+use nfsrdma_xdr::rpc::MAX_REPLY_LEN;
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, Segment, WriteChunk};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+fn chunk(lengths: &[u32]) -> WriteChunk {
+    let segments = lengths.iter().enumerate().map(|(i, length)| Segment {
+        handle: i as u32 + 1,
+        length: *length,
+        offset: 0x1000,
+    });
+    segments.collect()
+}
+
+fn lists(write: Option<&[u32]>, reply: Option<&[u32]>) -> ChunkLists {
+    ChunkLists {
+        writes: write.map(chunk).into_iter().collect(),
+        reply: reply.map(chunk),
+        ..ChunkLists::default()
+    }
+}
+
+fn message(xid: u32, credits: u32, no_msg: bool, chunks: ChunkLists) -> Vec<u8> {
+    let body = match no_msg {
+        true => Body::NoMsg(chunks),
+        false => Body::Msg(chunks),
+    };
+    let mut bytes = Header::new(xid, credits, body).to_xdr();
+    if !no_msg {
+        for word in [xid, 1, 0, 0, 0, 0] {
+            bytes.extend(word.to_be_bytes());
+        }
+    }
+    bytes
+}
+
+fn ready(maximum: u32) -> Requester<u32> {
+    let mut machine = Requester::new(maximum);
+    (0..maximum).for_each(|_| machine.receive_posted());
+    machine
+}
+
+#[test]
+fn one_credit_until_the_first_reply() {
+    let mut machine = ready(8);
+    assert!(machine.reserve() && !machine.reserve());
+    machine.launch(5, ChunkLists::default(), 0).unwrap();
+    machine.receive_posted();
+    let event = machine.received(&message(5, 4, false, ChunkLists::default()));
+    assert!(matches!(
+        event,
+        Event::Reply {
+            call: 0,
+            body: ReplyBody::Inline { start: 28 },
+            placed: None
+        }
+    ));
+    assert_eq!((0..9).filter(|_| machine.reserve()).count(), 4);
+    (0..4).for_each(|_| machine.cancel());
+    // Without a Receive there is no call, whatever the grant.
+    let mut machine: Requester<u32> = Requester::new(8);
+    assert!(!machine.reserve());
+    machine.receive_posted();
+    assert!(machine.reserve());
+}
+
+#[test]
+fn returned_chunks_are_held_against_the_offer() {
+    let run = |offer: ChunkLists, no_msg, returned: ChunkLists| {
+        let mut machine = ready(1);
+        assert!(machine.reserve());
+        machine.launch(5, offer, 0).unwrap();
+        match machine.received(&message(5, 1, no_msg, returned)) {
+            Event::Reply { placed, body, .. } => Ok((placed, body)),
+            Event::Failed {
+                failure: Failure::Violation(violation),
+                ..
+            } => Err(violation),
+            other => panic!("{other:?}"),
+        }
+    };
+    let inline = ReplyBody::Inline { start: 0 };
+    let placed = |write: Option<&[u32]>, back: Option<&[u32]>| {
+        run(lists(write, None), false, lists(back, None)).map(|(placed, body)| {
+            assert!(matches!(
+                (body, inline),
+                (ReplyBody::Inline { .. }, ReplyBody::Inline { .. })
+            ));
+            placed
+        })
+    };
+    assert_eq!(placed(None, None), Ok(None));
+    assert_eq!(placed(Some(&[8, 8]), Some(&[8, 3])), Ok(Some(11)));
+    assert_eq!(placed(Some(&[8, 8]), Some(&[0, 0])), Ok(Some(0)));
+    // As drafts had it: trailing segments left out, none at all, no list at all.
+    assert_eq!(placed(Some(&[8, 8]), Some(&[8])), Ok(Some(8)));
+    assert_eq!(placed(Some(&[8, 8]), Some(&[])), Ok(Some(0)));
+    assert_eq!(placed(Some(&[8, 8]), None), Ok(Some(0)));
+    assert_eq!(
+        placed(Some(&[8, 8]), Some(&[9, 0])),
+        Err(Violation::SegmentTooLong)
+    );
+    assert_eq!(placed(Some(&[8, 8]), Some(&[7, 1])), Err(Violation::Gap));
+    assert_eq!(
+        placed(Some(&[8]), Some(&[8, 8])),
+        Err(Violation::TooManySegments)
+    );
+    assert_eq!(placed(None, Some(&[8])), Err(Violation::ChunkNotOffered));
+    let reply = |offer: Option<&[u32]>, back: Option<&[u32]>, write: Option<&[u32]>| {
+        run(lists(None, offer), true, lists(write, back)).map(|(_, body)| body)
+    };
+    assert_eq!(
+        reply(Some(&[99]), Some(&[50]), None),
+        Ok(ReplyBody::ReplyChunk { len: 50 })
+    );
+    assert_eq!(
+        reply(Some(&[99]), Some(&[100]), None),
+        Err(Violation::SegmentTooLong)
+    );
+    assert_eq!(
+        reply(Some(&[99]), Some(&[0]), None),
+        Err(Violation::NoReply)
+    );
+    assert_eq!(
+        reply(None, Some(&[50]), None),
+        Err(Violation::ChunkNotOffered)
+    );
+}
+
+/// A step of the adversary.
+#[derive(Debug, Clone)]
+enum Step {
+    Call,
+    Cancel,
+    Post,
+    /// To the call of this index, or (if it is too large) to nobody.
+    Reply {
+        to: usize,
+        credits: u32,
+        no_msg: bool,
+        write: Option<Vec<u32>>,
+        reply: Option<Vec<u32>>,
+    },
+    Error {
+        to: usize,
+    },
+    Bytes(Vec<u8>),
+    Lost,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let lengths = || {
+        prop::option::of(prop::collection::vec(
+            prop_oneof![0u32..20, any::<u32>()],
+            0..4,
+        ))
+    };
+    prop_oneof![
+        6 => Just(Step::Call),
+        1 => Just(Step::Cancel),
+        4 => Just(Step::Post),
+        6 => (0usize..6, prop_oneof![0u32..20, any::<u32>()], any::<bool>(), lengths(), lengths())
+            .prop_map(|(to, credits, no_msg, write, reply)| Step::Reply { to, credits, no_msg, write, reply }),
+        1 => (0usize..6).prop_map(|to| Step::Error { to }),
+        2 => prop::collection::vec(any::<u8>(), 0..200).prop_map(Step::Bytes),
+        1 => Just(Step::Lost),
+    ]
+}
+
+proptest! {
+    /// Whatever comes, every call ends exactly once, credits and Receives are respected, and
+    /// no reply claims more bytes than were offered.
+    #[test]
+    fn no_adversary_confuses_it(maximum in 1u32..10, steps in prop::collection::vec(step(), 0..200)) {
+        let mut machine: Requester<u32> = Requester::new(maximum);
+        let mut open: HashMap<u32, ChunkLists> = HashMap::new();
+        let (mut next, mut posted, mut reserved) = (u32::MAX - 20, 0u32, 0u32);
+        for step in steps {
+            let xid = |to: usize| open.keys().copied().min().map_or(7, |x| x.wrapping_add(to as u32));
+            let bytes = match step {
+                Step::Call => {
+                    if machine.reserve() {
+                        prop_assert!((open.len() as u32) + reserved < maximum);
+                        prop_assert!((open.len() as u32) + reserved < posted);
+                        let offer = lists(Some(&[16, 4]), Some(&[64]));
+                        prop_assert!(machine.launch(next, offer.clone(), next).is_ok());
+                        open.insert(next, offer);
+                        next = next.wrapping_add(1);
+                    }
+                    continue;
+                }
+                Step::Cancel => {
+                    if machine.reserve() {
+                        reserved += 1;
+                    } else if reserved > 0 {
+                        reserved -= 1;
+                        machine.cancel();
+                    }
+                    continue;
+                }
+                Step::Post => {
+                    machine.receive_posted();
+                    posted += 1;
+                    continue;
+                }
+                Step::Lost => {
+                    let mut lost = machine.lost();
+                    lost.sort_unstable();
+                    let mut expected: Vec<u32> = open.drain().map(|(xid, _)| xid).collect();
+                    expected.sort_unstable();
+                    prop_assert_eq!(lost, expected);
+                    (posted, reserved) = (0, 0);
+                    continue;
+                }
+                Step::Reply { to, credits, no_msg, write, reply } => {
+                    message(xid(to), credits, no_msg, lists(write.as_deref(), reply.as_deref()))
+                }
+                Step::Error { to } => Header::err_chunk(xid(to), 3).to_xdr(),
+                Step::Bytes(bytes) => bytes,
+            };
+            posted = posted.saturating_sub(1);
+            match machine.received(&bytes) {
+                Event::Reply { call, body, placed } => {
+                    prop_assert!(open.remove(&call).is_some());
+                    prop_assert!(placed.is_some_and(|len| len <= 20));
+                    match body {
+                        ReplyBody::Inline { start } => prop_assert!(start + 8 <= bytes.len()),
+                        ReplyBody::ReplyChunk { len } => prop_assert!(len > 0 && len <= 64),
+                    }
+                }
+                Event::Failed { call, .. } => prop_assert!(open.remove(&call).is_some()),
+                Event::Discarded(_) => {}
+            }
+            prop_assert!((1..=maximum).contains(&machine.granted()));
+            prop_assert_eq!(machine.used(), open.len() as u32 + reserved);
+        }
+    }
+
+    /// What is planned fits, and what does not fit inline gets the chunk it needs.
+    #[test]
+    fn plans_keep_their_promises(
+        head in 40usize..3000, argument in prop_oneof![Just(0usize), 1usize..9000],
+        max_results in 0usize..9000, ddp in prop_oneof![Just(0usize), 1usize..9000],
+        call in 1usize..65, reply in 1usize..65, pieces in 1usize..20, reduced: bool,
+    ) {
+        let thresholds = Thresholds {
+            call: call * 1024, reply: reply * 1024, receive: 65536, remote_invalidation: false,
+        };
+        let shape = Shape {
+            head: roundup(head), argument, reducible: argument > 0, max_results, max_ddp_result: ddp,
+        };
+        let segments = Segments { message: pieces + 1, argument: pieces, result: pieces };
+        let style = if reduced { Style::Reduced } else { Style::PositionZero };
+        let Ok(plan) = plan(&shape, &segments, &thresholds, style) else {
+            prop_assert!(28 + 24 * (pieces + 1) + 8 + 16 * pieces + 20 > thresholds.call);
+            return Ok(());
+        };
+        let header = call_header_len(&plan, &segments);
+        let sent = header + match plan.call {
+            CallForm::Inline => shape.head + roundup(argument),
+            CallForm::Reduced => shape.head,
+            CallForm::PositionZero => 0,
+        };
+        prop_assert!(sent <= thresholds.call);
+        prop_assert!(plan.call != CallForm::Reduced || reduced);
+        // The largest reply, with the chunks of the call repeated in its header.
+        let repeated = 28 + if plan.write_chunk { 8 + 16 * pieces } else { 0 };
+        let inline = repeated + MAX_REPLY_LEN + max_results
+            + if plan.write_chunk { 0 } else { roundup(ddp) };
+        prop_assert!(plan.reply_chunk > 0 || inline <= thresholds.reply);
+        prop_assert!(plan.reply_chunk == 0 || plan.reply_chunk >= MAX_REPLY_LEN + max_results);
+        prop_assert!(!plan.write_chunk || ddp > 0);
+    }
+
+    /// The header has the length the plan was made with.
+    #[test]
+    fn header_lengths_are_exact(reads in 0usize..9, write in prop::option::of(1usize..9), reply: bool) {
+        let write_lengths = write.map(|n| vec![1; n]);
+        let mut chunks = lists(write_lengths.as_deref(), reply.then_some(&[5][..]));
+        chunks.reads = (0..reads).map(|_| nfsrdma_xdr::rpcrdma::ReadSegment {
+            position: 0, target: chunk(&[1]).segments[0],
+        }).collect();
+        let plan = Plan {
+            call: if reads > 0 { CallForm::PositionZero } else { CallForm::Inline },
+            write_chunk: write.is_some(),
+            reply_chunk: if reply { 5 } else { 0 },
+        };
+        let segments = Segments { message: reads, argument: 0, result: write.unwrap_or(0) };
+        let header = Header::new(1, 1, Body::Msg(chunks)).to_xdr();
+        prop_assert_eq!(call_header_len(&plan, &segments), header.len());
+    }
+}
+
+#[test]
+fn thresholds_are_what_both_sides_can() {
+    let data = |send_size, receive_size| PrivateData {
+        remote_invalidation: true,
+        send_size,
+        receive_size,
+    };
+    let both = Thresholds::negotiate(&data(65536, 65536), Some(&data(4096, 8192)));
+    assert_eq!(
+        (both.call, both.reply, both.remote_invalidation),
+        (8192, 4096, true)
+    );
+    // A server may send all it announced, whatever we announced.
+    assert_eq!(
+        Thresholds::negotiate(&data(1024, 1024), Some(&data(4096, 4096))).receive,
+        4096
+    );
+    let silent = Thresholds::negotiate(&data(65536, 65536), None);
+    assert_eq!(
+        (silent.call, silent.reply, silent.remote_invalidation),
+        (1024, 1024, false)
+    );
+    assert!(silent.receive >= 4096);
+}

@@ -1,0 +1,309 @@
+//! A client's connections, and the way in for calls.
+
+use super::call::{Call, CallFuture, Payload, Slot};
+use super::counters::Procedures;
+use super::launch::{Kit, encoded, registered};
+use super::link::{ConnectError, Link};
+use super::memory::Blocks;
+use super::timer::{Sleep, Timer};
+use crate::nfs::api::NfsError;
+use crate::options::ClientOptions;
+use crate::rpc::{Retry, RetryPolicy, Xids};
+use crate::rpcrdma::{Shape, Thresholds};
+use crate::stats::Stats;
+use nfsrdma_rdma::{Capabilities, Pool, Provider};
+use nfsrdma_xdr::codec::Encoder;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Calls of more payload than this are bulk, in bytes.
+const BULK: u64 = 16 * 1024;
+/// Size of small registered buffers, in bytes.
+const SMALL: usize = 4096;
+
+/// What all connection slots of a client share.
+pub(super) struct Shared {
+    pub(super) provider: Arc<dyn Provider>,
+    pub(super) peer: SocketAddr,
+    /// The server's name in the log.
+    pub(super) server: String,
+    pub(super) kit: Kit,
+    pub(super) credits: u32,
+    pub(super) inline: u32,
+    pub(super) reads_in: u32,
+    pub(super) connect_timeout: Duration,
+    pub(super) policy: RetryPolicy,
+    pub(super) procedures: Procedures,
+    unresponsive: AtomicBool,
+}
+
+impl Shared {
+    /// Some call waits longer than `timeo` and `retrans` allow.
+    pub(super) fn not_responding(&self) {
+        if !self.unresponsive.swap(true, Relaxed) {
+            tracing::warn!("server {} not responding", self.server);
+        }
+    }
+
+    /// A reply came.
+    pub(super) fn answered(&self) {
+        if self.unresponsive.load(Relaxed) && self.unresponsive.swap(false, Relaxed) {
+            tracing::warn!("server {} OK", self.server);
+        }
+    }
+}
+
+/// A call to make.
+#[derive(Debug)]
+pub struct Request {
+    /// Which counter of [`Stats`] it belongs to: the NFS procedure's number; any larger
+    /// number for other programs.
+    pub procedure: usize,
+    /// Most bytes of the encoded results without the DDP-eligible one.
+    pub max_results: usize,
+    /// Most bytes of the DDP-eligible result.
+    pub max_ddp_result: usize,
+    pub payload: Payload,
+}
+
+/// What is known of a connection.
+#[derive(Debug, Clone)]
+pub struct SessionInfo {
+    pub thresholds: Thresholds,
+    pub capabilities: Capabilities,
+    /// Credits the server grants at this moment.
+    pub credits: u32,
+}
+
+/// The connections of one client to one server.
+pub struct Engine {
+    shared: Arc<Shared>,
+    links: Vec<Arc<Link>>,
+    timer: Arc<Timer>,
+    xids: Xids,
+    sequence: AtomicU64,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("server", &self.shared.server)
+            .field("peer", &self.shared.peer)
+            .field("connections", &self.links.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Connects to `peer`; blocks until the first connection is up. `server` is the name for
+    /// the log. The other connections follow by themselves.
+    pub fn connect(
+        provider: Arc<dyn Provider>,
+        peer: SocketAddr,
+        server: &str,
+        options: &ClientOptions,
+        pool: Pool,
+    ) -> Result<Arc<Self>, ConnectError> {
+        let calls = (options.credits * options.nconnect) as usize;
+        let heads = Blocks::new(pool.clone(), SMALL, 2 * calls + 64);
+        let headers = Blocks::new(pool.clone(), SMALL, calls + 16);
+        // What is needed to send must not depend on what the page cache leaves over.
+        for (blocks, number) in [(&heads, calls.min(256) + 8), (&headers, calls.min(256) + 8)] {
+            let warm: Vec<_> = (0..number).map_while(|_| blocks.take()).collect();
+            warm.into_iter().for_each(|buf| blocks.give(buf));
+        }
+        let mut zeros = pool.alloc(4).ok_or_else(|| {
+            nfsrdma_rdma::Error::local(
+                "the buffer pool is empty; ask for a larger cache",
+                std::io::ErrorKind::OutOfMemory.into(),
+            )
+        })?;
+        zeros.fill(0);
+        let shared = Arc::new(Shared {
+            provider,
+            peer,
+            server: server.to_owned(),
+            kit: Kit {
+                pool,
+                heads,
+                headers,
+                zeros: zeros.freeze(),
+                style: options.write_chunk,
+            },
+            credits: options.credits,
+            inline: options.inline,
+            reads_in: options.reads_in,
+            connect_timeout: options.connect_timeout,
+            policy: RetryPolicy {
+                timeo: options.timeo,
+                retrans: options.retrans,
+                recovery: options.recovery,
+            },
+            procedures: Procedures::new(),
+            unresponsive: AtomicBool::new(false),
+        });
+        let links: Vec<_> = (0..options.nconnect.max(1))
+            .map(|_| Link::new(shared.clone()))
+            .collect();
+        let first = links[0].establish()?;
+        links[0].install(&first);
+        let engine = Arc::new(Engine {
+            shared,
+            links,
+            timer: Arc::new(Timer::default()),
+            xids: Xids::new(),
+            sequence: AtomicU64::new(0),
+        });
+        let spawned = engine.spawn_threads(first);
+        spawned.map_err(|error| {
+            engine.shut_down();
+            nfsrdma_rdma::Error::local("cannot start a thread", error).into()
+        })
+    }
+
+    fn spawn_threads(
+        self: &Arc<Self>,
+        first: super::link::Established,
+    ) -> std::io::Result<Arc<Self>> {
+        let mut first = Some(first);
+        for (index, link) in self.links.iter().enumerate() {
+            let (link, first) = (link.clone(), first.take());
+            std::thread::Builder::new()
+                .name(format!("nfsrdma-link-{index}"))
+                .spawn(move || link.run(first))?;
+        }
+        let (timer, links) = (self.timer.clone(), self.links.clone());
+        let period =
+            (self.shared.policy.timeo / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
+        std::thread::Builder::new()
+            .name("nfsrdma-timer".to_owned())
+            .spawn(move || {
+                timer.run(period, |now| {
+                    links.iter().for_each(|link| link.check_time(now));
+                });
+            })?;
+        Ok(self.clone())
+    }
+
+    /// Makes a call. `encode` writes the whole RPC message under the XID it is given, except
+    /// for the contents and padding of a payload that is a source. The call is on its way
+    /// when this returns; dropping the future abandons it.
+    pub fn call(&self, request: Request, encode: impl FnOnce(u32, &mut Encoder)) -> CallFuture {
+        let started = Instant::now();
+        let xid = self.xids.take();
+        let slot = Slot::new();
+        let waiter = CallFuture(slot.clone());
+        let kit = &self.shared.kit;
+        let head = encoded(
+            |to| encode(xid, to),
+            |bytes| registered(&kit.heads, &kit.pool, bytes),
+        );
+        let Some(head) = head else {
+            slot.complete(Err(NfsError::Local(
+                "the buffer pool is empty; ask for a larger cache".to_owned(),
+            )));
+            return waiter;
+        };
+        let argument = match &request.payload {
+            Payload::Source(_) => request.payload.len(),
+            Payload::None | Payload::Sink(_) => 0,
+        };
+        self.shared
+            .procedures
+            .get(request.procedure)
+            .bytes_sent
+            .fetch_add((head.len() + argument) as u64, Relaxed);
+        let call = Call {
+            xid,
+            procedure: request.procedure,
+            shape: Shape {
+                head: head.len(),
+                argument,
+                reducible: argument > 0,
+                max_results: request.max_results,
+                max_ddp_result: request.max_ddp_result,
+            },
+            head,
+            payload: request.payload,
+            slot,
+            retry: Retry::new(&self.shared.policy, started),
+            started,
+            sent: None,
+            sendings: 0,
+            sequence: self.sequence.fetch_add(1, Relaxed),
+            given_up: false,
+        };
+        self.pick(call.shape.argument + call.shape.max_ddp_result)
+            .submit(call);
+        waiter
+    }
+
+    /// The connection for a call of `bytes` payload. The first one is kept for small calls as
+    /// long as there are others, so that they never wait behind bulk ones.
+    fn pick(&self, bytes: usize) -> &Link {
+        let links = &self.links;
+        let only = links.len() == 1;
+        if only || (bytes as u64 <= BULK && links[0].backlog() == (false, 0)) {
+            return &links[0];
+        }
+        let load = |link: &Link| (link.backlog(), link.load.load(Relaxed));
+        let best = links[1..].iter().min_by_key(|link| load(link));
+        match best {
+            Some(link) if !link.backlog().0 || links[0].backlog().0 => link,
+            Some(_) | None => &links[0],
+        }
+    }
+
+    /// Waits; ends early at shutdown.
+    pub fn sleep(&self, time: Duration) -> Sleep {
+        self.timer.sleep(time)
+    }
+
+    /// Counts a reply whose NFS status was an error.
+    pub fn count_refusal(&self, procedure: usize) {
+        self.shared.procedures.get(procedure).refused();
+    }
+
+    /// About the first connection; `None` while it is down.
+    pub fn session(&self) -> Option<SessionInfo> {
+        let session = self.links[0].session()?;
+        Some(SessionInfo {
+            thresholds: session.thresholds,
+            capabilities: session.queue_pair.capabilities().clone(),
+            credits: self.links[0].granted(),
+        })
+    }
+
+    /// Where buffers come from.
+    pub fn pool(&self) -> &Pool {
+        &self.shared.kit.pool
+    }
+
+    /// The provider's name.
+    pub fn provider(&self) -> &'static str {
+        self.shared.provider.name()
+    }
+
+    /// The counters at this moment.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            procedures: self.shared.procedures.snapshot(),
+            connections: self.links.iter().map(|link| link.snapshot()).collect(),
+        }
+    }
+
+    /// Ends the connections and the threads. Calls pending and later get `Interrupted`.
+    pub fn shut_down(&self) {
+        self.timer.stop();
+        self.links.iter().for_each(|link| link.shut_down());
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}

@@ -1,0 +1,854 @@
+//! One connection slot: a connection, the thread that polls it, and the next connection.
+//!
+//! The thread of the slot connects, polls, and when the connection ends takes every call out
+//! of the state machine, ends its leases, and queues it for the next one. So a call is sent
+//! at most once on a connection, and nothing of a connection outlives it.
+
+use super::call::{Call, Payload, Reply};
+use super::counters::{LinkCounters, count};
+use super::engine::Shared;
+use super::launch::{Launched, Unprepared};
+use super::memory::{Blocks, ReplyBytes};
+use crate::exec;
+use crate::nfs::api::{NfsError, NfsResult};
+use crate::rpc::Expiry;
+use crate::rpcrdma::{Event, Failure, ReplyBody, Requester, Thresholds};
+use nfsrdma_rdma::{
+    BufMut, Completion, CompletionQueue, ConnectParams, Error, Invalidation, Memory, QueuePair,
+    Wait, WorkId, WorkRequest,
+};
+use nfsrdma_xdr::private_data::PrivateData;
+use parking_lot::{Condvar, Mutex};
+use slab::Slab;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// First and longest pause between attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Memory for the Receives of one connection, in bytes: a server that announces messages of
+/// 256 KiB gets fewer calls at a time.
+const RECEIVE_MEMORY: usize = 4 << 20;
+
+/// Why there is no connection.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Provider(#[from] Error),
+    /// The peer is connected, but what it announced does not fit.
+    #[error("{0}")]
+    PrivateData(String),
+}
+
+/// A connection that is up.
+pub(super) struct Session {
+    pub(super) queue_pair: Arc<dyn QueuePair>,
+    pub(super) thresholds: Thresholds,
+    receives: Arc<Blocks>,
+}
+
+/// A session not yet in use.
+pub(super) struct Established {
+    session: Arc<Session>,
+    completions: Box<dyn CompletionQueue>,
+    receives_posted: u32,
+}
+
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    pub(super) counters: LinkCounters,
+    /// Payload bytes of calls that are not over.
+    pub(super) load: AtomicU64,
+    state: Mutex<State>,
+    /// Ends a pause between attempts.
+    hurry: Condvar,
+}
+
+struct State {
+    session: Option<Arc<Session>>,
+    /// The memory of Receives, of the last connection's size.
+    receives: Option<Arc<Blocks>>,
+    machine: Requester<Launched>,
+    /// Not sent on this connection: in order, those sent before in front.
+    waiting: VecDeque<Call>,
+    /// Calls some thread could not send; the slot's thread ends their leases.
+    failed: Vec<Unprepared>,
+    shutdown: bool,
+}
+
+/// A call whose leases are being ended, and what then.
+struct Ending {
+    launched: Launched,
+    outcome: Outcome,
+    reply_chunk: Option<BufMut>,
+    outstanding: u32,
+}
+
+enum Outcome {
+    Reply {
+        bytes: ReplyBytes,
+        placed: Option<u32>,
+    },
+    /// As `Reply`, in the first `len` bytes of the Reply chunk.
+    InReplyChunk {
+        len: usize,
+        placed: Option<u32>,
+    },
+    Fail(NfsError),
+    SendAgain,
+}
+
+const SOURCE: u64 = 0;
+const SINK: u64 = 1;
+const REPLY_CHUNK: u64 = 2;
+
+/// What only the slot's thread knows.
+#[derive(Default)]
+struct Local {
+    ending: Slab<Ending>,
+    /// To be sent on the next connection.
+    again: Vec<Call>,
+}
+
+impl Link {
+    pub(super) fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Link {
+            counters: LinkCounters::default(),
+            load: AtomicU64::new(0),
+            state: Mutex::new(State {
+                session: None,
+                receives: None,
+                machine: Requester::new(shared.credits),
+                waiting: VecDeque::new(),
+                failed: Vec::new(),
+                shutdown: false,
+            }),
+            hurry: Condvar::new(),
+            shared,
+        })
+    }
+
+    /// Connects; blocks.
+    pub(super) fn establish(&self) -> Result<Established, ConnectError> {
+        let shared = &self.shared;
+        let credits = shared.credits as usize;
+        let own = PrivateData {
+            remote_invalidation: shared.provider.remote_invalidate(),
+            send_size: shared.inline,
+            receive_size: shared.inline,
+        };
+        let connection = shared.provider.connect(
+            shared.peer,
+            &ConnectParams {
+                pool: shared.kit.pool.clone(),
+                private_data: own.encode().to_vec(),
+                send_depth: 2 * credits + 8,
+                recv_depth: credits + 8,
+                reads_out: 0,
+                reads_in: shared.reads_in,
+                // Their size depends on what the server announces; it sends nothing before
+                // the first call.
+                receive_buffers: 0,
+                receive_size: shared.inline as usize,
+                timeout: shared.connect_timeout,
+            },
+        )?;
+        let queue_pair = connection.queue_pair;
+        let peer = PrivateData::parse(&connection.peer_private_data);
+        let mut thresholds = Thresholds::negotiate(&own, peer.as_ref());
+        thresholds.call = thresholds.call.min(queue_pair.capabilities().max_message);
+        if thresholds.call < 1024 {
+            return Err(ConnectError::PrivateData(format!(
+                "the link carries messages of {} bytes only; RPC-over-RDMA needs 1024",
+                thresholds.call
+            )));
+        }
+        let number = (RECEIVE_MEMORY / thresholds.receive).clamp(1, credits);
+        let receives = self.receives(thresholds.receive, number);
+        let mut posted = 0;
+        while (posted as usize) < number {
+            let Some(buf) = receives.take() else { break };
+            queue_pair.post_receive(WorkId(0), buf)?;
+            posted += 1;
+        }
+        if posted == 0 {
+            return Err(ConnectError::Provider(Error::local(
+                format!(
+                    "the buffer pool has no room for a Receive of {} bytes; ask for a larger cache",
+                    thresholds.receive
+                ),
+                std::io::ErrorKind::OutOfMemory.into(),
+            )));
+        }
+        count(&self.counters.connects);
+        Ok(Established {
+            session: Arc::new(Session {
+                queue_pair,
+                thresholds,
+                receives,
+            }),
+            completions: connection.completions,
+            receives_posted: posted,
+        })
+    }
+
+    /// Where Receives come from. They stay with the slot, so that connecting again needs
+    /// nothing of a pool the page cache may have emptied meanwhile.
+    fn receives(&self, size: usize, number: usize) -> Arc<Blocks> {
+        let mut state = self.state.lock();
+        match &state.receives {
+            Some(receives) if receives.size() == size => receives.clone(),
+            _ => {
+                let receives = Blocks::new(self.shared.kit.pool.clone(), size, number + 8);
+                state.receives = Some(receives.clone());
+                receives
+            }
+        }
+    }
+
+    /// The connection in use.
+    pub(super) fn session(&self) -> Option<Arc<Session>> {
+        self.state.lock().session.clone()
+    }
+
+    /// Sends a call now, or as soon as there is a connection and a credit.
+    pub(super) fn submit(&self, call: Call) {
+        self.load.fetch_add(call_load(&call), Relaxed);
+        let mut state = self.state.lock();
+        if state.shutdown {
+            drop(state);
+            return self.over(call, Err(NfsError::Interrupted));
+        }
+        let session = match &state.session {
+            Some(session) if state.waiting.is_empty() => session.clone(),
+            _ => return state.waiting.push_back(call),
+        };
+        if !state.machine.reserve() {
+            return state.waiting.push_back(call);
+        }
+        let credits = state.machine.requested();
+        drop(state);
+        self.launch(&session, call, credits);
+    }
+
+    /// Sends a call that has a reservation. May run on any thread.
+    fn launch(&self, session: &Session, mut call: Call, credits: u32) {
+        call.sendings += 1;
+        call.sent = Some(Instant::now());
+        if call.sendings > 1 {
+            count(&self.counters.resends);
+            count(&self.shared.procedures.get(call.procedure).resends);
+        }
+        let xid = call.xid;
+        let queue_pair = &*session.queue_pair;
+        let prepared = self.shared.kit.prepare(
+            call,
+            queue_pair,
+            &session.thresholds,
+            credits,
+            &self.counters,
+        );
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(failed) => return self.could_not_send(session, failed),
+        };
+        // The call is in the table before the reply can come.
+        let in_use = {
+            let mut state = self.state.lock();
+            state
+                .machine
+                .launch(xid, prepared.offer, prepared.launched)
+                .err()
+        };
+        if let Some(crate::rpcrdma::InUse(launched)) = in_use {
+            let error = Some(NfsError::Local("the XID is in use".to_owned()));
+            let failed = Box::new(Unprepared { launched, error });
+            return self.could_not_send(session, failed);
+        }
+        count(&self.counters.sends);
+        if let Err(error) = post(queue_pair, prepared.send) {
+            // In one step: `lost` must see it in the table or among the failed.
+            let mut state = self.state.lock();
+            if let Some(launched) = state.machine.withdraw(xid) {
+                let error = Some(NfsError::Local(error.to_string()));
+                state.failed.push(Unprepared { launched, error });
+            }
+            drop(state);
+            queue_pair.wake();
+        }
+    }
+
+    /// Hands a reserved call that could not be sent to the slot's thread.
+    fn could_not_send(&self, session: &Session, failed: Box<Unprepared>) {
+        let mut state = self.state.lock();
+        state.machine.cancel();
+        state.failed.push(*failed);
+        drop(state);
+        session.queue_pair.wake();
+    }
+
+    /// The life of the slot: `first` is a connection made and installed already.
+    pub(super) fn run(self: &Arc<Self>, first: Option<Established>) {
+        let mut next = first;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let established = match next.take() {
+                Some(established) => established,
+                None => match self.connect_again(&mut pause) {
+                    Some(established) => {
+                        self.install(&established);
+                        established
+                    }
+                    None => break,
+                },
+            };
+            let proven = self.serve(established);
+            if proven {
+                pause = FIRST_PAUSE;
+            }
+        }
+        let waiting = std::mem::take(&mut self.state.lock().waiting);
+        exec::batch(|| {
+            for call in waiting {
+                self.over(call, Err(NfsError::Interrupted));
+            }
+        });
+    }
+
+    /// Connects until it works; `None` at shutdown.
+    fn connect_again(&self, pause: &mut Duration) -> Option<Established> {
+        loop {
+            if self.pause(*pause) {
+                return None;
+            }
+            *pause = (*pause * 2).min(LONGEST_PAUSE);
+            match self.establish() {
+                Ok(established) => {
+                    tracing::debug!(server = %self.shared.server, "connected again");
+                    return Some(established);
+                }
+                Err(error) => {
+                    count(&self.counters.connect_failures);
+                    tracing::debug!(server = %self.shared.server, %error, "cannot connect");
+                }
+            }
+        }
+    }
+
+    /// Waits; true at shutdown.
+    fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.shutdown {
+            if self.hurry.wait_until(&mut state, until).timed_out() {
+                break;
+            }
+        }
+        state.shutdown
+    }
+
+    /// Lets calls go out on a connection. Its own thread is to follow.
+    pub(super) fn install(&self, established: &Established) {
+        let session = &established.session;
+        let mut state = self.state.lock();
+        state.machine = Requester::new(self.shared.credits);
+        for _ in 0..established.receives_posted {
+            state.machine.receive_posted();
+        }
+        state.session = Some(session.clone());
+        if state.shutdown {
+            session.queue_pair.disconnect();
+        }
+    }
+
+    /// Uses an installed connection until it ends. Whether a reply came on it.
+    fn serve(&self, established: Established) -> bool {
+        let Established {
+            session,
+            mut completions,
+            ..
+        } = established;
+        let mut local = Local::default();
+        let mut events = Vec::new();
+        exec::batch(|| self.pump(&session));
+        let why = loop {
+            let result = completions.poll(&mut events, Wait::Forever);
+            exec::batch(|| {
+                for completion in events.drain(..) {
+                    self.completed(&session, &mut local, completion);
+                }
+                self.end_failed(&session, &mut local);
+                self.pump(&session);
+            });
+            if let Err(error) = result {
+                break error;
+            }
+        };
+        self.lost(&session, &mut *completions, &mut local, &why)
+    }
+
+    /// Sends waiting calls for which there are credits.
+    fn pump(&self, session: &Session) {
+        loop {
+            let mut state = self.state.lock();
+            if state.session.is_none() || state.waiting.is_empty() || !state.machine.reserve() {
+                return;
+            }
+            let credits = state.machine.requested();
+            let Some(call) = state.waiting.pop_front() else {
+                state.machine.cancel();
+                return;
+            };
+            drop(state);
+            if call.given_up || call.slot.is_abandoned() {
+                self.state.lock().machine.cancel();
+                self.over(call, Err(NfsError::TimedOut));
+                continue;
+            }
+            self.launch(session, call, credits);
+        }
+    }
+
+    fn completed(&self, session: &Session, local: &mut Local, completion: Completion) {
+        match completion {
+            Completion::Received {
+                buf,
+                len,
+                invalidated,
+                ..
+            } => {
+                count(&self.counters.receives);
+                if invalidated.is_some() {
+                    count(&self.counters.remote_invalidations);
+                }
+                self.received(session, local, buf, len);
+            }
+            Completion::Invalidated { id, memory } => self.returned(local, id, Some(memory)),
+            Completion::Flushed { id, memory } => match memory {
+                Some(Memory::Sink(bufs)) if id == WorkId(0) => {
+                    for buf in bufs {
+                        session.receives.give(buf);
+                    }
+                }
+                memory => self.returned(local, id, memory),
+            },
+            Completion::Sent { .. } | Completion::Written { .. } | Completion::Read { .. } => {}
+        }
+    }
+
+    fn received(&self, session: &Session, local: &mut Local, buf: BufMut, len: usize) {
+        // "A Receive posted for each call before it is sent": another one takes this one's
+        // place before the credit is free again; if there is none, this one itself.
+        let len = len.min(buf.len());
+        let (buf, copy, post) = match session.receives.take() {
+            Some(fresh) => (Some(buf), None, fresh),
+            None => (None, Some(Box::<[u8]>::from(&buf[..len])), buf),
+        };
+        let message = match (&buf, &copy) {
+            (Some(buf), _) => &buf[..len],
+            (None, Some(copy)) => copy,
+            (None, None) => &[],
+        };
+        let posted = session.queue_pair.post_receive(WorkId(0), post).is_ok();
+        let event = {
+            let mut state = self.state.lock();
+            if posted {
+                state.machine.receive_posted();
+            }
+            state.machine.received(message)
+        };
+        let give = |buf: Option<BufMut>| buf.into_iter().for_each(|b| session.receives.give(b));
+        match event {
+            Event::Reply { call, body, placed } => {
+                self.shared.answered();
+                let written = match body {
+                    ReplyBody::ReplyChunk { len } => len as u64,
+                    ReplyBody::Inline { .. } => 0,
+                } + u64::from(placed.unwrap_or(0));
+                if written > 0 {
+                    self.counters.rdma_write_bytes.fetch_add(written, Relaxed);
+                }
+                let outcome = match body {
+                    ReplyBody::ReplyChunk { len } => {
+                        give(buf);
+                        Outcome::InReplyChunk { len, placed }
+                    }
+                    ReplyBody::Inline { start } => {
+                        let bytes = match copy {
+                            Some(bytes) => ReplyBytes::Copy { bytes, start },
+                            None => ReplyBytes::Receive {
+                                buf,
+                                start,
+                                end: len,
+                                home: session.receives.clone(),
+                            },
+                        };
+                        Outcome::Reply { bytes, placed }
+                    }
+                };
+                self.end(&*session.queue_pair, local, call, outcome);
+            }
+            Event::Failed { call, failure } => {
+                give(buf);
+                self.shared.answered();
+                tracing::warn!(server = %self.shared.server, %failure, "call failed");
+                let error = match failure {
+                    Failure::Version { .. } | Failure::Chunk => {
+                        count(&self.counters.rdma_errors);
+                        NfsError::Refused(failure.to_string())
+                    }
+                    Failure::Violation(_) => {
+                        count(&self.counters.violations);
+                        NfsError::PeerMisbehaved(failure.to_string())
+                    }
+                };
+                self.end(&*session.queue_pair, local, call, Outcome::Fail(error));
+            }
+            Event::Discarded(why) => {
+                give(buf);
+                count(&self.counters.discards);
+                tracing::debug!(server = %self.shared.server, ?why, "message discarded");
+            }
+        }
+    }
+
+    /// Ends the leases of a call, then does `outcome`. ("Invalidation [...] of memory regions
+    /// should be complete before message integrity checking is done", section 8.1.3.)
+    fn end(
+        &self,
+        queue_pair: &dyn QueuePair,
+        local: &mut Local,
+        launched: Launched,
+        outcome: Outcome,
+    ) {
+        let entry = local.ending.vacant_entry();
+        let key = entry.key() as u64;
+        let mut ending = Ending {
+            launched,
+            outcome,
+            reply_chunk: None,
+            outstanding: 0,
+        };
+        let leases = std::mem::take(&mut ending.launched.leases);
+        let all = [
+            (SOURCE, leases.source),
+            (SINK, leases.sink),
+            (REPLY_CHUNK, leases.reply),
+        ];
+        for (which, exposure) in all {
+            let Some(exposure) = exposure else { continue };
+            count(&self.counters.local_invalidations);
+            self.counters.leases.fetch_sub(1, Relaxed);
+            if which == SOURCE
+                && matches!(
+                    ending.outcome,
+                    Outcome::Reply { .. } | Outcome::InReplyChunk { .. }
+                )
+            {
+                let bytes = exposure
+                    .segments()
+                    .iter()
+                    .map(|s| u64::from(s.length))
+                    .sum();
+                self.counters.rdma_read_bytes.fetch_add(bytes, Relaxed);
+            }
+            // 0 names Receives.
+            let id = WorkId((key + 1) * 4 + which);
+            match queue_pair.invalidate(id, exposure) {
+                Invalidation::Done(memory) => ending.take(which, Some(memory)),
+                Invalidation::Posted => ending.outstanding += 1,
+            }
+        }
+        if ending.outstanding == 0 {
+            self.settle(local, ending);
+        } else {
+            entry.insert(ending);
+        }
+    }
+
+    /// Memory came back from an invalidation that was posted.
+    fn returned(&self, local: &mut Local, id: WorkId, memory: Option<Memory>) {
+        let Some(key) = (id.0 / 4).checked_sub(1) else {
+            return;
+        };
+        let key = key as usize;
+        let Some(ending) = local.ending.get_mut(key) else {
+            return;
+        };
+        ending.take(id.0 % 4, memory);
+        ending.outstanding -= 1;
+        if ending.outstanding == 0 {
+            let ending = local.ending.remove(key);
+            self.settle(local, ending);
+        }
+    }
+
+    /// All leases of a call are over.
+    fn settle(&self, local: &mut Local, ending: Ending) {
+        let Ending {
+            launched,
+            outcome,
+            reply_chunk,
+            ..
+        } = ending;
+        let Launched {
+            mut call, header, ..
+        } = launched;
+        if let Some(header) = header {
+            self.shared.kit.headers.give_shared(header);
+        }
+        let (bytes, placed) = match outcome {
+            Outcome::Reply { bytes, placed } => (bytes, placed),
+            Outcome::InReplyChunk { len, placed } => match reply_chunk {
+                Some(buf) => (ReplyBytes::Chunk { buf, len }, placed),
+                None => {
+                    let error = NfsError::Local("the Reply chunk's memory is gone".to_owned());
+                    return self.over(call, Err(error));
+                }
+            },
+            Outcome::Fail(error) => return self.over(call, Err(error)),
+            Outcome::SendAgain => return local.again.push(call),
+        };
+        let reply = Reply {
+            xid: call.xid,
+            bytes,
+            placed,
+            payload: std::mem::take(&mut call.payload),
+            resent: call.sendings > 1,
+        };
+        self.over(call, Ok(reply));
+    }
+
+    /// A call is over: tells the caller.
+    fn over(&self, call: Call, result: NfsResult<Reply>) {
+        self.load.fetch_sub(call_load(&call), Relaxed);
+        let received = result.as_ref().map_or(0, |reply| {
+            reply.message().len() + reply.placed.unwrap_or(0) as usize
+        });
+        let time = call.started.elapsed();
+        let queued = match call.sent {
+            Some(sent) => sent.saturating_duration_since(call.started),
+            None => time,
+        };
+        let counters = self.shared.procedures.get(call.procedure);
+        counters.ended(result.is_err(), received, time, queued);
+        self.shared.kit.heads.give_shared(call.head);
+        call.slot.complete(result);
+    }
+
+    /// Ends the leases of calls that could not be sent.
+    fn end_failed(&self, session: &Session, local: &mut Local) {
+        let failed = {
+            let mut state = self.state.lock();
+            if state.failed.is_empty() {
+                return;
+            }
+            std::mem::take(&mut state.failed)
+        };
+        for Unprepared { launched, error } in failed {
+            let outcome = match error {
+                Some(error) => Outcome::Fail(error),
+                None => Outcome::SendAgain,
+            };
+            self.end(&*session.queue_pair, local, launched, outcome);
+        }
+    }
+
+    /// The connection ended: ends every lease and queues the calls for the next connection.
+    fn lost(
+        &self,
+        session: &Session,
+        completions: &mut dyn CompletionQueue,
+        local: &mut Local,
+        why: &Error,
+    ) -> bool {
+        session.queue_pair.disconnect();
+        // From here on nobody starts sending on this connection; wait for those who do.
+        let proven = {
+            let mut state = self.state.lock();
+            state.session = None;
+            while state.machine.sending() > 0 {
+                drop(state);
+                std::thread::sleep(Duration::from_micros(100));
+                state = self.state.lock();
+            }
+            state.machine.is_proven()
+        };
+        let in_flight = self.state.lock().machine.lost();
+        tracing::debug!(
+            server = %self.shared.server, %why, calls = in_flight.len(), "connection lost"
+        );
+        exec::batch(|| {
+            for launched in in_flight {
+                let outcome = if launched.call.given_up {
+                    Outcome::Fail(NfsError::TimedOut)
+                } else if launched.call.slot.is_abandoned() {
+                    Outcome::Fail(NfsError::Interrupted)
+                } else {
+                    Outcome::SendAgain
+                };
+                self.end(&*session.queue_pair, local, launched, outcome);
+            }
+            self.end_failed(session, local);
+            // Posted invalidations are flushed by further polls.
+            let mut events = Vec::new();
+            for _ in 0..1000 {
+                let _ = completions.poll(&mut events, Wait::No);
+                for completion in events.drain(..) {
+                    self.completed(session, local, completion);
+                }
+                if local.ending.is_empty() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            for ending in local.ending.drain() {
+                let error = NfsError::Local("the device kept a call's memory".to_owned());
+                self.over(ending.launched.call, Err(error));
+            }
+        });
+        let mut again = std::mem::take(&mut local.again);
+        again.sort_unstable_by_key(|call| call.sequence);
+        let mut state = self.state.lock();
+        for call in again.into_iter().rev() {
+            state.waiting.push_front(call);
+        }
+        proven
+    }
+
+    /// Looks for calls whose time is over.
+    pub(super) fn check_time(&self, now: Instant) {
+        let policy = &self.shared.policy;
+        let mut disconnect = false;
+        let mut silent = false;
+        let mut over = Vec::new();
+        let session = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            for launched in state.machine.calls() {
+                let expiry = launched.call.retry.check(policy, now);
+                if expiry == Expiry::NotYet {
+                    continue;
+                }
+                count(&self.counters.timeouts);
+                count(&self.shared.procedures.get(launched.call.procedure).timeouts);
+                disconnect = true;
+                silent |= expiry != Expiry::Retry;
+                launched.call.given_up |= expiry == Expiry::GiveUp;
+            }
+            for mut call in std::mem::take(&mut state.waiting) {
+                let expiry = call.retry.check(policy, now);
+                silent |= matches!(expiry, Expiry::NotResponding | Expiry::GiveUp);
+                if expiry == Expiry::GiveUp || call.slot.is_abandoned() {
+                    over.push(call);
+                } else {
+                    state.waiting.push_back(call);
+                }
+            }
+            state.session.clone()
+        };
+        if silent {
+            self.shared.not_responding();
+        }
+        // "Never retransmit on the same connection": the next one gets the calls.
+        if let (true, Some(session)) = (disconnect, session) {
+            session.queue_pair.disconnect();
+        }
+        exec::batch(|| {
+            for call in over {
+                self.over(call, Err(NfsError::TimedOut));
+            }
+        });
+    }
+
+    /// Ends the slot: every call gets `Interrupted`.
+    pub(super) fn shut_down(&self) {
+        let (session, waiting) = {
+            let mut state = self.state.lock();
+            state.shutdown = true;
+            (state.session.clone(), std::mem::take(&mut state.waiting))
+        };
+        self.hurry.notify_all();
+        if let Some(session) = session {
+            session.queue_pair.disconnect();
+        }
+        for call in waiting {
+            self.over(call, Err(NfsError::Interrupted));
+        }
+    }
+
+    /// The counters, and the state at this moment.
+    pub(super) fn snapshot(&self) -> crate::stats::ConnectionStats {
+        let mut stats = self.counters.snapshot();
+        let state = self.state.lock();
+        stats.connected = state.session.is_some();
+        stats.credits = state.machine.granted();
+        stats.in_flight = u64::from(state.machine.used());
+        stats.waiting = state.waiting.len() as u64;
+        let session = state.session.clone();
+        drop(state);
+        stats.credits_wanted = self.shared.credits;
+        if let Some(session) = session {
+            stats.local = Some(session.queue_pair.local_addr());
+            stats.peer = Some(session.queue_pair.peer_addr());
+            stats.link = session.queue_pair.capabilities().description.clone();
+            stats.inline_call = session.thresholds.call as u64;
+            stats.inline_reply = session.thresholds.reply as u64;
+        }
+        stats
+    }
+
+    /// Whether there is no connection, and calls that wait for it or for a credit.
+    pub(super) fn backlog(&self) -> (bool, usize) {
+        let state = self.state.lock();
+        (state.session.is_none(), state.waiting.len())
+    }
+
+    /// Credits the server grants.
+    pub(super) fn granted(&self) -> u32 {
+        self.state.lock().machine.granted()
+    }
+}
+
+impl Ending {
+    /// Memory of one lease is ours again.
+    fn take(&mut self, which: u64, memory: Option<Memory>) {
+        let Some(Memory::Sink(mut bufs)) = memory else {
+            return;
+        };
+        if which == REPLY_CHUNK {
+            self.reply_chunk = bufs.pop();
+        } else if which == SINK && !self.launched.bounced {
+            self.launched.call.payload = Payload::Sink(bufs);
+        } else if let Payload::Sink(sinks) = &mut self.launched.call.payload
+            && let Some(all) = bufs.first()
+        {
+            let mut at = 0;
+            for sink in sinks {
+                let len = sink.len().min(all.len() - at);
+                sink[..len].copy_from_slice(&all[at..at + len]);
+                at += len;
+            }
+        }
+    }
+}
+
+fn call_load(call: &Call) -> u64 {
+    (call.shape.argument + call.shape.max_ddp_result) as u64
+}
+
+fn post(queue_pair: &dyn QueuePair, request: WorkRequest) -> nfsrdma_rdma::Result<()> {
+    thread_local! {
+        static BATCH: RefCell<Vec<WorkRequest>> = const { RefCell::new(Vec::new()) };
+    }
+    let mut batch = BATCH.take();
+    batch.push(request);
+    let result = queue_pair.post(&mut batch);
+    batch.clear();
+    BATCH.set(batch);
+    result
+}

@@ -1,0 +1,94 @@
+//! Small registered buffers, kept for reuse: message heads, transport headers, Receives.
+
+use nfsrdma_rdma::{Buf, BufMut, Pool};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Buffers of one size. Taking one costs a short lock and no allocation once it is warm.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    pool: Pool,
+    size: usize,
+    /// Buffers kept at most.
+    keep: usize,
+    free: Mutex<Vec<BufMut>>,
+}
+
+impl Blocks {
+    pub(super) fn new(pool: Pool, size: usize, keep: usize) -> Arc<Self> {
+        Arc::new(Blocks {
+            pool,
+            size,
+            keep,
+            free: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Bytes of each buffer.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// A buffer of the full size; `None` if the pool is empty.
+    pub(super) fn take(&self) -> Option<BufMut> {
+        let free = self.free.lock().pop();
+        free.or_else(|| self.pool.alloc(self.size))
+    }
+
+    /// Takes a buffer back; one of another size goes to the pool.
+    pub(super) fn give(&self, mut buf: BufMut) {
+        if buf.capacity() < self.size {
+            return;
+        }
+        buf.resize(self.size);
+        let mut free = self.free.lock();
+        if free.len() < self.keep {
+            free.push(buf);
+        }
+    }
+
+    /// Takes a buffer back if nobody else holds a part of it.
+    pub(super) fn give_shared(&self, buf: Buf) {
+        if let Ok(buf) = buf.try_into_mut() {
+            self.give(buf);
+        }
+    }
+}
+
+/// The bytes of a reply, wherever they came in.
+#[derive(Debug)]
+pub(super) enum ReplyBytes {
+    /// A Receive, which goes back to `home`.
+    Receive {
+        buf: Option<BufMut>,
+        start: usize,
+        end: usize,
+        home: Arc<Blocks>,
+    },
+    /// A Reply chunk.
+    Chunk { buf: BufMut, len: usize },
+    /// A copy, made when no Receive could be had in exchange.
+    Copy { bytes: Box<[u8]>, start: usize },
+}
+
+impl ReplyBytes {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self {
+            ReplyBytes::Receive {
+                buf, start, end, ..
+            } => buf.as_ref().map_or(&[], |buf| &buf[*start..*end]),
+            ReplyBytes::Chunk { buf, len } => &buf[..*len],
+            ReplyBytes::Copy { bytes, start } => &bytes[*start..],
+        }
+    }
+}
+
+impl Drop for ReplyBytes {
+    fn drop(&mut self) {
+        if let ReplyBytes::Receive { buf, home, .. } = self
+            && let Some(buf) = buf.take()
+        {
+            home.give(buf);
+        }
+    }
+}

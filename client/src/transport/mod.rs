@@ -1,0 +1,18 @@
+//! Drives the state machine of `rpcrdma` over a provider.
+//!
+//! A caller's thread encodes, exposes memory, marshals and posts ([`Engine::call`]); the
+//! thread of the connection ([`link`]) polls for completions, ends exposures, and then wakes
+//! the callers, which go on there. One more thread per client ([`timer`]) looks at time-outs.
+
+mod call;
+mod counters;
+mod engine;
+mod launch;
+mod link;
+mod memory;
+mod timer;
+
+pub use call::{CallFuture, Payload, Reply};
+pub use engine::{Engine, Request, SessionInfo};
+pub use link::ConnectError;
+pub use timer::Sleep;

@@ -1,0 +1,454 @@
+//! librdmacm: event channels, connection identifiers, events.
+
+use crate::error::local;
+use crate::sys::nonblocking;
+use crate::wait::readable;
+use nfsrdma_rdma::{Error, Result};
+use rdma_sys as ib;
+use rdma_sys::rdma_cm_event_type as cm;
+use socket2::SockAddr;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Where events of identifiers arrive.
+pub(crate) struct Channel(NonNull<ib::rdma_event_channel>);
+
+// SAFETY: librdmacm's calls may be made from any thread.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+/// An event, acknowledged already.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) kind: cm::Type,
+    pub(crate) status: i32,
+    /// The new identifier of a connection request.
+    id: *mut ib::rdma_cm_id,
+    pub(crate) private_data: Vec<u8>,
+    /// RDMA Reads the peer means to issue at a time.
+    pub(crate) reads_in: u32,
+    /// RDMA Reads the peer serves at a time.
+    pub(crate) reads_out: u32,
+}
+
+impl Channel {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        // SAFETY: no arguments.
+        let channel = unsafe { ib::rdma_create_event_channel() };
+        let error = io::Error::last_os_error();
+        let channel = NonNull::new(channel)
+            .map(Channel)
+            .ok_or_else(|| local("cannot use RDMA", error))?;
+        nonblocking(channel.fd()).map_err(|error| local("cannot use RDMA", error))?;
+        Ok(Arc::new(channel))
+    }
+
+    /// Readable when there is an event.
+    pub(crate) fn fd(&self) -> RawFd {
+        // SAFETY: the channel exists.
+        unsafe { self.0.as_ref().fd }
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn next(&self) -> io::Result<Option<Event>> {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the channel exists and does not block.
+        if unsafe { ib::rdma_get_cm_event(self.0.as_ptr(), &mut event) } != 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: a successful call gives an event that is valid until acknowledged. For a
+        // connected port space the parameters are those of a connection; its private data is
+        // as long as it says, or null.
+        unsafe {
+            let raw = &*event;
+            let conn = raw.param.conn;
+            let private_data = if conn.private_data.is_null() {
+                Vec::new()
+            } else {
+                let len = usize::from(conn.private_data_len);
+                std::slice::from_raw_parts(conn.private_data.cast::<u8>(), len).to_vec()
+            };
+            let copy = Event {
+                kind: raw.event,
+                status: raw.status,
+                id: raw.id,
+                private_data,
+                reads_in: conn.responder_resources.into(),
+                reads_out: conn.initiator_depth.into(),
+            };
+            ib::rdma_ack_cm_event(event);
+            Ok(Some(copy))
+        }
+    }
+
+    /// The next event, waiting for it until `deadline`; none by then.
+    pub(crate) fn wait(&self, deadline: Instant) -> io::Result<Option<Event>> {
+        loop {
+            if let Some(event) = self.next()? {
+                return Ok(Some(event));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            readable([self.fd()], Some(deadline))?;
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: each identifier on the channel holds it, so there is none left.
+        unsafe { ib::rdma_destroy_event_channel(self.0.as_ptr()) };
+    }
+}
+
+/// A connection identifier: what a socket is elsewhere.
+pub(crate) struct Id {
+    id: NonNull<ib::rdma_cm_id>,
+    channel: Arc<Channel>,
+}
+
+// SAFETY: librdmacm's calls may be made from any thread.
+unsafe impl Send for Id {}
+// SAFETY: as above.
+unsafe impl Sync for Id {}
+
+/// What a connection is to be like, in terms of the connection manager.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) private_data: &'a [u8],
+    pub(crate) reads_in: u32,
+    pub(crate) reads_out: u32,
+}
+
+impl Ask<'_> {
+    fn raw(&self) -> ib::rdma_conn_param {
+        ib::rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            private_data_len: self.private_data.len() as u8,
+            responder_resources: self.reads_in as u8,
+            initiator_depth: self.reads_out as u8,
+            flow_control: 1,
+            // Both are three bits wide. Seven would mean for ever in the second.
+            retry_count: 7,
+            rnr_retry_count: 6,
+            srq: 0,
+            qp_num: 0,
+        }
+    }
+}
+
+fn status(outcome: i32) -> io::Result<()> {
+    if outcome == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn milliseconds(until: Instant) -> i32 {
+    let left = until.saturating_duration_since(Instant::now());
+    i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
+impl Id {
+    pub(crate) fn new(channel: &Arc<Channel>) -> Result<Self> {
+        let mut id = std::ptr::null_mut();
+        // SAFETY: the channel exists, and the identifier holds it.
+        let outcome = status(unsafe {
+            ib::rdma_create_id(
+                channel.0.as_ptr(),
+                &mut id,
+                std::ptr::null_mut(),
+                ib::rdma_port_space::RDMA_PS_TCP,
+            )
+        });
+        outcome.map_err(|error| local("cannot use RDMA", error))?;
+        Ok(Id {
+            id: NonNull::new(id).ok_or(Error::Misuse("librdmacm made no identifier"))?,
+            channel: channel.clone(),
+        })
+    }
+
+    /// The identifier of a connection request, moved to a channel of its own.
+    pub(crate) fn of_request(event: &Event, listener: &Arc<Channel>) -> Result<Self> {
+        let id = Id {
+            id: NonNull::new(event.id).ok_or(Error::Misuse("a request without identifier"))?,
+            channel: listener.clone(),
+        };
+        let channel = Channel::new()?;
+        // SAFETY: both exist; the request's event is acknowledged.
+        status(unsafe { ib::rdma_migrate_id(id.as_ptr(), channel.0.as_ptr()) })
+            .map_err(|error| local("cannot take an RDMA connection request", error))?;
+        // The identifier is not destroyed, only its old channel let go.
+        let mut old = ManuallyDrop::new(id);
+        let new = Id {
+            id: old.id,
+            channel,
+        };
+        // SAFETY: `old` is never used again, so its share of the listener's channel is
+        // dropped once.
+        unsafe { std::ptr::drop_in_place(&mut old.channel) };
+        Ok(new)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ib::rdma_cm_id {
+        self.id.as_ptr()
+    }
+
+    pub(crate) fn channel(&self) -> &Arc<Channel> {
+        &self.channel
+    }
+
+    /// The device this is bound to.
+    pub(crate) fn context(&self) -> Result<*mut ib::ibv_context> {
+        // SAFETY: the identifier exists.
+        let context = unsafe { self.id.as_ref().verbs };
+        if context.is_null() {
+            return Err(Error::Misuse("the identifier has no device yet"));
+        }
+        Ok(context)
+    }
+
+    pub(crate) fn port(&self) -> u8 {
+        // SAFETY: the identifier exists.
+        unsafe { self.id.as_ref().port_num }
+    }
+
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the union holds an address in any of its forms, or zeros.
+        let storage = unsafe { self.id.as_ref().route.addr.src_addr_union.src_storage };
+        socket_addr(storage)
+    }
+
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: as above.
+        let storage = unsafe { self.id.as_ref().route.addr.dst_addr_union.dst_storage };
+        socket_addr(storage)
+    }
+
+    /// Finds the device and the route to `peer`, and binds to it.
+    pub(crate) fn resolve(&self, peer: SocketAddr, deadline: Instant) -> Result<()> {
+        let unreachable = |error: io::Error| {
+            Error::local(
+                format!("no RDMA device reaches {}; use transport=iwarp", peer.ip()),
+                error,
+            )
+        };
+        let addr = SockAddr::from(peer);
+        // SAFETY: a valid address, copied by the call; no source is given.
+        status(unsafe {
+            ib::rdma_resolve_addr(
+                self.as_ptr(),
+                std::ptr::null_mut(),
+                addr.as_ptr().cast_mut().cast(),
+                milliseconds(deadline),
+            )
+        })
+        .map_err(unreachable)?;
+        self.expect(
+            cm::RDMA_CM_EVENT_ADDR_RESOLVED,
+            deadline,
+            "resolving the address",
+        )
+        .map_err(|fault| fault.of_resolving(unreachable))?;
+        // SAFETY: the address is resolved.
+        status(unsafe { ib::rdma_resolve_route(self.as_ptr(), milliseconds(deadline)) })
+            .map_err(unreachable)?;
+        self.expect(
+            cm::RDMA_CM_EVENT_ROUTE_RESOLVED,
+            deadline,
+            "resolving the route",
+        )
+        .map_err(|fault| fault.of_resolving(unreachable))?;
+        Ok(())
+    }
+
+    /// Connects; the queue pair exists. The event has the peer's answer.
+    pub(crate) fn connect(&self, ask: Ask<'_>, deadline: Instant) -> Result<Event> {
+        let mut param = ask.raw();
+        // SAFETY: the parameters and the private data live through the call, which copies.
+        status(unsafe { ib::rdma_connect(self.as_ptr(), &mut param) })
+            .map_err(|error| of_connecting(&error))?;
+        self.expect(cm::RDMA_CM_EVENT_ESTABLISHED, deadline, "connecting")
+            .map_err(Fault::of_connecting)
+    }
+
+    /// Accepts; the queue pair exists.
+    pub(crate) fn accept(&self, ask: Ask<'_>, deadline: Instant) -> Result<()> {
+        let mut param = ask.raw();
+        // SAFETY: as for `connect`.
+        status(unsafe { ib::rdma_accept(self.as_ptr(), &mut param) })
+            .map_err(|error| Error::LinkLost(format!("cannot accept: {error}")))?;
+        self.expect(cm::RDMA_CM_EVENT_ESTABLISHED, deadline, "accepting")
+            .map(drop)
+            .map_err(Fault::of_connecting)
+    }
+
+    pub(crate) fn reject(&self, private_data: &[u8]) {
+        // SAFETY: the data live through the call, which copies. A failure leaves it to the
+        // identifier's end.
+        unsafe {
+            ib::rdma_reject(
+                self.as_ptr(),
+                private_data.as_ptr().cast(),
+                private_data.len() as u8,
+            )
+        };
+    }
+
+    pub(crate) fn listen(&self, at: SocketAddr) -> Result<()> {
+        let failed = |error| local(&format!("cannot listen on {at} by RDMA"), error);
+        let addr = SockAddr::from(at);
+        // SAFETY: a valid address, copied by the call.
+        status(unsafe { ib::rdma_bind_addr(self.as_ptr(), addr.as_ptr().cast_mut().cast()) })
+            .map_err(failed)?;
+        // SAFETY: the identifier is bound.
+        status(unsafe { ib::rdma_listen(self.as_ptr(), 128) }).map_err(failed)
+    }
+
+    /// Ends the connection. Does not wait.
+    pub(crate) fn disconnect(&self) {
+        // SAFETY: the identifier exists. What is over already cannot be ended again.
+        unsafe { ib::rdma_disconnect(self.as_ptr()) };
+    }
+
+    /// Waits for the event that is due.
+    fn expect(
+        &self,
+        kind: cm::Type,
+        deadline: Instant,
+        doing: &'static str,
+    ) -> std::result::Result<Event, Fault> {
+        loop {
+            let event = self.channel.wait(deadline).map_err(Fault::Io)?;
+            match event {
+                None => return Err(Fault::Late(doing)),
+                Some(event) if event.kind == kind => return Ok(event),
+                // Nothing that decides anything.
+                Some(Event {
+                    kind: cm::RDMA_CM_EVENT_ADDR_CHANGE | cm::RDMA_CM_EVENT_TIMEWAIT_EXIT,
+                    ..
+                }) => {}
+                Some(event) => return Err(Fault::Other(event)),
+            }
+        }
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed here only; all events were acknowledged, and what was
+        // made for it (queue pair, domain, queue) holds it and is gone.
+        unsafe { ib::rdma_destroy_id(self.id.as_ptr()) };
+    }
+}
+
+/// Why an event that was due did not come.
+enum Fault {
+    Io(io::Error),
+    Late(&'static str),
+    Other(Event),
+}
+
+impl Fault {
+    fn of_resolving(self, unreachable: impl FnOnce(io::Error) -> Error) -> Error {
+        match self {
+            Fault::Io(error) => local("cannot use RDMA", error),
+            Fault::Late(doing) => Error::TimedOut(doing),
+            Fault::Other(event) if event.status == -libc::ETIMEDOUT => {
+                Error::TimedOut("resolving the address")
+            }
+            Fault::Other(event) => unreachable(event.error()),
+        }
+    }
+
+    fn of_connecting(self) -> Error {
+        match self {
+            Fault::Io(error) => local("cannot use RDMA", error),
+            Fault::Late(doing) => Error::TimedOut(doing),
+            Fault::Other(event) => match event.kind {
+                // InfiniBand pads with zeros where nothing was said.
+                cm::RDMA_CM_EVENT_REJECTED if event.private_data.iter().all(|&b| b == 0) => {
+                    Error::Refused(Vec::new())
+                }
+                cm::RDMA_CM_EVENT_REJECTED => Error::Refused(event.private_data),
+                cm::RDMA_CM_EVENT_UNREACHABLE => match event.status {
+                    0 => Error::TimedOut("connecting"),
+                    _ => of_connecting(&event.error()),
+                },
+                cm::RDMA_CM_EVENT_CONNECT_ERROR => of_connecting(&event.error()),
+                _ => Error::LinkLost(event.text()),
+            },
+        }
+    }
+}
+
+fn of_connecting(error: &io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED | libc::ECONNRESET) => Error::Refused(Vec::new()),
+        Some(libc::ETIMEDOUT) => Error::TimedOut("connecting"),
+        _ => Error::LinkLost(format!("cannot connect: {error}")),
+    }
+}
+
+impl Event {
+    /// The status as an error.
+    fn error(&self) -> io::Error {
+        io::Error::from_raw_os_error(self.status.abs())
+    }
+
+    /// What the event means for a connection that was established: its end, or nothing.
+    pub(crate) fn end(&self) -> Option<Error> {
+        match self.kind {
+            cm::RDMA_CM_EVENT_ADDR_CHANGE | cm::RDMA_CM_EVENT_TIMEWAIT_EXIT => None,
+            _ => Some(Error::LinkLost(self.text())),
+        }
+    }
+
+    pub(crate) fn is_request(&self) -> bool {
+        self.kind == cm::RDMA_CM_EVENT_CONNECT_REQUEST
+    }
+
+    pub(crate) fn is_removal(&self) -> bool {
+        self.kind == cm::RDMA_CM_EVENT_DEVICE_REMOVAL
+    }
+
+    fn text(&self) -> String {
+        match self.kind {
+            cm::RDMA_CM_EVENT_DISCONNECTED => "the peer disconnected".to_owned(),
+            cm::RDMA_CM_EVENT_DEVICE_REMOVAL => "the RDMA device was removed".to_owned(),
+            kind => {
+                // SAFETY: the call gives a constant C string for any number.
+                let name = unsafe { std::ffi::CStr::from_ptr(ib::rdma_event_str(kind)) };
+                let name = name.to_string_lossy();
+                format!("{name} (status {})", self.status)
+            }
+        }
+    }
+}
+
+fn socket_addr(storage: libc::sockaddr_storage) -> Option<SocketAddr> {
+    let len = match i32::from(storage.ss_family) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return None,
+    };
+    let mut addr = socket2::SockAddrStorage::zeroed();
+    // SAFETY: both are socket address storage, and the family says how much of it counts.
+    let addr = unsafe {
+        *addr.view_as::<libc::sockaddr_storage>() = storage;
+        SockAddr::new(addr, len as libc::socklen_t)
+    };
+    addr.as_socket()
+}

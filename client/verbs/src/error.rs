@@ -1,0 +1,57 @@
+//! What went wrong on this machine, in one sentence that names the remedy.
+
+use nfsrdma_rdma::Error;
+use std::io;
+
+/// The remedy for a failure of libibverbs or librdmacm.
+pub(crate) fn local(what: &str, error: io::Error) -> Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENOSYS | libc::ENXIO) => {
+            "there is no RDMA device on this machine: load the driver of one (rdma_rxe and siw \
+             need no hardware) together with rdma_ucm and ib_uverbs, or use transport=iwarp"
+        }
+        Some(libc::ENOENT) => {
+            "/dev/infiniband is missing or closed to this user: load rdma_ucm and ib_uverbs, \
+             run as root, give a container --device /dev/infiniband/rdma_cm and --device /dev/infiniband/uverbs0, or use \
+             transport=iwarp"
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            "this user may not open /dev/infiniband/rdma_cm or uverbs*: run as root, add the \
+             user to their group (rdma), or give a container --device for each"
+        }
+        Some(libc::ENOMEM | libc::EAGAIN) => {
+            "the limit of locked memory may be too low: raise it (ulimit -l unlimited, \
+             LimitMEMLOCK=infinity, in a container --ulimit memlock=-1) or ask for a smaller \
+             cache"
+        }
+        Some(libc::EINVAL) => {
+            "the RDMA device does not support what was asked of it: see the \
+             limits in ibv_devinfo -v, or use transport=iwarp"
+        }
+        _ => "see ibv_devinfo and dmesg for the state of the RDMA device",
+    };
+    Error::local(format!("{what}; {remedy}"), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_names_its_remedy() {
+        for (errno, remedy) in [
+            (libc::ENODEV, "rdma_rxe"),
+            (libc::ENOSYS, "transport=iwarp"),
+            (libc::ENOENT, "--device"),
+            (libc::EACCES, "run as root"),
+            (libc::ENOMEM, "ulimit -l"),
+            (libc::EINVAL, "ibv_devinfo"),
+            (libc::EIO, "dmesg"),
+        ] {
+            let text = local("cannot do it", io::Error::from_raw_os_error(errno)).to_string();
+            assert!(text.contains(remedy), "{text}");
+            assert!(text.starts_with("cannot do it; "));
+            assert!(!text.contains('\n') && !text.contains("  "), "{text}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The polling half of a connection: completions, connection events, the end.
+
+use crate::pair::Core;
+use crate::sys::{Done, status_text};
+use crate::wait::readable;
+use crate::work::{Whose, whose};
+use nfsrdma_rdma::{Completion, CompletionQueue, Error, Result, Wait};
+use rdma_sys::ibv_wc_status as status;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long the device has to give back what it was given, after the end, before the queue
+/// pair is taken from it.
+const GRACE: Duration = Duration::from_secs(2);
+/// The most to spin before sleeping: more than an answer over a fast network takes, less than
+/// a wake-up on another processor.
+const MOST_SPIN: Duration = Duration::from_micros(50);
+/// The least that is worth the clock.
+const LEAST_SPIN: Duration = Duration::from_micros(2);
+
+/// How long to spin, learnt from what the last waits were like.
+struct Spin {
+    budget: Duration,
+    most: Duration,
+}
+
+impl Spin {
+    fn new() -> Self {
+        let alone = std::thread::available_parallelism().map_or(1, usize::from) < 2;
+        let most = if alone { Duration::ZERO } else { MOST_SPIN };
+        Spin {
+            budget: most / 2,
+            most,
+        }
+    }
+
+    /// Something came while spinning, or soon after: it pays.
+    fn paid(&mut self) {
+        self.budget = (self.budget * 2)
+            .clamp(LEAST_SPIN, MOST_SPIN)
+            .min(self.most);
+    }
+
+    /// Nothing came for longer than the most.
+    fn wasted(&mut self) {
+        self.budget /= 2;
+        if self.budget < LEAST_SPIN {
+            self.budget = Duration::ZERO;
+        }
+    }
+}
+
+/// The polling half.
+pub(crate) struct Poller {
+    core: Arc<Core>,
+    done: Vec<Done>,
+    spin: Spin,
+    /// Since when the end is under way.
+    ending: Option<Instant>,
+    ended: Option<Error>,
+    /// Whether what was flushed with the end, or `ended` itself, was given.
+    told: bool,
+}
+
+impl Poller {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Poller {
+            core,
+            done: Vec::with_capacity(64),
+            spin: Spin::new(),
+            ending: None,
+            ended: None,
+            told: false,
+        }
+    }
+
+    /// Takes what the device has completed; whether there was anything.
+    fn gather(&mut self, out: &mut Vec<Completion>) -> bool {
+        let mut any = false;
+        loop {
+            self.done.clear();
+            let count = self.core.queue.take(&mut self.done);
+            any |= count > 0;
+            if count > 0 {
+                self.handle(out);
+            }
+            if count < 32 {
+                return any;
+            }
+        }
+    }
+
+    fn handle(&mut self, out: &mut Vec<Completion>) {
+        let mut failure = None;
+        let mut flushed = false;
+        let mut work = self.core.work.lock();
+        for done in self.done.drain(..) {
+            let success = done.status == status::IBV_WC_SUCCESS;
+            let mine = match whose(done.wr_id) {
+                Whose::Send(number) => {
+                    work.complete(number, success, out);
+                    true
+                }
+                Whose::Receive(number) => {
+                    let message = success.then_some((done.len, done.invalidated));
+                    work.received(number, message, out);
+                    false
+                }
+            };
+            if done.status == status::IBV_WC_WR_FLUSH_ERR {
+                flushed = true;
+            } else if !success && failure.is_none() {
+                failure = Some(failed(done.status, mine));
+            }
+        }
+        // SAFETY: as for `Poster::post`, which queued what is left.
+        unsafe { work.pump() };
+        work.take_flushed(out);
+        drop(work);
+        if let Some(failure) = failure {
+            self.core.end(failure);
+        }
+        if flushed {
+            self.ending.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Looks for the reasons to end, and ends.
+    fn ending(&mut self, out: &mut Vec<Completion>) {
+        if self.ended.is_some() {
+            return;
+        }
+        let (drained, broken) = {
+            let mut work = self.core.work.lock();
+            work.take_flushed(out);
+            (work.drained(), work.broken)
+        };
+        if self.core.reason.lock().is_some() || broken {
+            self.ending.get_or_insert_with(Instant::now);
+        }
+        let Some(since) = self.ending else {
+            return;
+        };
+        // Flushed work without a reason: the event that tells it is on its way, perhaps.
+        self.events();
+        let late = since.elapsed() >= GRACE;
+        if self.core.reason.lock().is_none() && (late || drained) {
+            let what = "the connection broke, as it does when a peer breaks a rule";
+            self.core.end(Error::LinkLost(what.to_owned()));
+        }
+        if !drained && !late {
+            return;
+        }
+        let mut work = self.core.work.lock();
+        work.end();
+        work.take_flushed(out);
+        drop(work);
+        self.ended = self.core.reason.lock().clone();
+    }
+
+    /// Takes the connection manager's events.
+    fn events(&mut self) {
+        loop {
+            match self.core.id.channel().next() {
+                Ok(Some(event)) => {
+                    if let Some(reason) = event.end() {
+                        self.core.end(reason);
+                    }
+                    if event.is_removal() {
+                        // The device is gone: it gives nothing back.
+                        let past = Instant::now().checked_sub(GRACE);
+                        self.ending = past.or(Some(Instant::now()));
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    let text = format!("no more connection events: {error}");
+                    return self.core.end(Error::LinkLost(text));
+                }
+            }
+        }
+    }
+
+    /// Sleeps until something happens or `until`.
+    fn sleep(&mut self, out: &mut Vec<Completion>, until: Option<Instant>) -> Result<()> {
+        let broken = |error: std::io::Error| Error::LinkLost(format!("cannot wait: {error}"));
+        if self.ended.is_some() {
+            // Nothing but the bell is left.
+            let [rung] = readable([self.core.bell.fd()], until).map_err(broken)?;
+            if rung {
+                self.core.bell.hush();
+            }
+            return Ok(());
+        }
+        self.core.queue.arm().map_err(broken)?;
+        // What came before arming gives no event.
+        if self.gather(out) {
+            return Ok(());
+        }
+        let until = match (self.ending, until) {
+            (Some(since), Some(until)) => Some(until.min(since + GRACE)),
+            (Some(since), None) => Some(since + GRACE),
+            (None, until) => until,
+        };
+        let slept = Instant::now();
+        let fds = [
+            self.core.queue.fd(),
+            self.core.id.channel().fd(),
+            self.core.bell.fd(),
+        ];
+        let [completions, events, rung] = readable(fds, until).map_err(broken)?;
+        if completions {
+            self.core.queue.clear_events();
+            if slept.elapsed() < MOST_SPIN {
+                self.spin.paid();
+            }
+        }
+        if events {
+            self.events();
+        }
+        if rung {
+            self.core.bell.hush();
+        }
+        Ok(())
+    }
+}
+
+impl CompletionQueue for Poller {
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> Result<()> {
+        let before = out.len();
+        let mut spinning = None;
+        loop {
+            if self.ended.is_none() {
+                self.gather(out);
+                if wait == Wait::No && out.len() == before {
+                    self.events();
+                }
+            } else {
+                self.core.work.lock().take_flushed(out);
+            }
+            self.ending(out);
+            if let Some(error) = &self.ended {
+                // What was flushed with the end goes first, once: who keeps posting has to
+                // learn of it, too.
+                let first = !std::mem::replace(&mut self.told, true);
+                if first && out.len() > before {
+                    return Ok(());
+                }
+                return Err(error.clone());
+            }
+            let woken = self.core.woken.swap(false, Ordering::Acquire);
+            if out.len() > before {
+                if spinning.is_some() {
+                    self.spin.paid();
+                }
+                return Ok(());
+            }
+            if woken {
+                return Ok(());
+            }
+            let now = Instant::now();
+            let until = match wait {
+                Wait::No => return Ok(()),
+                Wait::Until(at) if now >= at => return Ok(()),
+                Wait::Until(at) => Some(at),
+                Wait::Forever => None,
+            };
+            let began = *spinning.get_or_insert(now);
+            if self.ending.is_none() && now.duration_since(began) < self.spin.budget {
+                std::hint::spin_loop();
+                continue;
+            }
+            if now.duration_since(began) >= self.spin.budget {
+                self.spin.wasted();
+            }
+            if let Err(error) = self.sleep(out, until) {
+                self.core.end(error);
+            }
+        }
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        self.core.end(Error::LinkLost("disconnected".to_owned()));
+        self.core.work.lock().abandon();
+    }
+}
+
+/// What a failed completion says about whose fault it was. `mine`: of the send queue.
+fn failed(status: status::Type, mine: bool) -> Error {
+    let text = status_text(status);
+    match (status, mine) {
+        // rdma_rxe says the second.
+        (status::IBV_WC_LOC_LEN_ERR | status::IBV_WC_LOC_QP_OP_ERR, false) => {
+            Error::PeerMisbehaved("a Send longer than the Receive".to_owned())
+        }
+        (status::IBV_WC_RNR_RETRY_EXC_ERR, _) => {
+            Error::PeerReported("no Receive was posted for a Send".to_owned())
+        }
+        (
+            status::IBV_WC_REM_INV_REQ_ERR
+            | status::IBV_WC_REM_ACCESS_ERR
+            | status::IBV_WC_REM_OP_ERR
+            | status::IBV_WC_REM_ABORT_ERR
+            | status::IBV_WC_REM_INV_RD_REQ_ERR,
+            _,
+        ) => Error::PeerReported(text),
+        (status::IBV_WC_RETRY_EXC_ERR | status::IBV_WC_RESP_TIMEOUT_ERR, _) => {
+            Error::LinkLost(format!("the peer does not answer: {text}"))
+        }
+        _ => Error::LinkLost(format!("the RDMA device reports: {text}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spinning_adapts() {
+        let mut spin = Spin {
+            budget: Duration::from_micros(8),
+            most: MOST_SPIN,
+        };
+        for _ in 0..3 {
+            spin.wasted();
+        }
+        assert_eq!(spin.budget, Duration::ZERO);
+        spin.paid();
+        assert_eq!(spin.budget, LEAST_SPIN);
+        for _ in 0..10 {
+            spin.paid();
+        }
+        assert_eq!(spin.budget, MOST_SPIN);
+        spin.most = Duration::ZERO;
+        spin.paid();
+        assert_eq!(spin.budget, Duration::ZERO, "never on one processor");
+    }
+
+    #[test]
+    fn failures_name_whose_fault_they_are() {
+        use Error::{LinkLost, PeerMisbehaved, PeerReported};
+        let is = |code, mine| failed(code, mine);
+        assert!(matches!(
+            is(status::IBV_WC_LOC_LEN_ERR, false),
+            PeerMisbehaved(_)
+        ));
+        assert!(matches!(is(status::IBV_WC_LOC_LEN_ERR, true), LinkLost(_)));
+        assert!(matches!(
+            is(status::IBV_WC_REM_ACCESS_ERR, true),
+            PeerReported(_)
+        ));
+        assert!(matches!(
+            is(status::IBV_WC_RNR_RETRY_EXC_ERR, true),
+            PeerReported(_)
+        ));
+        assert!(matches!(
+            is(status::IBV_WC_RETRY_EXC_ERR, true),
+            LinkLost(_)
+        ));
+    }
+}

@@ -1,0 +1,104 @@
+//! Between NFS's terms and FUSE's.
+
+use crate::fs::{Entry, FsError};
+use fuser::{Errno, FileAttr, INodeNo, TimeOrNow};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, SetTime, SpecData, Time};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(super) fn kind(kind: FileType) -> fuser::FileType {
+    match kind {
+        FileType::Regular => fuser::FileType::RegularFile,
+        FileType::Directory => fuser::FileType::Directory,
+        FileType::Block => fuser::FileType::BlockDevice,
+        FileType::Character => fuser::FileType::CharDevice,
+        FileType::Symlink => fuser::FileType::Symlink,
+        FileType::Socket => fuser::FileType::Socket,
+        FileType::Fifo => fuser::FileType::NamedPipe,
+    }
+}
+
+/// The kernel's 32-bit device number.
+fn device(of: SpecData) -> u32 {
+    of.minor & 0xff | (of.major & 0xfff) << 8 | (of.minor & 0xf_ff00) << 12
+}
+
+fn time(of: Time) -> SystemTime {
+    UNIX_EPOCH
+        + Duration::from_secs(of.seconds.into())
+        + Duration::from_nanos(of.nanoseconds.into())
+}
+
+/// Attributes as FUSE has them. `ino` is what stat(2) shows; in an entry it is the node, too.
+pub(super) fn attributes(ino: u64, of: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(ino),
+        // The kernel refuses sizes beyond off_t.
+        size: of.size.min(i64::MAX as u64),
+        blocks: of.used.div_ceil(512),
+        atime: time(of.atime),
+        mtime: time(of.mtime),
+        ctime: time(of.ctime),
+        crtime: UNIX_EPOCH,
+        kind: kind(of.kind),
+        perm: (of.mode & 0o7777) as u16,
+        nlink: of.nlink,
+        uid: of.uid,
+        gid: of.gid,
+        rdev: device(of.rdev),
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+pub(super) fn entry_attributes(entry: &Entry) -> FileAttr {
+    attributes(entry.nodeid, &entry.attributes)
+}
+
+/// A time to set. NFSv3's are unsigned seconds of 32 bits.
+pub(super) fn set_time(to: Option<TimeOrNow>) -> Result<SetTime, FsError> {
+    match to {
+        None => Ok(SetTime::Keep),
+        Some(TimeOrNow::Now) => Ok(SetTime::ToServerTime),
+        Some(TimeOrNow::SpecificTime(at)) => {
+            let since = at
+                .duration_since(UNIX_EPOCH)
+                .map_err(|_| FsError::Invalid)?;
+            let seconds = u32::try_from(since.as_secs()).map_err(|_| FsError::Invalid)?;
+            Ok(SetTime::To(Time {
+                seconds,
+                nanoseconds: since.subsec_nanos(),
+            }))
+        }
+    }
+}
+
+pub(super) fn errno(error: &FsError) -> Errno {
+    Errno::from_i32(error.errno())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_the_kernels() {
+        let of = |major, minor| device(SpecData { major, minor });
+        assert_eq!(of(8, 1), 0x801);
+        assert_eq!(of(0x103, 0x12345), 0x1231_0345);
+    }
+
+    #[test]
+    fn times_before_1970_are_refused() {
+        let before = UNIX_EPOCH - Duration::from_secs(1);
+        assert!(set_time(Some(TimeOrNow::SpecificTime(before))).is_err());
+        let at = UNIX_EPOCH + Duration::new(5, 7);
+        let expected = SetTime::To(Time {
+            seconds: 5,
+            nanoseconds: 7,
+        });
+        assert_eq!(
+            set_time(Some(TimeOrNow::SpecificTime(at))).unwrap(),
+            expected
+        );
+    }
+}

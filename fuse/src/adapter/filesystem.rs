@@ -1,0 +1,813 @@
+//! FUSE requests as calls of the file system.
+//!
+//! What memory can answer is answered on the thread that read the request. The rest becomes a
+//! future that starts on this thread and answers on the one that gets the server's reply.
+
+use super::convert::{attributes, entry_attributes, errno, kind, set_time};
+use super::credentials::Credentials;
+use super::waiting::{Held, Holdable, Waiting};
+use crate::fs::{Entry, Found, Fs, FsResult, Opened, ROOT};
+use fuser::{
+    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use nfsrdma_client::exec;
+use nfsrdma_client::nfs::{Cred, Nfs3};
+use nfsrdma_rdma::Buf;
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_xdr::nfs3::{Attributes, FsstatOk, SetAttributes};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(super) struct Adapter<N> {
+    pub(super) fs: Arc<Fs<N>>,
+    pub(super) credentials: Credentials,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) max_write: u32,
+    pub(super) max_background: u16,
+}
+
+impl<N: Nfs3> Adapter<N> {
+    fn cred(&self, request: &Request) -> Cred {
+        self.credentials.of(request)
+    }
+}
+
+/// Answers a request with an error.
+trait Refuse {
+    fn refuse(self, error: Errno);
+}
+
+macro_rules! refuse {
+    ($($reply:ty),*) => { $(impl Refuse for $reply {
+        fn refuse(self, error: Errno) { self.error(error); }
+    })* };
+}
+refuse!(
+    ReplyEntry,
+    ReplyAttr,
+    ReplyData,
+    ReplyEmpty,
+    ReplyOpen,
+    ReplyWrite,
+    ReplyStatfs,
+    ReplyCreate,
+    ReplyDirectory,
+    ReplyDirectoryPlus
+);
+
+fn answer<T, R: Refuse>(reply: R, result: FsResult<T>, ok: impl FnOnce(R, T)) {
+    match result {
+        Ok(value) => ok(reply, value),
+        Err(error) => reply.refuse(errno(&error)),
+    }
+}
+
+/// Answers a request that waited. If its caller was killed meanwhile, nobody takes what the
+/// result stands for (a look-up, an open file): `undo` gives it back.
+fn answer_or<T, R: Refuse + Holdable>(
+    reply: Held<R>,
+    result: FsResult<T>,
+    ok: impl FnOnce(R, T),
+    undo: impl FnOnce(T),
+) {
+    match (reply.take(), result) {
+        (Some(reply), result) => answer(reply, result, ok),
+        (None, Ok(value)) => undo(value),
+        (None, Err(_)) => {}
+    }
+}
+
+/// The same for results that stand for nothing.
+fn answer_held<T, R: Refuse + Holdable>(
+    reply: Held<R>,
+    result: FsResult<T>,
+    ok: impl FnOnce(R, T),
+) {
+    answer_or(reply, result, ok, drop);
+}
+
+/// Closes a file that nobody got to know.
+fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
+    let fs = fs.clone();
+    exec::spawn(async move {
+        // Nothing was written through it: there is no error to tell.
+        let _ = fs.release(opened.handle).await;
+    });
+}
+
+fn done(reply: ReplyEmpty, (): ()) {
+    reply.ok();
+}
+
+fn tell_entry(reply: ReplyEntry, entry: Entry) {
+    reply.entry_with_ttls(
+        &entry.attr_ttl,
+        &entry.entry_ttl,
+        &entry_attributes(&entry),
+        Generation(entry.generation),
+    );
+}
+
+/// FUSE's way to say that there is nothing, to be believed for a time: node 0.
+fn tell_absent(reply: ReplyEntry, ttl: Duration) {
+    if ttl.is_zero() {
+        return reply.error(Errno::ENOENT);
+    }
+    let nothing = FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: fuser::FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    };
+    reply.entry(&ttl, &nothing, Generation(0));
+}
+
+/// The number stat(2) shows for a node. The root's node is always 1, its fileid is not.
+fn shown_ino(node: u64, of: &Attributes) -> u64 {
+    if node == ROOT { of.fileid } else { node }
+}
+
+fn tell_attributes(reply: ReplyAttr, node: u64, (of, ttl): (Attributes, Duration)) {
+    reply.attr(&ttl, &attributes(shown_ino(node, &of), &of));
+}
+
+fn tell_data(reply: ReplyData, data: Segs<Buf>) {
+    thread_local! {
+        /// Where data of several blocks is put together: one reply is one slice.
+        static GATHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    match &data[..] {
+        [] => reply.data(&[]),
+        [one] => reply.data(one),
+        several => GATHER.with_borrow_mut(|all| {
+            all.clear();
+            several.iter().for_each(|part| all.extend_from_slice(part));
+            reply.data(all);
+        }),
+    }
+}
+
+fn file_flags(opened: &Opened, flags: i32) -> FopenFlags {
+    let mut answer = FopenFlags::empty();
+    if opened.keep_cache {
+        answer |= FopenFlags::FOPEN_KEEP_CACHE;
+    }
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        answer |= FopenFlags::FOPEN_NOFLUSH;
+    }
+    answer
+}
+
+impl<N: Nfs3> Filesystem for Adapter<N> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wanted in [
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
+            InitFlags::FUSE_HANDLE_KILLPRIV,
+        ] {
+            // An older kernel may lack one: it then does without.
+            let _ = config.add_capabilities(wanted);
+        }
+        let _ = config.set_max_write(self.max_write);
+        let most = config.set_max_readahead(u32::MAX).err();
+        if let Some(most) = most {
+            let _ = config.set_max_readahead(most);
+        }
+        let _ = config.set_max_background(self.max_background);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let tell = |reply, found| match found {
+            Found::Is(entry) => tell_entry(reply, entry),
+            Found::Absent(ttl) => tell_absent(reply, ttl),
+        };
+        if let Some(known) = self.fs.lookup_cached(parent.0, name.as_bytes()) {
+            return tell(reply, known);
+        }
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let found = fs.lookup(&cred, parent.0, name.as_bytes()).await;
+            answer_or(reply, found, tell, |found| {
+                if let Found::Is(entry) = found {
+                    fs.forget(entry.nodeid, 1);
+                }
+            });
+        });
+    }
+
+    fn forget(&self, _: &Request, node: INodeNo, count: u64) {
+        self.fs.forget(node.0, count);
+    }
+
+    fn getattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        // With a handle the kernel asks for itself; stat(2) and fstat(2) come without.
+        let revalidate = handle.is_some();
+        if let Some(known) = self.fs.getattr_cached(node.0, revalidate) {
+            return tell_attributes(reply, node.0, known);
+        }
+        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.getattr(&cred, node.0, revalidate).await;
+            answer_held(reply, result, |reply, of| {
+                tell_attributes(reply, node.0, of)
+            });
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (atime, mtime) = match (set_time(atime), set_time(mtime)) {
+            (Ok(atime), Ok(mtime)) => (atime, mtime),
+            (Err(error), _) | (_, Err(error)) => return reply.error(errno(&error)),
+        };
+        let new = SetAttributes {
+            mode: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size,
+            atime,
+            mtime,
+        };
+        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.setattr(&cred, node.0, &new).await;
+            answer_held(reply, result, |reply, of| {
+                tell_attributes(reply, node.0, of)
+            });
+        });
+    }
+
+    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.readlink(&cred, node.0).await;
+            answer_held(reply, result, |reply, path| reply.data(&path));
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.mknod(&cred, parent.0, name.as_bytes(), mode, rdev).await;
+            answer_or(reply, result, tell_entry, |entry| {
+                fs.forget(entry.nodeid, 1)
+            });
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.mkdir(&cred, parent.0, name.as_bytes(), mode).await;
+            answer_or(reply, result, tell_entry, |entry| {
+                fs.forget(entry.nodeid, 1)
+            });
+        });
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            answer_held(
+                reply,
+                fs.unlink(&cred, parent.0, name.as_bytes()).await,
+                done,
+            );
+        });
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            answer_held(
+                reply,
+                fs.rmdir(&cred, parent.0, name.as_bytes()).await,
+                done,
+            );
+        });
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let target = target.as_os_str().to_owned();
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs
+                .symlink(&cred, parent.0, name.as_bytes(), target.as_bytes())
+                .await;
+            answer_or(reply, result, tell_entry, |entry| {
+                fs.forget(entry.nodeid, 1)
+            });
+        });
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let from = (parent.0, name.as_bytes());
+            let to = (new_parent.0, new_name.as_bytes());
+            answer_held(reply, fs.rename(&cred, from, to, flags.bits()).await, done);
+        });
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.link(&cred, node.0, parent.0, name.as_bytes()).await;
+            answer_or(reply, result, tell_entry, |entry| {
+                fs.forget(entry.nodeid, 1)
+            });
+        });
+    }
+
+    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.open(&cred, node.0, flags.0).await;
+            answer_or(
+                reply,
+                result,
+                |reply, opened| {
+                    reply.opened(FileHandle(opened.handle), file_flags(&opened, flags.0));
+                },
+                |opened| close(&fs, opened),
+            );
+        });
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        if let Some(data) = self.fs.read_cached(handle.0, offset, size, flags.0) {
+            return tell_data(reply, data);
+        }
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            answer_held(
+                reply,
+                fs.read(handle.0, offset, size, flags.0).await,
+                tell_data,
+            );
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        if let Some(result) = self.fs.write_cached(handle.0, offset, data, flags.0) {
+            return answer(reply, result, ReplyWrite::written);
+        }
+        // The reader's buffer is only lent for this call.
+        let (fs, data) = (self.fs.clone(), data.to_vec());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.write(handle.0, offset, &data, flags.0).await;
+            answer_held(reply, result, ReplyWrite::written);
+        });
+    }
+
+    fn flush(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        if let Some(result) = self.fs.flush_cached(handle.0) {
+            return answer(reply, result, done);
+        }
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move { answer_held(reply, fs.flush(handle.0).await, done) });
+    }
+
+    fn release(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move { answer_held(reply, fs.release(handle.0).await, done) });
+    }
+
+    fn fsync(&self, request: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move { answer_held(reply, fs.fsync(handle.0).await, done) });
+    }
+
+    fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.opendir(&cred, node.0).await;
+            answer_or(
+                reply,
+                result,
+                |reply, opened| {
+                    let mut flags = FopenFlags::FOPEN_CACHE_DIR;
+                    if opened.keep_cache {
+                        flags |= FopenFlags::FOPEN_KEEP_CACHE;
+                    }
+                    reply.opened(FileHandle(opened.handle), flags);
+                },
+                |opened| {
+                    let _ = fs.releasedir(opened.handle);
+                },
+            );
+        });
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        let tell = |mut reply: ReplyDirectory, listing: crate::fs::Listing| {
+            for entry in listing.entries() {
+                let name = OsStr::from_bytes(&entry.name);
+                if reply.add(INodeNo(entry.fileid), entry.cookie, kind(entry.kind), name) {
+                    break;
+                }
+            }
+            reply.ok();
+        };
+        if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
+            return answer(reply, known, tell);
+        }
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move { answer_held(reply, fs.readdir(handle.0, offset).await, tell) });
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
+            return answer(reply, known, |reply, listing| {
+                tell_plus(&self.fs, reply, &listing)
+            });
+        }
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs.readdir(handle.0, offset).await;
+            answer_held(reply, result, |reply, listing| {
+                tell_plus(&fs, reply, &listing)
+            });
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        answer(reply, self.fs.releasedir(handle.0), done);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        answer(reply, self.fs.fsyncdir(handle.0), done);
+    }
+
+    fn statfs(&self, request: &Request, node: INodeNo, reply: ReplyStatfs) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            answer_held(
+                reply,
+                fs.statfs(&cred, node.0).await,
+                |reply, stat: FsstatOk| {
+                    const UNIT: u64 = 4096;
+                    reply.statfs(
+                        stat.total_bytes / UNIT,
+                        stat.free_bytes / UNIT,
+                        stat.available_bytes / UNIT,
+                        stat.total_files,
+                        stat.free_files,
+                        UNIT as u32,
+                        255,
+                        UNIT as u32,
+                    );
+                },
+            );
+        });
+    }
+
+    fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let cred = self.cred(request);
+        if let Some(known) = self.fs.access_cached(&cred, node.0, mask.bits()) {
+            return answer(reply, known, done);
+        }
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            answer_held(reply, fs.access(&cred, node.0, mask.bits()).await, done);
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        exec::spawn(async move {
+            let result = fs
+                .create(&cred, parent.0, name.as_bytes(), mode, flags)
+                .await;
+            answer_or(
+                reply,
+                result,
+                |reply, (entry, opened)| {
+                    reply.created(
+                        &entry.attr_ttl.min(entry.entry_ttl),
+                        &entry_attributes(&entry),
+                        Generation(entry.generation),
+                        FileHandle(opened.handle),
+                        file_flags(&opened, flags),
+                    );
+                },
+                |(entry, opened)| {
+                    fs.forget(entry.nodeid, 1);
+                    close(&fs, opened);
+                },
+            );
+        });
+    }
+
+    // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
+    // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: &[u8],
+        _: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _: &Request, _: INodeNo, _: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: fuser::IoctlFlags,
+        _: u32,
+        _: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: u64,
+        _: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: u64,
+        _: fuser::CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+fn tell_plus<N: Nfs3>(fs: &Fs<N>, mut reply: ReplyDirectoryPlus, listing: &crate::fs::Listing) {
+    for listed in listing.entries() {
+        let name = OsStr::from_bytes(&listed.name);
+        let entry = fs.listed_entry(listing, listed);
+        let full = match &entry {
+            Some(entry) => reply.add(
+                INodeNo(entry.nodeid),
+                listed.cookie,
+                name,
+                &entry.attr_ttl.min(entry.entry_ttl),
+                &entry_attributes(entry),
+                Generation(entry.generation),
+            ),
+            // The kernel takes no look-up from `.` and `..`; an entry that changed meanwhile
+            // is left for it to look up.
+            None if matches!(&*listed.name, b"." | b"..") => {
+                let of = dot(listed.fileid);
+                reply.add(
+                    of.ino,
+                    listed.cookie,
+                    name,
+                    &Duration::ZERO,
+                    &of,
+                    Generation(0),
+                )
+            }
+            None => false,
+        };
+        if full {
+            if let Some(entry) = entry {
+                fs.forget(entry.nodeid, 1);
+            }
+            break;
+        }
+    }
+    reply.ok();
+}
+
+fn dot(fileid: u64) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(fileid),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: fuser::FileType::Directory,
+        perm: 0o755,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}

@@ -1,0 +1,182 @@
+//! Whether a process is being killed, from /proc (proc(5)).
+//!
+//! Fatal is what Linux calls so: SIGKILL, and every pending signal that is neither blocked
+//! nor ignored nor caught and whose default action ends the process.
+
+use std::fs;
+
+/// What the caller of a request is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// A fatal signal is pending, or has ended it already.
+    Killed,
+    /// It ends of itself.
+    Exiting,
+    Alive,
+    /// Not visible here, or it did not wait for its request.
+    Gone,
+}
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Signals whose default action is to ignore, stop or continue (signal(7)).
+const HARMLESS: u64 = bit(libc::SIGCHLD)
+    | bit(libc::SIGURG)
+    | bit(libc::SIGWINCH)
+    | bit(libc::SIGCONT)
+    | bit(libc::SIGSTOP)
+    | bit(libc::SIGTSTP)
+    | bit(libc::SIGTTIN)
+    | bit(libc::SIGTTOU);
+
+/// PF_EXITING of the kernel's task flags.
+const EXITING: u64 = 4;
+
+/// Looks at the thread `tid`.
+pub(super) fn caller(tid: u32) -> Caller {
+    let Ok(status) = fs::read(format!("/proc/{tid}/status")) else {
+        return Caller::Gone;
+    };
+    if pending_fatal(&status) {
+        return Caller::Killed;
+    }
+    match fs::read(format!("/proc/{tid}/stat")) {
+        Ok(stat) => of_stat(&stat),
+        Err(_) => Caller::Gone,
+    }
+}
+
+/// Whether a fatal signal is pending, by the text of /proc/PID/status.
+fn pending_fatal(status: &[u8]) -> bool {
+    let (mut pending, mut spared) = (0, HARMLESS);
+    for line in status.split(|&byte| byte == b'\n') {
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else {
+            continue;
+        };
+        let mask = || {
+            std::str::from_utf8(&line[colon + 1..])
+                .ok()
+                .and_then(|text| u64::from_str_radix(text.trim(), 16).ok())
+                .unwrap_or(0)
+        };
+        match &line[..colon] {
+            b"SigPnd" | b"ShdPnd" => pending |= mask(),
+            b"SigBlk" | b"SigIgn" | b"SigCgt" => spared |= mask(),
+            _ => {}
+        }
+    }
+    // SIGKILL cannot be blocked, ignored or caught.
+    pending & (bit(libc::SIGKILL) | !spared) != 0
+}
+
+/// What /proc/PID/stat says: the flags (field 9) and, where it may be seen, the exit code
+/// (field 52), whose low seven bits are the signal that ended the process.
+fn of_stat(stat: &[u8]) -> Caller {
+    // The name in field 2 may have anything in it, parentheses too.
+    let Some(end) = stat.iter().rposition(|&byte| byte == b')') else {
+        return Caller::Alive;
+    };
+    let rest = String::from_utf8_lossy(&stat[end + 1..]);
+    let field = |number: usize| {
+        rest.split_ascii_whitespace()
+            .nth(number - 3)
+            .and_then(|text| text.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    if field(9) & EXITING == 0 {
+        Caller::Alive
+    } else if field(52) & 0x7f != 0 {
+        Caller::Killed
+    } else {
+        Caller::Exiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    fn status(pnd: u64, shd: u64, blk: u64, ign: u64, cgt: u64) -> Vec<u8> {
+        format!(
+            "Name:\ta:b\nSigQ:\t0/7710\nSigPnd:\t{pnd:016x}\nShdPnd:\t{shd:016x}\n\
+             SigBlk:\t{blk:016x}\nSigIgn:\t{ign:016x}\nSigCgt:\t{cgt:016x}\n"
+        )
+        .into_bytes()
+    }
+
+    #[test]
+    fn sigkill_is_always_fatal() {
+        let kill = bit(libc::SIGKILL);
+        assert!(pending_fatal(&status(kill, 0, 0, 0, 0)));
+        assert!(pending_fatal(&status(0, kill, 0, 0, 0)));
+        assert!(pending_fatal(&status(
+            kill,
+            0,
+            u64::MAX,
+            u64::MAX,
+            u64::MAX
+        )));
+    }
+
+    #[test]
+    fn others_are_fatal_unless_blocked_ignored_or_caught() {
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, 40] {
+            let mask = bit(signal);
+            assert!(pending_fatal(&status(mask, 0, 0, 0, 0)));
+            assert!(pending_fatal(&status(0, mask, 0, 0, 0)));
+            assert!(!pending_fatal(&status(0, mask, mask, 0, 0)));
+            assert!(!pending_fatal(&status(0, mask, 0, mask, 0)));
+            assert!(!pending_fatal(&status(0, mask, 0, 0, mask)));
+            assert!(pending_fatal(&status(mask, 0, !mask, !mask, !mask)));
+        }
+        for signal in [libc::SIGCHLD, libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT] {
+            assert!(!pending_fatal(&status(bit(signal), bit(signal), 0, 0, 0)));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_signal() {
+        assert!(!pending_fatal(b""));
+        assert!(!pending_fatal(b"SigPnd:\tzzz\nSigPnd\n:\n\xff:\xff"));
+        assert_eq!(of_stat(b""), Caller::Alive);
+        assert_eq!(of_stat(b"1 (x) S"), Caller::Alive);
+    }
+
+    fn stat(flags: u64, code: u64) -> Vec<u8> {
+        let zeros = "0 ".repeat(42);
+        format!("7 (a) S) b) D 1 1 1 0 -1 {flags} {zeros}{code}\n").into_bytes()
+    }
+
+    #[test]
+    fn exiting_by_itself_or_by_a_signal() {
+        assert_eq!(of_stat(&stat(0x40_0000, 0)), Caller::Alive);
+        assert_eq!(of_stat(&stat(0x40_0000, 9)), Caller::Alive);
+        assert_eq!(of_stat(&stat(0x40_0004, 0)), Caller::Exiting);
+        assert_eq!(of_stat(&stat(0x40_0004, 256)), Caller::Exiting);
+        assert_eq!(of_stat(&stat(0x40_0004, 9)), Caller::Killed);
+        assert_eq!(of_stat(&stat(0x40_0004, 0x8b)), Caller::Killed);
+    }
+
+    #[test]
+    fn real_processes() {
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        assert_eq!(caller(child.id()), Caller::Alive);
+        child.kill().unwrap();
+        // A zombie counts as killed as long as its parent has not asked.
+        let start = Instant::now();
+        while caller(child.id()) != Caller::Killed {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(caller(child.id()), Caller::Gone);
+    }
+}

@@ -1,0 +1,105 @@
+//! One limit for the cached blocks of all files.
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Something whose blocks can be dropped.
+pub trait Evict: Send + Sync {
+    /// Drops the block at `offset` unless it is in use or not safe at the server. `None`:
+    /// there is none; otherwise the bytes freed, 0 if it stays. Settles the budget itself.
+    fn evict(&self, offset: u64) -> Option<usize>;
+}
+
+/// Blocks of all files in order of use, and the bytes they take.
+pub struct Budget<T> {
+    limit: usize,
+    used: AtomicUsize,
+    blocks: Mutex<LruCache<(u64, u64), Weak<T>>>,
+}
+
+impl<T: Evict> Budget<T> {
+    /// At most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Budget {
+            limit,
+            used: AtomicUsize::new(0),
+            blocks: Mutex::new(LruCache::unbounded()),
+        }
+    }
+
+    /// Bytes in force.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes taken.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// A file's blocks grew or shrank.
+    pub fn settle(&self, before: usize, after: usize) {
+        if after >= before {
+            self.used.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.used.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// File `id` has new blocks at `offsets`.
+    pub fn add(&self, id: u64, owner: &Weak<T>, offsets: Vec<u64>) {
+        if offsets.is_empty() {
+            return;
+        }
+        let mut blocks = self.blocks.lock();
+        for offset in offsets {
+            blocks.put((id, offset), owner.clone());
+        }
+    }
+
+    /// Drops blocks, least recently used first, until `bytes` more fit. False if they still
+    /// do not: the rest is in use or dirty. Must not be called with a file locked.
+    pub fn make_room(&self, bytes: usize) -> bool {
+        if self.used() + bytes <= self.limit {
+            return true;
+        }
+        self.evict(|budget| budget.used() + bytes <= budget.limit)
+    }
+
+    /// Drops clean blocks of at least `bytes` in all, whatever the limit.
+    pub fn reclaim(&self, bytes: usize) -> bool {
+        let target = self.used().saturating_sub(bytes);
+        self.evict(|budget| budget.used() <= target)
+    }
+
+    fn evict(&self, enough: impl Fn(&Self) -> bool) -> bool {
+        // Twice round: the first time a used block only loses its mark.
+        let mut tries = self.blocks.lock().len() * 2;
+        while !enough(self) {
+            if tries == 0 {
+                return false;
+            }
+            tries -= 1;
+            let Some((key, owner)) = self.blocks.lock().pop_lru() else {
+                return false;
+            };
+            let stays = owner.upgrade().and_then(|owner| owner.evict(key.1)) == Some(0);
+            if stays {
+                self.blocks.lock().put(key, owner);
+            }
+        }
+        true
+    }
+}
+
+impl<T> fmt::Debug for Budget<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget")
+            .field("limit", &self.limit)
+            .field("used", &self.used)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,325 @@
+//! [`Pages`] against a flat file and a server that can forget.
+
+use super::{PAGE, Pages, Verdict, WriteJob};
+use nfsrdma_rdma::{Buf, BufMut, Pool};
+use nfsrdma_xdr::nfs3::{Stable, Verifier};
+use proptest::prelude::*;
+use std::ops::Range;
+
+const SPACE: usize = 40 << 10;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(usize, usize, u8),
+    Read(usize, usize),
+    /// Send a WRITE of at most so many bytes.
+    Send(usize, bool),
+    /// The server answers the oldest WRITE: takes this share of it, stable or not.
+    Answer(u8, bool),
+    Refuse,
+    GiveUp,
+    Commit,
+    AnswerCommit,
+    Restart,
+    Truncate(usize),
+    Invalidate,
+    Evict(usize),
+    /// Keep what is read now, to see that it does not change.
+    Hold(usize, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let at = 0..SPACE;
+    let len = prop_oneof![1usize..100, 1000usize..9000];
+    let step = prop_oneof![
+        8 => (at.clone(), len.clone(), any::<u8>()).prop_map(|(a, l, b)| Step::Write(a, l, b)),
+        6 => (at.clone(), len.clone()).prop_map(|(a, l)| Step::Read(a, l)),
+        5 => (prop_oneof![Just(512usize), Just(4096), Just(16384)], any::<bool>())
+            .prop_map(|(most, full)| Step::Send(most, full)),
+        4 => (1u8..=255, any::<bool>()).prop_map(|(share, stable)| Step::Answer(share, stable)),
+        1 => Just(Step::Refuse),
+        1 => Just(Step::GiveUp),
+        2 => Just(Step::Commit),
+        2 => Just(Step::AnswerCommit),
+        1 => Just(Step::Restart),
+        1 => at.clone().prop_map(Step::Truncate),
+        1 => Just(Step::Invalidate),
+        2 => at.clone().prop_map(Step::Evict),
+        2 => (at, len).prop_map(|(a, l)| Step::Hold(a, l)),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+struct World {
+    pages: Pages,
+    pool: Pool,
+    /// What programs are to see; beyond its end the file ends.
+    truth: Vec<u8>,
+    /// What the server would answer now, and what survives its restart.
+    volatile: Vec<u8>,
+    stable: Vec<u8>,
+    verifier: u64,
+    sent: Vec<WriteJob>,
+    committing: bool,
+    held: Vec<(Buf, Vec<u8>)>,
+    seen: u64,
+}
+
+fn put(file: &mut Vec<u8>, at: usize, data: &[u8]) {
+    if file.len() < at + data.len() {
+        file.resize(at + data.len(), 0);
+    }
+    file[at..at + data.len()].copy_from_slice(data);
+}
+
+impl World {
+    fn new() -> Self {
+        World {
+            pages: Pages::default(),
+            pool: Pool::new(8 << 20).unwrap(),
+            truth: Vec::new(),
+            volatile: Vec::new(),
+            stable: Vec::new(),
+            verifier: 1,
+            sent: Vec::new(),
+            committing: false,
+            held: Vec::new(),
+            seen: 1,
+        }
+    }
+
+    fn alloc(pool: &Pool) -> impl FnMut(usize) -> Option<BufMut> {
+        let pool = pool.clone();
+        move |len| {
+            let mut buf = pool.alloc(len)?;
+            // Nothing of what lay in memory before may show.
+            buf.fill(0xee);
+            Some(buf)
+        }
+    }
+
+    fn inside(&self, at: usize, len: usize) -> Range<u64> {
+        let end = (at + len).min(self.truth.len()) as u64;
+        (at as u64).min(end)..end
+    }
+
+    /// Reads as the file system does: what is missing comes from the server.
+    fn read(&mut self, range: Range<u64>) -> Vec<Buf> {
+        for _ in 0..100 {
+            if let Some(found) = self.pages.get(range.clone()) {
+                return found.into_vec();
+            }
+            let missing = self
+                .pages
+                .missing(range.clone())
+                .expect("get found something missing");
+            assert!(
+                !missing.is_empty() && missing.start >= range.start && missing.end <= range.end
+            );
+            for piece in self.pages.plan(missing, 16 << 10) {
+                assert_eq!(piece.offset % PAGE, 0);
+                assert!(piece.len.is_power_of_two());
+                let mut buf = Self::alloc(&self.pool)(piece.len as usize).unwrap();
+                let from = piece.offset as usize;
+                let have = self.volatile.get(from..).unwrap_or_default();
+                let n = have.len().min(buf.len());
+                buf[..n].copy_from_slice(&have[..n]);
+                // Behind the server's end there are zeros up to the end known here.
+                let known = self.truth.len().saturating_sub(from).clamp(n, buf.len());
+                buf[n..known].fill(0);
+                self.pages.fill(
+                    piece.offset,
+                    buf.freeze(),
+                    known as u32,
+                    &mut Self::alloc(&self.pool),
+                );
+            }
+        }
+        panic!("reading makes no progress");
+    }
+
+    fn check(&mut self, range: Range<u64>) {
+        let found: Vec<u8> = self
+            .read(range.clone())
+            .iter()
+            .flat_map(|b| b.to_vec())
+            .collect();
+        assert!(
+            found == self.truth[range.start as usize..range.end as usize],
+            "{range:?}"
+        );
+    }
+
+    fn answer(&mut self, share: u8, stable: bool) {
+        if self.sent.is_empty() {
+            return;
+        }
+        let job = self.sent.remove(0);
+        let count = (job.len as usize * usize::from(share)).div_ceil(255).max(1);
+        let data: Vec<u8> = job.data.iter().flat_map(|b| b.to_vec()).collect();
+        assert_eq!(data.len(), job.len as usize);
+        put(&mut self.volatile, job.offset as usize, &data[..count]);
+        if stable {
+            put(&mut self.stable, job.offset as usize, &data[..count]);
+        }
+        let committed = if stable {
+            Stable::FileSync
+        } else {
+            Stable::Unstable
+        };
+        let range = job.offset..job.offset + u64::from(job.len);
+        let verifier = Verifier(self.verifier.to_be_bytes());
+        let verdict = self
+            .pages
+            .end_write(range, count as u32, committed, verifier);
+        if verdict == Verdict::Restarted {
+            assert_ne!(self.seen, self.verifier);
+        }
+        self.seen = self.verifier;
+    }
+
+    fn answer_commit(&mut self) {
+        if !std::mem::take(&mut self.committing) {
+            return;
+        }
+        self.stable = self.volatile.clone();
+        self.pages.end_commit(Verifier(self.verifier.to_be_bytes()));
+        self.seen = self.verifier;
+    }
+
+    /// A part of the truth went back to what the server has.
+    fn lose(&mut self, range: Range<u64>) {
+        let end = self.truth.len().min(range.end as usize);
+        for at in range.start as usize..end {
+            if self.pages.get(at as u64..at as u64 + 1).is_none() {
+                self.truth[at] = self.volatile.get(at).copied().unwrap_or(0);
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Write(at, len, byte) => {
+                let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
+                let mut alloc = Self::alloc(&self.pool);
+                assert_eq!(self.pages.write(at as u64, &data, 1, &mut alloc), len);
+                put(&mut self.truth, at, &data);
+            }
+            Step::Read(at, len) => self.check(self.inside(at, len)),
+            Step::Send(most, full) => {
+                if let Some(job) = self.pages.begin_write(0, most as u32, full) {
+                    assert!(job.len as usize <= most && job.len > 0);
+                    assert!(!full || job.len as usize == most);
+                    self.sent.push(job);
+                }
+            }
+            Step::Answer(share, stable) => self.answer(share, stable),
+            Step::Refuse => {
+                if !self.sent.is_empty() {
+                    let job = self.sent.remove(0);
+                    let range = job.offset..job.offset + u64::from(job.len);
+                    self.pages.fail_write(range.clone());
+                    self.lose(range);
+                }
+            }
+            Step::GiveUp => {
+                if !self.sent.is_empty() {
+                    let job = self.sent.remove(0);
+                    self.pages
+                        .retry_write(job.offset..job.offset + u64::from(job.len));
+                }
+            }
+            Step::Commit => {
+                if !self.committing {
+                    self.committing = self.pages.begin_commit();
+                }
+            }
+            Step::AnswerCommit => self.answer_commit(),
+            Step::Restart => {
+                self.verifier += 1;
+                self.volatile = self.stable.clone();
+            }
+            Step::Truncate(size) => {
+                // The file system waits for WRITEs before it sends SETATTR.
+                while !self.sent.is_empty() {
+                    self.answer(255, false);
+                }
+                self.pages.truncate(size as u64);
+                self.truth.resize(size.min(self.truth.len()), 0);
+                for file in [&mut self.volatile, &mut self.stable] {
+                    file.truncate(size);
+                }
+            }
+            Step::Invalidate => self.pages.invalidate(),
+            Step::Evict(at) => {
+                let block = at as u64 / PAGE * PAGE;
+                self.pages.evict(block);
+                self.pages.evict(block);
+            }
+            Step::Hold(at, len) => {
+                for buf in self.read(self.inside(at, len)) {
+                    let copy = buf.to_vec();
+                    self.held.push((buf, copy));
+                }
+                if self.held.len() > 20 {
+                    self.held.drain(..10);
+                }
+            }
+        }
+        for (buf, copy) in &self.held {
+            assert!(buf[..] == copy[..], "a buffer in use changed");
+        }
+        let resident = self.pages.resident();
+        assert!(resident <= SPACE + (32 << 10) && resident.is_multiple_of(PAGE as usize));
+    }
+
+    /// Until everything is on stable storage.
+    fn flush(&mut self) {
+        for _ in 0..1000 {
+            while !self.sent.is_empty() {
+                self.answer(255, false);
+            }
+            if let Some(job) = self.pages.begin_write(0, 16 << 10, false) {
+                self.sent.push(job);
+            } else if self.committing || self.pages.begin_commit() {
+                self.committing = true;
+                self.answer_commit();
+            } else {
+                break;
+            }
+        }
+        assert_eq!(
+            (
+                self.pages.dirty(),
+                self.pages.writing(),
+                self.pages.uncommitted()
+            ),
+            (0, 0, 0)
+        );
+        assert!(self.pages.unsaved().is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn programs_see_what_they_wrote_and_the_server_gets_it(steps in steps()) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+        }
+        world.flush();
+        world.check(0..world.truth.len() as u64);
+        // What was cut and grown again may be shorter at the server: it ends in zeros.
+        world.stable.resize(world.truth.len(), 0);
+        prop_assert!(world.stable == world.truth);
+        let all = world.pages.resident();
+        world.pages.invalidate();
+        prop_assert_eq!(world.pages.resident(), 0);
+        world.held.clear();
+        drop(world.sent);
+        prop_assert_eq!(world.pool.free_bytes(), world.pool.capacity());
+        prop_assert!(all <= SPACE + (32 << 10));
+    }
+}

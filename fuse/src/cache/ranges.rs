@@ -1,0 +1,151 @@
+//! Sets of byte ranges inside a block.
+
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Byte ranges of one block: sorted, apart, not empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RangeSet {
+    ranges: SmallVec<[(u32, u32); 2]>,
+}
+
+impl RangeSet {
+    /// The set of one range, or of none if it is empty.
+    pub fn of(range: Range<u32>) -> Self {
+        let mut set = RangeSet::default();
+        set.insert(range);
+        set
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Bytes in all.
+    pub fn bytes(&self) -> u32 {
+        self.ranges.iter().map(|r| r.1 - r.0).sum()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Range<u32>> + '_ {
+        self.ranges.iter().map(|r| r.0..r.1)
+    }
+
+    /// Adds a range, joining it with what it touches.
+    pub fn insert(&mut self, range: Range<u32>) {
+        if range.is_empty() {
+            return;
+        }
+        let from = self.ranges.partition_point(|r| r.1 < range.start);
+        let to = self.ranges.partition_point(|r| r.0 <= range.end);
+        if from == to {
+            self.ranges.insert(from, (range.start, range.end));
+            return;
+        }
+        let start = self.ranges[from].0.min(range.start);
+        let end = self.ranges[to - 1].1.max(range.end);
+        self.ranges[from] = (start, end);
+        self.ranges.drain(from + 1..to);
+    }
+
+    /// Takes a range away.
+    pub fn remove(&mut self, range: Range<u32>) {
+        if range.is_empty() {
+            return;
+        }
+        let from = self.ranges.partition_point(|r| r.1 <= range.start);
+        let to = self.ranges.partition_point(|r| r.0 < range.end);
+        if from >= to {
+            return;
+        }
+        let left = (self.ranges[from].0, range.start);
+        let right = (range.end, self.ranges[to - 1].1);
+        self.ranges.drain(from..to);
+        if right.0 < right.1 {
+            self.ranges.insert(from, right);
+        }
+        if left.0 < left.1 {
+            self.ranges.insert(from, left);
+        }
+    }
+
+    pub fn insert_all(&mut self, other: &RangeSet) {
+        other.iter().for_each(|r| self.insert(r));
+    }
+
+    pub fn remove_all(&mut self, other: &RangeSet) {
+        other.iter().for_each(|r| self.remove(r));
+    }
+
+    /// Whether every byte of `range` is in the set.
+    pub fn covers(&self, range: Range<u32>) -> bool {
+        range.is_empty()
+            || self
+                .ranges
+                .get(self.ranges.partition_point(|r| r.1 <= range.start))
+                .is_some_and(|r| r.0 <= range.start && range.end <= r.1)
+    }
+
+    /// The parts of `range` that are in the set.
+    pub fn within(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
+        let from = self.ranges.partition_point(|r| r.1 <= range.start);
+        self.ranges[from..]
+            .iter()
+            .take_while({
+                let end = range.end;
+                move |r| r.0 < end
+            })
+            .map(move |r| r.0.max(range.start)..r.1.min(range.end))
+    }
+
+    /// The parts of `range` that are not in the set.
+    pub fn gaps(&self, range: Range<u32>) -> SmallVec<[Range<u32>; 2]> {
+        let mut gaps = SmallVec::new();
+        let mut at = range.start;
+        for part in self.within(range.clone()) {
+            if at < part.start {
+                gaps.push(at..part.start);
+            }
+            at = part.end;
+        }
+        if at < range.end {
+            gaps.push(at..range.end);
+        }
+        gaps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_set_is_the_set_of_its_bytes(
+            steps in prop::collection::vec((any::<bool>(), 0u32..64, 0u32..64), 0..40),
+            probe in (0u32..64, 0u32..64),
+        ) {
+            let mut set = RangeSet::default();
+            let mut model = [false; 128];
+            for (add, start, len) in steps {
+                let range = start..start + len;
+                model[start as usize..(start + len) as usize].fill(add);
+                if add { set.insert(range) } else { set.remove(range) }
+                let mut last = None;
+                for r in set.iter() {
+                    prop_assert!(r.start < r.end);
+                    prop_assert!(last.is_none_or(|end| end < r.start));
+                    last = Some(r.end);
+                }
+            }
+            let bytes: Vec<bool> = (0..128).map(|b| set.covers(b..b + 1)).collect();
+            prop_assert_eq!(&bytes[..], &model[..]);
+            prop_assert_eq!(set.bytes() as usize, model.iter().filter(|&&b| b).count());
+            let probe = probe.0..probe.0 + probe.1;
+            let inside: u32 = set.within(probe.clone()).map(|r| r.end - r.start).sum();
+            let outside: u32 = set.gaps(probe.clone()).iter().map(|r| r.end - r.start).sum();
+            prop_assert_eq!(inside + outside, probe.end - probe.start);
+            prop_assert_eq!(set.covers(probe.clone()), outside == 0);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What to fetch before it is asked for.
+
+use std::ops::Range;
+
+/// Parts of a strided stream fetched ahead, at most.
+const MOST_PARTS: u64 = 16;
+/// Equal steps before a stream counts as strided.
+const STEPS: u32 = 3;
+
+/// Detects that one open file is read in order, or in equal parts at equal distances, and how
+/// far ahead to fetch.
+#[derive(Debug, Default)]
+pub struct ReadAhead {
+    /// Where the next read of a sequence begins.
+    next: u64,
+    /// Reads in order so far.
+    streak: u32,
+    /// Bytes to keep fetched ahead.
+    window: u64,
+    /// How far was fetched.
+    fetched: u64,
+    stride: Stride,
+}
+
+/// Equal parts at equal distances, forwards.
+#[derive(Debug, Default, Clone, Copy)]
+struct Stride {
+    /// The last part.
+    start: u64,
+    len: u64,
+    /// From one part's start to the next one's.
+    step: u64,
+    /// Equal steps so far.
+    steps: u32,
+    /// Parts to keep fetched ahead.
+    window: u64,
+    /// The parts before this one are fetched.
+    next: u64,
+}
+
+impl Stride {
+    /// The same as [`ReadAhead::note`], for reads that are not in order.
+    fn note(&mut self, range: &Range<u64>, size: u64, most: u64) -> Vec<Range<u64>> {
+        let len = range.end - range.start;
+        let step = range.start.wrapping_sub(self.start);
+        let forward = range.start > self.start && step >= len;
+        if len != self.len || step != self.step || !forward {
+            *self = Stride {
+                start: range.start,
+                len,
+                step: if forward && len == self.len { step } else { 0 },
+                steps: u32::from(forward && len == self.len),
+                ..Stride::default()
+            };
+            return Vec::new();
+        }
+        self.start = range.start;
+        self.steps += 1;
+        // Parts so far apart must pay: few of them make a stream.
+        let most = (most / len.max(1)).min(MOST_PARTS);
+        if self.steps < STEPS || most == 0 {
+            return Vec::new();
+        }
+        self.next = self.next.max(range.start.saturating_add(step));
+        let ahead = (self.next - range.start) / step - 1;
+        if self.window > 0 && ahead > self.window / 2 {
+            return Vec::new();
+        }
+        self.window = (self.window * 2).clamp(1, most);
+        let mut parts = Vec::new();
+        for _ in ahead..self.window {
+            if self.next >= size {
+                break;
+            }
+            parts.push(self.next..self.next.saturating_add(len).min(size));
+            self.next = self.next.saturating_add(step);
+        }
+        parts
+    }
+}
+
+impl ReadAhead {
+    /// A program reads `range` of a file of `size` bytes. Returns what to fetch besides.
+    /// `unit`: bytes of one READ; `most`: bytes ahead.
+    pub fn note(&mut self, range: Range<u64>, size: u64, unit: u64, most: u64) -> Vec<Range<u64>> {
+        match self.in_order(range.clone(), size, unit, most) {
+            Some(ahead) => ahead.into_iter().collect(),
+            None => self.stride.note(&range, size, most),
+        }
+    }
+
+    /// `None`: the read is not in order.
+    fn in_order(
+        &mut self,
+        range: Range<u64>,
+        size: u64,
+        unit: u64,
+        most: u64,
+    ) -> Option<Option<Range<u64>>> {
+        // Requests of one sequence arrive in any order from several threads.
+        let slack = 2 * unit;
+        let near = range.start <= self.next.saturating_add(slack)
+            && range.end.saturating_add(slack) >= self.next;
+        if !near {
+            *self = ReadAhead {
+                next: range.end,
+                streak: u32::from(range.start == 0),
+                stride: self.stride,
+                ..ReadAhead::default()
+            };
+            return None;
+        }
+        if range.start == self.next || range.end > self.next {
+            self.streak += 1;
+        }
+        self.next = self.next.max(range.end);
+        if most == 0 || self.streak < 2 || self.next >= size {
+            return Some(None);
+        }
+        self.fetched = self.fetched.max(self.next);
+        if self.window > 0 && self.fetched - self.next > self.window / 2 {
+            return Some(None);
+        }
+        self.window = (self.window * 2).clamp(unit.min(most), most);
+        let end = (self.next + self.window).div_ceil(unit) * unit;
+        let ahead = self.fetched..end.min(size);
+        self.fetched = ahead.end.max(self.fetched);
+        Some((!ahead.is_empty()).then_some(ahead))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: u64 = 1 << 20;
+    const K: u64 = 1 << 10;
+
+    #[test]
+    fn reads_in_order_are_fetched_ahead_once_and_completely() {
+        let size = 64 * UNIT;
+        let mut ahead = ReadAhead::default();
+        let mut fetched = 0;
+        let mut most = 0;
+        for at in (0..size).step_by(128 << 10) {
+            let end = at + 128 * K;
+            for range in ahead.note(at..end, size, UNIT, 8 * UNIT) {
+                assert!(range.start >= fetched && range.start >= end.min(fetched.max(end)));
+                fetched = range.end;
+                most = most.max(fetched - end);
+            }
+        }
+        assert_eq!(fetched, size);
+        assert!(most > 4 * UNIT && most <= 10 * UNIT, "{most}");
+    }
+
+    #[test]
+    fn random_reads_fetch_nothing() {
+        let mut ahead = ReadAhead::default();
+        for i in 0..1000u64 {
+            let at = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1000 * 16 * UNIT;
+            assert_eq!(ahead.note(at..at + 4096, u64::MAX, UNIT, 8 * UNIT), []);
+        }
+    }
+
+    #[test]
+    fn equal_parts_at_equal_distances_are_fetched_ahead_once_each() {
+        let (step, len, size) = (10 * UNIT, 64 * K, 1000 * UNIT);
+        let mut ahead = ReadAhead::default();
+        let mut fetched = std::collections::BTreeSet::new();
+        for n in 0..size / step {
+            let at = 5 * UNIT + n * step;
+            for part in ahead.note(at..at + len, size, UNIT, 8 * UNIT) {
+                assert_eq!((part.start % step, part.end - part.start), (5 * UNIT, len));
+                assert!(part.start > at && part.start <= at + (MOST_PARTS + 1) * step);
+                assert!(fetched.insert(part.start), "fetched twice");
+            }
+        }
+        // All but those that told the stride.
+        assert!(fetched.len() as u64 >= size / step - 5, "{}", fetched.len());
+    }
+
+    #[test]
+    fn a_broken_stride_stops_at_once() {
+        let mut ahead = ReadAhead::default();
+        let mut note = |at: u64| ahead.note(at..at + 4096, u64::MAX, UNIT, 8 * UNIT);
+        let told: usize = (0..10).map(|n| note(n * 9 * UNIT + UNIT).len()).sum();
+        assert!(told > 0);
+        assert_eq!(note(500 * UNIT), []);
+        assert_eq!(note(517 * UNIT), []);
+    }
+
+    #[test]
+    fn nothing_is_fetched_behind_the_end() {
+        let mut ahead = ReadAhead::default();
+        let size = 300 * K;
+        for at in (0..size).step_by(4096) {
+            for range in ahead.note(at..at + 4096, size, UNIT, 8 * UNIT) {
+                assert!(range.end <= size);
+            }
+        }
+    }
+}

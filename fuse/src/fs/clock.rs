@@ -1,0 +1,47 @@
+//! Time as the caches see it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nanoseconds since the clock was made.
+pub(super) type Nanos = u64;
+
+/// Nanoseconds of a duration.
+pub(super) fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The machine's monotonic clock, or one that tests move by hand.
+#[derive(Debug, Clone)]
+pub enum Clock {
+    System(Instant),
+    Manual(Arc<AtomicU64>),
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock::System(Instant::now())
+    }
+}
+
+impl Clock {
+    /// A clock that stands still until it is moved.
+    pub fn manual() -> Self {
+        Clock::Manual(Arc::new(AtomicU64::new(1)))
+    }
+
+    pub fn now(&self) -> Nanos {
+        match self {
+            Clock::System(start) => nanos(start.elapsed()),
+            Clock::Manual(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Moves a manual clock on. No effect on the machine's.
+    pub fn advance(&self, by: Duration) {
+        if let Clock::Manual(now) = self {
+            now.fetch_add(nanos(by), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR.
+//!
+//! The kernel's position in a directory is the server's cookie. Entries come in large parts,
+//! of which the kernel takes small ones. They are asked for with attributes (READDIRPLUS) even
+//! for a plain listing: FUSE entries carry a type, which READDIR does not tell and which
+//! `fuser` has no way to leave open; a wrong one would lead programs astray.
+
+use super::names::Child;
+use super::*;
+use nfsrdma_client::nfs::{Cred, DirEntry, DirPage};
+use nfsrdma_xdr::nfs3::Verifier;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering;
+
+/// An open directory.
+#[derive(Debug)]
+pub struct DirHandle {
+    inode: Arc<Inode>,
+    cred: Cred,
+    place: Mutex<Place>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    part: Option<Arc<Part>>,
+    /// Of the pages listed through this handle.
+    verifier: Option<Verifier>,
+    /// Whether `given` holds every name given: not if the kernel's cache gave the first ones.
+    complete: bool,
+    /// Hashes of the names given since the beginning.
+    given: Vec<u64>,
+    /// After the server lost its place: names not to give again.
+    skip: Option<HashSet<u64>>,
+}
+
+/// Consecutive entries.
+#[derive(Debug)]
+struct Part {
+    /// Position before the first entry.
+    start: u64,
+    entries: Vec<Listed>,
+    /// Position after the last entry, for the server.
+    next: u64,
+    eof: bool,
+}
+
+/// One entry, with its inode (not for `.` and `..`).
+#[derive(Debug)]
+pub struct Listed {
+    pub name: Box<[u8]>,
+    pub fileid: u64,
+    pub kind: FileType,
+    /// Position after it.
+    pub cookie: u64,
+    inode: Option<Arc<Inode>>,
+}
+
+/// Entries from a position on.
+#[derive(Debug)]
+pub struct Listing {
+    dir: Arc<Inode>,
+    part: Arc<Part>,
+    from: usize,
+}
+
+impl Listing {
+    pub fn entries(&self) -> &[Listed] {
+        &self.part.entries[self.from..]
+    }
+}
+
+impl Part {
+    fn find(&self, cookie: u64) -> Option<usize> {
+        if cookie == self.start {
+            return Some(0);
+        }
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| entry.cookie == cookie)?;
+        Some(at + 1)
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    pub async fn opendir(&self, cred: &Cred, nodeid: u64) -> FsResult<Opened> {
+        let inode = self.inode(nodeid)?;
+        if !inode.is_dir() {
+            return Err(FsError::Nfs(NfsError::Status(Status::NotDir)));
+        }
+        let wanted = nfsrdma_xdr::nfs3::access::READ;
+        let now = self.now();
+        let known = if self.config.nocto {
+            let state = inode.state.lock();
+            state
+                .fresh(now)
+                .and_then(|_| state.granted(cred, wanted, now))
+        } else {
+            None
+        };
+        match known {
+            Some(granted) if granted & wanted == wanted => {}
+            Some(_) => return Err(FsError::AccessDenied),
+            None => self.ask_access(cred, &inode, wanted).await?,
+        }
+        let keep_cache = {
+            let mut state = inode.state.lock();
+            let epoch = state.epoch;
+            std::mem::replace(&mut state.kernel_epoch, epoch) == epoch
+        };
+        let dir = Arc::new(DirHandle {
+            inode,
+            cred: cred.clone(),
+            place: Mutex::default(),
+            hasher: RandomState::new(),
+        });
+        let handle = self.dirs.write().insert(dir) as u64;
+        Ok(Opened { handle, keep_cache })
+    }
+
+    fn dir(&self, handle: u64) -> FsResult<Arc<DirHandle>> {
+        let dirs = self.dirs.read();
+        dirs.get(handle as usize)
+            .cloned()
+            .ok_or(FsError::UnknownHandle)
+    }
+
+    pub fn releasedir(&self, handle: u64) -> FsResult<()> {
+        let dir = self.dirs.write().try_remove(handle as usize);
+        dir.map(|_| ()).ok_or(FsError::UnknownHandle)
+    }
+
+    /// Entries from position `offset` on, if they are at hand; none at the end.
+    pub fn readdir_cached(&self, handle: u64, offset: u64) -> Option<FsResult<Listing>> {
+        let dir = match self.dir(handle) {
+            Ok(dir) => dir,
+            Err(error) => return Some(Err(error)),
+        };
+        if offset == 0 {
+            return None;
+        }
+        listing(&dir, offset).map(Ok)
+    }
+
+    /// Entries from position `offset` on; none at the end.
+    pub async fn readdir(&self, handle: u64, offset: u64) -> FsResult<Listing> {
+        let dir = self.dir(handle)?;
+        self.know_fsid(&dir.cred).await?;
+        if offset == 0 {
+            *dir.place.lock() = Place {
+                complete: true,
+                ..Place::default()
+            };
+        } else if let Some(listing) = listing(&dir, offset) {
+            return Ok(listing);
+        }
+        let mut at = offset;
+        loop {
+            let part = self.read_part(&dir, at).await?;
+            let part = Arc::new(Part {
+                start: offset,
+                ..part
+            });
+            let done = part.eof || !part.entries.is_empty();
+            at = part.next;
+            dir.place.lock().part = Some(part.clone());
+            if done {
+                return Ok(Listing {
+                    dir: dir.inode.clone(),
+                    part,
+                    from: 0,
+                });
+            }
+        }
+    }
+
+    /// The part that begins at `cookie`.
+    async fn read_part(&self, dir: &DirHandle, cookie: u64) -> FsResult<Part> {
+        let mut cookie = cookie;
+        let mut renewed = false;
+        for _ in 0..8 {
+            let verifier = match cookie {
+                0 => Verifier::default(),
+                _ => {
+                    let known = dir.place.lock().verifier;
+                    known.unwrap_or_else(|| dir.inode.state.lock().cookies)
+                }
+            };
+            match self.ask(dir, cookie, verifier).await {
+                Ok((page, stamp, epoch)) => {
+                    return self.take_in(dir, cookie, page, stamp, epoch).await;
+                }
+                // The kernel's cache gave the first names, so nobody knows what not to give
+                // again. Some servers tie the verifier to the directory's times, though the
+                // cookies outlive a change: try this one with the verifier of today.
+                Err(error)
+                    if error.status() == Some(Status::BadCookie)
+                        && cookie != 0
+                        && !renewed
+                        && !dir.place.lock().complete =>
+                {
+                    renewed = true;
+                    let (page, ..) = self.ask(dir, 0, Verifier::default()).await?;
+                    dir.place.lock().verifier = Some(page.verifier);
+                }
+                // RFC 1813 section 3.3.16: the cookie is no longer valid, start over. What
+                // was given is not given again, so all of it has to be known.
+                Err(error) if error.status() == Some(Status::BadCookie) && cookie != 0 => {
+                    self.shared.stats.directory_restarts.add(1);
+                    let mut place = dir.place.lock();
+                    if !place.complete {
+                        return Err(error);
+                    }
+                    let given = std::mem::take(&mut place.given);
+                    place.skip.get_or_insert_default().extend(given);
+                    cookie = 0;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(FsError::Nfs(NfsError::Status(Status::BadCookie)))
+    }
+
+    async fn ask(
+        &self,
+        dir: &DirHandle,
+        cookie: u64,
+        verifier: Verifier,
+    ) -> FsResult<(DirPage, Stamp, u64)> {
+        let inode = &dir.inode;
+        let count = self.limits().dtpref;
+        loop {
+            let stamp = Stamp::now();
+            let epoch = inode.state.lock().epoch;
+            let plus = self.readdirplus.load(Ordering::Relaxed);
+            let answer = if plus {
+                self.nfs
+                    .readdirplus(&dir.cred, &inode.handle, cookie, verifier, count, count)
+                    .await
+            } else {
+                self.nfs
+                    .readdir(&dir.cred, &inode.handle, cookie, verifier, count)
+                    .await
+            };
+            match answer {
+                Ok(page) => return Ok((page, stamp, epoch)),
+                Err(NfsError::Status(Status::NotSupp)) if plus => {
+                    self.readdirplus.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(self.note_error(inode, error)),
+            }
+        }
+    }
+
+    async fn take_in(
+        &self,
+        dir: &DirHandle,
+        cookie: u64,
+        page: DirPage,
+        stamp: Stamp,
+        epoch: u64,
+    ) -> FsResult<Part> {
+        let inode = &dir.inode;
+        self.learn(inode, stamp, page.dir.as_ref());
+        let last = page.entries.last().map(|entry| entry.cookie);
+        if !page.eof && last.is_none_or(|last| last == cookie) {
+            // The listing would never end.
+            let error = NfsError::PeerMisbehaved("a directory page without progress".into());
+            return Err(error.into());
+        }
+        let next = last.unwrap_or(cookie);
+        let unchanged = {
+            let mut state = inode.state.lock();
+            state.cookies = page.verifier;
+            state.undisturbed(stamp) && state.epoch == epoch
+        };
+        let mut entries = Vec::with_capacity(page.entries.len());
+        {
+            let mut place = dir.place.lock();
+            place.verifier = Some(page.verifier);
+            if page.eof {
+                place.given = Vec::new();
+            }
+        }
+        for entry in page.entries {
+            let hash = dir.hasher.hash_one(&entry.name);
+            {
+                let mut place = dir.place.lock();
+                if place.skip.as_ref().is_some_and(|skip| skip.contains(&hash)) {
+                    continue;
+                }
+                if !page.eof {
+                    place.given.push(hash);
+                }
+            }
+            match self
+                .listed(dir, &entry, stamp, unchanged.then_some(epoch))
+                .await
+            {
+                Ok(listed) => entries.push(listed),
+                // Gone between the listing and the look-up.
+                Err(error) if error.status() == Some(Status::NoEnt) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Part {
+            start: cookie,
+            entries,
+            next,
+            eof: page.eof,
+        })
+    }
+
+    async fn listed(
+        &self,
+        dir: &DirHandle,
+        entry: &DirEntry,
+        stamp: Stamp,
+        remember: Option<u64>,
+    ) -> FsResult<Listed> {
+        let dot = matches!(&*entry.name, b"." | b"..");
+        let inode = if dot {
+            None
+        } else {
+            // The kernel wants at least the type, which READDIR does not tell.
+            Some(match (&entry.handle, &entry.attributes) {
+                (Some(handle), Some(attributes)) => {
+                    let inode = self.intern(&dir.cred, stamp, handle, attributes).await?;
+                    if let Some(epoch) = remember {
+                        let child = Child::Is(inode.clone());
+                        self.names.put(dir.inode.nodeid, epoch, &entry.name, child);
+                    }
+                    inode
+                }
+                _ => self.child(&dir.cred, &dir.inode, &entry.name).await?,
+            })
+        };
+        Ok(Listed {
+            name: entry.name.clone(),
+            fileid: match &inode {
+                Some(inode) => inode.nodeid,
+                None => entry.fileid,
+            },
+            kind: inode
+                .as_ref()
+                .map_or(FileType::Directory, |inode| inode.kind),
+            cookie: entry.cookie,
+            inode,
+        })
+    }
+
+    /// What to tell the kernel of an entry of a listing; counts as a look-up. `None` for `.`
+    /// and `..`, and for what changed since.
+    pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
+        let inode = entry.inode.as_ref()?;
+        let attributes = *inode.state.lock().attributes()?;
+        let inode = self.table.adopt(inode)?;
+        Some(self.entry(&listing.dir, &inode, attributes))
+    }
+
+    /// NFS servers put directory changes on stable storage before they answer.
+    pub fn fsyncdir(&self, handle: u64) -> FsResult<()> {
+        self.dir(handle).map(|_| ())
+    }
+}
+
+fn listing(dir: &DirHandle, offset: u64) -> Option<Listing> {
+    let part = dir.place.lock().part.clone()?;
+    let from = part.find(offset)?;
+    (from < part.entries.len() || part.eof).then(|| Listing {
+        dir: dir.inode.clone(),
+        part,
+        from,
+    })
+}

@@ -1,0 +1,258 @@
+//! A regular file's data on this side: cached pages, reads and writes under way, and who is
+//! to be told of errors.
+
+use super::error::FsError;
+use super::inode::Inode;
+use super::stats::Stats;
+use crate::cache::{Budget, Evict, Pages, ReadAhead};
+use nfsrdma_client::nfs::Cred;
+use parking_lot::Mutex;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::Notify;
+
+/// What all files share.
+#[derive(Debug)]
+pub struct Shared {
+    pub budget: Budget<FileData>,
+    /// Bytes dirty or in WRITEs, of all files.
+    pub dirty: AtomicUsize,
+    /// Bytes written and not committed, of all files.
+    pub uncommitted: AtomicUsize,
+    /// READs and WRITEs under way: their buffers come back.
+    pub busy: AtomicUsize,
+    /// Told when buffers came back or dirty data became clean.
+    pub freed: Notify,
+    pub stats: Stats,
+}
+
+/// Counts as busy until it is dropped.
+#[derive(Debug)]
+pub struct Busy(Arc<Shared>);
+
+impl Shared {
+    pub fn busy(self: &Arc<Self>) -> Busy {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(self.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.freed.notify_waiters();
+    }
+}
+
+/// A READ into the cache that was sent.
+#[derive(Debug)]
+pub struct Pending {
+    pub id: u64,
+    pub range: Range<u64>,
+    /// The range was written or voided meanwhile: what comes back must not be cached.
+    pub void: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Inner {
+    pub pages: Pages,
+    pub pending: Vec<Pending>,
+    next_pending: u64,
+    /// WRITEs under way.
+    pub writes: usize,
+    pub committing: bool,
+    /// Somebody waits for everything to be written: writers wait meanwhile.
+    pub flushing: usize,
+    /// Whose data is dirty. Others' must be written first.
+    pub writer: Option<Cred>,
+    /// Open files that wrote, to be told of errors.
+    pub writers: Vec<Weak<OpenFile>>,
+    /// End of what was written here and is not yet known to be in the attributes' size.
+    pub end: u64,
+    /// Where to look for dirty data next.
+    pub cursor: u64,
+}
+
+impl Inner {
+    /// Registers a READ of `range`.
+    pub fn begin_read(&mut self, range: Range<u64>) -> u64 {
+        self.next_pending += 1;
+        self.pending.push(Pending {
+            id: self.next_pending,
+            range,
+            void: false,
+        });
+        self.next_pending
+    }
+
+    /// Ends it. True if what came back may be cached.
+    pub fn end_read(&mut self, id: u64) -> bool {
+        match self.pending.iter().position(|p| p.id == id) {
+            Some(at) => !self.pending.swap_remove(at).void,
+            None => false,
+        }
+    }
+
+    /// The first READ under way that touches `range`.
+    pub fn reading(&self, range: &Range<u64>) -> Option<&Pending> {
+        self.pending
+            .iter()
+            .find(|p| p.range.start < range.end && range.start < p.range.end)
+    }
+
+    /// What READs under way bring of `range` is out of date.
+    pub fn void_reads(&mut self, range: Range<u64>) {
+        for pending in &mut self.pending {
+            pending.void |= pending.range.start < range.end && range.start < pending.range.end;
+        }
+    }
+
+    /// Whether anything is not at the server yet.
+    pub fn is_dirty(&self) -> bool {
+        self.pages.dirty() > 0 || self.pages.writing() > 0
+    }
+}
+
+pub struct FileData {
+    pub id: u64,
+    pub inode: Weak<Inode>,
+    inner: Mutex<Inner>,
+    /// Told when a READ, WRITE or COMMIT of the file ended.
+    pub changed: Notify,
+    shared: Arc<Shared>,
+    this: Weak<FileData>,
+}
+
+impl fmt::Debug for FileData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileData")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileData {
+    pub fn new(id: u64, inode: &Arc<Inode>, shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new_cyclic(|this| FileData {
+            id,
+            inode: Arc::downgrade(inode),
+            inner: Mutex::default(),
+            changed: Notify::new(),
+            shared: shared.clone(),
+            this: this.clone(),
+        })
+    }
+
+    /// Works on the file's state, and settles what it takes of the shared limits.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+        let mut inner = self.inner.lock();
+        let count = |inner: &Inner| {
+            let pages = &inner.pages;
+            let dirty = (pages.dirty() + pages.writing()) as usize;
+            (pages.resident(), dirty, pages.uncommitted() as usize)
+        };
+        let before = count(&inner);
+        let result = f(&mut inner);
+        let after = count(&inner);
+        let fresh = inner.pages.take_fresh();
+        // Wrapping: the sums over all files are what counts.
+        if before.1 != after.1 {
+            let grown = after.1.wrapping_sub(before.1);
+            self.shared.dirty.fetch_add(grown, Ordering::Relaxed);
+        }
+        if before.2 != after.2 {
+            let grown = after.2.wrapping_sub(before.2);
+            self.shared.uncommitted.fetch_add(grown, Ordering::Relaxed);
+        }
+        drop(inner);
+        self.shared.budget.settle(before.0, after.0);
+        self.shared.budget.add(self.id, &self.this, fresh);
+        result
+    }
+
+    /// Waits, and looks again after each change, until `check` gives something.
+    pub async fn until<R>(&self, mut check: impl FnMut(&mut Inner) -> Option<R>) -> R {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(result) = self.with(&mut check) {
+                return result;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Evict for FileData {
+    fn evict(&self, offset: u64) -> Option<usize> {
+        let mut inner = self.inner.lock();
+        let freed = inner.pages.evict(offset);
+        drop(inner);
+        self.shared.budget.settle(freed.unwrap_or(0), 0);
+        freed
+    }
+}
+
+impl Drop for FileData {
+    fn drop(&mut self) {
+        let pages = &self.inner.get_mut().pages;
+        let dirty = (pages.dirty() + pages.writing()) as usize;
+        self.shared.budget.settle(pages.resident(), 0);
+        self.shared.dirty.fetch_sub(dirty, Ordering::Relaxed);
+        let uncommitted = pages.uncommitted() as usize;
+        self.shared
+            .uncommitted
+            .fetch_sub(uncommitted, Ordering::Relaxed);
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub inode: Arc<Inode>,
+    pub cred: Cred,
+    /// open(2) flags.
+    pub flags: i32,
+    pub readahead: Mutex<ReadAhead>,
+    pub wrote: AtomicBool,
+    /// The first error of write-back since the last report.
+    error: Mutex<Option<FsError>>,
+}
+
+impl OpenFile {
+    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32) -> Self {
+        OpenFile {
+            inode,
+            cred,
+            flags,
+            readahead: Mutex::default(),
+            wrote: AtomicBool::new(false),
+            error: Mutex::default(),
+        }
+    }
+
+    pub fn can_write(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// Whether requests with these flags go past the cache.
+    pub fn is_direct(flags: i32) -> bool {
+        flags & libc::O_DIRECT != 0
+    }
+
+    /// Whether each write must be on stable storage before it returns.
+    pub fn is_sync(&self) -> bool {
+        self.flags & (libc::O_SYNC | libc::O_DSYNC) != 0
+    }
+
+    pub fn fail(&self, error: &FsError) {
+        self.error.lock().get_or_insert_with(|| error.clone());
+    }
+
+    /// The error to report, once.
+    pub fn take_error(&self) -> Result<(), FsError> {
+        self.error.lock().take().map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,204 @@
+//! LOOKUP, FORGET.
+
+use super::names::Child;
+use super::table::Resolved;
+use super::*;
+use nfsrdma_client::nfs::Cred;
+use std::sync::atomic::Ordering;
+
+impl<N: Nfs3> Fs<N> {
+    /// What `name` leads to, from memory.
+    pub fn lookup_cached(&self, parent: u64, name: &[u8]) -> Option<Found> {
+        if self.config.lookup_cache == LookupCache::None {
+            return None;
+        }
+        let dir = self.table.get(parent)?;
+        let now = self.now();
+        let epoch = {
+            let state = dir.state.lock();
+            state.fresh(now)?;
+            state.epoch
+        };
+        match self.names.get(dir.nodeid, epoch, name)? {
+            Child::Absent if self.config.lookup_cache == LookupCache::All => {
+                self.shared.stats.name_negative_hits.add(1);
+                Some(Found::Absent(self.entry_ttl(&dir, now)))
+            }
+            Child::Absent => None,
+            Child::Is(inode) => {
+                let attributes = *inode.state.lock().fresh(now)?;
+                let inode = self.table.adopt(&inode)?;
+                self.shared.stats.name_hits.add(1);
+                Some(Found::Is(self.entry(&dir, &inode, attributes)))
+            }
+        }
+    }
+
+    /// What `name` leads to, and for how long to believe that it leads to nothing.
+    pub async fn lookup(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<Found> {
+        check_name(name)?;
+        self.shared.stats.name_misses.add(1);
+        let dir = self.inode(parent)?;
+        match self.find(cred, &dir, name).await {
+            Ok((inode, attributes)) => {
+                let inode = self.told(cred, inode, &attributes).await?;
+                Ok(Found::Is(self.entry(&dir, &inode, attributes)))
+            }
+            Err(error) if error.status() == Some(Status::NoEnt) => {
+                let ttl = match self.config.lookup_cache {
+                    LookupCache::All => self.entry_ttl(&dir, self.now()),
+                    LookupCache::Positive | LookupCache::None => Duration::ZERO,
+                };
+                Ok(Found::Absent(ttl))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks the server for a name and learns the answer. The inode may not be the kernel's
+    /// yet.
+    pub(super) async fn find(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+    ) -> FsResult<(Arc<Inode>, Attributes)> {
+        self.know_fsid(cred).await?;
+        let stamp = Stamp::now();
+        let epoch = dir.state.lock().epoch;
+        let found = match self.nfs.lookup(cred, &dir.handle, name).await {
+            Ok(found) => found,
+            Err(error) => {
+                if let NfsError::Status(Status::NoEnt) = error {
+                    self.remember_name(dir, stamp, epoch, name, Child::Absent);
+                }
+                return Err(self.note_error(dir, error));
+            }
+        };
+        self.learn(dir, stamp, found.dir.as_ref());
+        let attributes = match found.attributes {
+            Some(attributes) => attributes,
+            None => self.nfs.getattr(cred, &found.object).await?,
+        };
+        let inode = self.intern(cred, stamp, &found.object, &attributes).await?;
+        self.remember_name(dir, stamp, epoch, name, Child::Is(inode.clone()));
+        Ok((inode, attributes))
+    }
+
+    /// Remembers a name if the directory certainly is what it was when the question was sent.
+    fn remember_name(&self, dir: &Inode, stamp: Stamp, epoch: u64, name: &[u8], child: Child) {
+        let state = dir.state.lock();
+        if state.undisturbed(stamp) && state.epoch == epoch {
+            drop(state);
+            self.names.put(dir.nodeid, epoch, name, child);
+        }
+    }
+
+    /// The inode of a handle, with `attributes` learned. Not in the table yet if it is new.
+    pub(super) async fn intern(
+        &self,
+        cred: &Cred,
+        stamp: Stamp,
+        handle: &FileHandle,
+        attributes: &Attributes,
+    ) -> FsResult<Arc<Inode>> {
+        let inode = match self.table.resolve(handle, attributes) {
+            Resolved::Is(inode) => inode,
+            Resolved::Taken(known) => {
+                // RFC 1813 section 2.5: different handles may or may not be one object. Here
+                // they have the same fileid: either the number was reused, or they are.
+                match self.nfs.getattr(cred, &known.handle).await {
+                    Ok(old)
+                        if old.fileid == attributes.fileid
+                            && old.fsid == attributes.fsid
+                            && old.kind == attributes.kind
+                            && old.nlink > 0 =>
+                    {
+                        known
+                    }
+                    _ => self.table.succeed(&known, handle, attributes),
+                }
+            }
+        };
+        self.learn(&inode, stamp, Some(attributes));
+        Ok(inode)
+    }
+
+    /// The kernel is about to be told of `inode`: counts that.
+    pub(super) async fn told(
+        &self,
+        cred: &Cred,
+        inode: Arc<Inode>,
+        attributes: &Attributes,
+    ) -> FsResult<Arc<Inode>> {
+        let mut inode = inode;
+        for _ in 0..4 {
+            if let Some(inode) = self.table.adopt(&inode) {
+                return Ok(inode);
+            }
+            // The number belongs to another object, which `intern` found gone.
+            if let Some(gone) = self.table.get(inode.nodeid)
+                && let Some(inode) = self.table.replace(&gone, &inode)
+            {
+                return Ok(inode);
+            }
+            inode = self
+                .intern(cred, Stamp::now(), &inode.handle, attributes)
+                .await?;
+        }
+        Err(FsError::Stale)
+    }
+
+    /// Learns which file system the export's root is on, for numbering inodes.
+    pub(super) async fn know_fsid(&self, cred: &Cred) -> FsResult<()> {
+        if self.fsid_known.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let root = self.inode(ROOT)?;
+        let stamp = Stamp::now();
+        let attributes = self.nfs.getattr(cred, &root.handle).await?;
+        self.table.set_fsid(attributes.fsid);
+        self.learn(&root, stamp, Some(&attributes));
+        self.fsid_known.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The kernel forgets an inode `count` times.
+    pub fn forget(&self, nodeid: u64, count: u64) {
+        self.table.forget(nodeid, count);
+    }
+
+    /// The inode a name leads to: from memory if that is still true, else from the server.
+    pub(super) async fn child(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+    ) -> FsResult<Arc<Inode>> {
+        let known = {
+            let state = dir.state.lock();
+            state.fresh(self.now()).map(|_| state.epoch)
+        };
+        if let Some(epoch) = known
+            && let Some(Child::Is(inode)) = self.names.get(dir.nodeid, epoch, name)
+        {
+            return Ok(inode);
+        }
+        self.find(cred, dir, name).await.map(|found| found.0)
+    }
+
+    /// An own change made `name` lead to `inode`, or to nothing.
+    pub(super) fn own_name(&self, dir: &Inode, name: &[u8], child: Option<&Arc<Inode>>) {
+        let epoch = dir.state.lock().epoch;
+        let child = child.map_or(Child::Absent, |inode| Child::Is(inode.clone()));
+        self.names.put(dir.nodeid, epoch, name, child);
+    }
+}
+
+/// The answer to a look-up.
+#[derive(Debug, Clone)]
+pub enum Found {
+    Is(Entry),
+    /// There is no such name, to be believed for this long.
+    Absent(Duration),
+}

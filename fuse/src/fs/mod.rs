@@ -1,0 +1,326 @@
+//! The file system over [`Nfs3`].
+//!
+//! One file for each group of operations; this one holds what they share. Operations are
+//! futures that never block, run by `nfsrdma_client::exec`. Those named `*_cached` answer at
+//! once from memory, or not at all.
+
+mod access;
+mod attributes;
+mod clock;
+mod config;
+mod create;
+mod dir;
+mod error;
+mod file;
+mod inode;
+mod link;
+mod lookup;
+mod names;
+mod open;
+mod read;
+mod remove;
+mod rename;
+mod stats;
+mod sync;
+mod table;
+mod write;
+
+pub use clock::Clock;
+pub use config::{FsConfig, LookupCache};
+pub use dir::{DirHandle, Listed, Listing};
+pub use error::{FsError, FsResult};
+pub use file::OpenFile;
+pub use inode::{Inode, ROOT};
+pub use lookup::Found;
+pub use open::Opened;
+pub use sync::Unwritten;
+
+use crate::cache::Budget;
+use clock::{Nanos, nanos};
+use file::{FileData, Shared};
+use inode::{Stamp, Times};
+use names::Names;
+use nfsrdma_client::nfs::{Limits, Nfs3, NfsError, NfsResult};
+use nfsrdma_rdma::Pool;
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
+use parking_lot::{Mutex, RwLock};
+use slab::Slab;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::time::Duration;
+use table::Table;
+use tokio::sync::Notify;
+
+/// What the kernel is told of a name or an object.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub nodeid: u64,
+    pub generation: u64,
+    pub attributes: Attributes,
+    /// How long the attributes are to be believed.
+    pub attr_ttl: Duration,
+    /// How long the name is.
+    pub entry_ttl: Duration,
+}
+
+/// A mounted export. All operations may run at the same time from any thread.
+#[derive(Debug)]
+pub struct Fs<N> {
+    nfs: Arc<N>,
+    pool: Pool,
+    config: FsConfig,
+    clock: Clock,
+    table: Table,
+    names: Names,
+    shared: Arc<Shared>,
+    files: RwLock<Slab<Arc<OpenFile>>>,
+    dirs: RwLock<Slab<Arc<DirHandle>>>,
+    /// Files with data that is not safe at the server, by [`FileData::id`].
+    unsafe_files: Mutex<HashMap<u64, Arc<Inode>>>,
+    /// Data lost after its file was closed.
+    lost: Mutex<Vec<Unwritten>>,
+    next_file: AtomicU64,
+    silly_number: AtomicU64,
+    /// Hidden files being removed, for rmdir to wait for.
+    removals: AtomicUsize,
+    removed: Notify,
+    fsid_known: AtomicBool,
+    readdirplus: AtomicBool,
+    /// Being shut down: what cannot be written is remembered even if somebody was told.
+    closing: AtomicBool,
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// The export whose root directory is `root`. Buffers come from `pool`, which is the one
+    /// the connection registered; see [`FsConfig::pool_bytes`] for its size.
+    pub fn new(nfs: Arc<N>, root: FileHandle, pool: Pool, config: FsConfig) -> Arc<Self> {
+        Self::with_clock(nfs, root, pool, config, Clock::default())
+    }
+
+    /// The same with the caches' clock given.
+    pub fn with_clock(
+        nfs: Arc<N>,
+        root: FileHandle,
+        pool: Pool,
+        config: FsConfig,
+        clock: Clock,
+    ) -> Arc<Self> {
+        let table = Table::new();
+        table.insert_root(Arc::new(Inode::new(ROOT, 0, root, FileType::Directory, 0)));
+        Arc::new(Fs {
+            table,
+            names: Names::new(config.name_entries),
+            shared: Arc::new(Shared {
+                budget: Budget::new(config.cache_bytes),
+                dirty: AtomicUsize::new(0),
+                uncommitted: AtomicUsize::new(0),
+                busy: AtomicUsize::new(0),
+                freed: Notify::new(),
+                stats: stats::Stats::default(),
+            }),
+            files: RwLock::default(),
+            dirs: RwLock::default(),
+            unsafe_files: Mutex::default(),
+            lost: Mutex::default(),
+            next_file: AtomicU64::new(1),
+            silly_number: AtomicU64::new(0),
+            removals: AtomicUsize::new(0),
+            removed: Notify::new(),
+            fsid_known: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            readdirplus: AtomicBool::new(config.readdirplus),
+            nfs,
+            pool,
+            config,
+            clock,
+        })
+    }
+
+    /// Counters since the mount, as (name, value).
+    pub fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let mut list = self.shared.stats.list();
+        list.push(("cache_bytes", self.shared.budget.used() as u64));
+        list.push((
+            "dirty_bytes",
+            self.shared.dirty.load(std::sync::atomic::Ordering::Relaxed) as u64,
+        ));
+        list.push(("inodes", self.table.len() as u64));
+        list
+    }
+
+    fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    fn limits(&self) -> Limits {
+        self.nfs.limits()
+    }
+
+    fn inode(&self, nodeid: u64) -> FsResult<Arc<Inode>> {
+        self.table.get(nodeid).ok_or(FsError::UnknownInode)
+    }
+
+    fn times(&self, kind: FileType) -> Times {
+        let c = &self.config;
+        let (min, max) = match kind {
+            FileType::Directory => (c.acdirmin, c.acdirmax),
+            _ => (c.acregmin, c.acregmax),
+        };
+        Times {
+            min: nanos(min),
+            max: nanos(max.max(min)),
+        }
+    }
+
+    /// The cached data of `inode`, made if need be.
+    fn data<'a>(&self, inode: &'a Arc<Inode>) -> &'a Arc<FileData> {
+        inode.data_or(|| {
+            let id = self
+                .next_file
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            FileData::new(id, inode, &self.shared)
+        })
+    }
+
+    /// Attributes came with a reply to a call that began at `stamp`.
+    fn learn(&self, inode: &Arc<Inode>, stamp: Stamp, attributes: Option<&Attributes>) {
+        let Some(attributes) = attributes else { return };
+        let foreign = {
+            let mut state = inode.state.lock();
+            state.apply(stamp, attributes, self.now(), self.times(inode.kind))
+        };
+        if foreign {
+            self.contents_changed(inode);
+        }
+    }
+
+    /// A call that changes `inode` starts.
+    fn begin_change(&self, inode: &Inode) {
+        inode.state.lock().begin_change();
+    }
+
+    /// It ended, with what the server said of the object before and after; `None` if it
+    /// failed.
+    fn end_change(&self, inode: &Arc<Inode>, data: Option<&WccData>) {
+        let foreign = {
+            let mut state = inode.state.lock();
+            match data {
+                Some(data) => state.end_change(data, self.now(), self.times(inode.kind)),
+                None => state.fail_change(),
+            }
+        };
+        if foreign {
+            self.contents_changed(inode);
+        }
+    }
+
+    /// Runs a call that changes the directory `dir`, and takes in what it says of it.
+    async fn changing<T>(
+        &self,
+        dir: &Arc<Inode>,
+        call: impl Future<Output = NfsResult<T>>,
+        wcc: impl FnOnce(&T) -> WccData,
+    ) -> FsResult<T> {
+        self.begin_change(dir);
+        let change = Change {
+            fs: self,
+            inode: dir,
+            done: false,
+        };
+        match call.await {
+            Ok(result) => {
+                change.end(Some(&wcc(&result)));
+                Ok(result)
+            }
+            Err(error) => {
+                change.end(None);
+                Err(self.note_error(dir, error))
+            }
+        }
+    }
+
+    /// Somebody else changed a file's contents.
+    fn contents_changed(&self, inode: &Inode) {
+        self.shared.stats.foreign_changes.add(1);
+        if let Some(data) = inode.data() {
+            data.with(|inner| {
+                inner.pages.invalidate();
+                inner.void_reads(0..u64::MAX);
+            });
+        }
+    }
+
+    /// What an error of a call on `inode` teaches.
+    fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
+        if let NfsError::Status(Status::Stale | Status::BadHandle) = error {
+            inode.state.lock().expire();
+        }
+        error.into()
+    }
+
+    /// The attributes as programs are to see them: with data that is not at the server yet.
+    fn shown(&self, inode: &Inode, mut attributes: Attributes) -> Attributes {
+        if let Some(data) = inode.data() {
+            let end = data.with(|inner| inner.end);
+            attributes.size = attributes.size.max(end);
+        }
+        attributes
+    }
+
+    fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {
+        Duration::from_nanos(inode.state.lock().fresh_for(now))
+    }
+
+    /// How long the kernel may believe a name in `dir`.
+    fn entry_ttl(&self, dir: &Inode, now: Nanos) -> Duration {
+        match self.config.lookup_cache {
+            LookupCache::None => Duration::ZERO,
+            LookupCache::All | LookupCache::Positive => self.attr_ttl(dir, now),
+        }
+    }
+
+    /// What to tell the kernel of `inode` as a name in `dir`.
+    fn entry(&self, dir: &Inode, inode: &Inode, attributes: Attributes) -> Entry {
+        let now = self.now();
+        Entry {
+            nodeid: inode.nodeid,
+            generation: inode.generation,
+            attributes: self.shown(inode, attributes),
+            attr_ttl: self.attr_ttl(inode, now),
+            entry_ttl: self.entry_ttl(dir, now),
+        }
+    }
+}
+
+/// An own change under way; a future that is dropped ends it, too.
+struct Change<'a, N: Nfs3> {
+    fs: &'a Fs<N>,
+    inode: &'a Arc<Inode>,
+    done: bool,
+}
+
+impl<N: Nfs3> Change<'_, N> {
+    fn end(mut self, data: Option<&WccData>) {
+        self.done = true;
+        self.fs.end_change(self.inode, data);
+    }
+}
+
+impl<N: Nfs3> Drop for Change<'_, N> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.fs.end_change(self.inode, None);
+        }
+    }
+}
+
+fn check_name(name: &[u8]) -> FsResult<()> {
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() || name.iter().any(|&b| b == b'/' || b == 0) {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Names looked up before, existing or not.
+
+use super::inode::Inode;
+use lru::LruCache;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+const SHARDS: usize = 8;
+
+/// What a name led to.
+#[derive(Debug, Clone)]
+pub(super) enum Child {
+    Is(Arc<Inode>),
+    /// The directory has no such name.
+    Absent,
+}
+
+/// Which contents of the directory a name belongs to, and what it led to.
+type Shard = LruCache<Box<[u8]>, (u64, Child)>;
+
+/// A bounded cache of names over all directories. An entry holds while its directory's
+/// contents have the number they had then.
+pub(super) struct Names {
+    shards: Vec<Mutex<Shard>>,
+}
+
+type Key = SmallVec<[u8; 72]>;
+
+fn key(dir: u64, name: &[u8]) -> Key {
+    let mut key = Key::from_slice(&dir.to_ne_bytes());
+    key.extend_from_slice(name);
+    key
+}
+
+impl Names {
+    pub(super) fn new(entries: usize) -> Self {
+        let each = NonZeroUsize::new(entries / SHARDS).unwrap_or(NonZeroUsize::MIN);
+        Names {
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(LruCache::unbounded()))
+                .inspect(|shard| shard.lock().resize(each))
+                .collect(),
+        }
+    }
+
+    fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
+        let mixed = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        &self.shards[(mixed >> 32) as usize % SHARDS]
+    }
+
+    /// What `name` led to, if the directory's contents are still those of `epoch`.
+    pub(super) fn get(&self, dir: u64, epoch: u64, name: &[u8]) -> Option<Child> {
+        let key = key(dir, name);
+        let mut shard = self.shard(&key).lock();
+        let (of, child) = shard.get(&key[..])?;
+        if *of != epoch {
+            shard.pop(&key[..]);
+            return None;
+        }
+        Some(child.clone())
+    }
+
+    pub(super) fn put(&self, dir: u64, epoch: u64, name: &[u8], child: Child) {
+        let key = key(dir, name);
+        let old = {
+            let mut shard = self.shard(&key).lock();
+            shard.push(key.to_vec().into_boxed_slice(), (epoch, child))
+        };
+        drop(old);
+    }
+
+    pub(super) fn remove(&self, dir: u64, name: &[u8]) {
+        let key = key(dir, name);
+        let old = self.shard(&key).lock().pop(&key[..]);
+        drop(old);
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,110 @@
+//! OPEN, RELEASE: close-to-open consistency.
+
+use super::*;
+use nfsrdma_client::nfs::Cred;
+use nfsrdma_xdr::nfs3::{SetAttributes, access};
+use std::sync::atomic::Ordering;
+
+/// An open file or directory, for the kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Opened {
+    /// Its number.
+    pub handle: u64,
+    /// Whether what the kernel caches of it is still true.
+    pub keep_cache: bool,
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// Opens a file: asks the server whether `cred` may, and whether the file changed
+    /// (close-to-open consistency: what others closed before is seen).
+    pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
+        let inode = self.inode(nodeid)?;
+        let mut wanted = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => access::READ,
+            libc::O_WRONLY => access::MODIFY,
+            _ => access::READ | access::MODIFY,
+        };
+        if flags & libc::O_TRUNC != 0 {
+            wanted |= access::MODIFY;
+        }
+        let known = if self.config.nocto {
+            let now = self.now();
+            let state = inode.state.lock();
+            state
+                .fresh(now)
+                .and_then(|_| state.granted(cred, wanted, now))
+        } else {
+            None
+        };
+        match known {
+            Some(granted) if granted & wanted == wanted => {}
+            Some(_) => return Err(FsError::AccessDenied),
+            None => match self.ask_access(cred, &inode, wanted).await {
+                Ok(()) => {}
+                // execve needs to read what it may only execute (RFC 1813 section 3.3.4).
+                Err(FsError::AccessDenied) if wanted == access::READ => {
+                    self.ask_access(cred, &inode, access::EXECUTE).await?;
+                }
+                Err(error) => return Err(error),
+            },
+        }
+        if flags & libc::O_TRUNC != 0 {
+            let new = SetAttributes {
+                size: Some(0),
+                ..SetAttributes::default()
+            };
+            self.set(cred, &inode, &new).await?;
+        }
+        Ok(self.opened(inode, cred, flags))
+    }
+
+    /// Registers an open file.
+    pub(super) fn opened(&self, inode: Arc<Inode>, cred: &Cred, flags: i32) -> Opened {
+        inode.opens.fetch_add(1, Ordering::Relaxed);
+        let keep_cache = {
+            let mut state = inode.state.lock();
+            let epoch = state.epoch;
+            std::mem::replace(&mut state.kernel_epoch, epoch) == epoch
+        };
+        let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
+        let handle = self.files.write().insert(file) as u64;
+        Opened { handle, keep_cache }
+    }
+
+    pub(super) fn file(&self, handle: u64) -> FsResult<Arc<OpenFile>> {
+        let files = self.files.read();
+        files
+            .get(handle as usize)
+            .cloned()
+            .ok_or(FsError::UnknownHandle)
+    }
+
+    /// The last descriptor of an open file is closed. Its data is written if closing has not
+    /// done so (a mapping may have outlived it).
+    pub async fn release(self: &Arc<Self>, handle: u64) -> FsResult<()> {
+        let file = self
+            .files
+            .write()
+            .try_remove(handle as usize)
+            .ok_or(FsError::UnknownHandle)?;
+        let inode = file.inode.clone();
+        // While it still counts as open, so that a rename meanwhile hides it.
+        let last = inode.opens.load(Ordering::Relaxed) == 1;
+        let _removal = last
+            .then(|| inode.state.lock().silly.is_some())
+            .filter(|&silly| silly)
+            .map(|_| self.removal());
+        if file.wrote.load(Ordering::Relaxed) {
+            self.write_back(&inode, true).await;
+        }
+        let reported = file.take_error();
+        drop(file);
+        if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let silly = inode.state.lock().silly.take();
+            if let Some(silly) = silly {
+                self.remove_silly(*silly).await;
+            }
+        }
+        reported
+    }
+}

@@ -1,0 +1,172 @@
+//! UNLINK, RMDIR, and files that are unlinked while open.
+//!
+//! NFSv3 has no open files: what is removed is gone. A file this mount has open is therefore
+//! renamed to a hidden name instead, and removed when it is closed.
+
+use super::inode::Silly;
+use super::*;
+use nfsrdma_client::nfs::Cred;
+use std::sync::atomic::Ordering;
+
+/// A hidden file is on its way out; rmdir of its directory waits.
+pub(super) struct Removal<'a, N: Nfs3>(&'a Fs<N>);
+
+impl<N: Nfs3> Drop for Removal<'_, N> {
+    fn drop(&mut self) {
+        self.0.removals.fetch_sub(1, Ordering::Relaxed);
+        self.0.removed.notify_waiters();
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    pub async fn unlink(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
+        check_name(name)?;
+        let dir = self.inode(parent)?;
+        if !self.files.read().is_empty() {
+            let child = self.child(cred, &dir, name).await?;
+            if must_hide(&child) {
+                return self
+                    .hide_by_rename(cred, &dir, name, &child)
+                    .await
+                    .map(|_| ());
+            }
+        }
+        let known = self.known_child(&dir, name);
+        self.changing(&dir, self.nfs.remove(cred, &dir.handle, name), |wcc| *wcc)
+            .await?;
+        self.own_name(&dir, name, None);
+        if let Some(child) = known {
+            child.state.lock().named_otherwise();
+        }
+        Ok(())
+    }
+
+    pub async fn rmdir(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
+        check_name(name)?;
+        let dir = self.inode(parent)?;
+        // Files closed just now may still be leaving the directory.
+        loop {
+            let mut removed = std::pin::pin!(self.removed.notified());
+            removed.as_mut().enable();
+            if self.removals.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            removed.await;
+        }
+        self.changing(&dir, self.nfs.rmdir(cred, &dir.handle, name), |wcc| *wcc)
+            .await?;
+        self.own_name(&dir, name, None);
+        Ok(())
+    }
+
+    /// What memory has for a name, true or not.
+    pub(super) fn known_child(&self, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
+        let epoch = dir.state.lock().epoch;
+        match self.names.get(dir.nodeid, epoch, name)? {
+            names::Child::Is(inode) => Some(inode),
+            names::Child::Absent => None,
+        }
+    }
+
+    pub(super) fn removal(&self) -> Removal<'_, N> {
+        self.removals.fetch_add(1, Ordering::Relaxed);
+        Removal(self)
+    }
+
+    /// A name nothing in `dir` has: no two files of this mount get the same, and one left by
+    /// another client or an earlier mount is passed over.
+    async fn hidden_name(&self, cred: &Cred, dir: &Inode, inode: &Inode) -> FsResult<Box<[u8]>> {
+        for _ in 0..64 {
+            let name = self.next_hidden_name(inode);
+            match self.nfs.lookup(cred, &dir.handle, &name).await {
+                Err(NfsError::Status(Status::NoEnt)) => return Ok(name),
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(FsError::Exists)
+    }
+
+    pub(super) fn next_hidden_name(&self, inode: &Inode) -> Box<[u8]> {
+        let number = self.silly_number.fetch_add(1, Ordering::Relaxed);
+        // Two mounts should not need to try each other's numbers one by one.
+        let mixed = (number ^ std::ptr::from_ref(self) as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(u64::from(std::process::id()));
+        format!(".nfs{:016x}{mixed:016x}", inode.fileid)
+            .into_bytes()
+            .into_boxed_slice()
+    }
+
+    /// Renames an open file out of sight. Returns the name it has now.
+    pub(super) async fn hide_by_rename(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) -> FsResult<Box<[u8]>> {
+        let hidden = self.hidden_name(cred, dir, inode).await?;
+        let call = self
+            .nfs
+            .rename(cred, &dir.handle, name, &dir.handle, &hidden);
+        self.changing(dir, call, |wcc| wcc.to_dir).await?;
+        self.own_name(dir, name, None);
+        self.hidden(cred, dir, &hidden, inode).await;
+        Ok(hidden)
+    }
+
+    /// `inode` is known by `hidden` only: to be removed when it is closed.
+    pub(super) async fn hidden(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        hidden: &[u8],
+        inode: &Arc<Inode>,
+    ) {
+        self.shared.stats.silly_renames.add(1);
+        let silly = Silly {
+            dir: dir.handle,
+            dir_node: dir.nodeid,
+            name: hidden.into(),
+            cred: cred.clone(),
+        };
+        {
+            let mut state = inode.state.lock();
+            state.named_otherwise();
+            state.silly = Some(Box::new(silly));
+        }
+        // Closed meanwhile: then nobody else removes it.
+        if inode.opens.load(Ordering::SeqCst) == 0 {
+            let silly = inode.state.lock().silly.take();
+            if let Some(silly) = silly {
+                self.remove_silly(*silly).await;
+            }
+        }
+    }
+
+    pub(super) async fn remove_silly(&self, silly: Silly) {
+        let _removal = self.removal();
+        let call = self.nfs.remove(&silly.cred, &silly.dir, &silly.name);
+        let result = match self.table.get(silly.dir_node) {
+            Some(dir) if dir.handle == silly.dir => {
+                self.changing(&dir, call, |wcc| *wcc).await.map(|_| ())
+            }
+            _ => call.await.map(|_| ()).map_err(FsError::from),
+        };
+        if let Err(error) = result {
+            tracing::warn!(
+                name = %String::from_utf8_lossy(&silly.name),
+                %error,
+                "cannot remove a file that was unlinked while open"
+            );
+        }
+    }
+}
+
+/// Whether removing a name of `inode` must leave its contents.
+pub(super) fn must_hide(inode: &Inode) -> bool {
+    inode.kind == FileType::Regular
+        && inode.opens.load(Ordering::Relaxed) > 0
+        && inode.state.lock().silly.is_none()
+}

@@ -1,0 +1,237 @@
+//! FLUSH, FSYNC, and writing back in general: data is on the server's stable storage when
+//! close or fsync returns (RFC 1813 sections 3.3.7, 3.3.21, 4.11).
+
+use super::file::FileData;
+use super::write::settle_end;
+use super::*;
+use crate::cache::Verdict;
+use nfsrdma_client::nfs::Cred;
+use nfsrdma_xdr::nfs3::Stable;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Data that could not be written when the file system was shut down.
+#[derive(Debug, Clone)]
+pub struct Unwritten {
+    /// The file's inode number.
+    pub fileid: u64,
+    /// A name it was last known by, if any.
+    pub name: Option<String>,
+    /// Bytes of the file.
+    pub range: Range<u64>,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a flush has to do next.
+enum Next {
+    Done,
+    Commit(Cred),
+}
+
+/// Writers wait while this lives.
+struct Flushing<'a>(&'a FileData);
+
+impl<'a> Flushing<'a> {
+    fn new(data: &'a FileData) -> Self {
+        data.with(|inner| inner.flushing += 1);
+        Flushing(data)
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.flushing -= 1);
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// FLUSH with nothing to do, which is most of them.
+    pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        if !file.wrote.load(Ordering::Relaxed) {
+            return Some(Ok(()));
+        }
+        let data = file.inode.data()?;
+        let clean = data
+            .with(|inner| !inner.is_dirty() && inner.pages.uncommitted() == 0 && inner.writes == 0);
+        clean.then(|| file.take_error())
+    }
+
+    /// A descriptor is closed: everything written is on stable storage, or the error is told.
+    pub async fn flush(self: &Arc<Self>, handle: u64) -> FsResult<()> {
+        let file = self.file(handle)?;
+        if file.wrote.load(Ordering::Relaxed) {
+            self.write_back(&file.inode, true).await;
+        }
+        file.take_error()
+    }
+
+    pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
+        let file = self.file(handle)?;
+        self.write_back(&file.inode, true).await;
+        file.take_error()
+    }
+
+    /// Writes everything dirty, and with `commit` also gets it onto stable storage. Errors go
+    /// to the open files that wrote.
+    pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
+        let Some(data) = inode.data() else { return };
+        let _flushing = Flushing::new(data);
+        let wtmax = self.limits().wtmax.max(1);
+        loop {
+            // All that is dirty in one WRITE is stable at once: no COMMIT needed.
+            let last = data.with(|inner| {
+                let alone = commit && inner.writes == 0 && inner.pages.uncommitted() == 0;
+                if !alone || inner.pages.dirty() > u64::from(wtmax) {
+                    return None;
+                }
+                let cred = inner.writer.clone()?;
+                let job = inner.pages.begin_write(0, wtmax, false)?;
+                inner.writes += 1;
+                Some((job, cred, inner.pages.dirty() == 0))
+            });
+            if let Some((job, cred, alone)) = last {
+                let stable = if alone {
+                    Stable::FileSync
+                } else {
+                    Stable::Unstable
+                };
+                self.run_write(&cred, inode, job, stable).await;
+                continue;
+            }
+            self.start_writes(inode, data, false);
+            let next = data
+                .until(|inner| {
+                    if inner.writes > 0 {
+                        // More may be started as these end.
+                        let room = inner.writes < self.config.write_parallel;
+                        let more = inner.pages.dirty() > 0 && inner.pages.has_idle_dirty();
+                        return (room && more).then_some(None);
+                    }
+                    if inner.is_dirty() {
+                        return Some(None);
+                    }
+                    settle_end(inner);
+                    if !commit || inner.pages.uncommitted() == 0 {
+                        return Some(Some(Next::Done));
+                    }
+                    if inner.committing {
+                        return None;
+                    }
+                    let cred = inner.writer.clone()?;
+                    inner.committing = inner.pages.begin_commit();
+                    Some(inner.committing.then_some(Next::Commit(cred)))
+                })
+                .await;
+            match next {
+                None => {}
+                Some(Next::Done) => break,
+                Some(Next::Commit(cred)) => self.run_commit(&cred, inode, data).await,
+            }
+        }
+        let safe = data.with(|inner| !inner.is_dirty() && inner.pages.uncommitted() == 0);
+        if safe {
+            // `wrote` puts it back in the same order of locks.
+            let mut files = self.unsafe_files.lock();
+            if data.with(|inner| !inner.is_dirty() && inner.pages.uncommitted() == 0) {
+                files.remove(&data.id);
+            }
+        }
+    }
+
+    /// A COMMIT that [`Pages::begin_commit`] started.
+    ///
+    /// [`Pages::begin_commit`]: crate::cache::Pages::begin_commit
+    pub(super) async fn run_commit(&self, cred: &Cred, inode: &Arc<Inode>, data: &Arc<FileData>) {
+        /// A COMMIT that was given up has to be sent again.
+        struct End<'a>(&'a FileData, bool);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.with(|inner| {
+                    inner.committing = false;
+                    if !self.1 {
+                        inner.pages.retry_commit();
+                    }
+                });
+                self.0.changed.notify_waiters();
+            }
+        }
+        let mut end = End(data, false);
+        self.shared.stats.commits_sent.add(1);
+        self.begin_change(inode);
+        let change = Change {
+            fs: self,
+            inode,
+            done: false,
+        };
+        match self.nfs.commit(cred, &inode.handle, 0, 0).await {
+            Ok((wcc, verifier)) => {
+                change.end(Some(&wcc));
+                if data.with(|inner| inner.pages.end_commit(verifier)) == Verdict::Restarted {
+                    self.shared.stats.verifier_changes.add(1);
+                }
+            }
+            Err(error) => {
+                change.end(None);
+                let error = self.note_error(inode, error);
+                let lost = data.with(|inner| inner.pages.fail_commit());
+                for range in lost {
+                    self.write_failed(inode, data, range, &error);
+                }
+            }
+        }
+        data.with(settle_end);
+        end.1 = true;
+        drop(end);
+        self.shared.budget.make_room(0);
+        self.shared.freed.notify_waiters();
+    }
+
+    /// Starts to write what has been dirty for longer than the configuration allows. To be
+    /// called about once a second.
+    pub fn tick(self: &Arc<Self>) {
+        let before = self.now().saturating_sub(nanos(self.config.dirty_age));
+        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        for inode in files {
+            let Some(data) = inode.data() else { continue };
+            let due = data.with(|inner| {
+                inner
+                    .pages
+                    .dirty_since()
+                    .is_some_and(|since| since <= before)
+                    || inner.pages.dirty() == 0
+                        && inner.writes == 0
+                        && inner.pages.uncommitted() > 0
+            });
+            if due {
+                let (fs, inode) = (self.clone(), inode.clone());
+                nfsrdma_client::exec::spawn(async move { fs.write_back(&inode, true).await });
+            }
+        }
+    }
+
+    /// Writes back and commits everything; tells what could not be written.
+    pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
+        self.closing.store(true, Ordering::Relaxed);
+        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        for inode in files {
+            self.write_back(&inode, true).await;
+        }
+        // A mount taken away by force leaves files open.
+        let open: Vec<_> = self
+            .files
+            .read()
+            .iter()
+            .map(|(_, file)| file.clone())
+            .collect();
+        for file in open {
+            let silly = file.inode.state.lock().silly.take();
+            if let Some(silly) = silly {
+                self.remove_silly(*silly).await;
+            }
+        }
+        std::mem::take(&mut *self.lost.lock())
+    }
+}

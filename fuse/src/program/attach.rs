@@ -1,0 +1,302 @@
+//! Getting a mount from the kernel: by mount(2) where permitted, else by `fusermount3`, which
+//! is set-user-id. Both give a mount of type `fuse.nfsrdma` whose source is the export.
+
+use super::failure::{Exit, Failure};
+use super::mounts::FSTYPE;
+use super::options::{AccessTime, Options, VfsFlags};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::mount::{MsFlags, mount};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::unistd::{getegid, geteuid};
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The device of FUSE.
+pub const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// Whether everybody is let in: as asked, else if root mounts.
+pub fn allow_other(options: &Options) -> bool {
+    options.allow_other.unwrap_or_else(|| geteuid().is_root())
+}
+
+/// Flags of mount(2).
+pub fn flags(vfs: &VfsFlags) -> MsFlags {
+    let mut flags = MsFlags::empty();
+    for (on, flag) in [
+        (vfs.read_only, MsFlags::MS_RDONLY),
+        (!vfs.suid, MsFlags::MS_NOSUID),
+        (!vfs.dev, MsFlags::MS_NODEV),
+        (!vfs.exec, MsFlags::MS_NOEXEC),
+        (vfs.sync, MsFlags::MS_SYNCHRONOUS),
+        (vfs.dirsync, MsFlags::MS_DIRSYNC),
+        (
+            vfs.access_time == AccessTime::Always,
+            MsFlags::MS_STRICTATIME,
+        ),
+        (vfs.access_time == AccessTime::Never, MsFlags::MS_NOATIME),
+        (!vfs.dir_access_time, MsFlags::MS_NODIRATIME),
+    ] {
+        if on {
+            flags |= flag;
+        }
+    }
+    flags
+}
+
+/// Opens the FUSE device, which tells early whether this can work at all.
+pub fn open_device(path: &Path) -> Result<File, Failure> {
+    let device = path.display();
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|error| {
+            Failure::new(
+                Exit::System,
+                match error.raw_os_error() {
+                    Some(libc::ENOENT) => format!(
+                        "{device} is missing: load the module with 'modprobe fuse', or give the container --device /dev/fuse"
+                    ),
+                    Some(libc::ENODEV | libc::ENXIO) => format!(
+                        "the kernel has no FUSE behind {device}: load the module with 'modprobe fuse'"
+                    ),
+                    Some(libc::EACCES | libc::EPERM) => format!(
+                        "not permitted to open {device}: give the container --device /dev/fuse, or make the device readable and writable"
+                    ),
+                    _ => format!("cannot open {device}: {error}"),
+                },
+            )
+        })
+}
+
+/// Mounts on `dir` and gives the descriptor to serve it by.
+pub fn attach(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Failure> {
+    let device = open_device(Path::new(DEVICE))?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={}",
+        device.as_raw_fd(),
+        geteuid(),
+        getegid()
+    );
+    if allow_other(options) {
+        data.push_str(",allow_other");
+    }
+    if options.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    match mount(
+        Some(OsStr::from_bytes(source)),
+        dir,
+        Some(FSTYPE),
+        flags(&options.vfs),
+        Some(data.as_str()),
+    ) {
+        Ok(()) => Ok(device.into()),
+        Err(Errno::EPERM) => by_helper(dir, source, options),
+        Err(errno) => Err(Failure::new(
+            Exit::System,
+            match errno {
+                Errno::ENODEV => {
+                    "the kernel has no FUSE: load the module with 'modprobe fuse'".into()
+                }
+                _ => format!("cannot mount on {}: {}", dir.display(), errno.desc()),
+            },
+        )),
+    }
+}
+
+/// What `fusermount3 -o` takes. Commas and backslashes of the source are escaped.
+fn helper_options(source: &[u8], options: &Options) -> Vec<u8> {
+    let mut text = b"fsname=".to_vec();
+    for &byte in source {
+        if matches!(byte, b',' | b'\\') {
+            text.push(b'\\');
+        }
+        text.push(byte);
+    }
+    text.extend_from_slice(b",subtype=nfsrdma");
+    let vfs = &options.vfs;
+    // nosuid and nodev it adds itself.
+    for (on, name) in [
+        (vfs.read_only, "ro"),
+        (!vfs.exec, "noexec"),
+        (vfs.sync, "sync"),
+        (vfs.dirsync, "dirsync"),
+        (vfs.access_time == AccessTime::Never, "noatime"),
+        (allow_other(options), "allow_other"),
+        (options.default_permissions, "default_permissions"),
+    ] {
+        if on {
+            text.push(b',');
+            text.extend_from_slice(name.as_bytes());
+        }
+    }
+    text
+}
+
+fn by_helper(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Failure> {
+    let failed = |message: String| Failure::new(Exit::System, message);
+    let (ours, theirs) =
+        UnixStream::pair().map_err(|error| failed(format!("cannot talk to {HELPER}: {error}")))?;
+    let mut command = Command::new(HELPER);
+    command
+        .arg("-o")
+        .arg(OsStr::from_bytes(&helper_options(source, options)))
+        .arg("--")
+        .arg(dir)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let number = theirs.as_raw_fd();
+    // SAFETY: between fork and exec this makes one fcntl call on a descriptor that is open in
+    // the child, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            // SAFETY: `theirs` is open until the helper was started.
+            let fd = std::os::fd::BorrowedFd::borrow_raw(number);
+            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            Ok(())
+        });
+    }
+    let child = command.spawn().map_err(|error| {
+        failed(match error.kind() {
+            io::ErrorKind::NotFound => format!(
+                "mounting needs root, or {HELPER}, which is not installed: install the package fuse3"
+            ),
+            _ => format!("cannot run {HELPER}: {error}"),
+        })
+    })?;
+    drop(command);
+    drop(theirs);
+    let received = receive(&ours);
+    drop(ours);
+    let output = child
+        .wait_with_output()
+        .map_err(|error| failed(format!("{HELPER}: {error}")))?;
+    match received {
+        Ok(fd) => Ok(fd),
+        Err(error) => Err(helper_failure(
+            &String::from_utf8_lossy(&output.stderr),
+            &error,
+            dir,
+        )),
+    }
+}
+
+/// Its words, with the remedy.
+fn helper_failure(said: &str, error: &io::Error, dir: &Path) -> Failure {
+    let dir = dir.display();
+    let said = said.trim();
+    let message = if said.contains("user_allow_other") {
+        "not permitted to mount with allow_other: write user_allow_other into /etc/fuse.conf, or leave the option out".into()
+    } else if said.contains("no write access to mountpoint") || said.contains("user has no write") {
+        format!("not permitted to mount on {dir}: choose a directory that you own and may write to")
+    } else if said.contains("too many FUSE filesystems") {
+        "too many FUSE mounts: raise mount_max in /etc/fuse.conf".into()
+    } else if said.contains("Operation not permitted") || said.contains("Permission denied") {
+        format!(
+            "not permitted to mount on {dir}: be root, or in a container add --cap-add SYS_ADMIN ({said})"
+        )
+    } else if said.is_empty() {
+        format!("{HELPER} failed: {error}")
+    } else {
+        format!("{HELPER} failed: {}", said.replace('\n', "; "))
+    };
+    Failure::new(Exit::Usage, message)
+}
+
+/// The descriptor that the helper sends.
+fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0u8];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!(RawFd);
+    let message = loop {
+        match recvmsg::<()>(
+            socket.as_raw_fd(),
+            &mut parts,
+            Some(&mut space),
+            MsgFlags::MSG_CMSG_CLOEXEC,
+        ) {
+            Err(Errno::EINTR) => {}
+            other => break other?,
+        }
+    };
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = control
+            && let [fd] = fds[..]
+        {
+            // SAFETY: the kernel has just installed this descriptor for us.
+            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+    }
+    Err(io::Error::other("it sent no descriptor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_says_what_is_wrong() {
+        let said = |path: &str| open_device(Path::new(path)).expect_err(path);
+        let missing = said("/no/such/device");
+        assert_eq!(missing.exit, Exit::System);
+        assert!(
+            missing
+                .message
+                .starts_with("/no/such/device is missing: load the module with 'modprobe fuse'")
+        );
+        assert!(said("/").message.starts_with("cannot open /: "));
+    }
+
+    #[test]
+    fn options_of_the_helper() {
+        let options = Options::parse("ro,noexec,noatime,noallow_other,sync").unwrap();
+        assert_eq!(
+            String::from_utf8(helper_options(br"s:/a,b\c", &options)).unwrap(),
+            r"fsname=s:/a\,b\\c,subtype=nfsrdma,ro,noexec,sync,noatime"
+        );
+    }
+
+    #[test]
+    fn words_of_the_helper() {
+        let said =
+            |text: &str| helper_failure(text, &io::Error::other("gone"), Path::new("/m")).message;
+        assert!(
+            said("fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf\n")
+                .contains("write user_allow_other into /etc/fuse.conf")
+        );
+        assert!(
+            said("fusermount3: user has no write access to mountpoint /m\n")
+                .contains("choose a directory that you own")
+        );
+        assert!(said("fusermount3: mount failed: Operation not permitted\n").contains("SYS_ADMIN"));
+        assert_eq!(said(""), "fusermount3 failed: gone");
+    }
+
+    #[test]
+    fn flags_of_mount_2() {
+        let flags = |text: &str| super::flags(&Options::parse(text).unwrap().vfs);
+        assert_eq!(flags(""), MsFlags::empty());
+        assert_eq!(
+            flags("ro,nosuid,nodev,noexec,sync,noatime,nodiratime"),
+            MsFlags::MS_RDONLY
+                | MsFlags::MS_NOSUID
+                | MsFlags::MS_NODEV
+                | MsFlags::MS_NOEXEC
+                | MsFlags::MS_SYNCHRONOUS
+                | MsFlags::MS_NOATIME
+                | MsFlags::MS_NODIRATIME
+        );
+    }
+}

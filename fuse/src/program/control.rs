@@ -1,0 +1,290 @@
+//! A private way to ask the process that serves a mount how it does.
+//!
+//! An abstract Unix socket (unix(7)) named after the mount's device number, apart from the one
+//! of [`presence`](super::presence). A client sends one line and gets one JSON document. Only
+//! root and the user the process runs as are answered; whoever else connects is told so and
+//! let go at once. Nobody can hold more than [`CLIENTS`] conversations, each of them ends
+//! within [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes.
+
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Conversations at a time.
+const CLIENTS: usize = 4;
+/// For one conversation as a whole.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest request, in bytes.
+const REQUEST_MAX: usize = 64;
+/// Longest answer a client takes, in bytes.
+const ANSWER_MAX: u64 = 4 << 20;
+/// How long the asking side waits for the whole answer.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long a new mount waits for a process just killed to lose the name.
+const PREDECESSOR: Duration = Duration::from_millis(200);
+
+/// What the asking side sends for the statistics.
+pub const STATS: &str = "stats";
+
+fn address(device: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("nfsrdma-control-{device}"))
+}
+
+/// Gives the document for a request; `None` if there is no such request.
+pub type Answer = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// The answering side.
+pub struct Control {
+    task: JoinHandle<()>,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
+fn refusal(why: &str) -> String {
+    serde_json::json!({ "error": why }).to_string()
+}
+
+impl Control {
+    /// Listens for the mount with this `major:minor`. Runs in tokio.
+    pub fn start(device: &str, answer: Answer) -> io::Result<Control> {
+        let address = address(device)?;
+        let begin = Instant::now();
+        let listener = loop {
+            match UnixListener::bind_addr(&address) {
+                Ok(listener) => break listener,
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && begin.elapsed() < PREDECESSOR =>
+                {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        Ok(Control {
+            task: tokio::spawn(listen(listener, geteuid().as_raw(), answer)),
+        })
+    }
+
+    /// Gives the name back, and ends every conversation.
+    pub async fn stop(self) {
+        self.task.abort();
+        // It was told to end; how it did is of no interest.
+        let _ = self.task.await;
+    }
+}
+
+/// Answers until it is aborted. Conversations end with it.
+async fn listen(listener: tokio::net::UnixListener, owner: u32, answer: Answer) {
+    let slots = Arc::new(Semaphore::new(CLIENTS));
+    let mut clients = JoinSet::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely.
+                tracing::debug!("control socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        while clients.try_join_next().is_some() {}
+        let uid = stream.peer_cred().map(|peer| peer.uid());
+        if !uid.is_ok_and(|uid| uid == 0 || uid == owner) {
+            dismiss(stream, "only root and the user who mounted it may ask");
+            continue;
+        }
+        match slots.clone().try_acquire_owned() {
+            Ok(slot) => {
+                let answer = answer.clone();
+                clients.spawn(async move {
+                    let _ = tokio::time::timeout(PATIENCE, converse(stream, &answer)).await;
+                    drop(slot);
+                });
+            }
+            Err(_) => dismiss(stream, "too many ask at a time: try again"),
+        }
+    }
+}
+
+/// Says why not, without waiting: a new socket has room for it.
+fn dismiss(stream: tokio::net::UnixStream, why: &str) {
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write_all(refusal(why).as_bytes());
+    }
+}
+
+async fn converse(mut stream: tokio::net::UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut request = Vec::with_capacity(REQUEST_MAX);
+    while !request.contains(&b'\n') {
+        if request.len() >= REQUEST_MAX {
+            let said = refusal("the request is too long");
+            return stream.write_all(said.as_bytes()).await;
+        }
+        let room = REQUEST_MAX - request.len();
+        if (&mut stream)
+            .take(room as u64)
+            .read_buf(&mut request)
+            .await?
+            == 0
+        {
+            break;
+        }
+    }
+    let line = request.split(|&byte| byte == b'\n').next();
+    let said = line
+        .and_then(|line| std::str::from_utf8(line).ok())
+        .and_then(|line| answer(line.trim_end()))
+        .unwrap_or_else(|| refusal("no such request"));
+    stream.write_all(said.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("{0}")]
+    Unreachable(io::Error),
+    /// Somebody listens who is neither root nor the mount's owner.
+    #[error("user {0} answers, who is not the mount's owner")]
+    Impostor(u32),
+    #[error("no whole answer: {0}")]
+    Broken(io::Error),
+}
+
+/// Asks the process that serves `device`, mounted by `owner`. The answer may be anything.
+pub fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, AskError> {
+    let mut stream = UnixStream::connect_addr(&address(device).map_err(AskError::Unreachable)?)
+        .map_err(AskError::Unreachable)?;
+    let peer = getsockopt(&stream, sockopt::PeerCredentials)
+        .map_err(|errno| AskError::Unreachable(errno.into()))?;
+    if peer.uid() != 0 && owner != Some(peer.uid()) {
+        return Err(AskError::Impostor(peer.uid()));
+    }
+    // Who refuses may have closed already: what was said is read all the same.
+    let _ = stream.write_all(format!("{request}\n").as_bytes());
+    read_answer(&mut stream).map_err(AskError::Broken)
+}
+
+fn read_answer(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let begin = Instant::now();
+    let mut answer = Vec::new();
+    let mut piece = [0; 16 << 10];
+    loop {
+        let left = ANSWER_TIME.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok(answer),
+            Ok(n) => answer.extend_from_slice(&piece[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => {
+                return Ok(answer);
+            }
+            Err(error) => return Err(error),
+        }
+        if answer.len() as u64 > ANSWER_MAX {
+            return Err(io::Error::other("it is too long"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer() -> Answer {
+        Arc::new(|request| (request == STATS).then(|| "x".repeat(300_000)))
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
+    fn own() -> Option<u32> {
+        Some(geteuid().as_raw())
+    }
+
+    #[test]
+    fn questions_and_the_end() {
+        let device = format!("control:{}", std::process::id());
+        let runtime = runtime();
+        let nobody = ask(&device, own(), STATS);
+        assert!(matches!(nobody, Err(AskError::Unreachable(_))));
+        let control = runtime
+            .block_on(async { Control::start(&device, answer()) })
+            .unwrap();
+        assert_eq!(ask(&device, own(), STATS).unwrap().len(), 300_000);
+        let said = ask(&device, own(), "zork").unwrap();
+        assert_eq!(said, br#"{"error":"no such request"}"#);
+        let said = ask(&device, own(), &"s".repeat(100_000)).unwrap();
+        assert_eq!(said, br#"{"error":"the request is too long"}"#);
+        runtime.block_on(control.stop());
+        // The name is free again at once.
+        let control = runtime
+            .block_on(async { Control::start(&device, answer()) })
+            .unwrap();
+        runtime.block_on(control.stop());
+    }
+
+    #[test]
+    fn the_silent_are_limited_and_let_go() {
+        let device = format!("silent:{}", std::process::id());
+        let runtime = runtime();
+        let control = runtime
+            .block_on(async { Control::start(&device, answer()) })
+            .unwrap();
+        let connect = || UnixStream::connect_addr(&address(&device).unwrap()).unwrap();
+        let mut silent: Vec<_> = (0..CLIENTS).map(|_| connect()).collect();
+        // One more is told so rather than kept.
+        let mut said = String::new();
+        connect().read_to_string(&mut said).unwrap();
+        assert!(said.contains("too many"), "{said}");
+        // Each is let go though it never said a word.
+        for stream in &mut silent {
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        }
+        let begin = Instant::now();
+        while ask(&device, own(), STATS).unwrap().len() != 300_000 {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        runtime.block_on(control.stop());
+    }
+
+    #[test]
+    fn others_are_turned_away() {
+        let device = format!("others:{}", std::process::id());
+        let runtime = runtime();
+        let listener = UnixListener::bind_addr(&address(&device).unwrap()).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        // As if somebody else had mounted: only root is answered.
+        let task = runtime.spawn(async move {
+            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+            listen(listener, u32::MAX - 1, answer()).await;
+        });
+        let said = ask(&device, own(), STATS).unwrap();
+        assert_eq!(said.len() == 300_000, geteuid().is_root());
+        task.abort();
+    }
+}

@@ -1,0 +1,192 @@
+//! Leaving the terminal: the mount is made by a child, and the parent returns when it works.
+//!
+//! The child reports over a pipe: notices, then one end, which is success (a line for people)
+//! or failure (exit status and sentence).
+
+use super::failure::{Exit, Failure};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
+
+/// linux/prctl.h; libc has no name for it.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// The child's end of the pipe.
+#[derive(Debug)]
+pub struct Reporter {
+    /// `None` in the foreground, and after the end was reported.
+    pipe: Option<PipeWriter>,
+    foreground: bool,
+}
+
+/// Which process this is after [`fork_off`].
+#[derive(Debug)]
+pub enum Side {
+    /// The one the caller waits for: its outcome.
+    Parent(Result<String, Failure>),
+    /// The one that mounts.
+    Child(Reporter),
+}
+
+/// Forks. The caller must not have started a thread. In the parent it returns when the child
+/// has reported, and `notice` gets what the child says before.
+pub fn fork_off(notice: impl FnMut(&str)) -> Result<Side, Failure> {
+    let system = |error: io::Error| {
+        Failure::new(
+            Exit::System,
+            format!("cannot start a process of its own for the mount: {error}"),
+        )
+    };
+    let (reader, writer) = io::pipe().map_err(system)?;
+    // SAFETY: this process has one thread (the caller's promise), so the child may do
+    // whatever the parent may.
+    match unsafe { fork() }.map_err(|error| system(error.into()))? {
+        ForkResult::Parent { child } => {
+            drop(writer);
+            Ok(Side::Parent(listen(reader, child, notice)))
+        }
+        ForkResult::Child => {
+            drop(reader);
+            close_others(&writer);
+            end_with_parent();
+            Ok(Side::Child(Reporter {
+                pipe: Some(writer),
+                foreground: false,
+            }))
+        }
+    }
+}
+
+/// Closes descriptors inherited from whoever started us, which would stay open as long as
+/// the mount. By the number of the call (Linux 5.9), for which musl has no function.
+fn close_others(keep: &PipeWriter) {
+    let keep = keep.as_raw_fd() as u32;
+    for (first, last) in [(3, keep.saturating_sub(1)), (keep + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: nothing in this process owns a descriptor above standard error but
+            // `keep`: it has just been forked, before anything was opened.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+}
+
+/// Sends SIGTERM to this process when its parent ends, until [`Reporter::success`].
+fn end_with_parent() {
+    // SAFETY: a flag of this process; no memory is involved.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+}
+
+/// Lets the kernel know that memory reclaim may wait for this process, so that it must not
+/// wait for reclaim itself (prctl(2)). Needs CAP_SYS_RESOURCE; without it, nothing happens.
+pub fn mark_io_flusher() {
+    // SAFETY: a flag of this process; no memory is involved.
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+fn listen(reader: PipeReader, child: Pid, mut notice: impl FnMut(&str)) -> Result<String, Failure> {
+    for line in BufReader::new(reader).split(b'\n') {
+        let Ok(line) = line else { break };
+        let Some((&kind, text)) = line.split_first() else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(text).into_owned();
+        match kind {
+            b'n' => notice(&text),
+            b'o' => return Ok(text),
+            kind => {
+                let exit = match kind {
+                    b'1' => Exit::Usage,
+                    b'2' => Exit::System,
+                    b'8' => Exit::Interrupted,
+                    b'f' => Exit::Failed,
+                    _ => Exit::Internal,
+                };
+                return Err(Failure::new(exit, text));
+            }
+        }
+    }
+    let how = match waitpid(child, None) {
+        Ok(WaitStatus::Signaled(_, signal, _)) => format!("was ended by {signal}"),
+        Ok(WaitStatus::Exited(_, status)) => format!("ended with status {status}"),
+        _ => "is gone".into(),
+    };
+    Err(Failure::new(
+        Exit::Internal,
+        format!("the process that mounts {how} without a word; try -f to see its log"),
+    ))
+}
+
+impl Reporter {
+    /// For the foreground, where there is nobody to report to.
+    pub fn foreground() -> Self {
+        Reporter {
+            pipe: None,
+            foreground: true,
+        }
+    }
+
+    fn say(&mut self, kind: u8, text: &str) {
+        if let Some(pipe) = &mut self.pipe {
+            let mut line = vec![kind];
+            line.extend(text.bytes().map(|b| if b == b'\n' { b' ' } else { b }));
+            line.push(b'\n');
+            // A parent that is gone has been killed; end_with_parent deals with that.
+            let _ = pipe.write_all(&line);
+        }
+    }
+
+    /// Something the user should read while waiting.
+    pub fn notice(&mut self, text: &str) {
+        if self.foreground {
+            eprintln!("{text}");
+        }
+        self.say(b'n', text);
+    }
+
+    /// The mount works: the parent prints `line` and returns; this process leaves the
+    /// terminal. Later calls do nothing.
+    pub fn success(&mut self, line: &str) -> io::Result<()> {
+        if self.pipe.is_none() {
+            return Ok(());
+        }
+        let null = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/null")?;
+        std::env::set_current_dir("/")?;
+        setsid()?;
+        // SAFETY: as in `end_with_parent`.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+        dup2_stdin(&null)?;
+        dup2_stdout(&null)?;
+        dup2_stderr(&null)?;
+        self.say(b'o', line);
+        self.pipe = None;
+        Ok(())
+    }
+
+    /// The mount failed; the parent prints the sentence.
+    pub fn failure(&mut self, failure: &Failure) {
+        let kind = match failure.exit {
+            Exit::Usage => b'1',
+            Exit::System => b'2',
+            Exit::Internal => b'4',
+            Exit::Interrupted => b'8',
+            Exit::Failed => b'f',
+        };
+        self.say(kind, &failure.message);
+        self.pipe = None;
+    }
+
+    /// Whether somebody waits for the outcome.
+    pub fn reports(&self) -> bool {
+        self.pipe.is_some()
+    }
+
+    /// Whether this is the process that the user started.
+    pub fn is_foreground(&self) -> bool {
+        self.foreground
+    }
+}

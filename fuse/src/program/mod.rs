@@ -1,0 +1,60 @@
+//! The program: command line, mount options, the life of a mount.
+
+pub mod attach;
+pub mod cli;
+pub mod control;
+pub mod daemon;
+pub mod failure;
+mod life;
+pub mod log;
+pub mod mounts;
+pub mod options;
+pub mod presence;
+pub mod provider;
+mod remount;
+mod server;
+pub mod settings;
+pub mod size;
+pub mod spec;
+pub mod stats;
+mod unmount;
+
+use cli::Command;
+use failure::{Exit, Failure};
+use std::ffi::OsString;
+
+/// The whole program: arguments (`argv[0]` included) in, exit status out.
+pub fn main(arguments: Vec<OsString>) -> u8 {
+    let name = cli::program_name(&arguments);
+    let command = match cli::parse(arguments) {
+        Ok(command) => command,
+        Err(error) => {
+            let wrong = error.use_stderr();
+            // Nobody reads: nothing to do about it.
+            let _ = error.print();
+            return if wrong { Exit::Usage as u8 } else { 0 };
+        }
+    };
+    match run(&name, &command) {
+        Ok(()) => 0,
+        Err(failure) => {
+            eprintln!("{name}: {failure}");
+            failure.exit as u8
+        }
+    }
+}
+
+fn run(name: &str, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Mount(args) => {
+            if let Some(line) = life::run(args, |text| eprintln!("{name}: {text}"))? {
+                println!("{line}");
+            }
+            Ok(())
+        }
+        Command::Unmount(args) => unmount::run(args),
+        Command::Exports(args) => server::exports(args),
+        Command::Ping(args) => server::ping(args),
+        Command::Stats(args) => stats::run(args),
+    }
+}

@@ -1,0 +1,125 @@
+//! `-o remount`: what belongs to the VFS can change; the rest needs a new mount.
+
+use super::attach;
+use super::cli::{self, Command};
+use super::failure::{Exit, Failure};
+use super::mounts::{self, FSTYPE};
+use super::options::{Options, VfsFlags};
+use super::presence::Watch;
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+/// Changes the flags of the mount on `dir` to those of `options`, whose text is `text`.
+pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failure> {
+    let shown = dir.display();
+    let failed = |message: String| Failure::new(Exit::Failed, message);
+    let path = mounts::resolve(dir).map_err(|error| failed(format!("{shown}: {error}")))?;
+    let found = mounts::on_top_of(&path).map_err(|error| failed(error.to_string()))?;
+    let Some(found) = found.filter(|mount| mount.fstype == FSTYPE) else {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("{shown} is not an nfsrdma mount: mount it first"),
+        ));
+    };
+    let current = given(&found.device);
+    if !changes_flags_only(current.as_deref().unwrap_or_default(), text) {
+        let unknown = match current {
+            Some(_) => "",
+            None => " (the mount's process could not be asked for the options in force)",
+        };
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "a remount changes ro, nosuid, nodev, noexec and access-time flags only: unmount and mount for the rest{unknown}"
+            ),
+        ));
+    }
+    let flags = MsFlags::MS_REMOUNT | attach::flags(&options.vfs);
+    mount(None::<&str>, &path, None::<&str>, flags, None::<&str>).map_err(|errno| match errno {
+        Errno::EPERM => Failure::new(Exit::Usage, "not permitted to remount: be root"),
+        Errno::EBUSY => failed(format!(
+            "{shown} has files open for writing: close them before making it read-only"
+        )),
+        errno => failed(format!("cannot remount {shown}: {}", errno.desc())),
+    })
+}
+
+/// The options that the process serving `device` was started with.
+fn given(device: &str) -> Option<String> {
+    let pid = Watch::connect(device).ok()?.pid()?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = line.strip_suffix(b"\0")?.split(|&byte| byte == 0);
+    let words = words.map(|word| OsString::from_vec(word.to_vec()));
+    match cli::parse(words.collect()).ok()? {
+        Command::Mount(args) => Some(args.options),
+        _ => None,
+    }
+}
+
+/// Whether the options `wanted` add nothing to `current` but what the VFS keeps. mount(8)
+/// repeats what is in fstab and in /proc/mounts.
+fn changes_flags_only(current: &str, wanted: &str) -> bool {
+    let lasting = |text: &str| {
+        let options = Options::parse(text).ok()?;
+        Some(Options {
+            vfs: VfsFlags {
+                sync: options.vfs.sync,
+                dirsync: options.vfs.dirsync,
+                ..Options::default().vfs
+            },
+            allow_other: Some(attach::allow_other(&options)),
+            remount: false,
+            nofail: false,
+            sloppy: false,
+            ignored: Vec::new(),
+            ..options
+        })
+    };
+    let before = lasting(current);
+    before.is_some() && before == lasting(&format!("{current},{wanted}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_change() {
+        let only = |text: &str| changes_flags_only("", text);
+        assert!(only("remount,ro,nosuid,noatime"));
+        assert!(!only("remount,soft"));
+        assert!(!only("remount,sync"));
+        assert!(!only("remount,rsize=4K"));
+    }
+
+    #[test]
+    fn what_is_in_force_may_be_repeated() {
+        let only = |text: &str| changes_flags_only("rw,soft,nconnect=2,allow_other", text);
+        assert!(only("remount,ro"));
+        // From fstab, then from /proc/mounts.
+        assert!(only("rw,soft,nconnect=2,_netdev,remount,ro"));
+        assert!(only(
+            "rw,relatime,user_id=0,group_id=0,allow_other,remount,ro"
+        ));
+        assert!(!only("remount,nconnect=3"));
+        assert!(!only("remount,hard"));
+        assert!(!only("remount,noac"));
+        assert!(!only("remount,noallow_other"));
+    }
+
+    #[test]
+    fn what_fuse_shows_is_not_for_mounting() {
+        assert!(Options::parse("user_id=0").is_err());
+        assert!(Options::parse("remount,user_id=0,max_read=4096").is_ok());
+    }
+
+    #[test]
+    fn only_our_mounts() {
+        let options = Options::parse("remount,ro").unwrap();
+        let failure = run(Path::new("/"), &options, "remount,ro").unwrap_err();
+        assert_eq!(failure.message, "/ is not an nfsrdma mount: mount it first");
+    }
+}

@@ -1,0 +1,291 @@
+//! What to mount: `server:/path`, `[v6]:/path`, `nfs://server[:port]/path` (RFC 2224).
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::os::unix::ffi::OsStrExt;
+use thiserror::Error;
+
+/// Longest path of MOUNT version 3, in bytes (MNTPATHLEN, RFC 1813 section 5.1.2).
+pub const MAX_EXPORT: usize = 1024;
+/// Longest host name, in bytes (RFC 1035 section 2.3.4).
+const MAX_HOST: usize = 255;
+
+/// A server and a directory it exports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// A name or an address, IPv6 ones without brackets, possibly with a `%scope`.
+    pub host: String,
+    /// Absolute; bytes, because servers know no character sets.
+    pub export: Vec<u8>,
+    /// Only a URL can name one.
+    pub port: Option<u16>,
+}
+
+/// Why a text names no export. The text of each is a sentence with the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SpecError {
+    #[error("'{0}' names no export: write SERVER:/PATH, [IPV6]:/PATH or nfs://SERVER/PATH")]
+    Shape(String),
+    #[error("put the IPv6 address in brackets: [{0}]:/PATH")]
+    Brackets(String),
+    #[error("'{0}' is not an IPv6 address")]
+    NotIpv6(String),
+    #[error("'{0}' is not a host name")]
+    Host(String),
+    #[error("'{0}' is not a port: give a number from 1 to 65535")]
+    Port(String),
+    #[error("the export path must begin with a slash, not '{0}'")]
+    Relative(String),
+    #[error("the export path is longer than the {MAX_EXPORT} bytes that MOUNT allows")]
+    TooLong,
+    #[error("'{0}' has a wrong %-escape: two hexadecimal digits follow each '%', and not 00")]
+    Escape(String),
+}
+
+impl Spec {
+    /// Parses what stands in the first field of fstab or as first argument.
+    pub fn parse(text: &OsStr) -> Result<Spec, SpecError> {
+        let bytes = text.as_bytes();
+        let shape = || SpecError::Shape(text.to_string_lossy().into_owned());
+        if let Some(rest) = strip_scheme(bytes) {
+            return parse_url(rest, &shape);
+        }
+        if bytes.first() == Some(&b'[') {
+            let end = bytes
+                .iter()
+                .position(|&byte| byte == b']')
+                .ok_or_else(shape)?;
+            let host = ipv6(&bytes[1..end])?;
+            let path = bytes[end + 1..].strip_prefix(b":").ok_or_else(shape)?;
+            return Spec::checked(host, path.to_vec(), None);
+        }
+        let colon = bytes
+            .iter()
+            .position(|&byte| byte == b':')
+            .ok_or_else(shape)?;
+        if let Some(end) = bytes.windows(2).position(|pair| pair == b":/")
+            && end > colon
+            && let Ok(host) = std::str::from_utf8(&bytes[..end])
+            && ipv6(host.as_bytes()).is_ok()
+        {
+            return Err(SpecError::Brackets(host.into()));
+        }
+        let host = std::str::from_utf8(&bytes[..colon])
+            .map_err(|_| SpecError::Host(String::from_utf8_lossy(&bytes[..colon]).into_owned()))?;
+        if host.is_empty() || colon + 1 == bytes.len() {
+            return Err(shape());
+        }
+        Spec::checked(host.into(), bytes[colon + 1..].to_vec(), None)
+    }
+
+    fn checked(host: String, export: Vec<u8>, port: Option<u16>) -> Result<Spec, SpecError> {
+        let bad = |c: char| {
+            c.is_whitespace() || c.is_control() || matches!(c, '/' | ',' | '\\' | '[' | ']')
+        };
+        if host.is_empty() || host.len() > MAX_HOST || host.starts_with('-') || host.contains(bad) {
+            return Err(SpecError::Host(host));
+        }
+        if export.first() != Some(&b'/') {
+            return Err(SpecError::Relative(
+                String::from_utf8_lossy(&export).into_owned(),
+            ));
+        }
+        if export.len() > MAX_EXPORT {
+            return Err(SpecError::TooLong);
+        }
+        Ok(Spec { host, export, port })
+    }
+
+    /// `host:/path` as it stands in /proc/mounts.
+    pub fn source(&self) -> Vec<u8> {
+        let mut source = if self.host.contains(':') {
+            format!("[{}]:", self.host)
+        } else {
+            format!("{}:", self.host)
+        }
+        .into_bytes();
+        source.extend_from_slice(&self.export);
+        source
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.source()))
+    }
+}
+
+fn strip_scheme(bytes: &[u8]) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"nfs://";
+    bytes
+        .get(..SCHEME.len())
+        .filter(|start| start.eq_ignore_ascii_case(SCHEME))
+        .map(|_| &bytes[SCHEME.len()..])
+}
+
+fn parse_url(rest: &[u8], shape: &dyn Fn() -> SpecError) -> Result<Spec, SpecError> {
+    let slash = rest
+        .iter()
+        .position(|&byte| byte == b'/')
+        .ok_or_else(shape)?;
+    let authority = std::str::from_utf8(&rest[..slash]).map_err(|_| shape())?;
+    let (host, port) = if let Some(inner) = authority.strip_prefix('[') {
+        let (address, behind) = inner.split_once(']').ok_or_else(shape)?;
+        let port = match behind {
+            "" => None,
+            _ => Some(behind.strip_prefix(':').ok_or_else(shape)?),
+        };
+        (ipv6(address.as_bytes())?, port)
+    } else {
+        match authority.split_once(':') {
+            Some((host, port)) => (host.to_owned(), Some(port)),
+            None => (authority.to_owned(), None),
+        }
+    };
+    if host.is_empty() {
+        return Err(shape());
+    }
+    let port = match port {
+        None | Some("") => None,
+        Some(text) => Some(
+            text.parse::<u16>()
+                .ok()
+                .filter(|&port| port != 0)
+                .ok_or_else(|| SpecError::Port(text.into()))?,
+        ),
+    };
+    Spec::checked(host, unescape(&rest[slash..])?, port)
+}
+
+/// Percent-decoding (RFC 3986 section 2.1). NUL cannot be in a path.
+fn unescape(path: &[u8]) -> Result<Vec<u8>, SpecError> {
+    let wrong = || SpecError::Escape(String::from_utf8_lossy(path).into_owned());
+    let mut plain = Vec::with_capacity(path.len());
+    let mut bytes = path.iter();
+    while let Some(&byte) = bytes.next() {
+        if byte != b'%' {
+            plain.push(byte);
+            continue;
+        }
+        let mut digit = || {
+            let digit = bytes.next().copied().map(char::from);
+            digit.and_then(|digit| digit.to_digit(16)).ok_or_else(wrong)
+        };
+        let byte = (digit()? * 16 + digit()?) as u8;
+        if byte == 0 {
+            return Err(wrong());
+        }
+        plain.push(byte);
+    }
+    Ok(plain)
+}
+
+/// An IPv6 address, with or without a scope, as it came.
+fn ipv6(bytes: &[u8]) -> Result<String, SpecError> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let (address, scope) = match text.split_once('%') {
+        Some((address, scope)) => (address, Some(scope)),
+        None => (text.as_str(), None),
+    };
+    if address.parse::<Ipv6Addr>().is_err() || scope.is_some_and(str::is_empty) {
+        return Err(SpecError::NotIpv6(text));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Result<Spec, SpecError> {
+        Spec::parse(OsStr::new(text))
+    }
+
+    fn spec(host: &str, export: &str, port: Option<u16>) -> Result<Spec, SpecError> {
+        Ok(Spec {
+            host: host.into(),
+            export: export.into(),
+            port,
+        })
+    }
+
+    #[test]
+    fn forms() {
+        assert_eq!(parse("srv:/data"), spec("srv", "/data", None));
+        assert_eq!(parse("srv:/"), spec("srv", "/", None));
+        assert_eq!(parse("srv:/a:/b"), spec("srv", "/a:/b", None));
+        assert_eq!(parse("10.1.2.3:/a b"), spec("10.1.2.3", "/a b", None));
+        assert_eq!(parse("[::1]:/x"), spec("::1", "/x", None));
+        assert_eq!(parse("[fe80::1%eth0]:/x"), spec("fe80::1%eth0", "/x", None));
+        assert_eq!(parse("nfs://srv/x"), spec("srv", "/x", None));
+        assert_eq!(parse("NFS://srv:2050/x"), spec("srv", "/x", Some(2050)));
+        assert_eq!(parse("nfs://srv:/x"), spec("srv", "/x", None));
+        assert_eq!(parse("nfs://[::1]:7/x"), spec("::1", "/x", Some(7)));
+        assert_eq!(parse("nfs://[::1]/a%20b"), spec("::1", "/a b", None));
+    }
+
+    #[test]
+    fn refusals() {
+        let said = |text: &str| parse(text).unwrap_err().to_string();
+        assert_eq!(
+            said("data"),
+            "'data' names no export: write SERVER:/PATH, [IPV6]:/PATH or nfs://SERVER/PATH"
+        );
+        assert_eq!(
+            said("fe80::1:/x"),
+            "put the IPv6 address in brackets: [fe80::1]:/PATH"
+        );
+        assert_eq!(said("[srv]:/x"), "'srv' is not an IPv6 address");
+        assert_eq!(
+            said("srv:data"),
+            "the export path must begin with a slash, not 'data'"
+        );
+        assert_eq!(said("a b:/x"), "'a b' is not a host name");
+        assert_eq!(said("-o:/x"), "'-o' is not a host name");
+        assert_eq!(
+            said("nfs://srv:0/x"),
+            "'0' is not a port: give a number from 1 to 65535"
+        );
+        assert!(matches!(parse("nfs://srv/%0"), Err(SpecError::Escape(_))));
+        assert!(matches!(parse("nfs://srv/%00"), Err(SpecError::Escape(_))));
+        for text in [
+            "",
+            ":",
+            ":/x",
+            "srv:",
+            "[::1]",
+            "[::1]/x",
+            "[::1",
+            "nfs://",
+            "nfs://srv",
+            "nfs:///x",
+            "nfs://[::1]7/x",
+        ] {
+            assert!(matches!(parse(text), Err(SpecError::Shape(_))), "{text:?}");
+        }
+        let long = format!("srv:/{}", "x".repeat(MAX_EXPORT));
+        assert_eq!(parse(&long), Err(SpecError::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(bytes: Vec<u8>) {
+            let _ = Spec::parse(OsStr::from_bytes(&bytes));
+        }
+
+        #[test]
+        fn the_source_is_parsed_again(
+            host in "[a-z][a-z0-9.-]{0,20}|[0-9a-f:]{1,4}::[0-9a-f]{1,4}",
+            path in "/[^\u{0}]{0,30}",
+        ) {
+            let made = Spec { host, export: path.into_bytes(), port: None };
+            if let Ok(again) = Spec::parse(OsStr::from_bytes(&made.source())) {
+                prop_assert_eq!(again, made);
+            } else {
+                prop_assert!(made.host.contains(':') && made.host.parse::<Ipv6Addr>().is_err());
+            }
+        }
+    }
+}

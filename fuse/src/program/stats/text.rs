@@ -1,0 +1,283 @@
+//! The counters for people.
+
+use super::document::{CACHES, Document, Procedure, STATES};
+use std::fmt::{self, Write};
+
+/// What a document holds, without what a terminal would obey.
+fn plain(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(safe).collect()
+}
+
+/// `3.2 MB`; powers of 1000.
+fn bytes(number: u64) -> String {
+    scaled(
+        number as f64,
+        &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")],
+        "B",
+    )
+}
+
+/// Microseconds as `12 us`, `3.4 ms`, `5.6 s`.
+fn time(micros: Option<f64>) -> String {
+    match micros {
+        None => "-".to_owned(),
+        Some(micros) => scaled(micros, &[(1e6, "s"), (1e3, "ms")], "us"),
+    }
+}
+
+fn scaled(number: f64, units: &[(f64, &str)], smallest: &str) -> String {
+    match units.iter().find(|(size, _)| number >= *size) {
+        Some((size, unit)) => format!("{:.1} {unit}", number / size),
+        None => format!("{number:.0} {smallest}"),
+    }
+}
+
+fn age(nanoseconds: u64) -> String {
+    let seconds = nanoseconds / 1_000_000_000;
+    match (
+        seconds / 86400,
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60,
+    ) {
+        (0, 0, 0, s) => format!("{s} s"),
+        (0, 0, m, s) => format!("{m} min {s} s"),
+        (0, h, m, _) => format!("{h} h {m} min"),
+        (d, h, _, _) => format!("{d} d {h} h"),
+    }
+}
+
+fn mean(total_ns: u64, calls: u64) -> Option<f64> {
+    (calls > 0).then(|| total_ns as f64 / calls as f64 / 1e3)
+}
+
+/// A page; a shorter one of what changed, if the document is a change.
+pub(super) fn render(document: &Document, change: bool) -> String {
+    let mut out = String::new();
+    // Writing into a string does not fail.
+    let _ = write(document, change, &mut out);
+    out
+}
+
+fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
+    if change {
+        writeln!(out, "in the last {:.1} s:", document.age_ns as f64 / 1e9)?;
+    } else {
+        writeln!(
+            out,
+            "{} on {}, mounted {} ago, process {}",
+            plain(&document.source),
+            plain(&document.directory),
+            age(document.age_ns),
+            document.pid
+        )?;
+        writeln!(out, "options: {}", plain(&document.options))?;
+    }
+    procedures(document, out)?;
+    caches(document, out)?;
+    connections(document, change, out)
+}
+
+fn procedures(document: &Document, out: &mut String) -> fmt::Result {
+    writeln!(
+        out,
+        "\n{:<12} {:>9} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "procedure",
+        "calls",
+        "errors",
+        "resends",
+        "timeouts",
+        "sent",
+        "received",
+        "mean",
+        "p50",
+        "p99",
+        "queue",
+        "round trip"
+    )?;
+    let busy = |p: &&Procedure| p.calls > 0 || p.resends > 0 || p.timeouts > 0;
+    for procedure in document.procedures.iter().filter(busy) {
+        writeln!(
+            out,
+            "{:<12} {:>9} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            plain(&procedure.name),
+            procedure.calls,
+            procedure.errors,
+            procedure.resends,
+            procedure.timeouts,
+            bytes(procedure.bytes_sent),
+            bytes(procedure.bytes_received),
+            time(mean(procedure.total_ns, procedure.calls)),
+            time(procedure.p50_us),
+            time(procedure.p99_us),
+            time(mean(procedure.queue_ns, procedure.calls)),
+            time(mean(procedure.round_trip_ns, procedure.calls)),
+        )?;
+    }
+    Ok(())
+}
+
+fn caches(document: &Document, out: &mut String) -> fmt::Result {
+    writeln!(
+        out,
+        "\n{:<12} {:>9} {:>9} {:>7}",
+        "cache", "hits", "misses", "rate"
+    )?;
+    let mut shown: Vec<&str> = STATES.to_vec();
+    for (name, hits, misses) in CACHES {
+        shown.extend(hits);
+        shown.push(misses);
+        let (hits, misses) = document.hits(hits, misses);
+        let all = hits as f64 + misses as f64;
+        let rate = match all > 0.0 {
+            true => format!("{:.1} %", 100.0 * hits as f64 / all),
+            false => "-".to_owned(),
+        };
+        writeln!(out, "{name:<12} {hits:>9} {misses:>9} {rate:>7}")?;
+    }
+    writeln!(
+        out,
+        "{} cached, {} of it dirty, {} inodes known",
+        bytes(document.cache_counter("cache_bytes")),
+        bytes(document.cache_counter("dirty_bytes")),
+        document.cache_counter("inodes")
+    )?;
+    let rest: Vec<_> = document
+        .cache
+        .iter()
+        .filter(|(name, value)| **value > 0 && !shown.contains(&name.as_str()))
+        .map(|(name, value)| match name.ends_with("_bytes") {
+            true => format!("{} {}", plain(&name.replace('_', " ")), bytes(*value)),
+            false => format!("{} {value}", plain(&name.replace('_', " "))),
+        })
+        .collect();
+    if !rest.is_empty() {
+        writeln!(out, "{}", rest.join(", "))?;
+    }
+    Ok(())
+}
+
+fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Result {
+    for (index, connection) in document.connections.iter().enumerate() {
+        let none = || "?".to_owned();
+        let address = |side: &Option<String>| side.as_deref().map_or_else(none, plain);
+        if connection.connected {
+            writeln!(
+                out,
+                "\nconnection {index}: {} from {} to {}",
+                plain(&document.transport),
+                address(&connection.local),
+                address(&connection.peer)
+            )?;
+        } else {
+            writeln!(out, "\nconnection {index}: down")?;
+        }
+        if connection.connected && !change {
+            writeln!(
+                out,
+                "  {}; inline up to {} for calls, {} for replies",
+                plain(&connection.link),
+                connection.inline_call,
+                connection.inline_reply
+            )?;
+        }
+        writeln!(
+            out,
+            "  credits: {} in use of {} granted ({} wanted); {} calls wait; {} registrations open",
+            connection.credits_in_use,
+            connection.credits_granted,
+            connection.credits_wanted,
+            connection.waiting,
+            connection.leases
+        )?;
+        let c = &connection.counters;
+        writeln!(
+            out,
+            "  messages: {} sent, {} received, {} inline calls",
+            c.sends, c.receives, c.inline_calls
+        )?;
+        writeln!(
+            out,
+            "  chunks: {} read, {} position-zero, {} write, {} reply; RDMA Write {}, RDMA Read {}",
+            c.read_chunks,
+            c.position_zero_chunks,
+            c.write_chunks,
+            c.reply_chunks,
+            bytes(c.rdma_write_bytes),
+            bytes(c.rdma_read_bytes)
+        )?;
+        writeln!(
+            out,
+            "  registrations: {} of {}; {} ended here, {} messages invalidated one remotely",
+            c.exposures,
+            bytes(c.exposed_bytes),
+            c.local_invalidations,
+            c.remote_invalidations
+        )?;
+        writeln!(
+            out,
+            "  connects: {}, {} failed; {} resends, {} time-outs, {} discards, {} RDMA errors, {} violations",
+            c.connects,
+            c.connect_failures,
+            c.resends,
+            c.timeouts,
+            c.discards,
+            c.rdma_errors,
+            c.violations
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::Connection;
+    use super::*;
+
+    #[test]
+    fn a_page() {
+        let document = Document {
+            source: "srv:/x\u{1b}[2J".into(),
+            directory: "/mnt".into(),
+            transport: "iwarp".into(),
+            age_ns: 3_725_000_000_000,
+            procedures: vec![
+                Procedure {
+                    name: "READ".into(),
+                    calls: 2,
+                    bytes_received: 2_100_000,
+                    total_ns: 3_000_000,
+                    p50_us: Some(12.0),
+                    ..Procedure::default()
+                },
+                Procedure {
+                    name: "WRITE".into(),
+                    ..Procedure::default()
+                },
+            ],
+            cache: [("read_hits".to_owned(), 3), ("read_misses".to_owned(), 1)].into(),
+            connections: vec![Connection {
+                connected: true,
+                peer: Some("127.0.0.1:20049".into()),
+                ..Connection::default()
+            }],
+            ..Document::default()
+        };
+        let page = render(&document, false);
+        for part in [
+            "srv:/x?[2J on /mnt, mounted 1 h 2 min ago",
+            "2.1 MB",
+            "1.5 ms",
+            "12 us",
+            "75.0 %",
+            "iwarp from ? to 127.0.0.1:20049",
+        ] {
+            assert!(page.contains(part), "{part} is not in {page}");
+        }
+        assert!(
+            !page.contains('\u{1b}') && !page.contains("WRITE"),
+            "{page}"
+        );
+    }
+}

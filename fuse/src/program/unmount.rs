@@ -1,0 +1,131 @@
+//! `umount`.
+
+use super::cli::UnmountArgs;
+use super::failure::{Exit, Failure};
+use super::mounts::{self, FSTYPE, Mount};
+use super::presence::Watch;
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+use nix::unistd::geteuid;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// How long to wait for the serving process; what it still does then concerns only itself.
+const LAST_FLUSH: Duration = Duration::from_secs(600);
+/// The same after a forced unmount, which is for servers that do not answer.
+const FORCED_FLUSH: Duration = Duration::from_secs(5);
+
+/// Runs `umount`: returns when the mount is gone and its process has ended.
+pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
+    let shown = args.dir.display();
+    let none = || {
+        Failure::new(
+            Exit::Usage,
+            format!("{shown} is not an nfsrdma mount: see 'findmnt -t {FSTYPE}'"),
+        )
+    };
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => none(),
+        _ => Failure::new(Exit::Failed, format!("cannot unmount {shown}: {error}")),
+    };
+    let dir = mounts::resolve(&args.dir).map_err(failed)?;
+    let mount = mounts::on_top_of(&dir)
+        .map_err(failed)?
+        .filter(|mount| mount.fstype == FSTYPE)
+        .ok_or_else(none)?;
+    let watch = Watch::connect(&mount.device);
+    if args.force {
+        abort(&mount);
+    }
+    let flags = [
+        (args.force, MntFlags::MNT_FORCE),
+        (args.lazy, MntFlags::MNT_DETACH),
+    ]
+    .iter()
+    .filter(|(on, _)| *on)
+    .fold(MntFlags::UMOUNT_NOFOLLOW, |all, &(_, flag)| all | flag);
+    match umount2(&dir, flags) {
+        Ok(()) => {}
+        Err(Errno::EPERM) if !geteuid().is_root() => by_helper(&dir, args.lazy)?,
+        Err(errno) => return Err(explain(&dir, errno)),
+    }
+    // A lazy unmount ends when its last user does.
+    if !args.lazy
+        && let Ok(watch) = watch
+        && !watch.wait(if args.force { FORCED_FLUSH } else { LAST_FLUSH })
+    {
+        return Err(Failure::new(
+            Exit::Failed,
+            format!("{shown} is unmounted, but its process is still writing data: see the log"),
+        ));
+    }
+    Ok(())
+}
+
+fn explain(dir: &Path, errno: Errno) -> Failure {
+    let dir = dir.display();
+    match errno {
+        Errno::EBUSY => Failure::new(
+            Exit::Failed,
+            format!(
+                "{dir} is in use: see who by 'fuser -vm {dir}', or detach it with 'nfsrdma umount -l {dir}'"
+            ),
+        ),
+        Errno::EPERM => Failure::new(
+            Exit::Usage,
+            format!("not permitted to unmount {dir}: only root and the user who mounted it may"),
+        ),
+        _ => Failure::new(
+            Exit::Failed,
+            format!("cannot unmount {dir}: {}", errno.desc()),
+        ),
+    }
+}
+
+/// Ends the kernel's connection to the serving process (fuse(4), "control filesystem"), so
+/// that nothing waits for it any more. Root and the mounting user may.
+fn abort(mount: &Mount) {
+    let Some((_, minor)) = mount.device.split_once(':') else {
+        return;
+    };
+    // Without it MNT_FORCE does the same, for root.
+    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+}
+
+fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
+    let output = Command::new("fusermount3")
+        .arg(if lazy { "-uz" } else { "-u" })
+        .arg("--")
+        .arg(dir)
+        .output()
+        .map_err(|error| {
+            Failure::new(
+                Exit::System,
+                format!("cannot run fusermount3: {error}; install the package fuse3"),
+            )
+        })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(if said.contains("busy") {
+        explain(dir, Errno::EBUSY)
+    } else if said.contains("not permitted") || said.contains("not found in /etc/mtab") {
+        explain(dir, Errno::EPERM)
+    } else {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot unmount {}: {}", dir.display(), said.trim()),
+        )
+    })
+}
+
+/// Takes away a mount that nobody serves.
+pub(super) fn detach(dir: &Path) -> Result<(), Failure> {
+    match umount2(dir, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+        Err(Errno::EPERM) => by_helper(dir, true),
+        other => other.map_err(|errno| explain(dir, errno)),
+    }
+}

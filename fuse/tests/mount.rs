@@ -1,0 +1,321 @@
+//! The file system through the kernel: a real mount over /dev/fuse, on a server in memory.
+
+#![allow(clippy::unwrap_used)]
+
+use nfsrdma_client::exec;
+use nfsrdma_fuse::adapter::{self, FuseOptions, Session};
+use nfsrdma_fuse::fs::{Fs, FsConfig};
+use nfsrdma_fuse::memory::MemoryServer;
+use nfsrdma_rdma::Pool;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A mount that goes away with the test, however it ends.
+struct Mounted {
+    session: Option<Session>,
+    fs: Arc<Fs<MemoryServer>>,
+    server: Arc<MemoryServer>,
+    dir: PathBuf,
+}
+
+fn mount(name: &str, config: FsConfig) -> Option<Mounted> {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: there is no /dev/fuse");
+        return None;
+    }
+    let dir = std::env::temp_dir().join(format!("nfsrdma-{}-{name}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let server = MemoryServer::new();
+    let pool = Pool::new(config.pool_bytes()).unwrap();
+    let fs = Fs::new(server.clone(), server.root(), pool, config);
+    let session = adapter::mount(fs.clone(), &dir, &FuseOptions::default()).unwrap();
+    Some(Mounted {
+        session: Some(session),
+        fs,
+        server,
+        dir,
+    })
+}
+
+impl Mounted {
+    /// Unmounts and checks that nothing was lost.
+    fn finish(mut self) {
+        let session = self.session.take().unwrap();
+        session.unmount(false).unwrap();
+        session.join().unwrap();
+        let lost = exec::block_on(self.fs.shutdown());
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.session.take());
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x as u8
+        })
+        .collect()
+}
+
+#[test]
+fn files_and_directories_through_the_kernel() {
+    let Some(m) = mount("basic", FsConfig::default()) else {
+        return;
+    };
+    let d = &m.dir;
+    let text = pattern(3_000_001, 7);
+    fs::write(d.join("a"), &text).unwrap();
+    assert_eq!(m.server.contents("a").unwrap(), text);
+    assert_eq!(fs::read(d.join("a")).unwrap(), text);
+    assert_eq!(fs::metadata(d.join("a")).unwrap().len(), 3_000_001);
+
+    fs::create_dir_all(d.join("x/y/z")).unwrap();
+    fs::rename(d.join("a"), d.join("x/y/b")).unwrap();
+    fs::hard_link(d.join("x/y/b"), d.join("c")).unwrap();
+    assert_eq!(fs::metadata(d.join("c")).unwrap().nlink(), 2);
+    std::os::unix::fs::symlink("x/y/b", d.join("s")).unwrap();
+    assert_eq!(fs::read_link(d.join("s")).unwrap(), Path::new("x/y/b"));
+    assert_eq!(fs::read(d.join("s")).unwrap(), text);
+    fs::set_permissions(d.join("c"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(
+        fs::metadata(d.join("x/y/b")).unwrap().mode() & 0o7777,
+        0o640
+    );
+
+    let mut names: Vec<_> = fs::read_dir(d)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["c", "s", "x"]);
+    assert!(fs::metadata(d.join("nothing")).is_err());
+    assert!(fs::remove_dir(d.join("x")).is_err());
+    fs::remove_file(d.join("c")).unwrap();
+    fs::remove_dir_all(d.join("x")).unwrap();
+    assert!(!d.join("x").exists());
+    m.finish();
+}
+
+#[test]
+fn offsets_truncation_appending_and_holes() {
+    let Some(m) = mount("offsets", FsConfig::default()) else {
+        return;
+    };
+    let d = &m.dir;
+    let big = 5 << 30;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(d.join("big"))
+        .unwrap();
+    file.write_all_at(b"far away", big).unwrap();
+    let mut buf = [0; 8];
+    file.read_exact_at(&mut buf, big).unwrap();
+    assert_eq!(&buf, b"far away");
+    file.read_exact_at(&mut buf, 1 << 30).unwrap();
+    assert_eq!(buf, [0; 8]);
+    assert_eq!(file.metadata().unwrap().len(), big + 8);
+    file.set_len(10).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 10);
+    file.set_len(20).unwrap();
+    drop(file);
+    assert_eq!(m.server.contents("big").unwrap(), [0; 20]);
+
+    let mut file = OpenOptions::new().append(true).open(d.join("big")).unwrap();
+    file.write_all(b"one").unwrap();
+    file.write_all(b"two").unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(&m.server.contents("big").unwrap()[20..], b"onetwo");
+    drop(file);
+    File::create(d.join("big")).unwrap();
+    assert_eq!(m.server.contents("big").unwrap(), b"");
+    m.finish();
+}
+
+#[test]
+fn an_unlinked_open_file_stays_readable() {
+    let Some(m) = mount("silly", FsConfig::default()) else {
+        return;
+    };
+    let d = &m.dir;
+    fs::write(d.join("f"), b"still here").unwrap();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(d.join("f"))
+        .unwrap();
+    fs::remove_file(d.join("f")).unwrap();
+    assert!(!d.join("f").exists());
+    fs::write(d.join("f"), b"another").unwrap();
+    file.seek(SeekFrom::End(0)).unwrap();
+    file.write_all(b", and longer").unwrap();
+    file.rewind().unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "still here, and longer");
+    assert_eq!(m.server.names("").len(), 2);
+    drop(file);
+    // RELEASE is sent in the background; unmounting waits for it.
+    let server = m.server.clone();
+    m.finish();
+    assert_eq!(server.names(""), ["f"]);
+}
+
+#[test]
+fn direct_io_and_the_cache_agree() {
+    let Some(m) = mount("direct", FsConfig::default()) else {
+        return;
+    };
+    let path = m.dir.join("f");
+    let text = pattern(1 << 20, 3);
+    fs::write(&path, &text).unwrap();
+    let direct = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .unwrap();
+    // O_DIRECT needs aligned memory.
+    let mut raw = vec![0u8; (256 << 10) + 4096];
+    let at = raw.as_ptr().align_offset(4096);
+    let buf = &mut raw[at..at + (256 << 10)];
+    direct.read_exact_at(buf, 4096).unwrap();
+    assert_eq!(buf, &text[4096..][..256 << 10]);
+    buf.fill(0x5a);
+    direct.write_all_at(buf, 512 << 10).unwrap();
+    let mut expected = text.clone();
+    expected[512 << 10..768 << 10].fill(0x5a);
+    assert_eq!(m.server.contents("f").unwrap(), expected);
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    drop(direct);
+    m.finish();
+}
+
+#[test]
+fn many_entries_list_completely_and_once() {
+    let Some(m) = mount("list", FsConfig::default()) else {
+        return;
+    };
+    for i in 0..5000 {
+        m.server.plant(&format!("file-{i:05}"), b"");
+    }
+    let mut names: Vec<_> = fs::read_dir(&m.dir)
+        .unwrap()
+        .map(|e| {
+            let e = e.unwrap();
+            assert!(e.file_type().unwrap().is_file());
+            e.file_name().into_string().unwrap()
+        })
+        .collect();
+    names.sort();
+    let expected: Vec<_> = (0..5000).map(|i| format!("file-{i:05}")).collect();
+    assert_eq!(names, expected);
+    m.finish();
+}
+
+#[test]
+fn programs_run_at_the_same_time() {
+    let Some(m) = mount(
+        "threads",
+        FsConfig {
+            cache_bytes: 8 << 20,
+            ..FsConfig::default()
+        },
+    ) else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        for t in 0..8u64 {
+            let dir = m.dir.join(format!("t{t}"));
+            scope.spawn(move || {
+                fs::create_dir(&dir).unwrap();
+                for i in 0..30u64 {
+                    let text = pattern((i as usize * 37_777) % 700_000, t * 100 + i);
+                    let path = dir.join(format!("{i}"));
+                    fs::write(&path, &text).unwrap();
+                    assert!(fs::read(&path).unwrap() == text, "thread {t}, file {i}");
+                }
+                fs::remove_dir_all(&dir).unwrap();
+            });
+        }
+    });
+    assert!(m.server.names("").is_empty());
+    m.finish();
+}
+
+/// A shared mapping of a file, unmapped with it.
+struct Mapping(*mut u8, usize);
+
+impl Mapping {
+    fn of(file: &File, len: usize) -> Self {
+        use std::os::fd::AsRawFd;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping of a file that is at least this long.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        Mapping(at.cast(), len)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is this long and nobody else refers to it.
+        unsafe { std::slice::from_raw_parts_mut(self.0, self.1) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: what mmap returned, unmapped once.
+        unsafe { libc::munmap(self.0.cast(), self.1) };
+    }
+}
+
+#[test]
+fn shared_mappings_are_written_back_also_after_the_descriptor_is_closed() {
+    let Some(m) = mount("mmap", FsConfig::default()) else {
+        return;
+    };
+    let path = m.dir.join("f");
+    fs::write(&path, vec![1; 100_000]).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let mut map = Mapping::of(&file, 100_000);
+    assert!(map.bytes().iter().all(|&b| b == 1));
+    map.bytes()[50_000..50_005].copy_from_slice(b"first");
+    file.sync_all().unwrap();
+    assert_eq!(&m.server.contents("f").unwrap()[50_000..50_005], b"first");
+    drop(file);
+    map.bytes()[99_000..99_006].copy_from_slice(b"second");
+    drop(map);
+    assert_eq!(&fs::read(&path).unwrap()[99_000..99_006], b"second");
+    let server = m.server.clone();
+    m.finish();
+    server.restart();
+    assert_eq!(&server.contents("f").unwrap()[99_000..99_006], b"second");
+}

@@ -1,0 +1,131 @@
+//! What goes wrong is told to whom it concerns, once.
+
+use crate::support::*;
+use nfsrdma_client::exec::block_on;
+use nfsrdma_fuse::memory::{Fate, Op};
+use nfsrdma_xdr::nfs3::Status;
+
+#[test]
+fn a_full_disk_is_told_once_to_the_descriptor_that_wrote() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    let reader = m.open(node, libc::O_RDONLY).unwrap();
+    m.server.set_capacity(1000);
+    m.write(f, 0, &[1; 5000]).unwrap();
+    assert_eq!(errno(m.flush(reader)), 0);
+    assert_eq!(errno(m.flush(f)), libc::ENOSPC);
+    assert_eq!(errno(m.flush(f)), 0);
+    assert_eq!(m.server.contents("f").unwrap(), b"");
+    assert_eq!(m.read(f, 0, 100).unwrap(), b"", "what is lost is not shown");
+    m.server.set_capacity(1 << 30);
+    m.write(f, 0, b"fits").unwrap();
+    assert_eq!(errno(m.fsync(f)), 0);
+    assert_eq!(m.server.contents("f").unwrap(), b"fits");
+    m.release(reader);
+    m.close(f).unwrap();
+}
+
+#[test]
+fn each_status_of_a_write_reaches_fsync() {
+    for (status, expected) in [
+        (Status::DQuot, libc::EDQUOT),
+        (Status::Io, libc::EIO),
+        (Status::RoFs, libc::EROFS),
+        (Status::Stale, libc::ESTALE),
+        (Status::FBig, libc::EFBIG),
+    ] {
+        let m = Mount::new();
+        let (_, f) = m.create("f");
+        m.write(f, 0, b"text").unwrap();
+        m.server.set_hook(move |op, _| match op {
+            Op::Write => Fate::Refused(status),
+            _ => Fate::Done,
+        });
+        assert_eq!(errno(m.fsync(f)), expected);
+        m.release(f);
+        assert!(block_on(m.fs.shutdown()).is_empty(), "it was told already");
+    }
+}
+
+#[test]
+fn a_failed_commit_is_told() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.write(f, 0, &vec![1; 1 << 20]).unwrap();
+    m.write(f, 1 << 20, &vec![2; 1 << 20]).unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Commit => Fate::Refused(Status::Io),
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.flush(f)), libc::EIO);
+    m.server.clear_hook();
+    m.release(f);
+}
+
+#[test]
+fn a_soft_mount_s_time_out_reaches_the_program() {
+    let m = Mount::new();
+    m.server.plant("f", b"text");
+    let f = m.open(m.node("f"), RW).unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Read | Op::Write => Fate::Lost,
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.read(f, 0, 10)), libc::ETIMEDOUT);
+    m.write(f, 0, b"more").unwrap();
+    assert_eq!(errno(m.flush(f)), libc::ETIMEDOUT);
+    m.server.clear_hook();
+    m.release(f);
+}
+
+#[test]
+fn data_nobody_waits_for_is_reported_at_shutdown() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.write(f, 100, &[1; 50]).unwrap();
+    m.server.set_capacity(0);
+    // A program killed before it could close: only RELEASE comes, and its error goes nowhere.
+    assert_eq!(errno(block_on(m.fs.release(f))), libc::ENOSPC);
+    assert!(block_on(m.fs.shutdown()).is_empty());
+
+    let (_, f) = {
+        m.server.set_capacity(1 << 30);
+        m.create("g")
+    };
+    m.write(f, 100, &[1; 50]).unwrap();
+    m.server.set_capacity(0);
+    let lost = block_on(m.fs.shutdown());
+    assert_eq!(lost.len(), 1);
+    assert_eq!(lost[0].range, 100..150);
+    assert!(lost[0].reason.contains("NOSPC") || !lost[0].reason.is_empty());
+}
+
+#[test]
+fn what_nfs_cannot_do_is_refused() {
+    let m = Mount::new();
+    m.server.plant("f", b"");
+    let rename = |flags| errno(block_on(m.fs.rename(&m.cred, (1, b"f"), (1, b"g"), flags)));
+    assert_eq!(rename(libc::RENAME_NOREPLACE), libc::EINVAL);
+    assert_eq!(rename(libc::RENAME_EXCHANGE), libc::EINVAL);
+    assert_eq!(rename(0), 0);
+    let long = "n".repeat(256);
+    assert_eq!(errno(m.lookup_in(1, &long)), libc::ENAMETOOLONG);
+    assert_eq!(errno(m.stat(4711)), libc::ESTALE);
+    assert_eq!(errno(m.read(4711, 0, 1)), libc::EBADF);
+}
+
+#[test]
+fn exclusive_create_refuses_what_is_there() {
+    let m = Mount::new();
+    m.server.plant("f", b"");
+    let flags = RW | libc::O_CREAT | libc::O_EXCL;
+    assert_eq!(
+        errno(block_on(m.fs.create(&m.cred, 1, b"f", 0o644, flags))),
+        libc::EEXIST
+    );
+    let flags = RW | libc::O_CREAT;
+    assert_eq!(
+        errno(block_on(m.fs.create(&m.cred, 1, b"f", 0o644, flags))),
+        0
+    );
+}

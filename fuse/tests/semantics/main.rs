@@ -1,0 +1,10 @@
+//! The file system without FUSE and without a network: on a server in memory.
+
+#![allow(clippy::unwrap_used)]
+
+mod caches;
+mod data;
+mod directories;
+mod errors;
+mod random;
+mod support;

@@ -1,0 +1,66 @@
+//! `nfsrdma-pages DIR`: writes the man pages and the shell completions into DIR, made from
+//! the program's own command line and from docs/CONFIGURATION.md.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+mod completions;
+mod pages;
+mod reference;
+mod roff;
+#[cfg(test)]
+mod tests;
+
+/// Pages by their file names.
+const PAGES: [(&str, &str); 2] = [
+    ("nfsrdma.8", include_str!("../man/nfsrdma.8")),
+    ("mount.nfsrdma.8", include_str!("../man/mount.nfsrdma.8")),
+];
+/// Other names of the second page.
+const LINKS: [&str; 3] = [
+    "mount.fuse.nfsrdma.8",
+    "umount.nfsrdma.8",
+    "umount.fuse.nfsrdma.8",
+];
+const CONFIGURATION: &str = include_str!("../../docs/CONFIGURATION.md");
+
+/// Every file: its name and text.
+fn files() -> Result<Vec<(String, String)>, String> {
+    let command = nfsrdma_fuse::program::cli::command();
+    let sections = reference::sections(CONFIGURATION)?;
+    let mut files = Vec::new();
+    for (name, page) in PAGES {
+        files.push((name.into(), pages::fill(page, &command, &sections)?));
+    }
+    for name in LINKS {
+        files.push((name.into(), ".so man8/mount.nfsrdma.8\n".into()));
+    }
+    let words = reference::words(&sections);
+    for (shell, name) in completions::SHELLS {
+        files.push((name.into(), completions::script(shell, &command, &words)?));
+    }
+    Ok(files)
+}
+
+fn write(dir: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    for (name, text) in files()? {
+        let path = dir.join(name);
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let Some(dir) = std::env::args_os().nth(1) else {
+        eprintln!("usage: nfsrdma-pages DIR");
+        return ExitCode::FAILURE;
+    };
+    match write(Path::new(&dir)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nfsrdma-pages: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

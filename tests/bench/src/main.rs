@@ -1,0 +1,389 @@
+//! `nfsrdma-bench` times workloads on several mounts of the same data, in turns within one
+//! run, and prints a table or JSON. What was not measured is left blank.
+
+mod bound;
+mod data;
+mod requester;
+mod target;
+mod wire;
+mod workload;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use target::Target;
+use workload::Workload;
+
+#[derive(Parser, Debug)]
+#[command(about = "Time mounts of one export against each other and against their ceilings")]
+struct Arguments {
+    /// The exported data, filled with what the workloads need.
+    #[arg(long)]
+    data: PathBuf,
+    /// Where to mount the targets, one at a time.
+    #[arg(long)]
+    mounts: PathBuf,
+    /// NAME=COMMAND: a command that mounts at `{dir}` and stays in the foreground.
+    #[arg(long = "peer")]
+    peers: Vec<String>,
+    /// Which of the targets is the FUSE ceiling.
+    #[arg(long, default_value = "ceiling")]
+    ceiling: String,
+    /// SERVER:/EXPORT,PORT,MOUNTPORT: also time the requester without FUSE on this server.
+    #[arg(long, value_parser = server)]
+    requester: Option<requester::Server>,
+    /// Also time the exported data themselves.
+    #[arg(long)]
+    local: bool,
+    /// Workload to run (may be given several times; all otherwise).
+    #[arg(long = "workload")]
+    workloads: Vec<String>,
+    /// Small sizes: a picture in minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; the median is shown.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Only fill the exported data and end.
+    #[arg(long)]
+    prepare: bool,
+}
+
+fn server(text: &str) -> Result<requester::Server, String> {
+    let wrong = || format!("SERVER:/EXPORT,PORT,MOUNTPORT is wanted, not `{text}`");
+    let mut parts = text.rsplitn(3, ',');
+    let mut port = || parts.next().and_then(|p| p.parse().ok()).ok_or_else(wrong);
+    let (mountport, port) = (port()?, port()?);
+    Ok(requester::Server {
+        target: parts.next().ok_or_else(wrong)?.into(),
+        port,
+        mountport,
+    })
+}
+
+/// One measured cell.
+#[derive(Debug, Clone, Serialize)]
+struct Cell {
+    /// In the row's unit; the median of the rounds.
+    value: f64,
+    lowest: f64,
+    highest: f64,
+    /// CPU time the mounting process took, in seconds, in the median round.
+    cpu_seconds: f64,
+    /// Peak resident memory of the mounting process, in MiB.
+    peak_mib: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    workload: &'static str,
+    unit: &'static str,
+    cells: BTreeMap<String, Cell>,
+    /// What the ceilings of this run allow, in the row's unit, and the share to reach.
+    bound: Option<f64>,
+    target: Option<f64>,
+    errors: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    machine: String,
+    quick: bool,
+    rounds: usize,
+    tcp_stream_mb_s: f64,
+    tcp_ping_pong_4k_per_s: f64,
+    tcp_ping_pong_small_per_s: f64,
+    requester: Option<requester::Figures>,
+    mount_ms: BTreeMap<String, f64>,
+    rows: Vec<Row>,
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The median of each figure.
+fn middle(wires: &[bound::Wire]) -> bound::Wire {
+    let of = |get: &dyn Fn(&bound::Wire) -> f64| {
+        let mut values: Vec<f64> = wires.iter().map(get).collect();
+        median(&mut values)
+    };
+    let requester = wires.iter().all(|w| w.requester.is_some()) && !wires.is_empty();
+    let from = |get: &dyn Fn(&requester::Figures) -> f64| {
+        of(&|w| w.requester.as_ref().map_or(f64::NAN, get))
+    };
+    bound::Wire {
+        stream: of(&|w| w.stream),
+        page_trips: of(&|w| w.page_trips),
+        small_trips: of(&|w| w.small_trips),
+        requester: requester.then(|| requester::Figures {
+            read_1m_mb_s: from(&|f| f.read_1m_mb_s),
+            write_1m_mb_s: from(&|f| f.write_1m_mb_s),
+            read_4k_d1_per_s: from(&|f| f.read_4k_d1_per_s),
+            read_4k_d32_per_s: from(&|f| f.read_4k_d32_per_s),
+            getattr_per_s: from(&|f| f.getattr_per_s),
+        }),
+    }
+}
+
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|l| l.strip_prefix("model name"))
+        .map_or("unknown CPU", |l| l.trim_start_matches(['\t', ' ', ':']));
+    let count = std::thread::available_parallelism().map_or(0, |n| n.get());
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{count} x {model}, Linux {}", kernel.trim())
+}
+
+type Samples = BTreeMap<(usize, usize), Vec<(f64, target::Usage)>>;
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let scale = if arguments.quick {
+        data::Scale::QUICK
+    } else {
+        data::Scale::FULL
+    };
+    data::prepare(&arguments.data, &scale).context("preparing the data")?;
+    if arguments.prepare {
+        return Ok(());
+    }
+    let all = workload::all();
+    for name in &arguments.workloads {
+        if !all.iter().any(|w| w.name == name) {
+            let names: Vec<_> = all.iter().map(|w| w.name).collect();
+            bail!(
+                "no workload is called `{name}`; there are {}",
+                names.join(", ")
+            );
+        }
+    }
+    let mut targets = Vec::new();
+    for peer in &arguments.peers {
+        let (name, command) = peer
+            .split_once('=')
+            .with_context(|| format!("--peer takes NAME=COMMAND, not `{peer}`"))?;
+        targets.push(Target {
+            name: name.into(),
+            command: Some(command.into()),
+        });
+    }
+    if arguments.local {
+        targets.push(Target {
+            name: "local".into(),
+            command: None,
+        });
+    }
+    let mut samples = Samples::new();
+    let mut errors: BTreeMap<(usize, usize), String> = BTreeMap::new();
+    let mut mounting: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    // A warm row belongs to the cold one before it, on the same mount.
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (n, workload) in all.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group) if !workload.cold => group.push(n),
+            _ => groups.push(vec![n]),
+        }
+    }
+    let wanted = |w: &Workload| {
+        arguments.workloads.is_empty() || arguments.workloads.iter().any(|n| n == w.name)
+    };
+    groups.retain(|group| group.iter().any(|&n| wanted(&all[n])));
+    let mut wires: Vec<bound::Wire> = Vec::new();
+    for round in 0..arguments.rounds {
+        wires.push(bound::Wire {
+            stream: wire::stream(scale.large)?,
+            page_trips: wire::ping_pong(200, 4300, scale.reads as u64)?,
+            small_trips: wire::ping_pong(200, 200, scale.reads as u64)?,
+            requester: match &arguments.requester {
+                Some(server) => {
+                    let figures = requester::measure(server, scale.large, scale.reads);
+                    Some(figures.context("the requester without FUSE")?)
+                }
+                None => None,
+            },
+        });
+        for group in &groups {
+            for (t, target) in targets.iter().enumerate() {
+                let point = arguments
+                    .mounts
+                    .join(format!("{}-{round}-{}", target.name, group[0]));
+                let mounted = match target.mount(&point, &arguments.data) {
+                    Ok(mounted) => mounted,
+                    Err(error) => {
+                        errors.insert((group[0], t), format!("{error:#}"));
+                        continue;
+                    }
+                };
+                if target.command.is_some() {
+                    mounting
+                        .entry(target.name.clone())
+                        .or_default()
+                        .push(mounted.mount_time.as_secs_f64() * 1e3);
+                }
+                for &n in group {
+                    let before = mounted.usage();
+                    match (all[n].run)(&mounted.dir, &scale) {
+                        Ok(done) => {
+                            let amount = match all[n].unit {
+                                workload::Unit::MegabytesPerSecond => done.amount as f64 / 1e6,
+                                workload::Unit::PerSecond => done.amount as f64,
+                            };
+                            let mut used = mounted.usage();
+                            used.cpu_seconds -= before.cpu_seconds;
+                            samples
+                                .entry((n, t))
+                                .or_default()
+                                .push((amount / done.seconds, used));
+                        }
+                        Err(error) => {
+                            errors.insert((n, t), format!("{error:#}"));
+                            break;
+                        }
+                    }
+                }
+                drop(mounted);
+                let _ = std::fs::remove_dir(&point);
+                let _ = std::fs::remove_file(point.with_extension("log"));
+            }
+        }
+        if !arguments.json {
+            eprintln!("round {} of {} done", round + 1, arguments.rounds);
+        }
+    }
+    let wire = middle(&wires);
+    let mut rows = Vec::new();
+    for group in &groups {
+        for &n in group {
+            let mut row = Row {
+                workload: all[n].name,
+                unit: all[n].unit.name(),
+                cells: BTreeMap::new(),
+                bound: None,
+                target: None,
+                errors: BTreeMap::new(),
+            };
+            for (t, target) in targets.iter().enumerate() {
+                if let Some(error) = errors.get(&(n, t)) {
+                    row.errors.insert(target.name.clone(), error.clone());
+                }
+                let Some(list) = samples.get(&(n, t)) else {
+                    continue;
+                };
+                let mut values: Vec<f64> = list.iter().map(|s| s.0).collect();
+                let value = median(&mut values);
+                let used = list
+                    .iter()
+                    .find(|s| s.0 == value)
+                    .map_or(target::Usage::default(), |s| s.1);
+                row.cells.insert(
+                    target.name.clone(),
+                    Cell {
+                        value,
+                        lowest: values[0],
+                        highest: values[values.len() - 1],
+                        cpu_seconds: used.cpu_seconds,
+                        peak_mib: used.peak_bytes as f64 / f64::from(1 << 20),
+                    },
+                );
+            }
+            let fuse = row.cells.get(&arguments.ceiling).map(|cell| cell.value);
+            if let Some((bound, target)) = all[n].bound.value(fuse, &wire) {
+                (row.bound, row.target) = (Some(bound), Some(target));
+            }
+            rows.push(row);
+        }
+    }
+    let report = Report {
+        machine: machine(),
+        quick: arguments.quick,
+        rounds: arguments.rounds,
+        tcp_stream_mb_s: wire.stream,
+        tcp_ping_pong_4k_per_s: wire.page_trips,
+        tcp_ping_pong_small_per_s: wire.small_trips,
+        requester: wire.requester,
+        mount_ms: mounting
+            .into_iter()
+            .map(|(k, mut v)| (k, median(&mut v)))
+            .collect(),
+        rows,
+    };
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print_table(&report, &targets);
+    }
+    Ok(())
+}
+
+fn print_table(report: &Report, targets: &[Target]) {
+    println!(
+        "{}{}",
+        report.machine,
+        if report.quick { ", quick" } else { "" }
+    );
+    println!(
+        "TCP over loopback: {:.0} MB/s; {:.0} round trips/s with 4 KiB back, {:.0} with 200 bytes back",
+        report.tcp_stream_mb_s, report.tcp_ping_pong_4k_per_s, report.tcp_ping_pong_small_per_s
+    );
+    if let Some(f) = &report.requester {
+        println!(
+            "Requester without FUSE: READ 1 MiB {:.0} MB/s, WRITE 1 MiB {:.0} MB/s, READ 4 KiB {:.0}/s at depth 1 and {:.0}/s at depth 32, GETATTR {:.0}/s",
+            f.read_1m_mb_s,
+            f.write_1m_mb_s,
+            f.read_4k_d1_per_s,
+            f.read_4k_d32_per_s,
+            f.getattr_per_s
+        );
+    }
+    for (name, ms) in &report.mount_ms {
+        println!("mounting {name}: {ms:.0} ms");
+    }
+    print!("\n| {:<18} | {:<4} |", "workload", "");
+    for target in targets {
+        print!(" {:>24} |", target.name);
+    }
+    print!(" {:>8} | {:>19} |", "bound", "share of it (target)");
+    print!("\n| {:-<18} | {:-<4} |", "", "");
+    for _ in targets {
+        print!(" {:->24} |", "");
+    }
+    println!(" {:->8} | {:->19} |", "", "");
+    for row in &report.rows {
+        print!("| {:<18} | {:<4} |", row.workload, row.unit);
+        for target in targets {
+            let cell = match row.cells.get(&target.name) {
+                Some(c) if target.command.is_some() => {
+                    format!("{:.0} {:.2}s {:.0}M", c.value, c.cpu_seconds, c.peak_mib)
+                }
+                Some(c) => format!("{:.0}", c.value),
+                None => String::new(),
+            };
+            print!(" {cell:>24} |");
+        }
+        let own = targets.first().and_then(|t| row.cells.get(&t.name));
+        match (row.bound, row.target, own) {
+            (Some(bound), Some(target), Some(own)) => {
+                let share = format!("{:.2} ({target:.2})", own.value / bound);
+                println!(" {bound:>8.0} | {share:>19} |");
+            }
+            _ => println!(" {:>8} | {:>19} |", "", ""),
+        }
+    }
+    for row in &report.rows {
+        for (name, error) in &row.errors {
+            println!("{} on {name}: {error}", row.workload);
+        }
+    }
+    println!(
+        "\nEach cell: figure, CPU seconds and peak MiB of the mounting process. The bound is what\nthis run's ceilings allow the first target; the share of it that is the target stands in brackets."
+    );
+}

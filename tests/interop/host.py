@@ -1,0 +1,207 @@
+"""The host's side of a case: our programs, mounts through /dev/fuse, the responder, captures of the loopback."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from guest import HERE, Skip, free_port
+
+ROOT = HERE.parent.parent
+_built = {}
+
+
+class CaseError(AssertionError):
+    """A check of the case did not hold."""
+
+
+def program(name):
+    """The path of one of our programs, from NFSRDMA_BIN or built here in release mode."""
+    given = os.environ.get("NFSRDMA_BIN")
+    if given:
+        path = Path(given) / name
+        if not path.exists():
+            raise CaseError(f"NFSRDMA_BIN={given} holds no {name}")
+        return path
+    if name not in _built:
+        package = {"nfsrdma": "nfsrdma-fuse"}.get(name, name)
+        subprocess.run(["cargo", "build", "--release", "-q", "-p", package], cwd=ROOT, check=True, timeout=1800)
+        target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+        _built[name] = target / "release" / name
+    return _built[name]
+
+
+def run(command, limit=300, **more):
+    """A host command: its output, or CaseError."""
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=limit,
+                              check=False, **more)
+    except subprocess.TimeoutExpired as error:
+        raise CaseError(f"{' '.join(map(str, command))}: no end after {limit} s; output: {error.stdout}") from None
+    if done.returncode != 0:
+        raise CaseError(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def run_status(command):
+    """The exit status of a host command, its output thrown away."""
+    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
+
+
+def checks(*words, limit=600, **variables):
+    """checks.py on the host: its output, which for `run` is also shown as it comes."""
+    command = ["python3", "-B", HERE / "checks.py", *words]
+    if words[0] != "run":
+        return run(command, limit, env=os.environ | variables)
+    with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=os.environ | variables) as child:
+        timer = threading.Timer(limit, child.kill)
+        timer.start()
+        lines = []
+        for line in child.stdout:
+            print(f"    {line}", end="", flush=True)
+            lines.append(line)
+        timer.cancel()
+    if child.returncode != 0:
+        raise CaseError(f"checks: status {child.returncode}, limit {limit} s: {lines[-1] if lines else 'no output'}")
+    return "".join(lines)
+
+
+class Process:
+    """A program of ours in the foreground, its output kept, ended with the block."""
+
+    def __init__(self, command, stop=signal.SIGTERM):
+        self.command, self.stop = [str(word) for word in command], stop
+
+    def __enter__(self):
+        self.output = tempfile.NamedTemporaryFile("w+", prefix="nfsrdma-out.")
+        self.child = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.output,
+                                      stderr=subprocess.STDOUT)
+        return self
+
+    def __exit__(self, kind=None, *_):
+        if kind and self.said().strip():
+            print(f"    {Path(self.command[0]).name} said: {self.said()[-3000:].strip()}", flush=True)
+        if self.child.poll() is None:
+            self.child.send_signal(self.stop)
+            try:
+                self.child.wait(30)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait()
+        self.output.close()
+
+    def said(self):
+        self.output.flush()
+        return Path(self.output.name).read_text(errors="replace")
+
+    def until(self, condition, what, limit=60):
+        """Waits until `condition()`; CaseError with the output if the program ends or time runs out first."""
+        end = time.monotonic() + limit
+        while not condition():
+            if self.child.poll() is not None:
+                raise CaseError(f"{self.command[0]} ended with {self.child.returncode}: {self.said()}")
+            if time.monotonic() > end:
+                raise CaseError(f"{what} not after {limit} s: {self.said()}")
+            time.sleep(0.05)
+
+
+class Mount(Process):
+    """`nfsrdma mount` of an export at a fresh directory `path`."""
+
+    def __init__(self, export, port, mountport, options=""):
+        if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+            raise Skip("no /dev/fuse")
+        self.path = Path(tempfile.mkdtemp(prefix="nfsrdma-mount."))
+        words = f"port={port},mountport={mountport},mountproto=tcp" + (f",{options}" if options else "")
+        super().__init__([program("nfsrdma"), "mount", f"127.0.0.1:{export}", self.path, "-f", "-o", words])
+
+    def __enter__(self):
+        super().__enter__()
+        try:
+            self.until(lambda: os.path.ismount(self.path), "the mount", 60)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception):
+        try:
+            super().__exit__(*exception)
+        finally:
+            if os.path.ismount(self.path):
+                subprocess.run(["umount", "-l", self.path], check=False)
+            self.path.rmdir()
+
+
+class Responder(Process):
+    """`nfsrdma-responder` serving `directory` on the loopback; `state` keeps its handles over a restart."""
+
+    def __init__(self, directory, state, *more, port=None, mountport=None):
+        self.port, self.mountport = port or free_port(), mountport or free_port()
+        super().__init__([program("nfsrdma-responder"), directory, "--rdma-port", self.port, "--nfs-port", 0,
+                          "--mount-port", self.mountport, "--state-dir", state, "--print-ports", *more])
+
+    def __enter__(self):
+        super().__enter__()
+        try:
+            self.until(lambda: "ready " in self.said(), "the responder", 30)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+
+class Capture(Process):
+    """tcpdump of the loopback, only of the given TCP ports."""
+
+    def __init__(self, path, *ports):
+        if not shutil.which("tcpdump"):
+            raise Skip("tcpdump missing")
+        self.path = Path(path)
+        expression = " or ".join(f"tcp port {port}" for port in ports)
+        super().__init__(["tcpdump", "-i", "lo", "-s", "0", "-B", "65536", "-U", "-Z", "root", "-w", path, expression],
+                         signal.SIGINT)
+
+    def __enter__(self):
+        super().__enter__()
+        self.until(lambda: "listening on" in self.said(), "tcpdump", 20)
+        return self
+
+
+class Directory:
+    """A fresh directory, removed with the block."""
+
+    def __enter__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="nfsrdma-dir."))
+        return self.path
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Background(threading.Thread):
+    """A call in a thread; `result` waits and passes its exception on."""
+
+    def __init__(self, call):
+        super().__init__(daemon=True)
+        self.call, self.error, self.value = call, None, None
+        self.start()
+
+    def run(self):
+        try:
+            self.value = self.call()
+        except Exception as error:  # noqa: BLE001 -- raised by `result`
+            self.error = error
+
+    def result(self, limit):
+        self.join(limit)
+        if self.is_alive():
+            raise CaseError(f"no end after {limit} s")
+        if self.error:
+            raise self.error
+        return self.value

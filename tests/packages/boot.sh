@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Boots systemd in the clean root with the deb installed: mounts by fstab, by the example unit
+# and on demand, and whether a shutdown writes everything back. $1 is the deb. Run by ./run.
+set -uo pipefail
+. "$(dirname "$0")/lib.sh"
+root=$work/root
+furnish
+mknod -m 666 "$root/dev/autofs" c 10 235
+
+cp "$1" "$root/tmp/nfsrdma.deb"
+check "apt installs it beside systemd" \
+    inside apt-get -qq -y --no-install-recommends install systemd /tmp/nfsrdma.deb
+check "the responder starts" serve
+echo world >"$work/export/hello"
+
+mkdir -p "$root"/srv/{data,unit,auto}
+cat >"$root/etc/fstab" <<FSTAB
+server:/export /srv/data nfsrdma _netdev,nofail 0 0
+server:/export /srv/auto nfsrdma noauto,_netdev,x-systemd.automount 0 0
+FSTAB
+sed 's#/srv/data#/srv/unit#' "$(dirname "$0")/../../packaging/examples/srv-data.mount" \
+    >"$root/etc/systemd/system/srv-unit.mount"
+
+cat >"$root/etc/systemd/system/try.service" <<UNIT
+[Unit]
+After=remote-fs.target
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /try
+StandardOutput=file:/result
+StandardError=inherit
+[Install]
+WantedBy=multi-user.target
+UNIT
+cat >"$root/try" <<'TRY'
+systemctl --failed --no-legend --plain | sed 's/^/failed unit: /'
+until findmnt -n /srv/data >/dev/null; do sleep 0.1; done
+findmnt -t fuse.nfsrdma -no TARGET
+echo "demand: $(cat /srv/auto/hello) $(findmnt -t fuse.nfsrdma -no SOURCE /srv/auto)"
+echo "fstab: $(cat /srv/data/hello)"
+echo "unit: $(cat /srv/unit/hello) $(systemctl is-active srv-unit.mount)"
+echo "after: $(systemctl show -p After --value srv-data.mount | tr ' ' '\n' | grep -c '^network-online.target$')"
+systemctl stop srv-unit.mount && echo "stopped: $(ls -A /srv/unit | wc -l)"
+# Nothing flushes this but the unmounting at shutdown.
+head -c 20000000 /dev/urandom | tee /srv/data/late | sha256sum >/sum
+systemctl --no-block exit 0
+TRY
+inside systemctl -q enable try.service srv-unit.mount
+ln -sf /usr/lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
+
+unified=$(findmnt -t cgroup2 -no TARGET | head -1)
+if [ -z "$unified" ]; then
+    skip "boot" "this system has no cgroup2 mounted"
+    finish
+    exit
+fi
+group=$unified/$(basename "$work")
+mkdir "$group"
+# As engines start systemd: namespaces of its own, the kernel's settings read-only, no power
+# over clock and modules.
+boot='
+mount -t proc proc "$root/proc"
+mount --bind "$root/proc/sys" "$root/proc/sys"
+mount -o remount,bind,ro "$root/proc/sys"
+mount -o remount,bind,ro "$root/sys"
+mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+exec env -i container=test PATH=/usr/sbin:/usr/bin chroot "$root" \
+    setpriv --bounding-set -sys_time,-sys_module,-sys_rawio,-syslog -- /lib/systemd/systemd --log-target=null --show-status=no
+'
+boots() {
+    (
+        echo 0 >"$group/cgroup.procs"
+        root=$root exec timeout -k 10 120 unshare --mount --pid --uts --ipc --cgroup --fork --kill-child \
+            --propagation private sh -ec "$boot" </dev/null
+    )
+}
+check "it boots and shuts down" boots
+find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
+
+result() {
+    grep -qxF -- "$1" "$root/result" || { cat "$root/result"; return 1; }
+}
+check "no unit failed" refuses "" grep "^failed unit" "$root/result"
+check "mounted at boot by fstab" result "fstab: world"
+check "after the network" result "after: 1"
+check "mounted at boot by the example unit" result "unit: world active"
+check "a stopped unit is unmounted" result "stopped: 0"
+check "mounted on demand" result "demand: world server:/export"
+check "the shutdown wrote everything back" gives "$(cat "$root/sum")" sh -c 'sha256sum <"$0"' "$work/export/late"
+check "the responder stops" stop_serving
+finish

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# The deb in a clean Debian root: installed, used as a new user would, purged. $work is a
+# directory of this run; $1 the deb. Run by ./run.
+set -uo pipefail
+. "$(dirname "$0")/lib.sh"
+root=$work/root
+deb=$1
+furnish
+
+# Without what dpkg and apt keep for themselves.
+files() {
+    find "$root" -xdev \( -path "$root/var/lib/dpkg" -o -path "$root/var/lib/apt" -o -path "$root/var/cache" \
+        -o -path "$root/var/log" -o -path "$root/etc/ld.so.cache" -o -path "$root/tmp/*" \) -prune -o -printf '%y %P %l\n' | sort
+}
+depends() { dpkg-deb -f "$deb" Depends | grep -qw -- "$1"; }
+
+check "depends on fuse3" depends fuse3
+if readelf -d "$root/../program" | grep -q libibverbs; then
+    check "depends on libibverbs1" depends libibverbs1
+    check "depends on librdmacm1" depends librdmacm1
+else
+    skip "depends on libibverbs1 and librdmacm1" "packaged without the feature verbs"
+fi
+
+inside groupadd -g 1000 alice && inside useradd -u 1000 -g 1000 -m -d /srv/alice alice
+mkdir "$root/srv/alice/data" "$root/srv/alice/own"
+chown 1000:1000 "$root/srv/alice/data" "$root/srv/alice/own"
+files >"$work/before"
+cp "$deb" "$root/tmp/nfsrdma.deb"
+check "apt installs it, with its dependencies" \
+    inside apt-get -qq -y --no-install-recommends install /tmp/nfsrdma.deb
+rm "$root/tmp/nfsrdma.deb"
+check "every file is as packaged" inside dpkg --verify nfsrdma
+check "the program starts" inside nfsrdma --version
+check "mount(8) finds its helpers" inside test -x /sbin/mount.nfsrdma -a -x /sbin/mount.fuse.nfsrdma
+check "umount(8) finds its helper" inside test -x /sbin/umount.fuse.nfsrdma
+
+# minbase leaves documents out, so these are looked for in the package itself.
+dpkg-deb -x "$deb" "$work/content"
+for page in nfsrdma mount.nfsrdma mount.fuse.nfsrdma umount.nfsrdma umount.fuse.nfsrdma; do
+    check "man page $page(8)" gzip -tq "$work/content/usr/share/man/man8/$page.8.gz"
+    if command -v mandoc >/dev/null; then
+        check "mandoc finds no fault in it" mandoc -T lint -W warning "$work/content/usr/share/man/man8/$page.8.gz"
+    fi
+done
+for file in changelog.Debian.gz copyright CONFIGURATION.md examples/fstab examples/auto.nfsrdma; do
+    check "documentation: $file" test -s "$work/content/usr/share/doc/nfsrdma/$file"
+done
+check "completions of bash" bash "$(dirname "$0")/completions.bash" "$work/content/usr/share/bash-completion/completions/nfsrdma"
+
+check "the responder starts" serve
+mkdir -p "$root/mnt" "$root/srv/data"
+
+check "mount -t nfsrdma" inside mount -t nfsrdma server:/export /mnt
+check "it is mounted, and data goes both ways" mounted_at /mnt
+check "df" inside df --output=source,target /mnt
+check "findmnt -t fuse.nfsrdma" gives /mnt inside findmnt -t fuse.nfsrdma -no TARGET
+check "remount read-only" inside mount -o remount,ro /mnt
+check "it is read-only" refuses "Read-only" inside touch /mnt/no
+check "a remount that cannot be is refused" refuses "remount" inside mount -o remount,rsize=4096 /mnt
+check "umount" inside umount /mnt
+check "nothing is mounted" refuses "" inside mountpoint -q /mnt
+check "no process is left" until_true 30 nobody_serves
+
+check "mount -t fuse.nfsrdma" inside mount -t fuse.nfsrdma -o ro,nosuid server:/export /mnt
+check "its options are in /proc/mounts" inside grep -Eq ' /mnt fuse.nfsrdma ro,nosuid,' /proc/mounts
+check "umount, as mounted" inside umount /mnt
+
+check "an unknown option is refused by name" \
+    refuses "unknown option 'nconect'; did you mean 'nconnect'?" inside mount -t nfsrdma -o nconect=2 server:/export /mnt
+check "an export that is not there" refuses "/nothing" inside mount -t nfsrdma server:/nothing /mnt
+
+printf '%s\n' "server:/export /srv/data nfsrdma _netdev,nofail,noatime,nconnect=2 0 0" \
+    "server:/export /srv/alice/data nfsrdma noauto,user,_netdev 0 0" >"$root/etc/fstab"
+check "mount by fstab" inside mount /srv/data
+check "the fstab mount works" mounted_at /srv/data
+check "remount by fstab, read-only" inside mount -o remount,ro /srv/data
+check "it is read-only by fstab" inside grep -Eq ' /srv/data fuse.nfsrdma ro,noatime,' /proc/mounts
+check "mount -a leaves it alone" inside mount -a
+check "umount by fstab" inside umount /srv/data
+check "mount -a -O _netdev" inside mount -a -O _netdev
+check "umount -a -t fuse.nfsrdma" inside umount -a -t fuse.nfsrdma
+check "the fstab mount is gone" refuses "" inside mountpoint -q /srv/data
+
+check "a user mounts by fstab" as_user mount /srv/alice/data
+check "and sees the data" as_user cat /srv/alice/data/from-server
+check "nosuid and nodev are forced" as_user grep -Eq ' /srv/alice/data fuse.nfsrdma rw,nosuid,nodev,noexec' /proc/mounts
+check "root does not see it" refuses "" inside ls /srv/alice/data
+check "the user unmounts" as_user umount /srv/alice/data
+check "a user mounts by fusermount3" as_user nfsrdma mount server:/export /srv/alice/own
+check "what the user writes is the user's" as_user touch /srv/alice/own/mine
+check "on the server too" gives 1000 stat -c %u "$work/export/mine"
+check "the user unmounts by the program" as_user nfsrdma umount /srv/alice/own
+check "a user cannot mount over others' directories" refuses "" as_user nfsrdma mount server:/export /srv/data
+
+# autofs with the map of the examples.
+if grep -qw autofs /proc/filesystems; then
+    mknod -m 600 "$root/dev/autofs" c 10 235
+    check "autofs is installed" inside apt-get -qq -y --no-install-recommends install autofs
+    cp "$work/content/usr/share/doc/nfsrdma/examples/auto.nfsrdma" "$root/etc/"
+    mkdir -p "$root/etc/auto.master.d"
+    echo "/nfsrdma /etc/auto.nfsrdma --timeout=600" >"$root/etc/auto.master.d/nfsrdma.autofs"
+    # In a process group of its own: the kernel must know it in this PID namespace.
+    check "automount starts" inside setsid -w automount
+    check "a look mounts" inside cat /nfsrdma/data/from-server
+    check "by the map" gives server:/export inside findmnt -t fuse.nfsrdma -no SOURCE /nfsrdma/data
+    check "umount" inside umount /nfsrdma/data
+    check "automount ends" inside sh -c 'kill $(pidof automount)'
+    check "it is gone" until_true 30 inside sh -c '! pidof automount'
+    inside apt-get -qq -y purge autofs >/dev/null 2>&1
+    rm -rf "$root/etc/auto.nfsrdma" "$root/etc/auto.master.d" "$root/nfsrdma"
+else
+    skip "autofs" "this kernel has none"
+fi
+
+# systemd, with this host's tools.
+examples=$(dirname "$0")/../../packaging/examples
+if command -v systemd-analyze >/dev/null; then
+    check "the example units are right" systemd-analyze verify --man=no "$examples"/srv-data.mount "$examples"/srv-data.automount
+else
+    skip "the example units are right" "no systemd-analyze"
+fi
+generator=/usr/lib/systemd/system-generators/systemd-fstab-generator
+if [ -x "$generator" ]; then
+    mkdir -p "$work/units/"{normal,early,late}
+    sed -n 's/^server:/&/p' "$examples/fstab" | head -1 >"$work/fstab"
+    check "the example of fstab makes a unit" \
+        env SYSTEMD_FSTAB="$work/fstab" "$generator" "$work/units/normal" "$work/units/early" "$work/units/late"
+    check "of the right type" grep -qx Type=nfsrdma "$work/units/normal/srv-data.mount"
+    check "known to be of the network" grep -Eq '^Options=.*_netdev' "$work/units/normal/srv-data.mount"
+    check "and right" systemd-analyze verify --man=no "$work/units/normal/srv-data.mount"
+    check "wanted at boot" test -e "$work/units/normal/remote-fs.target.wants/srv-data.mount"
+else
+    skip "fstab through systemd" "no systemd-fstab-generator"
+fi
+
+# Purged while mounted: the mount goes on, as for every program in use.
+check "purge" inside apt-get -qq -y purge nfsrdma
+check "its dependencies go" inside apt-get -qq -y -o APT::AutoRemove::RecommendsImportant=false \
+    -o APT::AutoRemove::SuggestsImportant=false autoremove --purge
+: >"$root/etc/fstab"
+rm -rf "$root/srv/data"
+check "the responder stops" stop_serving
+files >"$work/after"
+check "nothing is left" diff "$work/before" "$work/after"
+check "no process is left at the end" nobody_serves
+finish

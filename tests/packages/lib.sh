@@ -1,0 +1,134 @@
+# For the suites of this directory, sourced by bash. They run in namespaces of their own
+# (mounts, processes, network), so that nothing of theirs can outlive them.
+
+passed=0 failed=0 skipped=0
+
+# check WHAT COMMAND...: the command succeeds.
+check() {
+    local what=$1 out
+    shift
+    if out=$("$@" 2>&1); then
+        passed=$((passed + 1))
+        echo "ok       $what"
+    else
+        failed=$((failed + 1))
+        printf 'FAILED   %s: %s\n' "$what" "$*"
+        printf '%s\n' "$out" | sed 's/^/         | /'
+    fi
+}
+
+skip() {
+    skipped=$((skipped + 1))
+    echo "skipped  $1: $2"
+}
+
+# refuses WORDS COMMAND...: the command fails and says WORDS.
+refuses() {
+    local words=$1 out
+    shift
+    if out=$("$@" 2>&1); then
+        echo "succeeded: $out"
+        return 1
+    fi
+    [[ $out == *"$words"* ]] || { echo "said: $out"; return 1; }
+}
+
+# gives TEXT COMMAND...: the command prints exactly TEXT.
+gives() {
+    local text=$1 out
+    shift
+    out=$("$@") || return 1
+    [ "$out" = "$text" ] || { printf '%s\n' "wanted '$text', got '$out'"; return 1; }
+}
+
+# until_true SECONDS COMMAND...: waits for a condition.
+until_true() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ $SECONDS -lt $end ] || { echo "not within the time: $*"; return 1; }
+        read -rt 0.05 <> <(:) || :
+    done
+}
+
+# Makes $root usable as a container would have it: /proc, /sys, a small /dev with FUSE.
+furnish() {
+    local dir
+    # Copies of others' mounts would keep their file systems from ending.
+    awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts | while read -r dir; do
+        umount -i -l "$(printf %b "$dir")"
+    done
+    mount --bind "$root" "$root"
+    mount -t proc proc "$root/proc"
+    mount -t sysfs sysfs "$root/sys"
+    mount -t tmpfs -o mode=755 dev "$root/dev"
+    mkdir "$root/dev/pts" "$root/dev/shm"
+    mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
+    local name
+    for name in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0 fuse:10:229; do
+        local IFS=:
+        set -- $name
+        mknod -m 666 "$root/dev/$1" c "$2" "$3"
+    done
+    ln -s /proc/self/fd "$root/dev/fd"
+    ln -s pts/ptmx "$root/dev/ptmx"
+    mount -t tmpfs -o mode=755 run "$root/run"
+    printf '127.0.0.1 localhost server\n' >"$root/etc/hosts"
+    # Every installed system and every engine has it; fusermount3 needs it.
+    ln -sf ../proc/self/mounts "$root/etc/mtab"
+}
+
+# Runs a command inside $root.
+inside() {
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+        chroot "$root" "$@"
+}
+
+# The same as the plain user alice.
+as_user() {
+    inside setpriv --reuid 1000 --regid 1000 --clear-groups "$@"
+}
+
+# Starts the responder on loopback, at the usual ports, with the export server:/export.
+serve() {
+    ip link set lo up
+    mkdir -p "$work/export" "$work/state"
+    chmod 777 "$work/export"
+    "$NFSRDMA_RESPONDER" "/export=$work/export" --mount-port 20048 --portmap-port 111 \
+        --state-dir "$work/state" --print-ports >"$work/ready" 2>"$work/responder.log" &
+    echo $! >"$work/responder.pid"
+    until_true 60 grep -q ^ready "$work/ready" || { cat "$work/responder.log"; return 1; }
+}
+
+stop_serving() {
+    local pid
+    pid=$(<"$work/responder.pid")
+    kill "$pid"
+    until_true 30 not_running "$pid"
+}
+not_running() { [ ! -e "/proc/$1/exe" ]; }
+
+# By the program's file: its name is that of the link it was called by.
+nobody_serves() {
+    ! readlink /proc/[0-9]*/exe | grep -q '/usr/bin/nfsrdma$'
+}
+
+# Mounted as asked, both ways of looking at the data agree.
+mounted_at() {
+    local dir=$1 word
+    gives "fuse.nfsrdma server:/export" inside findmnt -no FSTYPE,SOURCE "$dir" || return 1
+    inside grep -q " $dir fuse.nfsrdma " /proc/mounts || return 1
+    word="$dir $RANDOM$RANDOM"
+    echo "$word" >"$work/export/from-server"
+    rm -f "$work/export/from-client"
+    gives "$word" inside cat "$dir/from-server" || return 1
+    echo "$word" | inside tee "$dir/from-client" >/dev/null || return 1
+    inside sync -f "$dir/from-client" || return 1
+    gives "$word" cat "$work/export/from-client"
+}
+
+# Prints the counts and gives the exit status.
+finish() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ]
+}

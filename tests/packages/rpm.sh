@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The rpm in a root with an rpm database of its own: its dependencies are resolved against
+# what the root has, it is used and erased. Run by ./run.
+set -uo pipefail
+. "$(dirname "$0")/lib.sh"
+root=$work/root
+package=$1
+furnish
+
+files() {
+    find "$root" -xdev \( -path "$root/var/lib/rpm" -o -path "$root/var/log" -o -path "$root/var/cache" \) -prune \
+        -o -printf '%y %P %l\n' | sort
+}
+in_root() { rpm --root "$root" --dbpath /var/lib/rpm "$@"; }
+
+inside apt-get -qq -y --no-install-recommends install fuse3 libibverbs1 librdmacm1 >"$work/apt.log" 2>&1 || {
+    cat "$work/apt.log"
+    exit 1
+}
+
+# The root is Debian's: what it offers is told to rpm by an empty package that provides it.
+cat >"$work/system.spec" <<SPEC
+Name: system
+Version: 1
+Release: 1
+Summary: What the root has
+License: none
+BuildArch: noarch
+$(find "$root/usr/lib" -name '*.so*' -type f | /usr/lib/rpm/find-provides | sed 's/^/Provides: /')
+Provides: rtld(GNU_HASH)
+Provides: fuse3
+Provides: util-linux
+%description
+.
+%files
+SPEC
+check "rpm learns what the root has" rpmbuild -bb --quiet --define "_topdir $work/rpmbuild" --define "_dbpath $work/rpmbuild/db" "$work/system.spec"
+
+check "checksums" rpm -K --nosignature "$package"
+check "names its licence" gives MIT rpm -qp --qf '%{LICENSE}' "$package"
+check "has a changelog" test -n "$(rpm -qp --changelog "$package")"
+# The package filesystem of rpm distributions has these.
+mkdir -p "$root/var/lib/rpm" "$root/usr/share/licenses"
+check "a database" in_root --initdb
+check "without its dependencies it is refused" refuses "fuse3 is needed" in_root -i --ignorearch --ignoreos "$package"
+check "the system's package" in_root -i "$work"/rpmbuild/RPMS/noarch/system-*.rpm
+files >"$work/before"
+check "install" in_root -i "$package"
+check "every file is as packaged" in_root -V nfsrdma
+check "the program starts" inside nfsrdma --version
+check "documentation is marked as such" test -n "$(in_root -qd nfsrdma)"
+
+check "the responder starts" serve
+check "mount -t nfsrdma" inside mount -t nfsrdma server:/export /mnt
+check "it is mounted, and data goes both ways" mounted_at /mnt
+check "umount" inside umount /mnt
+check "no process is left" until_true 30 nobody_serves
+check "the responder stops" stop_serving
+
+check "erase" in_root -e nfsrdma
+files >"$work/after"
+check "nothing is left" diff "$work/before" "$work/after"
+finish

@@ -1,0 +1,209 @@
+//! GETATTR, SETATTR and ACCESS (RFC 1813 sections 3.3.1, 3.3.2, 3.3.4).
+
+use super::{FileSystem, Identity, Inode, Result, inode::proc_path, stat, status};
+use crate::sys;
+use nfsrdma_xdr::nfs3::{
+    AccessArgs, AccessOk, AccessRes, Attributes, FileType, GetattrArgs, GetattrOk, GetattrRes,
+    Reply, SetAttributes, SetTime, SetattrArgs, SetattrRes, SpecData, Status, Time, Void, access,
+};
+use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid};
+
+/// Bits of a mode that NFS carries.
+pub(super) const MODE_BITS: u32 = 0o7777;
+
+/// The type of an object.
+pub(super) fn kind(stat: &Stat) -> FileType {
+    match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+        rustix::fs::FileType::Directory => FileType::Directory,
+        rustix::fs::FileType::Symlink => FileType::Symlink,
+        rustix::fs::FileType::BlockDevice => FileType::Block,
+        rustix::fs::FileType::CharacterDevice => FileType::Character,
+        rustix::fs::FileType::Fifo => FileType::Fifo,
+        rustix::fs::FileType::Socket => FileType::Socket,
+        _ => FileType::Regular,
+    }
+}
+
+/// nfstime3 is unsigned and 32 bits wide: times outside become the nearest inside.
+fn time(seconds: i64, nanoseconds: u64) -> Time {
+    Time {
+        seconds: seconds.clamp(0, u32::MAX.into()) as u32,
+        nanoseconds: nanoseconds as u32,
+    }
+}
+
+/// fattr3 of a stat.
+pub(super) fn from_stat(fsid: u64, stat: &Stat) -> Attributes {
+    Attributes {
+        kind: kind(stat),
+        mode: stat.st_mode & MODE_BITS,
+        nlink: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        size: stat.st_size as u64,
+        used: stat.st_blocks as u64 * 512,
+        rdev: SpecData {
+            major: rustix::fs::major(stat.st_rdev),
+            minor: rustix::fs::minor(stat.st_rdev),
+        },
+        fsid,
+        fileid: stat.st_ino,
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+    }
+}
+
+impl FileSystem {
+    /// GETATTR.
+    pub fn getattr(&self, args: &GetattrArgs) -> GetattrRes {
+        match self.resolve(&args.object).and_then(|i| self.attributes(&i)) {
+            Ok(attributes) => Reply::Ok(GetattrOk { attributes }),
+            Err(status) => Reply::Fail(status, Void {}),
+        }
+    }
+
+    /// SETATTR.
+    pub fn setattr(&self, who: &Identity, args: &SetattrArgs) -> SetattrRes {
+        let inode = match self.resolve(&args.object) {
+            Ok(inode) => inode,
+            Err(status) => return Reply::Fail(status, Default::default()),
+        };
+        let _lock = self.lock(&inode);
+        let before = self.before(&inode);
+        let done = self.writable().and_then(|()| match (args.guard, &before) {
+            // The guard is compared with the ctime at this moment (section 3.3.2).
+            (Some(guard), Some(before)) if guard != before.ctime => Err(Status::NotSync),
+            (_, None) => Err(Status::Stale),
+            _ => self.set(who, &inode, &args.new),
+        });
+        let wcc = self.wcc(before, &inode);
+        match done {
+            Ok(()) => Reply::Ok(wcc),
+            Err(status) => Reply::Fail(status, wcc),
+        }
+    }
+
+    /// Applies `new` as `who`.
+    pub(super) fn set(&self, who: &Identity, inode: &Inode, new: &SetAttributes) -> Result<()> {
+        if let Some(size) = new.size {
+            self.set_size(who, inode, size)?;
+        }
+        self.assume(who)?;
+        if new.uid.is_some() || new.gid.is_some() {
+            let uid = valid(new.uid)?.map(Uid::from_raw);
+            let gid = valid(new.gid)?.map(Gid::from_raw);
+            rustix::fs::chownat(inode.fd(), c"", uid, gid, AtFlags::EMPTY_PATH)
+                .map_err(status::of)?;
+        }
+        // After the owner, whose change clears the set-id bits.
+        if let Some(mode) = new.mode
+            && inode.kind != FileType::Symlink
+        {
+            let mode = Mode::from_raw_mode(mode & MODE_BITS);
+            let path = proc_path(inode.fd());
+            rustix::fs::chmodat(rustix::fs::CWD, path, mode, AtFlags::empty())
+                .map_err(status::of)?;
+        }
+        if (new.atime, new.mtime) != (SetTime::Keep, SetTime::Keep) {
+            let times = Timestamps {
+                last_access: timespec(new.atime)?,
+                last_modification: timespec(new.mtime)?,
+            };
+            rustix::fs::utimensat(inode.fd(), c"", &times, AtFlags::EMPTY_PATH)
+                .map_err(status::of)?;
+            if let Some(overlay) = &self.overlay
+                && new.mtime != SetTime::Keep
+            {
+                overlay.settle_time(inode.key());
+            }
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, who: &Identity, inode: &Inode, size: u64) -> Result<()> {
+        match inode.kind {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Status::IsDir),
+            _ => return Err(Status::Inval),
+        }
+        if size > i64::MAX as u64 {
+            return Err(Status::FBig);
+        }
+        self.check(who, inode, libc::W_OK, true)?;
+        let writer = self.writer(inode)?;
+        self.assume(who)?;
+        rustix::fs::ftruncate(&*writer, size).map_err(status::of)?;
+        if let Some(overlay) = &self.overlay {
+            overlay.truncate(inode.key(), size);
+        }
+        Ok(())
+    }
+
+    /// ACCESS. Advice: each call is checked when it comes.
+    pub fn access(&self, who: &Identity, args: &AccessArgs) -> AccessRes {
+        let inode = match self.resolve(&args.object) {
+            Ok(inode) => inode,
+            Err(status) => return Reply::Fail(status, None),
+        };
+        let attributes = match self.attributes(&inode) {
+            Ok(attributes) => attributes,
+            Err(status) => return Reply::Fail(status, None),
+        };
+        if let Err(status) = self.assume(who) {
+            return Reply::Fail(status, Some(attributes));
+        }
+        let may = |mode| sys::may_access(inode.fd(), mode).is_ok();
+        let directory = inode.is_directory();
+        // What each bit means for a directory and for anything else (section 3.3.4).
+        let read = access::READ;
+        let write = match (self.settings.read_only, directory) {
+            (true, _) => 0,
+            (false, true) => access::MODIFY | access::EXTEND | access::DELETE,
+            (false, false) => access::MODIFY | access::EXTEND,
+        };
+        let execute = match directory {
+            true => access::LOOKUP,
+            false => access::EXECUTE,
+        };
+        let granted = [
+            (read, libc::R_OK),
+            (write, libc::W_OK),
+            (execute, libc::X_OK),
+        ]
+        .into_iter()
+        .filter(|&(bits, mode)| args.access & bits != 0 && may(mode))
+        .fold(0, |all, (bits, _)| all | bits);
+        Reply::Ok(AccessOk {
+            attributes: Some(attributes),
+            access: granted & args.access,
+        })
+    }
+
+    /// Whether an exclusive CREATE with `times` made this file (see CREATE).
+    pub(super) fn created_by(&self, inode: &Inode, times: (u32, u32)) -> Result<bool> {
+        let stat = stat(inode.fd())?;
+        Ok(inode.is_regular()
+            && stat.st_size == 0
+            && stat.st_atime == i64::from(times.0)
+            && stat.st_mtime == i64::from(times.1))
+    }
+}
+
+/// The ids that mean "keep" to the kernel are none to set.
+fn valid(id: Option<u32>) -> Result<Option<u32>> {
+    match id {
+        Some(u32::MAX) => Err(Status::Inval),
+        id => Ok(id),
+    }
+}
+
+fn timespec(time: SetTime) -> Result<Timespec> {
+    let (tv_sec, tv_nsec) = match time {
+        SetTime::Keep => (0, rustix::fs::UTIME_OMIT),
+        SetTime::ToServerTime => (0, rustix::fs::UTIME_NOW),
+        SetTime::To(t) if t.nanoseconds >= 1_000_000_000 => return Err(Status::Inval),
+        SetTime::To(t) => (i64::from(t.seconds), i64::from(t.nanoseconds)),
+    };
+    Ok(Timespec { tv_sec, tv_nsec })
+}

@@ -1,0 +1,288 @@
+//! READLINK, READ, WRITE, COMMIT (RFC 1813 sections 3.3.5 to 3.3.7 and 3.3.21).
+
+use super::{FileSystem, Identity, Inode, Result, status};
+use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_xdr::codec::Payload;
+use nfsrdma_xdr::nfs3::{
+    Attributes, CommitArgs, CommitOk, CommitRes, FileType, PATH_MAX, ReadArgs, ReadOk,
+    ReadlinkArgs, ReadlinkOk, Reply, Stable, Status, WccData, WriteArgs, WriteOk, WriteRes,
+};
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Memory for what is read; `None` when the connection has no more.
+pub type Alloc<'a> = &'a dyn Fn(usize) -> Option<BufMut>;
+
+/// Results whose payload is in a buffer of its own.
+pub type WithPayload<T> = (Reply<T, Option<Attributes>>, Option<Buf>);
+
+/// Bytes put into more than one buffer would be copied once more.
+fn failed<T>(status: Status, attributes: Option<Attributes>) -> WithPayload<T> {
+    (Reply::Fail(status, attributes), None)
+}
+
+impl FileSystem {
+    /// READLINK.
+    pub fn readlink(
+        &self,
+        args: &ReadlinkArgs,
+        alloc: Alloc<'_>,
+    ) -> WithPayload<ReadlinkOk<'static>> {
+        let inode = match self.resolve(&args.symlink) {
+            Ok(inode) => inode,
+            Err(status) => return failed(status, None),
+        };
+        let path = (|| {
+            if inode.kind != FileType::Symlink {
+                return Err(Status::Inval);
+            }
+            let path = rustix::fs::readlinkat(inode.fd(), c"", Vec::with_capacity(PATH_MAX))
+                .map_err(status::of)?;
+            let bytes = path.as_bytes();
+            let mut buf = alloc(bytes.len()).ok_or(Status::JukeBox)?;
+            buf.copy_from_slice(bytes);
+            Ok(buf.freeze())
+        })();
+        let attributes = self.post(&inode);
+        match path {
+            Ok(path) => {
+                let ok = ReadlinkOk {
+                    attributes,
+                    path: Payload::Placed(path.len() as u32),
+                };
+                (Reply::Ok(ok), Some(path))
+            }
+            Err(status) => failed(status, attributes),
+        }
+    }
+
+    /// READ: the bytes go from the page cache into one buffer of `alloc`.
+    pub fn read(
+        &self,
+        who: &Identity,
+        args: &ReadArgs,
+        alloc: Alloc<'_>,
+    ) -> WithPayload<ReadOk<'static>> {
+        let inode = match self.resolve(&args.file) {
+            Ok(inode) => inode,
+            Err(status) => return failed(status, None),
+        };
+        let data = self.read_data(who, &inode, args, alloc);
+        let attributes = match self.attributes(&inode) {
+            Ok(attributes) => attributes,
+            Err(status) => return failed(status, None),
+        };
+        match data {
+            Ok(data) => {
+                let count = data.len() as u32;
+                // At the end by the size that goes with the reply; a file that grew since
+                // the data were read must not look as if it ended there.
+                let end = args.offset.saturating_add(count.into());
+                let short = count < args.count.min(self.settings.rtmax);
+                let ok = ReadOk {
+                    attributes: Some(attributes),
+                    count,
+                    eof: end >= attributes.size || (short && count == 0),
+                    data: Payload::Placed(count),
+                };
+                (Reply::Ok(ok), Some(data.freeze()))
+            }
+            Err(status) => failed(status, Some(attributes)),
+        }
+    }
+
+    fn read_data(
+        &self,
+        who: &Identity,
+        inode: &Inode,
+        args: &ReadArgs,
+        alloc: Alloc<'_>,
+    ) -> Result<BufMut> {
+        match inode.kind {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Status::IsDir),
+            _ => return Err(Status::Inval),
+        }
+        // Who may execute a file may read it, as a client must to run it.
+        if let Err(status) = self.check(who, inode, libc::R_OK, true) {
+            self.check(who, inode, libc::X_OK, false)
+                .map_err(|_| status)?;
+        }
+        let count = args.count.min(self.settings.rtmax) as usize;
+        let mut data = alloc(count).ok_or(Status::JukeBox)?;
+        if i64::try_from(args.offset.saturating_add(count as u64)).is_err() {
+            // Beyond what any file has: the end, not an error.
+            data.resize(0);
+            return Ok(data);
+        }
+        let reader = self.reader(inode)?;
+        let mut done = 0;
+        while done < count {
+            match rustix::io::pread(&*reader, &mut data[done..], args.offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(status::of(e)),
+            }
+        }
+        if let Some(overlay) = &self.overlay {
+            done = overlay.read(inode.key(), args.offset, &mut data, done);
+        }
+        data.resize(done);
+        Ok(data)
+    }
+
+    /// WRITE; `data` are the bytes, in the pieces they came in.
+    pub fn write(&self, who: &Identity, args: &WriteArgs<'_>, data: &[&[u8]]) -> WriteRes {
+        let inode = match self.resolve(&args.file) {
+            Ok(inode) => inode,
+            Err(status) => return Reply::Fail(status, WccData::default()),
+        };
+        let lock = self.lock(&inode);
+        let before = self.before(&inode);
+        let written = self.write_data(who, &inode, args, data);
+        let wcc = self.wcc(before, &inode);
+        // Waiting for the disk keeps nobody else waiting.
+        drop(lock);
+        let done = written.and_then(|(fd, count)| {
+            match (args.stable, &fd) {
+                (Stable::Unstable, _) | (_, None) => {}
+                (Stable::DataSync, Some(fd)) => rustix::fs::fdatasync(fd).map_err(status::of)?,
+                (Stable::FileSync, Some(fd)) => rustix::fs::fsync(fd).map_err(status::of)?,
+            }
+            Ok(count)
+        });
+        match done {
+            Ok(count) => Reply::Ok(WriteOk {
+                wcc,
+                count,
+                committed: args.stable,
+                verifier: self.write_verifier,
+            }),
+            Err(status) => Reply::Fail(status, wcc),
+        }
+    }
+
+    fn write_data(
+        &self,
+        who: &Identity,
+        inode: &Inode,
+        args: &WriteArgs<'_>,
+        data: &[&[u8]],
+    ) -> Result<(Option<Arc<OwnedFd>>, u32)> {
+        if inode.kind != FileType::Regular {
+            return Err(Status::Inval);
+        }
+        self.writable()?;
+        let given: usize = data.iter().map(|piece| piece.len()).sum();
+        if given < args.count as usize {
+            return Err(Status::Inval);
+        }
+        let count = args.count.min(self.settings.wtmax);
+        let data = first(data, count as usize);
+        let end = args.offset.checked_add(count.into());
+        if end.is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Status::FBig);
+        }
+        self.check(who, inode, libc::W_OK, true)?;
+        let writer = self.writer(inode)?;
+        if let Some(overlay) = &self.overlay {
+            if args.stable == Stable::Unstable {
+                let held = overlay.write(inode.key(), args.offset, &data);
+                if held {
+                    return Ok((None, count));
+                }
+            }
+            overlay.flush(inode.key(), &writer).map_err(status::of)?;
+        }
+        self.assume(who)?;
+        write_all(&writer, &data, args.offset)?;
+        Ok((Some(writer), count))
+    }
+
+    /// COMMIT: the whole file, which includes the range.
+    pub fn commit(&self, args: &CommitArgs) -> CommitRes {
+        let inode = match self.resolve(&args.file) {
+            Ok(inode) => inode,
+            Err(status) => return Reply::Fail(status, WccData::default()),
+        };
+        let lock = self.lock(&inode);
+        let before = self.before(&inode);
+        let flushed = (|| {
+            if inode.kind != FileType::Regular {
+                return Err(Status::Inval);
+            }
+            match &self.overlay {
+                Some(overlay) if overlay.holds(inode.key()) => {
+                    let writer = self.writer(&inode)?;
+                    overlay.flush(inode.key(), &writer).map_err(status::of)?;
+                    Ok(writer)
+                }
+                _ if inode.has_writer() => self.writer(&inode),
+                _ => self.reader(&inode).or_else(|_| self.writer(&inode)),
+            }
+        })();
+        drop(lock);
+        let done = flushed.and_then(|fd| rustix::fs::fdatasync(&*fd).map_err(status::of));
+        let wcc = self.wcc(before, &inode);
+        match done {
+            Ok(()) => Reply::Ok(CommitOk {
+                wcc,
+                verifier: self.write_verifier,
+            }),
+            Err(status) => Reply::Fail(status, wcc),
+        }
+    }
+
+    /// The descriptor to read by. Opened as the server: the caller was checked.
+    fn reader(&self, inode: &Inode) -> Result<Arc<OwnedFd>> {
+        if !inode.has_reader() {
+            self.assume(&Identity::SERVER)?;
+        }
+        inode.reader()
+    }
+
+    /// The descriptor to write by, likewise.
+    pub(super) fn writer(&self, inode: &Inode) -> Result<Arc<OwnedFd>> {
+        if !inode.has_writer() {
+            self.assume(&Identity::SERVER)?;
+        }
+        inode.writer()
+    }
+}
+
+/// The first `len` bytes of `pieces`.
+fn first<'a>(pieces: &[&'a [u8]], len: usize) -> Vec<&'a [u8]> {
+    let mut left = len;
+    pieces
+        .iter()
+        .map(|piece| {
+            let part = piece.len().min(left);
+            left -= part;
+            &piece[..part]
+        })
+        .filter(|piece| !piece.is_empty())
+        .collect()
+}
+
+/// Pieces the kernel takes at a time (UIO_MAXIOV).
+const PIECES_MAX: usize = 1024;
+
+fn write_all(fd: &OwnedFd, data: &[&[u8]], mut offset: u64) -> Result<()> {
+    let mut data: Vec<IoSlice<'_>> = data.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut data = &mut data[..];
+    while !data.is_empty() {
+        let pieces = data.len().min(PIECES_MAX);
+        match rustix::io::pwritev(fd, &data[..pieces], offset) {
+            Ok(0) => return Err(Status::Io),
+            Ok(written) => {
+                IoSlice::advance_slices(&mut data, written);
+                offset += written as u64;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(status::of(e)),
+        }
+    }
+    Ok(())
+}

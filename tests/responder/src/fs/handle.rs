@@ -1,0 +1,181 @@
+//! File handles: the kernel's own handle of the object, the export it was reached by, and a
+//! keyed checksum. Nobody without the key can make one, so a handle that verifies is one
+//! this server gave out, for an object inside the export.
+
+use crate::sys::KernelHandle;
+use nfsrdma_xdr::nfs3::{FHSIZE, FileHandle};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const FORMAT: u8 = 1;
+const HEAD: usize = 8;
+const MAC: usize = 16;
+/// Most bytes of a kernel handle that fit. ext4 takes 8, tmpfs 12, XFS 12, Btrfs 20.
+pub const KERNEL_MAX: usize = FHSIZE - HEAD - MAC;
+
+/// The secret that authenticates handles. Kept in the state directory, so that handles
+/// survive a restart.
+#[derive(Clone)]
+pub struct Key([u8; 16]);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl Key {
+    /// A key for this run only.
+    pub fn random() -> io::Result<Self> {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(Key(key))
+    }
+
+    /// The key kept in `dir`, made on first use.
+    pub fn load_or_make(dir: &Path) -> io::Result<Self> {
+        let path = dir.join("handle.key");
+        loop {
+            match std::fs::File::open(&path) {
+                Ok(mut file) => {
+                    let mut key = [0; 16];
+                    file.read_exact(&mut key)?;
+                    return Ok(Key(key));
+                }
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+            // Linked into place when whole: a reader never sees a part, and of two servers
+            // that start at once both use the first one's.
+            let Key(key) = Self::random()?;
+            let temporary = dir.join(format!(".handle.key.{}", std::process::id()));
+            let mut file = std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            file.write_all(&key)?;
+            file.sync_all()?;
+            let linked = std::fs::hard_link(&temporary, &path);
+            std::fs::remove_file(&temporary)?;
+            match linked {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+                _ => {}
+            }
+        }
+    }
+
+    fn mac(&self, bytes: &[u8]) -> [u8; MAC] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(bytes);
+        hasher.finish128().as_bytes()
+    }
+
+    /// A short name for an export, the same at each start.
+    pub fn export_id(name: &[u8]) -> u32 {
+        let mut hasher = SipHasher24::new();
+        hasher.write(name);
+        hasher.finish128().h1 as u32
+    }
+
+    /// The handle of `object` in export `export`; `None` if the kernel's is too long.
+    pub(super) fn seal(&self, export: u32, object: &KernelHandle) -> Option<FileHandle> {
+        let kind = i16::try_from(object.kind).ok()?;
+        if object.data.len() > KERNEL_MAX {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(FHSIZE);
+        bytes.push(FORMAT);
+        bytes.push(object.data.len() as u8);
+        bytes.extend_from_slice(&kind.to_be_bytes());
+        bytes.extend_from_slice(&export.to_be_bytes());
+        bytes.extend_from_slice(&object.data);
+        let mac = self.mac(&bytes);
+        bytes.extend_from_slice(&mac);
+        FileHandle::new(&bytes)
+    }
+
+    /// The export and object of a handle, if this key sealed it.
+    pub(super) fn open(&self, handle: &FileHandle) -> Option<(u32, KernelHandle)> {
+        let bytes = handle.as_bytes();
+        let (body, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC)?)?;
+        // Compared without a stop at the first difference, which would tell a guesser
+        // how far a guess was right.
+        let difference = self
+            .mac(body)
+            .iter()
+            .zip(mac)
+            .fold(0, |all, (a, b)| all | (a ^ b));
+        if difference != 0 || body.len() < HEAD || body[0] != FORMAT {
+            return None;
+        }
+        let data = &body[HEAD..];
+        if data.len() != usize::from(body[1]) {
+            return None;
+        }
+        let kind = i16::from_be_bytes([body[2], body[3]]);
+        let export = u32::from_be_bytes([body[4], body[5], body[6], body[7]]);
+        Some((
+            export,
+            KernelHandle {
+                kind: i32::from(kind),
+                data: data.to_vec(),
+            },
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn sealed_handles_open_and_altered_ones_do_not(
+            kind in 0i32..0x7fff,
+            data in proptest::collection::vec(any::<u8>(), 0..=KERNEL_MAX),
+            export: u32,
+            flip in 0usize..FHSIZE,
+            bit in 0u8..8,
+        ) {
+            let key = Key::random().unwrap();
+            let object = KernelHandle { kind, data };
+            let sealed = key.seal(export, &object).unwrap();
+            prop_assert_eq!(key.open(&sealed), Some((export, object)));
+            let mut bytes = sealed.as_bytes().to_vec();
+            let at = flip % bytes.len();
+            bytes[at] ^= 1 << bit;
+            prop_assert_eq!(key.open(&FileHandle::new(&bytes).unwrap()), None);
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_open(bytes in proptest::collection::vec(any::<u8>(), 0..=FHSIZE)) {
+            let key = Key::random().unwrap();
+            prop_assert_eq!(key.open(&FileHandle::new(&bytes).unwrap()), None);
+        }
+    }
+
+    #[test]
+    fn a_kernel_handle_that_does_not_fit_is_refused() {
+        let key = Key::random().unwrap();
+        let object = KernelHandle {
+            kind: 1,
+            data: vec![0; KERNEL_MAX + 1],
+        };
+        assert_eq!(key.seal(1, &object), None);
+    }
+
+    #[test]
+    fn the_key_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Key::load_or_make(dir.path()).unwrap();
+        let second = Key::load_or_make(dir.path()).unwrap();
+        assert_eq!(first.0, second.0);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,114 @@
+//! In whose name the kernel does the file system work of the calling thread.
+
+use crate::sys;
+use nfsrdma_xdr::nfs3::Status;
+use std::cell::RefCell;
+
+/// Most supplementary groups taken from a credential (RFC 5531 appendix A).
+pub const GROUPS_MAX: usize = 16;
+
+/// A user as the file system sees them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+impl Identity {
+    /// The superuser, as whom the server does its own work.
+    pub const SERVER: Identity = Identity {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    };
+}
+
+/// How the identities of calls become identities here.
+#[derive(Debug, Clone)]
+pub struct Mapping {
+    /// Whether this process may take other identities at all.
+    pub privileged: bool,
+    /// Makes uid 0 and gid 0 the anonymous ones.
+    pub root_squash: bool,
+    pub anonymous: (u32, u32),
+}
+
+impl Mapping {
+    /// The identity for an AUTH_SYS credential, or for AUTH_NONE without one.
+    pub fn identity(&self, credential: Option<(u32, u32, &[u32])>) -> Identity {
+        let (anonymous_uid, anonymous_gid) = self.anonymous;
+        let Some((uid, gid, groups)) = credential else {
+            return Identity {
+                uid: anonymous_uid,
+                gid: anonymous_gid,
+                groups: Vec::new(),
+            };
+        };
+        let squash = |id: u32, to: u32| match id {
+            0 if self.root_squash => to,
+            id => id,
+        };
+        Identity {
+            uid: squash(uid, anonymous_uid),
+            gid: squash(gid, anonymous_gid),
+            groups: groups
+                .iter()
+                .take(GROUPS_MAX)
+                .map(|&g| squash(g, anonymous_gid))
+                .collect(),
+        }
+    }
+
+    /// Makes the calling thread work as `identity` from now on. Unprivileged, everything is
+    /// done as the user who runs the server.
+    pub fn assume(&self, identity: &Identity) -> Result<(), Status> {
+        if !self.privileged {
+            return Ok(());
+        }
+        CURRENT.with_borrow_mut(|current| {
+            if current.as_ref() == Some(identity) {
+                return Ok(());
+            }
+            // Unknown until every part of it is set.
+            *current = None;
+            sys::set_thread_identity(identity.uid, identity.gid, &identity.groups)
+                .map_err(|_| Status::Access)?;
+            *current = Some(identity.clone());
+            Ok(())
+        })
+    }
+}
+
+thread_local! {
+    /// What this thread's identity was last set to; a new thread inherits its parent's.
+    static CURRENT: RefCell<Option<Identity>> = const { RefCell::new(None) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(root_squash: bool) -> Mapping {
+        Mapping {
+            privileged: false,
+            root_squash,
+            anonymous: (65534, 65533),
+        }
+    }
+
+    #[test]
+    fn root_is_squashed_in_every_place_only_on_request() {
+        let root = mapping(true).identity(Some((0, 0, &[0, 5])));
+        assert_eq!((root.uid, root.gid), (65534, 65533));
+        assert_eq!(root.groups, [65533, 5]);
+        let root = mapping(false).identity(Some((0, 0, &[0, 5])));
+        assert_eq!((root.uid, root.gid, root.groups), (0, 0, vec![0, 5]));
+    }
+
+    #[test]
+    fn no_credential_is_anonymous() {
+        let nobody = mapping(false).identity(None);
+        assert_eq!((nobody.uid, nobody.gid), (65534, 65533));
+    }
+}

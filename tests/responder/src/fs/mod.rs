@@ -1,0 +1,454 @@
+//! The file system behind the NFS procedures: exports, objects by handle, and the work of
+//! each procedure in the name of its caller.
+//!
+//! Every object is reached through a descriptor opened with `O_PATH | O_NOFOLLOW`, and every
+//! name is one component looked up in such a descriptor, so no symbolic link is followed
+//! and nothing outside an export is reached whatever others do to the tree meanwhile.
+
+pub mod attr;
+pub mod dir;
+pub mod file;
+pub mod handle;
+pub mod identity;
+pub mod info;
+mod inode;
+pub mod modify;
+mod overlay;
+mod search;
+pub mod status;
+
+pub use identity::{Identity, Mapping};
+pub use inode::Inode;
+
+use crate::sys;
+use handle::Key;
+use inode::Cache;
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Status, Verifier, WccAttributes, WccData};
+use overlay::Overlay;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
+use search::Places;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Result of file system work.
+pub type Result<T> = std::result::Result<T, Status>;
+
+/// A directory clients may mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportSpec {
+    /// What clients call it: an absolute path.
+    pub name: Vec<u8>,
+    /// Where it is.
+    pub dir: PathBuf,
+}
+
+/// How the file system behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub exports: Vec<ExportSpec>,
+    pub key: Key,
+    pub mapping: Mapping,
+    pub read_only: bool,
+    /// Largest READ and WRITE, in bytes.
+    pub rtmax: u32,
+    pub wtmax: u32,
+    /// Keeps UNSTABLE data in memory until COMMIT.
+    pub fake_unstable: bool,
+    /// Makes changes of the name space durable before they are answered.
+    pub sync_metadata: bool,
+    /// Objects kept open, at most.
+    pub cache_size: usize,
+}
+
+/// An export, open.
+#[derive(Debug)]
+pub struct Export {
+    pub name: Vec<u8>,
+    /// Stands for the export in handles.
+    id: u32,
+    root: OwnedFd,
+    /// The root once more, for opening by handle: an `O_PATH` descriptor does not do.
+    mount: Option<OwnedFd>,
+    device: u64,
+    root_inode: u64,
+    /// fsid of everything in it.
+    fsid: u64,
+    /// Where it is in this process's name space, as the kernel tells it.
+    path: PathBuf,
+}
+
+/// Locks against interleaving of "attributes before", change and "attributes after".
+const LOCKS: usize = 64;
+
+/// The exported file systems.
+#[derive(Debug)]
+pub struct FileSystem {
+    exports: Vec<Export>,
+    settings: Settings,
+    cache: Cache,
+    places: Places,
+    locks: [Mutex<()>; LOCKS],
+    overlay: Option<Overlay>,
+    /// Changes whenever uncommitted data may have been lost (RFC 1813 section 3.3.7).
+    write_verifier: Verifier,
+}
+
+fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
+    rustix::fs::fstat(fd).map_err(status::of)
+}
+
+impl FileSystem {
+    /// Opens the exports.
+    pub fn new(settings: Settings) -> io::Result<Self> {
+        let mut exports: Vec<Export> = Vec::new();
+        for spec in &settings.exports {
+            let export = Export::open(spec).map_err(|e| {
+                io::Error::new(
+                    e.kind(),
+                    format!("cannot export {}: {e}", spec.dir.display()),
+                )
+            })?;
+            if exports
+                .iter()
+                .any(|e| e.name == export.name || e.id == export.id)
+            {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!(
+                        "two exports are called {}",
+                        String::from_utf8_lossy(&export.name)
+                    ),
+                ));
+            }
+            exports.push(export);
+        }
+        let mut verifier = [0; 8];
+        getrandom::fill(&mut verifier).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(FileSystem {
+            exports,
+            cache: Cache::new(settings.cache_size),
+            places: Places::default(),
+            locks: [const { Mutex::new(()) }; LOCKS],
+            overlay: settings.fake_unstable.then(Overlay::default),
+            write_verifier: Verifier(verifier),
+            settings,
+        })
+    }
+
+    /// The exports, in the order given.
+    pub fn exports(&self) -> &[Export] {
+        &self.exports
+    }
+
+    /// The settings it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Closes descriptors nobody used for `idle`: they keep removed files' space taken and
+    /// programs from being run by the server's own users.
+    pub fn close_idle(&self, idle: Duration) {
+        self.cache.expire(idle);
+    }
+
+    /// The handle of the root of the export called `path`, or of a directory below one.
+    pub fn mount(&self, path: &[u8]) -> Result<FileHandle> {
+        let path = trim(path);
+        let (index, rest) = self
+            .exports
+            .iter()
+            .enumerate()
+            .filter_map(|(i, e)| Some((i, below(path, trim(&e.name))?)))
+            // The longest name that fits: exports may lie inside each other.
+            .min_by_key(|(_, rest)| rest.len())
+            .ok_or(Status::Access)?;
+        self.settings.mapping.assume(&Identity::SERVER)?;
+        let mut inode = self.adopt(index, self.exports[index].open_root()?, None)?;
+        for name in rest
+            .split(|&b| b == b'/')
+            .filter(|c| !c.is_empty() && *c != b".")
+        {
+            if name == b".." {
+                return Err(Status::Access);
+            }
+            inode = self.child(&inode, name)?;
+            if !inode.is_directory() {
+                return Err(Status::NotDir);
+            }
+        }
+        Ok(inode.handle)
+    }
+
+    fn export(&self, inode: &Inode) -> &Export {
+        &self.exports[inode.export]
+    }
+
+    /// The object a handle names. The calling thread may have the server's identity
+    /// afterwards: assume the caller's next.
+    fn resolve(&self, handle: &FileHandle) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.cache.get(handle) {
+            return Ok(inode);
+        }
+        let (id, object) = self.settings.key.open(handle).ok_or(Status::BadHandle)?;
+        let index = self
+            .exports
+            .iter()
+            .position(|e| e.id == id)
+            // Sealed by this key for an export that is no more.
+            .ok_or(Status::Stale)?;
+        self.settings.mapping.assume(&Identity::SERVER)?;
+        let export = &self.exports[index];
+        let fd = self.open_object(index, &object)?;
+        let stat = stat(fd.as_fd())?;
+        if stat.st_nlink == 0 || stat.st_dev != export.device {
+            return Err(Status::Stale);
+        }
+        let inode = Arc::new(Inode::new(index, *handle, fd, &stat));
+        // A directory moved out of the export since is out of bounds; its path tells.
+        if inode.is_directory() && !export.contains(inode.fd())? {
+            return Err(Status::Stale);
+        }
+        Ok(self.cache.insert(inode))
+    }
+
+    fn open_object(&self, index: usize, object: &sys::KernelHandle) -> Result<OwnedFd> {
+        let export = &self.exports[index];
+        if let Some(mount) = &export.mount
+            && object.kind >= 0
+            && self.settings.mapping.privileged
+        {
+            match sys::open_handle(mount.as_fd(), object, libc::O_PATH | libc::O_CLOEXEC) {
+                Ok(fd) => return Ok(fd),
+                // Not allowed here (a container without CAP_DAC_READ_SEARCH), or not by this
+                // file system: found by name instead.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
+                Err(e) => return Err(status::of_io(e)),
+            }
+        }
+        self.places.find(export, object).ok_or(Status::Stale)
+    }
+
+    /// The inode of an object just opened with `O_PATH`, as `name` in `parent`.
+    fn identify(
+        &self,
+        index: usize,
+        fd: OwnedFd,
+        place: Option<(&Inode, &[u8])>,
+    ) -> Result<Arc<Inode>> {
+        let stat = stat(fd.as_fd())?;
+        let object = search::identify(fd.as_fd(), &stat)?;
+        let id = self.exports[index].id;
+        let key = &self.settings.key;
+        let handle = key.seal(id, &object).ok_or(Status::ServerFault)?;
+        let by_name = object.kind < 0 || !self.settings.mapping.privileged;
+        if let Some((parent, name)) = place
+            && by_name
+            && let Some((_, parent)) = key.open(&parent.handle)
+        {
+            self.places.remember(id, object, parent, name);
+        }
+        if let Some(inode) = self.cache.get(&handle) {
+            return Ok(inode);
+        }
+        Ok(Arc::new(Inode::new(index, handle, fd, &stat)))
+    }
+
+    /// As [`FileSystem::identify`], and keeps it open.
+    fn adopt(
+        &self,
+        index: usize,
+        fd: OwnedFd,
+        place: Option<(&Inode, &[u8])>,
+    ) -> Result<Arc<Inode>> {
+        Ok(self.cache.insert(self.identify(index, fd, place)?))
+    }
+
+    /// Looks up one component, as the calling thread's identity.
+    fn child(&self, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
+        let fd = open_component(dir.fd(), name).map_err(status::of)?;
+        self.adopt(dir.export, fd, Some((dir, name)))
+    }
+
+    /// Attributes at this moment; STALE if the object has no name any more.
+    fn attributes(&self, inode: &Inode) -> Result<Attributes> {
+        let stat = stat(inode.fd())?;
+        if stat.st_nlink == 0 {
+            self.cache.forget(&inode.handle);
+            return Err(Status::Stale);
+        }
+        Ok(self.attributes_of(inode, &stat))
+    }
+
+    fn attributes_of(&self, inode: &Inode, stat: &Stat) -> Attributes {
+        let mut attributes = attr::from_stat(self.export(inode).fsid, stat);
+        if let Some(overlay) = &self.overlay {
+            overlay.adjust(inode.key(), &mut attributes);
+        }
+        attributes
+    }
+
+    /// Post-op attributes, which are optional: `None` on any failure.
+    fn post(&self, inode: &Inode) -> Option<Attributes> {
+        self.attributes(inode).ok()
+    }
+
+    /// Attributes for the "before" of wcc_data. Taken under the object's lock.
+    fn before(&self, inode: &Inode) -> Option<WccAttributes> {
+        let now = self.attributes(inode).ok()?;
+        Some(WccAttributes {
+            size: now.size,
+            mtime: now.mtime,
+            ctime: now.ctime,
+        })
+    }
+
+    fn wcc(&self, before: Option<WccAttributes>, inode: &Inode) -> WccData {
+        WccData {
+            before,
+            after: self.post(inode),
+        }
+    }
+
+    /// Keeps other changes of `inode` by this server out, so that the "before" and "after"
+    /// of wcc_data enclose one change alone.
+    fn lock(&self, inode: &Inode) -> MutexGuard<'_, ()> {
+        self.locks[stripe(inode)].lock()
+    }
+
+    /// [`FileSystem::lock`] for two objects.
+    fn lock_two(&self, a: &Inode, b: &Inode) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let (a, b) = (stripe(a), stripe(b));
+        let first = self.locks[a.min(b)].lock();
+        // In ascending order, so that two renames never wait for each other.
+        let second = (a != b).then(|| self.locks[a.max(b)].lock());
+        (first, second)
+    }
+
+    fn writable(&self) -> Result<()> {
+        match self.settings.read_only {
+            true => Err(Status::RoFs),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes the caller's identity the thread's.
+    fn assume(&self, who: &Identity) -> Result<()> {
+        self.settings.mapping.assume(who)
+    }
+
+    /// Makes changes of a directory durable if the settings ask for it.
+    fn sync_directory(&self, dir: &Inode) -> Result<()> {
+        if self.settings.sync_metadata {
+            let fd = self.server(|| dir.open(OFlags::RDONLY | OFlags::DIRECTORY))?;
+            rustix::fs::fsync(fd).map_err(status::of)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `work` as the server itself.
+    fn server<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.settings.mapping.assume(&Identity::SERVER)?;
+        work()
+    }
+
+    /// Whether `who` may use `inode` in `mode`. With `owner`, its owner may in any case: a
+    /// file stays writable to who created it read-only, as it does through a descriptor.
+    fn check(&self, who: &Identity, inode: &Inode, mode: i32, owner: bool) -> Result<()> {
+        if self.settings.mapping.privileged && who.uid == 0 && mode & libc::X_OK == 0 {
+            return Ok(());
+        }
+        self.assume(who)?;
+        let error = match sys::may_access(inode.fd(), mode) {
+            Ok(()) => return Ok(()),
+            Err(e) => e,
+        };
+        let own = match self.settings.mapping.privileged {
+            true => who.uid,
+            false => rustix::process::geteuid().as_raw(),
+        };
+        match error.raw_os_error() {
+            Some(libc::EACCES) if owner && stat(inode.fd())?.st_uid == own => Ok(()),
+            _ => Err(status::of_io(error)),
+        }
+    }
+}
+
+fn stripe(inode: &Inode) -> usize {
+    inode.key().1 as usize % LOCKS
+}
+
+/// Opens one component without following it, without leaving `dir` or its mount.
+fn open_component(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat2(
+        dir,
+        name,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS,
+    )
+}
+
+/// Without slashes at the end.
+fn trim(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+    &path[..end]
+}
+
+/// What is left of `path` below `root`.
+fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
+    let rest = path.strip_prefix(root)?;
+    (rest.is_empty() || rest[0] == b'/').then_some(rest)
+}
+
+impl Export {
+    fn open(spec: &ExportSpec) -> io::Result<Self> {
+        let root = rustix::fs::open(
+            &spec.dir,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let stat = rustix::fs::fstat(&root)?;
+        let fsid = match rustix::fs::fstatvfs(&root)?.f_fsid {
+            0 => stat.st_dev,
+            fsid => fsid,
+        };
+        Ok(Export {
+            name: spec.name.clone(),
+            id: Key::export_id(&spec.name),
+            device: stat.st_dev,
+            root_inode: stat.st_ino,
+            fsid,
+            path: path_of(root.as_fd())?,
+            mount: rustix::fs::open(
+                inode::proc_path(root.as_fd()),
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            .ok(),
+            root,
+        })
+    }
+
+    fn open_root(&self) -> Result<OwnedFd> {
+        self.root.try_clone().map_err(status::of_io)
+    }
+
+    fn is_root(&self, inode: &Inode) -> bool {
+        inode.key() == (self.device, self.root_inode)
+    }
+
+    /// Whether a directory is the root or below it.
+    fn contains(&self, dir: BorrowedFd<'_>) -> Result<bool> {
+        let path = path_of(dir).map_err(status::of_io)?;
+        Ok(path.starts_with(&self.path))
+    }
+}
+
+/// Where the kernel says an open directory is.
+fn path_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    std::fs::read_link(Path::new(&inode::proc_path(fd)))
+}

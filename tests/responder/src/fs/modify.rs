@@ -1,0 +1,483 @@
+//! LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK
+//! (RFC 1813 sections 3.3.3 and 3.3.8 to 3.3.15).
+
+use super::{FileSystem, Identity, Inode, Result, attr::MODE_BITS, inode::proc_path, stat, status};
+use nfsrdma_xdr::nfs3::{
+    Attributes, CreateArgs, CreateHow, CreateRes, Created, DirOp, FileHandle, LinkArgs, LinkRes,
+    LinkWcc, LookupArgs, LookupOk, LookupRes, MkdirArgs, MknodArgs, MknodWhat, Name, RemoveArgs,
+    RemoveRes, RenameArgs, RenameRes, RenameWcc, Reply, SetAttributes, SetTime, SpecData, Status,
+    SymlinkArgs, Time, Verifier, WccData,
+};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// A name that can be given or taken away: a component, neither `.` nor `..`.
+fn plain<'a>(name: Name<'a>, dots: Status) -> Result<&'a [u8]> {
+    match name.0 {
+        b"." | b".." => Err(dots),
+        _ if name.0.len() > nfsrdma_xdr::nfs3::NAME_MAX => Err(Status::NameTooLong),
+        _ if !name.is_component() => Err(Status::Inval),
+        name => Ok(name),
+    }
+}
+
+fn mode(new: &SetAttributes, default: u32) -> Mode {
+    Mode::from_raw_mode(new.mode.unwrap_or(default) & MODE_BITS)
+}
+
+/// The times an exclusive CREATE leaves on the file, from its verifier: 31 bits each, which
+/// every file system keeps.
+fn times_of(verifier: Verifier) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = verifier.0;
+    let half = |bytes| u32::from_be_bytes(bytes) & 0x7fff_ffff;
+    (half([a, b, c, d]), half([e, f, g, h]))
+}
+
+impl FileSystem {
+    /// LOOKUP.
+    pub fn lookup(&self, who: &Identity, args: &LookupArgs<'_>) -> LookupRes {
+        let dir = match self.resolve(&args.what.dir) {
+            Ok(dir) => dir,
+            Err(status) => return Reply::Fail(status, None),
+        };
+        let found = self.find(who, &dir, args.what.name).and_then(|object| {
+            let attributes = self.attributes(&object)?;
+            Ok((object.handle, attributes))
+        });
+        match found {
+            Ok((object, attributes)) => Reply::Ok(LookupOk {
+                object,
+                attributes: Some(attributes),
+                dir: self.post(&dir),
+            }),
+            Err(status) => Reply::Fail(status, self.post(&dir)),
+        }
+    }
+
+    fn find(&self, who: &Identity, dir: &Arc<Inode>, name: Name<'_>) -> Result<Arc<Inode>> {
+        if !dir.is_directory() {
+            return Err(Status::NotDir);
+        }
+        match name.0 {
+            b"." | b".." => {
+                self.check(who, dir, libc::X_OK, false)?;
+                match name.0 {
+                    b"." => Ok(dir.clone()),
+                    _ => self.parent(dir),
+                }
+            }
+            _ => {
+                let name = plain(name, Status::Inval)?;
+                self.assume(who)?;
+                self.child(dir, name)
+            }
+        }
+    }
+
+    /// The directory above, or `dir` itself at the root of its export.
+    pub(super) fn parent(&self, dir: &Inode) -> Result<Arc<Inode>> {
+        let export = self.export(dir);
+        if export.is_root(dir) {
+            return self.resolve(&dir.handle);
+        }
+        let fd = self.server(|| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(dir.fd(), c"..", flags, Mode::empty()).map_err(status::of)
+        })?;
+        // Somebody may have moved the directory out of the export.
+        if !export.contains(fd.as_fd())? {
+            return Err(Status::Stale);
+        }
+        self.adopt(dir.export, fd, None)
+    }
+
+    /// Runs `make` in the directory, and answers with what it made.
+    fn create_in(
+        &self,
+        who: &Identity,
+        at: &DirOp<'_>,
+        make: impl FnOnce(&Arc<Inode>, &[u8]) -> Result<Arc<Inode>>,
+    ) -> CreateRes {
+        let dir = match self.resolve(&at.dir) {
+            Ok(dir) => dir,
+            Err(status) => return Reply::Fail(status, WccData::default()),
+        };
+        let _lock = self.lock(&dir);
+        let before = self.before(&dir);
+        let made = (|| {
+            if !dir.is_directory() {
+                return Err(Status::NotDir);
+            }
+            let name = plain(at.name, Status::Exist)?;
+            self.writable()?;
+            self.assume(who)?;
+            let made = make(&dir, name)?;
+            self.sync_directory(&dir)?;
+            Ok(made)
+        })();
+        let wcc = self.wcc(before, &dir);
+        match made {
+            Ok(made) => Reply::Ok(Created {
+                object: Some(made.handle),
+                attributes: self.post(&made),
+                dir: wcc,
+            }),
+            Err(status) => Reply::Fail(status, wcc),
+        }
+    }
+
+    /// The attributes of a new object that its creation did not give it. Only the superuser
+    /// gives objects away; for others the owner asked for is left out, as it is the caller.
+    fn finish(&self, who: &Identity, inode: &Inode, new: &SetAttributes) -> Result<()> {
+        let mut rest = SetAttributes { mode: None, ..*new };
+        let stat = stat(inode.fd())?;
+        let superuser = self.settings.mapping.privileged && who.uid == 0;
+        if !superuser || rest.uid == Some(stat.st_uid) {
+            rest.uid = None;
+        }
+        if rest.gid == Some(stat.st_gid) {
+            rest.gid = None;
+        }
+        // A set-id bit that creating dropped, or that a directory's default ACL masked is
+        // not forced; what the caller may set is set.
+        if rest.uid.is_some() || rest.gid.is_some() {
+            rest.mode = new.mode;
+        }
+        match rest == SetAttributes::default() {
+            true => Ok(()),
+            false => self.set(who, inode, &rest),
+        }
+    }
+
+    /// CREATE.
+    pub fn create(&self, who: &Identity, args: &CreateArgs<'_>) -> CreateRes {
+        self.create_in(who, &args.at, |dir, name| match &args.how {
+            CreateHow::Unchecked(new) => match self.create_file(dir, name, mode(new, 0o666)) {
+                Err(Status::Exist) => self.existing(who, dir, name, new.size),
+                made => self.finished(who, made?, new),
+            },
+            CreateHow::Guarded(new) => {
+                let made = self.create_file(dir, name, mode(new, 0o666))?;
+                self.finished(who, made, new)
+            }
+            CreateHow::Exclusive(verifier) => self.create_exclusive(who, dir, name, *verifier),
+        })
+    }
+
+    fn finished(
+        &self,
+        who: &Identity,
+        made: Arc<Inode>,
+        new: &SetAttributes,
+    ) -> Result<Arc<Inode>> {
+        self.finish(who, &made, new)?;
+        Ok(made)
+    }
+
+    fn create_file(&self, dir: &Inode, name: &[u8], mode: Mode) -> Result<Arc<Inode>> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(dir.fd(), name, flags | OFlags::CLOEXEC, mode)
+            .map_err(status::of)?;
+        let path = rustix::fs::open(
+            proc_path(fd.as_fd()),
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(status::of)?;
+        let inode = self.adopt(dir.export, path, Some((dir, name)))?;
+        inode.keep_writer(fd);
+        Ok(inode)
+    }
+
+    /// UNCHECKED on a name that is there: only the size is set.
+    fn existing(
+        &self,
+        who: &Identity,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        size: Option<u64>,
+    ) -> Result<Arc<Inode>> {
+        let inode = self.child(dir, name)?;
+        if inode.is_directory() {
+            return Err(Status::Exist);
+        }
+        if let Some(size) = size
+            && inode.is_regular()
+        {
+            let new = SetAttributes {
+                size: Some(size),
+                ..Default::default()
+            };
+            // The name's lock is held; the file's own is not needed, as no wcc_data of the
+            // file is returned.
+            self.set(who, &inode, &new)?;
+        }
+        Ok(inode)
+    }
+
+    /// EXCLUSIVE (section 3.3.8): the verifier is kept with the file, so that a retransmission
+    /// is known for one; in its times, which the client sets afterwards anyway.
+    fn create_exclusive(
+        &self,
+        who: &Identity,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        verifier: Verifier,
+    ) -> Result<Arc<Inode>> {
+        let (atime, mtime) = times_of(verifier);
+        match self.create_file(dir, name, Mode::empty()) {
+            Ok(made) => {
+                let at = |seconds| {
+                    SetTime::To(Time {
+                        seconds,
+                        nanoseconds: 0,
+                    })
+                };
+                let times = SetAttributes {
+                    atime: at(atime),
+                    mtime: at(mtime),
+                    ..Default::default()
+                };
+                self.finished(who, made, &times)
+            }
+            Err(Status::Exist) => {
+                let found = self.child(dir, name)?;
+                match self.created_by(&found, (atime, mtime))? {
+                    true => Ok(found),
+                    false => Err(Status::Exist),
+                }
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// MKDIR.
+    pub fn mkdir(&self, who: &Identity, args: &MkdirArgs<'_>) -> CreateRes {
+        self.create_in(who, &args.at, |dir, name| {
+            let new = &args.attributes;
+            rustix::fs::mkdirat(dir.fd(), name, mode(new, 0o777)).map_err(status::of)?;
+            let made = self.child(dir, name)?;
+            // mkdir(2) drops the set-id bits asked for.
+            let asked = new.mode.unwrap_or(0) & 0o6000;
+            if asked != 0 && stat(made.fd())?.st_mode & asked != asked {
+                let bits = SetAttributes {
+                    mode: new.mode,
+                    ..Default::default()
+                };
+                self.set(who, &made, &bits)?;
+            }
+            self.finished(who, made, &SetAttributes { size: None, ..*new })
+        })
+    }
+
+    /// SYMLINK; `path` are the bytes of the link.
+    pub fn symlink(&self, who: &Identity, args: &SymlinkArgs<'_>, path: &[u8]) -> CreateRes {
+        self.create_in(who, &args.at, |dir, name| {
+            if path.is_empty() || path.contains(&0) {
+                return Err(Status::Inval);
+            }
+            rustix::fs::symlinkat(path, dir.fd(), name).map_err(status::of)?;
+            let made = self.child(dir, name)?;
+            let new = SetAttributes {
+                size: None,
+                ..args.attributes
+            };
+            self.finished(who, made, &new)
+        })
+    }
+
+    /// MKNOD.
+    pub fn mknod(&self, who: &Identity, args: &MknodArgs<'_>) -> CreateRes {
+        self.create_in(who, &args.at, |dir, name| {
+            let none = SpecData::default();
+            let (kind, new, device) = match &args.what {
+                MknodWhat::Character(new, device) => (FileType::CharacterDevice, new, *device),
+                MknodWhat::Block(new, device) => (FileType::BlockDevice, new, *device),
+                MknodWhat::Socket(new) => (FileType::Socket, new, none),
+                MknodWhat::Fifo(new) => (FileType::Fifo, new, none),
+                MknodWhat::Other(_) => return Err(Status::BadType),
+            };
+            let device = rustix::fs::makedev(device.major, device.minor);
+            rustix::fs::mknodat(dir.fd(), name, kind, mode(new, 0o666), device)
+                .map_err(status::of)?;
+            let made = self.child(dir, name)?;
+            self.finished(who, made, &SetAttributes { size: None, ..*new })
+        })
+    }
+
+    /// REMOVE.
+    pub fn remove(&self, who: &Identity, args: &RemoveArgs<'_>) -> RemoveRes {
+        self.unlink(who, &args.what, AtFlags::empty())
+    }
+
+    /// RMDIR.
+    pub fn rmdir(&self, who: &Identity, args: &RemoveArgs<'_>) -> RemoveRes {
+        self.unlink(who, &args.what, AtFlags::REMOVEDIR)
+    }
+
+    fn unlink(&self, who: &Identity, what: &DirOp<'_>, flags: AtFlags) -> RemoveRes {
+        let dir = match self.resolve(&what.dir) {
+            Ok(dir) => dir,
+            Err(status) => return Reply::Fail(status, WccData::default()),
+        };
+        let mut victim = None;
+        let lock = self.lock(&dir);
+        let before = self.before(&dir);
+        let done = (|| {
+            if !dir.is_directory() {
+                return Err(Status::NotDir);
+            }
+            let name = plain(what.name, Status::Inval)?;
+            self.writable()?;
+            self.assume(who)?;
+            victim = self.victim(&dir, name);
+            rustix::fs::unlinkat(dir.fd(), name, flags).map_err(status::of)?;
+            self.sync_directory(&dir)
+        })();
+        let wcc = self.wcc(before, &dir);
+        drop(lock);
+        if done.is_ok() {
+            self.bury(victim);
+        }
+        match done {
+            Ok(()) => Reply::Ok(wcc),
+            Err(status) => Reply::Fail(status, wcc),
+        }
+    }
+
+    /// What `name` stands for, held while it is removed or replaced.
+    fn victim(&self, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
+        let fd: OwnedFd = super::open_component(dir.fd(), name).ok()?;
+        self.identify(dir.export, fd, None).ok()
+    }
+
+    /// Lets go of an object whose name was removed, if that was the last one.
+    fn bury(&self, victim: Option<Arc<Inode>>) {
+        let Some(inode) = victim else { return };
+        if !stat(inode.fd()).is_ok_and(|s| s.st_nlink > 0 && !inode.is_directory()) {
+            self.cache.forget(&inode.handle);
+            if let Some(overlay) = &self.overlay {
+                overlay.forget(inode.key());
+            }
+        }
+    }
+
+    /// RENAME.
+    pub fn rename(&self, who: &Identity, args: &RenameArgs<'_>) -> RenameRes {
+        let dirs = self
+            .resolve(&args.from.dir)
+            .and_then(|from| Ok((from, self.resolve(&args.to.dir)?)));
+        let (from, to) = match dirs {
+            Ok(dirs) => dirs,
+            Err(status) => return Reply::Fail(status, RenameWcc::default()),
+        };
+        let mut victim = None;
+        let locks = self.lock_two(&from, &to);
+        let before = (self.before(&from), self.before(&to));
+        let done = (|| {
+            if from.export != to.export {
+                return Err(Status::XDev);
+            }
+            if !from.is_directory() || !to.is_directory() {
+                return Err(Status::NotDir);
+            }
+            let old = plain(args.from.name, Status::Inval)?;
+            let new = plain(args.to.name, Status::Inval)?;
+            self.writable()?;
+            self.assume(who)?;
+            victim = self.victim(&to, new);
+            rustix::fs::renameat(from.fd(), old, to.fd(), new).map_err(|errno| match errno {
+                // Some file systems say so of a target directory with entries.
+                rustix::io::Errno::EXIST => Status::NotEmpty,
+                errno => status::of(errno),
+            })?;
+            self.sync_directory(&from)?;
+            self.sync_directory(&to)
+        })();
+        let wcc = RenameWcc {
+            from_dir: self.wcc(before.0, &from),
+            to_dir: self.wcc(before.1, &to),
+        };
+        drop(locks);
+        match done {
+            Ok(()) => {
+                self.bury(victim);
+                Reply::Ok(wcc)
+            }
+            Err(status) => Reply::Fail(status, wcc),
+        }
+    }
+
+    /// LINK.
+    pub fn link(&self, who: &Identity, args: &LinkArgs<'_>) -> LinkRes {
+        let both = self
+            .resolve(&args.file)
+            .and_then(|file| Ok((file, self.resolve(&args.link.dir)?)));
+        let (file, dir) = match both {
+            Ok(both) => both,
+            Err(status) => return Reply::Fail(status, LinkWcc::default()),
+        };
+        let _lock = self.lock(&dir);
+        let before = self.before(&dir);
+        let done = (|| {
+            if file.export != dir.export {
+                return Err(Status::XDev);
+            }
+            if !dir.is_directory() {
+                return Err(Status::NotDir);
+            }
+            if file.is_directory() {
+                return Err(Status::IsDir);
+            }
+            let name = plain(args.link.name, Status::Exist)?;
+            self.writable()?;
+            self.assume(who)?;
+            // Follows the descriptor's entry in /proc, which is the object itself, even if
+            // that is a symbolic link. (Linking a descriptor takes a privilege.)
+            let path = proc_path(file.fd());
+            rustix::fs::linkat(
+                rustix::fs::CWD,
+                path,
+                dir.fd(),
+                name,
+                AtFlags::SYMLINK_FOLLOW,
+            )
+            .map_err(status::of)?;
+            self.sync_directory(&dir)
+        })();
+        let wcc = LinkWcc {
+            attributes: self.post(&file),
+            dir: self.wcc(before, &dir),
+        };
+        match done {
+            Ok(()) => Reply::Ok(wcc),
+            Err(status) => Reply::Fail(status, wcc),
+        }
+    }
+
+    /// Post-op attributes of whatever a handle names.
+    pub fn post_of(&self, handle: &FileHandle) -> Option<Attributes> {
+        self.post(&*self.resolve(handle).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_given() {
+        for (name, status) in [
+            (&b""[..], Status::Inval),
+            (b".", Status::Exist),
+            (b"..", Status::Exist),
+            (b"a/b", Status::Inval),
+            (b"a\0b", Status::Inval),
+            (&[b'x'; 256], Status::NameTooLong),
+        ] {
+            assert_eq!(plain(Name(name), Status::Exist), Err(status), "{name:?}");
+        }
+        assert_eq!(plain(Name(b"..."), Status::Exist), Ok(&b"..."[..]));
+    }
+}

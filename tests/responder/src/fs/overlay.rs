@@ -1,0 +1,265 @@
+//! UNSTABLE data held in memory until COMMIT, so that killing the process loses what was
+//! not committed: a test of what clients do with write verifiers.
+
+use nfsrdma_xdr::nfs3::{Attributes, Time};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Most bytes held for all files; more is written as it comes.
+const BYTES_MAX: usize = 512 << 20;
+
+type Key = (u64, u64);
+
+#[derive(Debug, Default)]
+struct File {
+    /// Data by offset; extents neither overlap nor are empty.
+    extents: BTreeMap<u64, Vec<u8>>,
+    /// When they were last written to.
+    changed: Option<Time>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    files: HashMap<Key, File>,
+    bytes: usize,
+}
+
+/// Data not yet in any file.
+#[derive(Debug, Default)]
+pub(super) struct Overlay {
+    held: Mutex<Held>,
+}
+
+impl File {
+    fn end(&self) -> u64 {
+        self.extents
+            .last_key_value()
+            .map_or(0, |(at, data)| at + data.len() as u64)
+    }
+
+    /// Takes `from..to` out; the bytes that were held there.
+    fn clear(&mut self, from: u64, to: u64) -> usize {
+        let touched: Vec<u64> = self
+            .extents
+            .range(..to)
+            .rev()
+            .take_while(|(at, data)| **at + data.len() as u64 > from)
+            .map(|(at, _)| *at)
+            .collect();
+        let mut cleared = 0;
+        for at in touched {
+            let Some(mut data) = self.extents.remove(&at) else {
+                continue;
+            };
+            let end = at + data.len() as u64;
+            if end > to {
+                let tail = data.split_off((to - at) as usize);
+                self.extents.insert(to, tail);
+            }
+            if at < from {
+                let middle = data.split_off((from - at) as usize);
+                cleared += middle.len();
+                self.extents.insert(at, data);
+            } else {
+                cleared += data.len();
+            }
+        }
+        cleared
+    }
+}
+
+impl Overlay {
+    /// Holds `data`; `false` if there is no room for it.
+    pub(super) fn write(&self, key: Key, offset: u64, data: &[&[u8]]) -> bool {
+        let data: Vec<u8> = data
+            .iter()
+            .flat_map(|piece| piece.iter().copied())
+            .collect();
+        let mut held = self.held.lock();
+        if held.bytes + data.len() > BYTES_MAX {
+            return false;
+        }
+        let file = held.files.entry(key).or_default();
+        file.changed = Some(now());
+        if data.is_empty() {
+            return true;
+        }
+        let cleared = file.clear(offset, offset + data.len() as u64);
+        let added = data.len();
+        file.extents.insert(offset, data);
+        held.bytes = held.bytes + added - cleared;
+        true
+    }
+
+    /// Lays what is held over `buffer`, which has `read` bytes of the file from `offset` on.
+    /// Returns how many it has then.
+    pub(super) fn read(&self, key: Key, offset: u64, buffer: &mut [u8], read: usize) -> usize {
+        let held = self.held.lock();
+        let Some(file) = held.files.get(&key) else {
+            return read;
+        };
+        let limit = offset + buffer.len() as u64;
+        // A hole before held data reads as zeros.
+        let size = file.end().clamp(offset, limit);
+        let end = read.max((size - offset) as usize);
+        buffer[read..end].fill(0);
+        for (&at, data) in file.extents.range(..limit).rev() {
+            let data_end = at + data.len() as u64;
+            if data_end <= offset {
+                break;
+            }
+            let from = at.max(offset);
+            let to = data_end.min(limit);
+            buffer[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&data[(from - at) as usize..(to - at) as usize]);
+        }
+        end
+    }
+
+    /// Size and times as if the data were in the file.
+    pub(super) fn adjust(&self, key: Key, attributes: &mut Attributes) {
+        let held = self.held.lock();
+        if let Some(file) = held.files.get(&key) {
+            attributes.size = attributes.size.max(file.end());
+            if let Some(changed) = file.changed {
+                attributes.mtime = attributes.mtime.max(changed);
+                attributes.ctime = attributes.ctime.max(changed);
+            }
+        }
+    }
+
+    /// Somebody set the time: what is held does not change it again.
+    pub(super) fn settle_time(&self, key: Key) {
+        if let Some(file) = self.held.lock().files.get_mut(&key) {
+            file.changed = None;
+        }
+    }
+
+    /// Cuts what is held at `size`.
+    pub(super) fn truncate(&self, key: Key, size: u64) {
+        let mut held = self.held.lock();
+        if let Some(file) = held.files.get_mut(&key) {
+            let cleared = file.clear(size, u64::MAX);
+            held.bytes -= cleared;
+        }
+    }
+
+    /// Whether anything is held of a file.
+    pub(super) fn holds(&self, key: Key) -> bool {
+        self.held.lock().files.contains_key(&key)
+    }
+
+    /// Writes what is held of a file. What cannot be written stays.
+    pub(super) fn flush(&self, key: Key, fd: &OwnedFd) -> rustix::io::Result<()> {
+        let mut held = self.held.lock();
+        let Some(file) = held.files.get_mut(&key) else {
+            return Ok(());
+        };
+        let mut written = 0;
+        let mut result = Ok(());
+        while let Some(extent) = file.extents.first_entry() {
+            let mut done = 0;
+            while done < extent.get().len() {
+                match rustix::io::pwrite(fd, &extent.get()[done..], extent.key() + done as u64) {
+                    Ok(0) => result = Err(rustix::io::Errno::IO),
+                    Ok(n) => done += n,
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(e) => result = Err(e),
+                }
+                if result.is_err() {
+                    break;
+                }
+            }
+            if result.is_err() {
+                break;
+            }
+            written += extent.remove().len();
+        }
+        if file.extents.is_empty() {
+            held.files.remove(&key);
+        }
+        held.bytes -= written;
+        result
+    }
+
+    /// Drops what is held of a file that is gone.
+    pub(super) fn forget(&self, key: Key) {
+        let mut held = self.held.lock();
+        if let Some(file) = held.files.remove(&key) {
+            held.bytes -= file.extents.values().map(Vec::len).sum::<usize>();
+        }
+    }
+}
+
+fn now() -> Time {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time {
+        seconds: since.as_secs() as u32,
+        nanoseconds: since.subsec_nanos(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEY: Key = (1, 2);
+
+    proptest! {
+        /// Writes, truncations and reads, against a plain vector.
+        #[test]
+        fn reads_as_a_file_would(
+            steps in proptest::collection::vec((0u64..300, 0usize..80, 0u8..4), 1..60),
+        ) {
+            let overlay = Overlay::default();
+            let mut model: Vec<u8> = Vec::new();
+            for (n, (offset, len, kind)) in steps.into_iter().enumerate() {
+                let byte = n as u8 + 1;
+                if kind == 0 {
+                    overlay.truncate(KEY, offset);
+                    model.truncate(offset as usize);
+                } else {
+                    prop_assert!(overlay.write(KEY, offset, &[&vec![byte; len][..]]));
+                    let end = offset as usize + len;
+                    if len > 0 && model.len() < end {
+                        model.resize(end, 0);
+                    }
+                    if len > 0 {
+                        model[offset as usize..end].fill(byte);
+                    }
+                }
+                // Holes at the end exist only in a real file: compare up to what is held.
+                let mut buffer = vec![0xee; 500];
+                let read = overlay.read(KEY, 0, &mut buffer, 0);
+                let held = overlay.held.lock();
+                let end = held.files.get(&KEY).map_or(0, File::end) as usize;
+                prop_assert_eq!(read, end);
+                let mut expected = model.clone();
+                expected.resize(end.max(model.len()), 0);
+                prop_assert_eq!(&buffer[..end], &expected[..end]);
+                let bytes: usize = held.files.values().flat_map(|f| f.extents.values()).map(Vec::len).sum();
+                prop_assert_eq!(bytes, held.bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn flushed_data_are_in_the_file_and_nowhere_else() {
+        let overlay = Overlay::default();
+        let mut file = tempfile::tempfile().unwrap();
+        assert!(overlay.write(KEY, 3, &[&b"world"[..]]));
+        assert!(overlay.write(KEY, 0, &[&b"hel"[..], &b"lo"[..]]));
+        let fd = OwnedFd::from(file.try_clone().unwrap());
+        overlay.flush(KEY, &fd).unwrap();
+        assert!(!overlay.holds(KEY));
+        assert_eq!(overlay.held.lock().bytes, 0);
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+        assert_eq!(text, "hellorld");
+    }
+}

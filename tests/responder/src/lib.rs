@@ -1,0 +1,17 @@
+//! An NFSv3 and MOUNT v3 server over RPC-over-RDMA (RFC 8166) and over TCP, for tests,
+//! benchmarks and the quick start. It shares the wire formats and the RDMA providers with
+//! the client, and nothing of its engine.
+
+pub mod fs;
+pub mod options;
+pub mod rdma;
+pub mod rpc;
+pub mod server;
+mod sys;
+pub mod tcp;
+pub mod workers;
+
+/// Takes over a descriptor inherited by number. Call once for each, before files are opened.
+pub fn take_descriptor(fd: i32) -> std::io::Result<std::fs::File> {
+    sys::take_descriptor(fd)
+}

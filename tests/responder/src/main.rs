@@ -1,0 +1,188 @@
+//! `nfsrdma-responder`: see `--help`.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
+use nfsrdma_rdma::Provider;
+use nfsrdma_responder::fs::handle::Key;
+use nfsrdma_responder::fs::{self, FileSystem, Mapping};
+use nfsrdma_responder::options::{Options, Switch, Transport};
+use nfsrdma_responder::rpc::Ports;
+use nfsrdma_responder::server::{self, Server};
+use nfsrdma_responder::{rdma, take_descriptor};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    match run(Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nfsrdma-responder: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()),
+        )
+        .init();
+    // Before anything is opened that could have its number.
+    let ready_file = match options.ready_fd {
+        Some(fd) => Some(take_descriptor(fd).with_context(|| format!("--ready-fd {fd}"))?),
+        None => None,
+    };
+    // Before any thread starts, so that none is interrupted and none misses it.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
+    // Modes are exactly what clients ask for.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let open_files = open_files(options.open_files);
+    let fs = FileSystem::new(fs::Settings {
+        exports: options.export_specs().map_err(anyhow::Error::msg)?,
+        key: key(&options)?,
+        mapping: Mapping {
+            privileged: rustix::process::geteuid().is_root(),
+            root_squash: options.root_squash,
+            anonymous: (options.anon_uid, options.anon_gid),
+        },
+        read_only: options.read_only,
+        rtmax: options.rtmax,
+        wtmax: options.wtmax,
+        fake_unstable: options.fake_unstable,
+        sync_metadata: options.sync_metadata,
+        cache_size: open_files,
+    })?;
+    let tcp = options.tcp_address();
+    let beside = |port| Some(SocketAddr::new(tcp?.ip(), port));
+    let settings = server::Settings {
+        rdma_address: options.rdma_address(),
+        nfs_address: tcp,
+        mount_address: options.mount_port.and_then(beside),
+        portmap_address: options.portmap_port.and_then(beside),
+        rdma: rdma::Settings {
+            credits: options.credits,
+            inline: options.inline,
+            invalidate: options.send_invalidate == Switch::On,
+            reads: 16,
+            rtmax: options.rtmax,
+            wtmax: options.wtmax,
+            timeout: Duration::from_secs(10),
+        },
+        workers: match options.delay_ms {
+            0 => options.workers as usize,
+            // Each delayed call holds a thread.
+            _ => options.workers.max(64) as usize,
+        },
+        max_connections: options.max_connections,
+        drc: options.drc,
+        delay: Duration::from_millis(options.delay_ms),
+    };
+    let server = Server::start(fs, settings, Some(provider(&options)?))?;
+    ready(&options, ready_file, server.ports())?;
+    let signal = signals.forever().next();
+    tracing::info!(?signal, "stopping");
+    server.stop();
+    Ok(())
+}
+
+fn provider(options: &Options) -> Result<Arc<dyn Provider>> {
+    match options.transport {
+        Transport::Iwarp => Ok(Arc::new(IwarpProvider::new(IwarpOptions {
+            crc: options.crc,
+            spin: Duration::from_micros(options.spin),
+            ..IwarpOptions::default()
+        }))),
+        #[cfg(feature = "verbs")]
+        Transport::Verbs => Ok(Arc::new(nfsrdma_verbs::Verbs::new())),
+        #[cfg(not(feature = "verbs"))]
+        Transport::Verbs => anyhow::bail!(
+            "this build has no verbs provider; build with --features verbs, or use --transport iwarp"
+        ),
+    }
+}
+
+/// Says that clients may come.
+fn ready(options: &Options, file: Option<File>, ports: Ports) -> Result<()> {
+    let line = [
+        ("rdma", ports.rdma),
+        ("nfs", ports.nfs),
+        ("mount", ports.mount),
+        ("portmap", ports.portmap),
+    ]
+    .into_iter()
+    .filter_map(|(name, port)| Some(format!(" {name}={}", port?)))
+    .fold("ready".to_string(), |line, port| line + &port);
+    if options.print_ports {
+        println!("{line}");
+        std::io::stdout().flush()?;
+    } else {
+        eprintln!("nfsrdma-responder: {line}");
+    }
+    if let Some(mut file) = file {
+        writeln!(file, "{line}").context("cannot write to --ready-fd")?;
+    }
+    Ok(())
+}
+
+/// The key of file handles, kept if at all possible.
+fn key(options: &Options) -> Result<Key> {
+    let (dir, asked) = match &options.state_dir {
+        Some(dir) => (dir.clone(), true),
+        None => (default_state_dir(), false),
+    };
+    let kept = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir)
+        .and_then(|()| Key::load_or_make(&dir));
+    match kept {
+        Ok(key) => Ok(key),
+        Err(error) if !asked => {
+            tracing::warn!(%error, dir = %dir.display(), "file handles will not survive a restart");
+            Ok(Key::random()?)
+        }
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot keep the key in {}", dir.display()))
+        }
+    }
+}
+
+fn default_state_dir() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return "/var/lib/nfsrdma-responder".into();
+    }
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    state
+        .or(home)
+        .unwrap_or_else(std::env::temp_dir)
+        .join("nfsrdma-responder")
+}
+
+/// Raises the limit of descriptors, and says how many objects may be kept open under it: up
+/// to three descriptors each, and half of all for everything else.
+fn open_files(wanted: usize) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    let now = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let most = now.map_or(usize::MAX, |n| n as usize / 6);
+    wanted.clamp(1, most.max(16))
+}

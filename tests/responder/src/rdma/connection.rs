@@ -1,0 +1,478 @@
+//! One RPC-over-RDMA connection: its completion thread takes calls in, pulls what is in Read
+//! chunks, and does the short ones; the long ones go to the workers, who send the replies
+//! themselves.
+
+use super::plan::{self, CallPlan, Intake, Limits, ReadChunk, Targets};
+use crate::rpc::{HEADROOM, Message, Outcome, Peer, Placed, Reply, Service, Weight};
+use crate::workers::Workers;
+use nfsrdma_rdma::{
+    Buf, BufMut, Completion, CompletionQueue, Error, Handle, Pool, QueuePair, Segs, Wait, WorkId,
+    WorkRequest,
+};
+use nfsrdma_xdr::codec::{Encode, padding};
+use nfsrdma_xdr::rpcrdma::Header;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+/// Names of RDMA Reads; Receives have smaller ones.
+const FIRST_READ: u64 = 1 << 32;
+
+/// What was agreed on for a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) limits: Limits,
+    /// Longest reply in a Send, in bytes.
+    pub(super) inline: usize,
+    /// Whether both sides want Send With Invalidate.
+    pub(super) invalidate: bool,
+}
+
+/// What threads share of a connection.
+pub(super) struct Shared {
+    pub(super) queue_pair: Arc<dyn QueuePair>,
+    pub(super) pool: Pool,
+    pub(super) service: Arc<Service>,
+    pub(super) workers: Arc<Workers>,
+    pub(super) terms: Terms,
+    pub(super) peer: Peer,
+}
+
+/// A received message. Its Receive is posted again before the reply is sent, so that there
+/// is always one for each credit.
+struct Received {
+    id: WorkId,
+    buf: BufMut,
+    len: usize,
+}
+
+/// A call with everything pulled.
+struct Call {
+    received: Received,
+    plan: CallPlan,
+    message: Vec<BufMut>,
+    argument: Vec<BufMut>,
+}
+
+/// A call some of whose Reads are under way.
+struct Pending {
+    received: Received,
+    plan: CallPlan,
+    /// By segment, the message's before the argument's.
+    pulled: Vec<Option<BufMut>>,
+    left: usize,
+}
+
+/// Takes completions until the connection ends, and says why it did.
+pub(super) fn run(shared: &Arc<Shared>, mut completions: Box<dyn CompletionQueue>) -> Error {
+    let mut intake = Taking {
+        shared: shared.clone(),
+        pending: HashMap::new(),
+        reads: HashMap::new(),
+        next: FIRST_READ,
+    };
+    let mut out = Vec::new();
+    loop {
+        let polled = completions.poll(&mut out, Wait::Forever);
+        for completion in out.drain(..) {
+            if let Err(error) = intake.completed(completion) {
+                tracing::warn!(%error, peer = %shared.peer.remote, "closing the connection");
+                shared.queue_pair.disconnect();
+            }
+        }
+        if let Err(error) = polled {
+            return error;
+        }
+    }
+}
+
+/// The completion thread's own state.
+struct Taking {
+    shared: Arc<Shared>,
+    pending: HashMap<u64, Pending>,
+    /// Which call and segment a Read is for.
+    reads: HashMap<u64, (u64, usize)>,
+    next: u64,
+}
+
+impl Taking {
+    fn completed(&mut self, completion: Completion) -> Result<(), Error> {
+        match completion {
+            Completion::Received { id, buf, len, .. } => self.received(Received { id, buf, len }),
+            Completion::Read { id, sink } => self.pulled(id, sink),
+            Completion::Flushed { id, .. } => {
+                if let Some((call, _)) = self.reads.remove(&id.0) {
+                    self.pending.remove(&call);
+                }
+                Ok(())
+            }
+            Completion::Sent { .. } | Completion::Written { .. } => Ok(()),
+            Completion::Invalidated { .. } => Ok(()),
+        }
+    }
+
+    fn received(&mut self, received: Received) -> Result<(), Error> {
+        let limits = &self.shared.terms.limits;
+        match plan::intake(&received.buf[..received.len], limits) {
+            Intake::Discard => self.shared.post_again(received),
+            Intake::Answer(header) => self.shared.send_header(received, &header, None),
+            Intake::Call(plan) => {
+                if plan.message.is_none() && plan.argument.is_none() {
+                    self.shared.start(Call {
+                        received,
+                        plan: *plan,
+                        message: Vec::new(),
+                        argument: Vec::new(),
+                    })
+                } else {
+                    self.pull(received, *plan)
+                }
+            }
+        }
+    }
+
+    /// Starts the RDMA Reads of a call.
+    fn pull(&mut self, received: Received, plan: CallPlan) -> Result<(), Error> {
+        let shared = &self.shared;
+        if shared.queue_pair.capabilities().max_reads_out == 0 {
+            // The peer serves no Reads, yet it offers chunks to read.
+            let header = Header::err_chunk(plan.xid, shared.terms.limits.credits);
+            return shared.send_header(received, &header, plan.targets.handle);
+        }
+        let call = self.next;
+        let mut batch = Vec::new();
+        for segment in segments(&plan) {
+            let Some(sink) = shared.pool.alloc(segment.length as usize) else {
+                return Err(Error::Misuse("a peer with more calls than credits"));
+            };
+            self.reads.insert(self.next, (call, batch.len()));
+            batch.push(WorkRequest::Read {
+                id: WorkId(self.next),
+                sink: [sink].into_iter().collect(),
+                source: segment,
+            });
+            self.next += 1;
+        }
+        if batch.is_empty() {
+            // Chunks of empty segments only.
+            return self.pulled_all(Pending {
+                received,
+                plan,
+                pulled: Vec::new(),
+                left: 0,
+            });
+        }
+        let left = batch.len();
+        self.pending.insert(
+            call,
+            Pending {
+                received,
+                plan,
+                pulled: (0..left).map(|_| None).collect(),
+                left,
+            },
+        );
+        shared.queue_pair.post(&mut batch)
+    }
+
+    fn pulled(&mut self, id: WorkId, sink: Segs<BufMut>) -> Result<(), Error> {
+        let Some((call, segment)) = self.reads.remove(&id.0) else {
+            return Ok(());
+        };
+        let Some(pending) = self.pending.get_mut(&call) else {
+            return Ok(());
+        };
+        pending.pulled[segment] = sink.into_iter().next();
+        pending.left -= 1;
+        if pending.left > 0 {
+            return Ok(());
+        }
+        match self.pending.remove(&call) {
+            Some(pending) => self.pulled_all(pending),
+            None => Ok(()),
+        }
+    }
+
+    fn pulled_all(&mut self, pending: Pending) -> Result<(), Error> {
+        let of_message = pending
+            .plan
+            .message
+            .as_ref()
+            .map_or(0, |chunk| chunk.segments.len());
+        let mut message: Vec<BufMut> = pending.pulled.into_iter().flatten().collect();
+        let argument = message.split_off(of_message.min(message.len()));
+        self.shared.start(Call {
+            received: pending.received,
+            plan: pending.plan,
+            message,
+            argument,
+        })
+    }
+}
+
+/// Every segment to read, the message's before the argument's.
+fn segments(plan: &CallPlan) -> Vec<nfsrdma_rdma::RemoteSegment> {
+    let chunk = |chunk: &Option<ReadChunk>| {
+        chunk
+            .as_ref()
+            .map_or(Vec::new(), |chunk| chunk.segments.clone())
+    };
+    let mut all = chunk(&plan.message);
+    all.extend(chunk(&plan.argument));
+    all
+}
+
+impl Call {
+    /// Gives the RPC message to `with`. A Long Call's data may stay in the pieces they were
+    /// pulled in; `None` if the pieces are no RPC message.
+    fn with_message<T>(&self, with: impl FnOnce(Message<'_>) -> T) -> Option<T> {
+        if self.plan.message.is_none() {
+            let inline = &self.received.buf[self.plan.inline.clone()];
+            return Some(with(self.message_of(inline)));
+        }
+        let first: &[u8] = self.message.first().map_or(&[], |piece| piece);
+        // The XIDs have to be the same (RFC 8166 sections 4.2.1 and 4.5.2).
+        if first.get(..4) != Some(&self.plan.xid.to_be_bytes()[..]) {
+            return None;
+        }
+        if self.message.len() == 1 {
+            return Some(with(self.message_of(first)));
+        }
+        if self.plan.argument.is_none()
+            && let Some((head, len)) = crate::rpc::split_write(first)
+        {
+            let rest = self.message[1..].iter().map(|piece| &piece[..]);
+            let mut left = len;
+            let mut data = Vec::with_capacity(self.message.len());
+            for piece in std::iter::once(&first[head..]).chain(rest) {
+                let part = piece.len().min(left);
+                data.push(&piece[..part]);
+                left -= part;
+            }
+            if left == 0 {
+                return Some(with(Message {
+                    bytes: &first[..head],
+                    placed: Some(Placed {
+                        data: &data,
+                        position: head,
+                    }),
+                }));
+            }
+        }
+        let whole: Vec<u8> = self
+            .message
+            .iter()
+            .flat_map(|p| p.iter().copied())
+            .collect();
+        Some(with(self.message_of(&whole)))
+    }
+
+    fn message_of<'a>(&'a self, bytes: &'a [u8]) -> Message<'a> {
+        Message {
+            bytes,
+            placed: None,
+        }
+    }
+
+    fn with_placed<T>(&self, with: impl FnOnce(Message<'_>) -> T) -> Option<T> {
+        let Some(chunk) = &self.plan.argument else {
+            return self.with_message(with);
+        };
+        let slices: Vec<&[u8]> = self.argument.iter().map(|p| &p[..]).collect();
+        self.with_message(|message| {
+            with(Message {
+                bytes: message.bytes,
+                placed: Some(Placed {
+                    data: &slices,
+                    position: chunk.position,
+                }),
+            })
+        })
+    }
+}
+
+impl Shared {
+    /// Does a call here or has it done.
+    fn start(self: &Arc<Self>, call: Call) -> Result<(), Error> {
+        let weight = call.with_placed(|message| self.service.weigh(&message));
+        match weight.unwrap_or(Weight::Light) {
+            Weight::Light => self.execute(call),
+            Weight::Heavy => {
+                let shared = self.clone();
+                self.workers.submit(move || {
+                    if let Err(error) = shared.execute(call) {
+                        tracing::warn!(%error, peer = %shared.peer.remote, "closing the connection");
+                        shared.queue_pair.disconnect();
+                    }
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn execute(self: &Arc<Self>, call: Call) -> Result<(), Error> {
+        let alloc = |len| self.pool.alloc(len);
+        let outcome = call
+            .with_placed(|message| self.service.handle(self.peer, message, &alloc))
+            .unwrap_or(Outcome::BadChunks);
+        let Call { received, plan, .. } = call;
+        match outcome {
+            Outcome::Reply(reply) => self.reply(Some(received), plan.xid, &plan.targets, reply),
+            Outcome::Discard => self.post_again(received),
+            Outcome::BadChunks => {
+                let header = Header::err_chunk(plan.xid, self.terms.limits.credits);
+                self.send_header(received, &header, plan.targets.handle)
+            }
+            Outcome::InProgress(key) => {
+                self.post_again(received)?;
+                let shared = self.clone();
+                self.service.wait(
+                    &key,
+                    Box::new(move |cached| {
+                        let sent = cached.is_some_and(|cached| {
+                            let reply = Reply::cached(&cached);
+                            shared.reply(None, plan.xid, &plan.targets, reply).is_ok()
+                        });
+                        // No reply: the end of the connection tells (section 4.5.4).
+                        if !sent {
+                            shared.queue_pair.disconnect();
+                        }
+                    }),
+                );
+                Ok(())
+            }
+        }
+    }
+
+    fn post_again(&self, received: Received) -> Result<(), Error> {
+        self.queue_pair.post_receive(received.id, received.buf)
+    }
+
+    /// Sends a reply. An error means that none can be made: "the Responder MUST close the
+    /// connection to signal to the Requester that a reply was lost" (RFC 8166 section 4.5.4).
+    fn reply(
+        &self,
+        received: Option<Received>,
+        xid: u32,
+        targets: &Targets,
+        reply: Reply,
+    ) -> Result<(), Error> {
+        let credits = self.terms.limits.credits;
+        let head = &reply.head[HEADROOM..];
+        let payload = reply.payload.as_ref().map(|payload| payload.len());
+        let planned = plan::reply(
+            xid,
+            credits,
+            targets,
+            head.len(),
+            payload,
+            self.terms.inline,
+        );
+        let Ok(plan) = planned else {
+            tracing::debug!(xid, "the reply does not fit the chunks offered");
+            let header = Header::err_chunk(xid, credits).to_xdr();
+            return self.send(received, Vec::new(), &[&header], targets.handle);
+        };
+        let mut batch = Vec::with_capacity(plan.payload.len() + plan.message.len() + 1);
+        if let Some(payload) = &reply.payload {
+            for push in &plan.payload {
+                batch.push(WorkRequest::Write {
+                    id: WorkId(0),
+                    source: [payload.slice(push.range.clone())].into_iter().collect(),
+                    target: push.target,
+                    signaled: false,
+                });
+            }
+        }
+        let inline_payload = reply.payload.as_ref().filter(|_| plan.payload_inline);
+        let pad = inline_payload.map_or(0, |payload| padding(payload.len()));
+        let tail = &[0; 3][..pad];
+        if plan.inline {
+            let data: &[u8] = inline_payload.map_or(&[], |payload| payload);
+            return self.send(
+                received,
+                batch,
+                &[&plan.header, head, data, tail],
+                targets.handle,
+            );
+        }
+        // The RPC message in pieces, none of them copied but the head.
+        let mut pieces = vec![self.copy(&[head])?];
+        pieces.extend(inline_payload.cloned());
+        if pad > 0 {
+            pieces.push(self.copy(&[tail])?);
+        }
+        for push in &plan.message {
+            batch.push(WorkRequest::Write {
+                id: WorkId(0),
+                source: cut(&pieces, push.range.clone()),
+                target: push.target,
+                signaled: false,
+            });
+        }
+        self.send(received, batch, &[&plan.header], targets.handle)
+    }
+
+    fn send_header(
+        &self,
+        received: Received,
+        header: &Header,
+        handle: Option<Handle>,
+    ) -> Result<(), Error> {
+        self.send(Some(received), Vec::new(), &[&header.to_xdr()], handle)
+    }
+
+    /// Posts the Receive again, then `batch` and a Send of `parts`.
+    fn send(
+        &self,
+        received: Option<Received>,
+        mut batch: Vec<WorkRequest>,
+        parts: &[&[u8]],
+        handle: Option<Handle>,
+    ) -> Result<(), Error> {
+        let message = self.copy(parts)?;
+        if let Some(received) = received {
+            self.post_again(received)?;
+        }
+        batch.push(WorkRequest::Send {
+            id: WorkId(0),
+            data: [message].into_iter().collect(),
+            // One handle can be invalidated, and only if the call has no other (RFC 8797
+            // section 5.1).
+            invalidate: handle.filter(|_| self.terms.invalidate),
+            signaled: false,
+        });
+        self.queue_pair.post(&mut batch)
+    }
+
+    fn copy(&self, parts: &[&[u8]]) -> Result<Buf, Error> {
+        let len = parts.iter().map(|p| p.len()).sum();
+        let mut buf = self.pool.alloc(len).ok_or_else(|| {
+            Error::local(
+                "no memory left for a reply",
+                io::ErrorKind::OutOfMemory.into(),
+            )
+        })?;
+        let mut at = 0;
+        for part in parts {
+            buf[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Ok(buf.freeze())
+    }
+}
+
+/// The bytes `range` of `pieces` put together.
+fn cut(pieces: &[Buf], range: std::ops::Range<usize>) -> Segs<Buf> {
+    let mut out = Segs::new();
+    let mut at = 0;
+    for piece in pieces {
+        let from = range.start.clamp(at, at + piece.len());
+        let to = range.end.clamp(at, at + piece.len());
+        if from < to {
+            out.push(piece.slice(from - at..to - at));
+        }
+        at += piece.len();
+    }
+    out
+}

@@ -1,0 +1,126 @@
+//! The RPC-over-RDMA transport (RFC 8166), over any provider.
+
+mod connection;
+pub mod plan;
+
+use crate::rpc::{Peer, Service};
+use crate::workers::Workers;
+use connection::{Shared, Terms};
+use nfsrdma_rdma::{ConnectParams, Error, Incoming, Pool, QueuePair};
+use nfsrdma_xdr::private_data::PrivateData;
+use plan::Limits;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Receives beyond one for each credit, for messages that are no calls.
+const SPARE_RECEIVES: usize = 4;
+/// Most bytes of a call that are not WRITE data: credentials, handle, a path.
+const CALL_OVERHEAD: u64 = 8192;
+/// Segments of Read chunks of one call.
+const READ_SEGMENTS: usize = 512;
+
+/// How connections are made.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Granted in each reply, and RPCs a peer may have under way.
+    pub credits: u32,
+    /// Most bytes of one Send in each direction.
+    pub inline: u32,
+    /// Whether Send With Invalidate is used towards peers that want it.
+    pub invalidate: bool,
+    /// RDMA Reads under way at a time.
+    pub reads: u32,
+    /// Largest READ and WRITE.
+    pub rtmax: u32,
+    pub wtmax: u32,
+    /// For the connection's set-up.
+    pub timeout: Duration,
+}
+
+impl Settings {
+    fn limits(&self) -> Limits {
+        Limits {
+            argument: u64::from(self.wtmax).next_multiple_of(4),
+            message: u64::from(self.wtmax) + CALL_OVERHEAD,
+            read_segments: READ_SEGMENTS,
+            credits: self.credits,
+        }
+    }
+
+    /// Memory one connection may use, in bytes: for each credit a received message, a reply
+    /// and both directions' largest payload, each in blocks of a power of two.
+    fn memory(&self) -> usize {
+        let block = |len: usize| len.max(nfsrdma_rdma::buf::MIN_BLOCK).next_power_of_two();
+        let receive = block(self.inline as usize);
+        let call = 2 * receive
+            + block(self.rtmax as usize)
+            + block(self.wtmax as usize + CALL_OVERHEAD as usize)
+            + READ_SEGMENTS * nfsrdma_rdma::buf::MIN_BLOCK;
+        (self.credits as usize + SPARE_RECEIVES) * receive + self.credits as usize * call
+    }
+}
+
+/// Accepts who has begun to connect, and serves them until the end. Call on a thread of its
+/// own. `began` is given the connection, to end it by.
+pub fn serve(
+    mut incoming: Box<dyn Incoming>,
+    service: &Arc<Service>,
+    workers: &Arc<Workers>,
+    settings: &Settings,
+    began: impl FnOnce(Arc<dyn QueuePair>),
+) -> Result<(), Error> {
+    let remote = incoming.peer_addr();
+    let theirs = incoming.request(settings.timeout)?;
+    // "the Private Data [...] is not present: the default" (RFC 8797 section 4.1).
+    let theirs = PrivateData::parse(&theirs).unwrap_or_default();
+    let ours = PrivateData {
+        remote_invalidation: settings.invalidate,
+        send_size: settings.inline,
+        receive_size: settings.inline,
+    };
+    let pool = Pool::new(settings.memory())?;
+    let receives = settings.credits as usize + SPARE_RECEIVES;
+    let link = incoming.accept(&ConnectParams {
+        pool: pool.clone(),
+        private_data: ours.encode().to_vec(),
+        // Each call takes a Read for each segment of its own, and a reply as many Writes.
+        send_depth: (settings.credits as usize * 64).clamp(4096, 16384),
+        recv_depth: receives,
+        reads_out: settings.reads,
+        reads_in: settings.reads,
+        receive_buffers: receives,
+        receive_size: settings.inline as usize,
+        timeout: settings.timeout,
+    })?;
+    let queue_pair = link.queue_pair.clone();
+    began(queue_pair.clone());
+    let terms = Terms {
+        limits: settings.limits(),
+        inline: (ours.threshold_towards(&theirs) as usize)
+            .min(queue_pair.capabilities().max_message),
+        invalidate: settings.invalidate && theirs.remote_invalidation,
+    };
+    tracing::info!(
+        peer = %remote,
+        link = %queue_pair.capabilities().description,
+        inline = terms.inline,
+        invalidate = terms.invalidate,
+        "RDMA connection"
+    );
+    let shared = Arc::new(Shared {
+        peer: Peer {
+            remote,
+            local: queue_pair.local_addr(),
+            rdma: true,
+        },
+        queue_pair,
+        pool,
+        service: service.clone(),
+        workers: workers.clone(),
+        terms,
+    });
+    match connection::run(&shared, link.completions) {
+        Error::LinkLost(_) => Ok(()),
+        error => Err(error),
+    }
+}

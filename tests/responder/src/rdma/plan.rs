@@ -1,0 +1,436 @@
+//! RPC-over-RDMA version 1 as a responder sees it (RFC 8166), without I/O: from a received
+//! message to what has to be pulled, and from a reply to what has to be pushed.
+
+use nfsrdma_rdma::{Handle, RemoteSegment};
+use nfsrdma_xdr::codec::{Encode, Encoder, padding};
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment, WriteChunk};
+use std::ops::Range;
+
+/// What a call may ask for.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Largest argument in a Read chunk, in bytes.
+    pub argument: u64,
+    /// Longest RPC message in a Position Zero Read chunk, in bytes.
+    pub message: u64,
+    /// Segments of all Read chunks of a call.
+    pub read_segments: usize,
+    /// Credits granted in each reply.
+    pub credits: u32,
+}
+
+/// A Read chunk: what belongs at `position` of the RPC message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadChunk {
+    pub position: usize,
+    /// No empty ones.
+    pub segments: Vec<RemoteSegment>,
+}
+
+/// A call as announced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallPlan {
+    pub xid: u32,
+    /// The whole RPC message, if it is not in the received one (Position Zero).
+    pub message: Option<ReadChunk>,
+    /// Where in the received message the RPC message is otherwise.
+    pub inline: Range<usize>,
+    /// A reduced argument.
+    pub argument: Option<ReadChunk>,
+    /// Where the reply goes.
+    pub targets: Targets,
+}
+
+/// What the requester offers for the reply, and may have invalidated with it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Targets {
+    pub writes: Vec<WriteChunk>,
+    pub reply: Option<WriteChunk>,
+    /// The handle that all chunks of the call share.
+    pub handle: Option<Handle>,
+}
+
+/// What to do with a received message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Intake {
+    /// Nothing (RFC 8166 sections 4.2.4, 4.5 and 4.6.2).
+    Discard,
+    /// Send this error back.
+    Answer(Box<Header>),
+    Call(Box<CallPlan>),
+}
+
+/// Sorts a received message.
+pub fn intake(received: &[u8], limits: &Limits) -> Intake {
+    let (header, at) = match Header::parse(received) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            return match error.answer(limits.credits) {
+                Some(answer) => Intake::Answer(Box::new(answer)),
+                None => Intake::Discard,
+            };
+        }
+    };
+    let refuse = Intake::Answer(Box::new(Header::err_chunk(header.xid, limits.credits)));
+    let (chunks, long) = match header.body {
+        Body::Msg(chunks) => (chunks, false),
+        Body::NoMsg(chunks) => (chunks, true),
+        // "Responders SHOULD reply with [...] ERR_CHUNK" (section 4.6.1).
+        Body::MsgP { .. } => return refuse,
+        // "Receivers MUST silently discard RDMA_DONE messages" (section 4.6.2), "A Responder
+        // MUST silently discard RDMA_ERROR procedures" (section 4.2.4).
+        Body::Done | Body::Error(_) => return Intake::Discard,
+    };
+    let Some((message, argument)) = read_chunks(&chunks.reads, limits) else {
+        return refuse;
+    };
+    // A Long Call has its message in a Position Zero chunk, a Short one has none.
+    if message.is_some() != long {
+        return refuse;
+    }
+    let xid_matches = match long {
+        // Known once it is pulled.
+        true => true,
+        // The XIDs have to be the same (sections 4.2.1 and 4.5.2).
+        false => received.get(at..at + 4) == Some(&header.xid.to_be_bytes()[..]),
+    };
+    if !xid_matches {
+        return refuse;
+    }
+    Intake::Call(Box::new(CallPlan {
+        xid: header.xid,
+        message,
+        inline: at..received.len(),
+        argument,
+        targets: Targets {
+            handle: shared_handle(&chunks),
+            writes: chunks.writes.into_vec(),
+            reply: chunks.reply,
+        },
+    }))
+}
+
+/// The Position Zero chunk and the one other that NFSv3 has use for; `None` if there is
+/// more, or it is too large.
+fn read_chunks(
+    reads: &[ReadSegment],
+    limits: &Limits,
+) -> Option<(Option<ReadChunk>, Option<ReadChunk>)> {
+    if reads.len() > limits.read_segments {
+        return None;
+    }
+    let mut message: Option<ReadChunk> = None;
+    let mut argument: Option<ReadChunk> = None;
+    for segment in reads {
+        let position = segment.position as usize;
+        let slot = match position {
+            0 => &mut message,
+            _ => &mut argument,
+        };
+        let chunk = slot.get_or_insert(ReadChunk {
+            position,
+            segments: Vec::new(),
+        });
+        if chunk.position != position {
+            return None;
+        }
+        if segment.target.length > 0 {
+            chunk.segments.push(remote(&segment.target));
+        }
+    }
+    let within = |chunk: &Option<ReadChunk>, bound| {
+        chunk.as_ref().is_none_or(|chunk| {
+            let sum: u64 = chunk.segments.iter().map(|s| u64::from(s.length)).sum();
+            sum <= bound
+        })
+    };
+    (within(&message, limits.message) && within(&argument, limits.argument))
+        .then_some((message, argument))
+}
+
+fn remote(segment: &Segment) -> RemoteSegment {
+    RemoteSegment {
+        handle: Handle(segment.handle),
+        length: segment.length,
+        offset: segment.offset,
+    }
+}
+
+/// The handle of all segments, if there is just one.
+fn shared_handle(chunks: &ChunkLists) -> Option<Handle> {
+    let reads = chunks.reads.iter().map(|s| s.target.handle);
+    let writes = chunks.writes.iter().chain(&chunks.reply);
+    let mut handles = reads.chain(writes.flat_map(|c| c.segments.iter().map(|s| s.handle)));
+    let first = handles.next()?;
+    handles.all(|h| h == first).then_some(Handle(first))
+}
+
+/// An RDMA Write of part of the reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// Bytes of what is pushed: the payload, or the whole reply message.
+    pub range: Range<usize>,
+    pub target: RemoteSegment,
+}
+
+/// How a reply goes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplyPlan {
+    /// RDMA Writes of the payload.
+    pub payload: Vec<Push>,
+    /// RDMA Writes of the RPC message (what is left of it, padding included).
+    pub message: Vec<Push>,
+    /// The transport header.
+    pub header: Vec<u8>,
+    /// Whether the RPC message follows the header in the Send.
+    pub inline: bool,
+    /// Whether the payload (and its padding) is in the RPC message.
+    pub payload_inline: bool,
+}
+
+/// The reply does not fit where the requester wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoesNotFit;
+
+/// Plans the reply: `head` bytes of RPC message, and the payload that follows them, if the
+/// procedure has a DDP-eligible result. `inline` is the reply inline threshold.
+pub fn reply(
+    xid: u32,
+    credits: u32,
+    targets: &Targets,
+    head: usize,
+    payload: Option<usize>,
+    inline: usize,
+) -> Result<ReplyPlan, DoesNotFit> {
+    let mut writes = Vec::with_capacity(targets.writes.len());
+    let mut pushes = Vec::new();
+    let mut left = payload;
+    for chunk in &targets.writes {
+        match left {
+            // "To force a Responder to return a DDP-eligible result inline" a requester
+            // offers an empty chunk, which is returned as it is (section 4.3.2.3).
+            Some(_) if chunk.segments.is_empty() => writes.push(chunk.clone()),
+            // "the Responder MUST push data corresponding to DDP-eligible result data items
+            // to Requester memory referenced in the Write list" (section 4.3.2).
+            Some(len) => {
+                let (filled, push) = fill(chunk, len)?;
+                writes.push(filled);
+                pushes = push;
+                left = None;
+            }
+            // "the Responder MUST return this Write chunk as an unused Write chunk" (section
+            // 4.3.2.2).
+            None => writes.push(fill(chunk, 0)?.0),
+        }
+    }
+    let message = head + left.map_or(0, |len| len + padding(len));
+    let mut lists = ChunkLists {
+        writes: writes.into(),
+        reply: None,
+        ..Default::default()
+    };
+    // "the Responder MUST copy that chunk into the Transport header of the RPC Reply message"
+    // with the lengths used (section 4.3.3).
+    lists.reply = match &targets.reply {
+        Some(chunk) => Some(fill(chunk, 0)?.0),
+        None => None,
+    };
+    let mut header = Header::new(xid, credits, Body::Msg(lists));
+    let short = header.encoded_len() + message <= inline;
+    let mut long = Vec::new();
+    if !short {
+        // "If a Reply chunk was provided and the reduced Payload stream is larger than the
+        // reply inline threshold, the Responder MUST use the Requester-provided Reply chunk"
+        // (section 3.5.3).
+        let chunk = targets.reply.as_ref().ok_or(DoesNotFit)?;
+        let (filled, push) = fill(chunk, message)?;
+        let Body::Msg(mut lists) = header.body else {
+            return Err(DoesNotFit);
+        };
+        lists.reply = Some(filled);
+        header.body = Body::NoMsg(lists);
+        long = push;
+        if header.encoded_len() > inline {
+            return Err(DoesNotFit);
+        }
+    }
+    let mut out = Encoder::new(Vec::with_capacity(header.encoded_len()));
+    header.encode(&mut out);
+    Ok(ReplyPlan {
+        payload: pushes,
+        message: long,
+        header: out.into_vec(),
+        inline: short,
+        payload_inline: left.is_some(),
+    })
+}
+
+/// Spreads `len` bytes over a chunk: the chunk with the lengths used, every segment still
+/// there (section 3.4.6), and the RDMA Writes.
+fn fill(chunk: &WriteChunk, len: usize) -> Result<(WriteChunk, Vec<Push>), DoesNotFit> {
+    let mut filled = chunk.clone();
+    let mut pushes = Vec::new();
+    let mut at = 0;
+    for segment in &mut filled.segments {
+        let part = (segment.length as usize).min(len - at);
+        segment.length = part as u32;
+        if part > 0 {
+            pushes.push(Push {
+                range: at..at + part,
+                target: remote(segment),
+            });
+        }
+        at += part;
+    }
+    match at == len {
+        true => Ok((filled, pushes)),
+        false => Err(DoesNotFit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_xdr::rpcrdma::ErrorBody;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const LIMITS: Limits = Limits {
+        argument: 1 << 20,
+        message: (1 << 20) + 8192,
+        read_segments: 16,
+        credits: 7,
+    };
+
+    fn segment(length: u32) -> Segment {
+        Segment {
+            handle: 5,
+            length,
+            offset: 1 << 40,
+        }
+    }
+
+    fn chunk(lengths: &[u32]) -> WriteChunk {
+        lengths.iter().map(|&len| segment(len)).collect()
+    }
+
+    fn received(body: Body, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Header::new(9, 1, body).to_xdr();
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    #[test]
+    fn a_message_with_two_arguments_or_none_where_one_must_be_is_refused() {
+        let read = |position, length| ReadSegment {
+            position,
+            target: segment(length),
+        };
+        let body = |long: bool, reads: &[ReadSegment]| {
+            let lists = ChunkLists {
+                reads: reads.iter().copied().collect(),
+                reply: Some(chunk(&[10])),
+                ..Default::default()
+            };
+            match long {
+                true => Body::NoMsg(lists),
+                false => Body::Msg(lists),
+            }
+        };
+        let payload = [0, 0, 0, 9, 0, 0, 0, 0];
+        let refused = Intake::Answer(Box::new(Header::err_chunk(9, 7)));
+        let too_many = vec![read(100, 1); 17];
+        for (long, reads) in [
+            (false, &[read(100, 4), read(200, 4)][..]),
+            (false, &[read(0, 4)]),
+            (true, &[read(100, 4)]),
+            (true, &[]),
+            (false, &[read(100, (1 << 20) + 1)]),
+            (false, &[read(100, u32::MAX), read(100, u32::MAX)]),
+            (true, &[read(0, u32::MAX), read(0, 1)]),
+            (false, &too_many),
+        ] {
+            let message = received(body(long, reads), &payload);
+            assert_eq!(intake(&message, &LIMITS), refused, "{reads:?}");
+        }
+        let message = received(body(true, &[read(0, 8), read(100, 4), read(0, 0)]), b"");
+        let Intake::Call(plan) = intake(&message, &LIMITS) else {
+            panic!("a Long Call with a reduced argument");
+        };
+        assert_eq!(plan.message.unwrap().segments.len(), 1);
+        assert_eq!(plan.argument.unwrap().position, 100);
+        assert_eq!(plan.targets.handle, Some(Handle(5)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_sorted(bytes in vec(any::<u8>(), 0..200)) {
+            intake(&bytes, &LIMITS);
+        }
+
+        /// Words that look like headers get further in.
+        #[test]
+        fn any_words_are_sorted(words in vec(0u32..6, 4..40)) {
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
+            if let Intake::Answer(answer) = intake(&bytes, &LIMITS) {
+                let is_error = matches!(
+                    answer.body,
+                    Body::Error(ErrorBody::ErrChunk | ErrorBody::ErrVers { .. })
+                );
+                prop_assert!(is_error);
+                prop_assert_eq!(answer.xid, words[0]);
+            }
+        }
+
+        /// Every byte of a reply goes to one place, in order, within what was offered.
+        #[test]
+        fn replies_are_placed_completely(
+            writes in vec(vec(0u32..5000, 0..5), 0..3),
+            offered in proptest::option::of(vec(0u32..5000, 1..5)),
+            head in 24usize..3000,
+            payload in proptest::option::of(0usize..9000),
+            inline in 1024usize..5000,
+        ) {
+            let targets = Targets {
+                writes: writes.iter().map(|lengths| chunk(lengths)).collect(),
+                reply: offered.as_ref().map(|lengths| chunk(lengths)),
+                handle: None,
+            };
+            let Ok(plan) = reply(3, 7, &targets, head, payload, inline) else {
+                return Ok(());
+            };
+            let (header, len) = Header::parse(&plan.header).unwrap();
+            prop_assert_eq!(len, plan.header.len());
+            let in_message = match (payload, plan.payload_inline) {
+                (Some(len), true) => head + len.next_multiple_of(4),
+                _ => head,
+            };
+            let sent = plan.header.len() + if plan.inline { in_message } else { 0 };
+            prop_assert!(sent <= inline);
+            let contiguous = |pushes: &[Push]| {
+                pushes.iter().try_fold(0, |at, push| {
+                    let fits = push.range.len() == push.target.length as usize;
+                    (push.range.start == at && fits).then_some(push.range.end)
+                })
+            };
+            let pushed = contiguous(&plan.payload);
+            let placed = payload.filter(|_| !plan.payload_inline).unwrap_or(0);
+            prop_assert_eq!(pushed, Some(placed));
+            let long = contiguous(&plan.message);
+            prop_assert_eq!(long, Some(if plan.inline { 0 } else { in_message }));
+            // What is returned has every segment that was offered, none longer.
+            let lists = header.chunks().unwrap();
+            prop_assert_eq!(lists.writes.len(), targets.writes.len());
+            let pairs = lists.writes.iter().zip(&targets.writes);
+            for (returned, offered) in pairs.chain(lists.reply.iter().zip(&targets.reply)) {
+                prop_assert_eq!(returned.segments.len(), offered.segments.len());
+                for (r, o) in returned.segments.iter().zip(&offered.segments) {
+                    prop_assert!(r.length <= o.length && r.handle == o.handle);
+                }
+            }
+            prop_assert_eq!(lists.reply.is_some(), targets.reply.is_some());
+            let returned: u64 = lists.writes.iter().map(WriteChunk::len).sum();
+            prop_assert_eq!(returned, placed as u64);
+        }
+    }
+}

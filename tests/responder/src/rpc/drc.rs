@@ -1,0 +1,220 @@
+//! The duplicate-request cache: a call that comes again (after a lost reply, on a new
+//! connection) is answered with the first reply instead of being carried out twice.
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+/// Bytes of a call that are compared.
+const COMPARED: usize = 256;
+/// Duplicates of one call that wait for its end, at most; more are dropped.
+const WAITERS_MAX: usize = 4;
+/// Larger replies are not kept. Those of calls that change something are all smaller.
+const REPLY_MAX: usize = 4096;
+
+/// What two transmissions of one call have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallKey {
+    address: IpAddr,
+    /// 0 over RDMA, where a reconnect takes another port.
+    port: u16,
+    xid: u32,
+    length: usize,
+    hash: u64,
+}
+
+impl CallKey {
+    /// The key of a call from `peer`, whose RPC message (without what chunks carry) is
+    /// `message`.
+    pub fn new(peer: SocketAddr, rdma: bool, xid: u32, message: &[u8]) -> Self {
+        let mut hasher = SipHasher13::new();
+        hasher.write(&message[..message.len().min(COMPARED)]);
+        CallKey {
+            address: peer.ip(),
+            port: if rdma { 0 } else { peer.port() },
+            xid,
+            length: message.len(),
+            hash: hasher.finish(),
+        }
+    }
+}
+
+/// Takes the reply to a call that was in progress already.
+pub type Waiter = Box<dyn FnOnce(Option<Arc<[u8]>>) + Send>;
+
+enum Entry {
+    InProgress(Vec<Waiter>),
+    Done(Arc<[u8]>),
+}
+
+/// What to do with a call.
+#[derive(Debug)]
+pub enum Admission {
+    /// Carry it out, and give the reply to the ticket.
+    New(Ticket),
+    /// Answer with this.
+    Done(Arc<[u8]>),
+    /// It is being carried out: [`Drc::wait`].
+    InProgress,
+}
+
+/// The right and duty to finish a call. Dropped unused, the call is forgotten.
+#[derive(Debug)]
+pub struct Ticket {
+    key: CallKey,
+    drc: Option<Arc<Drc>>,
+}
+
+impl Ticket {
+    /// Records the reply, and gives it to whoever waits.
+    pub fn finish(mut self, reply: &[u8]) {
+        if let Some(drc) = self.drc.take() {
+            let reply = (reply.len() <= REPLY_MAX).then(|| Arc::from(reply));
+            drc.end(&self.key, reply);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(drc) = self.drc.take() {
+            drc.end(&self.key, None);
+        }
+    }
+}
+
+/// Calls by key, the oldest out first.
+pub struct Drc {
+    entries: Mutex<LruCache<CallKey, Entry>>,
+}
+
+impl std::fmt::Debug for Drc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Drc({} calls)", self.entries.lock().len())
+    }
+}
+
+impl Drc {
+    /// A cache of `size` calls; `None` for 0.
+    pub fn new(size: usize) -> Option<Arc<Self>> {
+        let size = NonZeroUsize::new(size)?;
+        Some(Arc::new(Drc {
+            entries: Mutex::new(LruCache::new(size)),
+        }))
+    }
+
+    /// Looks a call up, and enters it if it is new.
+    pub fn admit(self: &Arc<Self>, key: CallKey) -> Admission {
+        let mut entries = self.entries.lock();
+        match entries.get(&key) {
+            Some(Entry::Done(reply)) => Admission::Done(reply.clone()),
+            Some(Entry::InProgress(_)) => Admission::InProgress,
+            None => {
+                let out = entries.push(key, Entry::InProgress(Vec::new()));
+                drop(entries);
+                drop(out);
+                Admission::New(Ticket {
+                    key,
+                    drc: Some(self.clone()),
+                })
+            }
+        }
+    }
+
+    /// Gives `waiter` the reply when it is there, at once if it is by now; `None` if there
+    /// is none to be had.
+    pub fn wait(&self, key: &CallKey, waiter: Waiter) {
+        let mut entries = self.entries.lock();
+        let now = match entries.get_mut(key) {
+            Some(Entry::InProgress(waiters)) if waiters.len() < WAITERS_MAX => {
+                waiters.push(waiter);
+                return;
+            }
+            Some(Entry::Done(reply)) => Some(reply.clone()),
+            _ => None,
+        };
+        drop(entries);
+        waiter(now);
+    }
+
+    fn end(&self, key: &CallKey, reply: Option<Arc<[u8]>>) {
+        let mut entries = self.entries.lock();
+        let waiters = match (&reply, entries.pop(key)) {
+            (_, Some(Entry::InProgress(waiters))) => waiters,
+            // Pushed out by newer calls meanwhile.
+            _ => Vec::new(),
+        };
+        if let Some(reply) = &reply {
+            entries.push(*key, Entry::Done(reply.clone()));
+        }
+        drop(entries);
+        for waiter in waiters {
+            waiter(reply.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn the_port_counts_over_tcp_only() {
+        let key = |port, rdma| CallKey::new(peer(port), rdma, 7, b"call");
+        assert_ne!(key(1, false), key(2, false));
+        assert_eq!(key(1, true), key(2, true));
+        assert_ne!(
+            CallKey::new(peer(1), true, 7, b"call"),
+            CallKey::new(peer(1), true, 7, b"cell")
+        );
+    }
+
+    #[test]
+    fn the_second_transmission_gets_the_first_reply() {
+        let drc = Drc::new(8).unwrap();
+        let key = CallKey::new(peer(1), true, 7, b"call");
+        let Admission::New(ticket) = drc.admit(key) else {
+            panic!("a new call");
+        };
+        assert!(matches!(drc.admit(key), Admission::InProgress));
+        let (tell, told) = std::sync::mpsc::channel();
+        drc.wait(&key, Box::new(move |reply| tell.send(reply).unwrap()));
+        assert!(told.try_recv().is_err());
+        ticket.finish(b"reply");
+        assert_eq!(told.try_recv().unwrap().as_deref(), Some(&b"reply"[..]));
+        let Admission::Done(reply) = drc.admit(key) else {
+            panic!("a finished call");
+        };
+        assert_eq!(&*reply, b"reply");
+    }
+
+    #[test]
+    fn an_abandoned_call_may_come_again() {
+        let drc = Drc::new(8).unwrap();
+        let key = CallKey::new(peer(1), true, 7, b"call");
+        drop(drc.admit(key));
+        assert!(matches!(drc.admit(key), Admission::New(_)));
+    }
+
+    #[test]
+    fn the_oldest_goes_first() {
+        let drc = Drc::new(2).unwrap();
+        let key = |xid| CallKey::new(peer(1), true, xid, b"call");
+        for xid in 0..3 {
+            match drc.admit(key(xid)) {
+                Admission::New(ticket) => ticket.finish(b"reply"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(drc.admit(key(2)), Admission::Done(_)));
+        assert!(matches!(drc.admit(key(0)), Admission::New(_)));
+    }
+}

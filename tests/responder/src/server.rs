@@ -1,0 +1,346 @@
+//! A running server: listeners, connections, and their end.
+
+use crate::fs::FileSystem;
+use crate::rdma;
+use crate::rpc::{Ports, Service};
+use crate::tcp;
+use crate::workers::Workers;
+use nfsrdma_rdma::{Listener, Provider, QueuePair};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long connections may take to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Open files nobody used for this long are closed.
+const IDLE: Duration = Duration::from_secs(3);
+
+/// Where and how to listen.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// `None`: not served. Port 0 takes a free one.
+    pub rdma_address: Option<SocketAddr>,
+    pub nfs_address: Option<SocketAddr>,
+    pub mount_address: Option<SocketAddr>,
+    pub portmap_address: Option<SocketAddr>,
+    pub rdma: rdma::Settings,
+    pub workers: usize,
+    pub max_connections: usize,
+    /// Remembered calls.
+    pub drc: usize,
+    pub delay: Duration,
+}
+
+enum Live {
+    Tcp(TcpStream),
+    Rdma(Arc<dyn QueuePair>),
+    /// Not yet accepted.
+    Beginning,
+}
+
+#[derive(Default)]
+struct Connections {
+    live: HashMap<u64, Live>,
+    next: u64,
+    stopping: bool,
+}
+
+struct Shared {
+    service: Arc<Service>,
+    workers: Arc<Workers>,
+    settings: Settings,
+    connections: Mutex<Connections>,
+    ended: Condvar,
+}
+
+/// A server. Dropping it does not stop it: [`Server::stop`].
+pub struct Server {
+    shared: Arc<Shared>,
+    rdma: Option<Arc<dyn Listener>>,
+    tcp: Vec<SocketAddr>,
+    threads: Vec<JoinHandle<()>>,
+    ports: Ports,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("ports", &self.ports)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens and serves `fs`. `provider` carries RDMA.
+    pub fn start(
+        fs: FileSystem,
+        settings: Settings,
+        provider: Option<Arc<dyn Provider>>,
+    ) -> io::Result<Self> {
+        let service = Arc::new(Service::new(fs, settings.drc, settings.delay));
+        let workers = Arc::new(Workers::start(settings.workers)?);
+        let shared = Arc::new(Shared {
+            service,
+            workers,
+            settings,
+            connections: Mutex::default(),
+            ended: Condvar::new(),
+        });
+        let mut server = Server {
+            shared,
+            rdma: None,
+            tcp: Vec::new(),
+            threads: Vec::new(),
+            ports: Ports::default(),
+        };
+        match server.listen(provider) {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                server.stop();
+                Err(error)
+            }
+        }
+    }
+
+    fn listen(&mut self, provider: Option<Arc<dyn Provider>>) -> io::Result<()> {
+        let settings = self.shared.settings.clone();
+        if let (Some(address), Some(provider)) = (settings.rdma_address, provider) {
+            let listener: Arc<dyn Listener> = provider
+                .listen(address)
+                .map_err(|e| io::Error::other(format!("cannot listen on {address}: {e}")))?
+                .into();
+            self.ports.rdma = Some(listener.local_addr().port());
+            self.rdma = Some(listener.clone());
+            let shared = self.shared.clone();
+            self.spawn("rdma-listen", move || accept_rdma(&shared, &*listener))?;
+        }
+        self.ports.nfs = self.listen_tcp(settings.nfs_address)?;
+        self.ports.mount = self.listen_tcp(settings.mount_address)?.or(self.ports.nfs);
+        self.ports.portmap = self.listen_tcp(settings.portmap_address)?;
+        // Nobody else sets them.
+        let _ = self.shared.service.ports.set(self.ports);
+        let shared = self.shared.clone();
+        self.spawn("janitor", move || tidy(&shared))
+    }
+
+    fn listen_tcp(&mut self, address: Option<SocketAddr>) -> io::Result<Option<u16>> {
+        let Some(address) = address else {
+            return Ok(None);
+        };
+        let listener = TcpListener::bind(address)
+            .map_err(|e| io::Error::new(e.kind(), format!("cannot listen on {address}: {e}")))?;
+        let local = listener.local_addr()?;
+        self.tcp.push(local);
+        let shared = self.shared.clone();
+        self.spawn("tcp-listen", move || accept_tcp(&shared, &listener))?;
+        Ok(Some(local.port()))
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// The ports listened on.
+    pub fn ports(&self) -> Ports {
+        self.ports
+    }
+
+    /// What is served.
+    pub fn service(&self) -> &Arc<Service> {
+        &self.shared.service
+    }
+
+    /// Ends every connection and thread. Calls under way are finished; their replies may be
+    /// lost.
+    pub fn stop(mut self) {
+        {
+            let mut connections = self.shared.connections.lock();
+            connections.stopping = true;
+            for live in connections.live.values() {
+                live.end();
+            }
+        }
+        self.shared.ended.notify_all();
+        if let Some(rdma) = &self.rdma {
+            rdma.close();
+        }
+        for address in &self.tcp {
+            // Wakes accept(), which then sees that it is over.
+            let _ = TcpStream::connect_timeout(address, Duration::from_secs(1));
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.shared.workers.stop();
+        let until = Instant::now() + STOP_TIMEOUT;
+        let mut connections = self.shared.connections.lock();
+        while !connections.live.is_empty() {
+            if self
+                .shared
+                .ended
+                .wait_until(&mut connections, until)
+                .timed_out()
+            {
+                tracing::warn!(left = connections.live.len(), "connections did not end");
+                return;
+            }
+        }
+    }
+}
+
+impl Live {
+    fn end(&self) {
+        match self {
+            Live::Tcp(socket) => {
+                let _ = socket.shutdown(Shutdown::Both);
+            }
+            Live::Rdma(queue_pair) => queue_pair.disconnect(),
+            Live::Beginning => {}
+        }
+    }
+}
+
+/// A place among the connections, given back when dropped.
+struct Place {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.connections.lock().live.remove(&self.id);
+        self.shared.ended.notify_all();
+    }
+}
+
+impl Shared {
+    fn stopping(&self) -> bool {
+        self.connections.lock().stopping
+    }
+
+    /// Enters a connection; `None` if there are too many, or no more are wanted.
+    fn enter(self: &Arc<Self>, live: Live) -> Option<Place> {
+        let mut connections = self.connections.lock();
+        if connections.stopping {
+            return None;
+        }
+        if connections.live.len() >= self.settings.max_connections {
+            tracing::warn!("too many connections; refusing one");
+            return None;
+        }
+        let id = connections.next;
+        connections.next += 1;
+        connections.live.insert(id, live);
+        Some(Place {
+            shared: self.clone(),
+            id,
+        })
+    }
+
+    /// Says how to end a connection that began.
+    fn began(&self, id: u64, queue_pair: Arc<dyn QueuePair>) {
+        let mut connections = self.connections.lock();
+        if connections.stopping {
+            queue_pair.disconnect();
+        }
+        connections.live.insert(id, Live::Rdma(queue_pair));
+    }
+}
+
+fn accept_rdma(shared: &Arc<Shared>, listener: &dyn Listener) {
+    loop {
+        let incoming = match listener.accept() {
+            Ok(incoming) => incoming,
+            Err(error) => {
+                if !shared.stopping() {
+                    tracing::error!(%error, "no more RDMA connections");
+                }
+                return;
+            }
+        };
+        let Some(place) = shared.enter(Live::Beginning) else {
+            continue;
+        };
+        let peer = incoming.peer_addr();
+        let shared = shared.clone();
+        // A slow peer delays nobody: each has its thread from the first byte on.
+        let spawned = std::thread::Builder::new()
+            .name(format!("rdma-{}", peer.port()))
+            .spawn(move || {
+                // The whole of it: its id alone would be copied, and the place given back.
+                let place = place;
+                let settings = shared.settings.rdma;
+                let result =
+                    rdma::serve(incoming, &shared.service, &shared.workers, &settings, |q| {
+                        shared.began(place.id, q);
+                    });
+                match result {
+                    Ok(()) => tracing::debug!(%peer, "RDMA connection ended"),
+                    Err(error) => tracing::info!(%peer, %error, "RDMA connection ended"),
+                }
+            });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "no thread for an RDMA connection");
+        }
+    }
+}
+
+fn accept_tcp(shared: &Arc<Shared>, listener: &TcpListener) {
+    loop {
+        let (socket, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                if shared.stopping() {
+                    return;
+                }
+                tracing::warn!(%error, "cannot accept a connection now");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if shared.stopping() {
+            return;
+        }
+        let Ok(handle) = socket.try_clone() else {
+            continue;
+        };
+        let Some(place) = shared.enter(Live::Tcp(handle)) else {
+            continue;
+        };
+        let shared = shared.clone();
+        let spawned = std::thread::Builder::new()
+            .name(format!("tcp-{}", peer.port()))
+            .spawn(move || {
+                let _place = place;
+                let rdma = &shared.settings.rdma;
+                let calls = 32;
+                let limits = tcp::Limits {
+                    record: rdma.wtmax as usize + 8192,
+                    calls,
+                    memory: calls * (rdma.rtmax as usize).next_power_of_two().max(4096),
+                };
+                let result = tcp::serve(socket, &shared.service, &shared.workers, limits);
+                tracing::debug!(%peer, error = ?result.err(), "TCP connection ended");
+            });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "no thread for a TCP connection");
+        }
+    }
+}
+
+/// Closes idle files from time to time.
+fn tidy(shared: &Shared) {
+    let mut connections = shared.connections.lock();
+    while !connections.stopping {
+        shared
+            .ended
+            .wait_for(&mut connections, Duration::from_secs(1));
+        parking_lot::MutexGuard::unlocked(&mut connections, || shared.service.fs.close_idle(IDLE));
+    }
+}

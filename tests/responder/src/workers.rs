@@ -1,0 +1,125 @@
+//! A pool of threads for calls that take long, so that others do not wait for them.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+/// Threads that run jobs in the order given. What may wait in the queue is bounded by who
+/// submits: each connection has a limit of calls under way.
+pub struct Workers {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Workers({} queued)", self.shared.queue.lock().jobs.len())
+    }
+}
+
+impl Workers {
+    /// Starts `count` threads.
+    pub fn start(count: usize) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            more: Condvar::new(),
+        });
+        let workers = Workers {
+            shared,
+            threads: Mutex::default(),
+        };
+        for n in 0..count.max(1) {
+            let shared = workers.shared.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{n}"))
+                .spawn(move || work(&shared))?;
+            workers.threads.lock().push(thread);
+        }
+        Ok(workers)
+    }
+
+    /// Runs `job` soon. After [`Workers::stop`] it is dropped.
+    pub fn submit(&self, job: impl FnOnce() + Send + 'static) {
+        let mut queue = self.shared.queue.lock();
+        if !queue.closed {
+            queue.jobs.push_back(Box::new(job));
+            drop(queue);
+            self.shared.more.notify_one();
+        }
+    }
+
+    /// Ends the threads after what is queued.
+    pub fn stop(&self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.more.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            // A panic was reported by the panic hook already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let job = {
+            let mut queue = shared.queue.lock();
+            loop {
+                if let Some(job) = queue.jobs.pop_front() {
+                    break job;
+                }
+                if queue.closed {
+                    return;
+                }
+                shared.more.wait(&mut queue);
+            }
+        };
+        // A panic is a defect; it must not take the thread from everybody else. The hook has
+        // reported it, and what the job held was dropped.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn a_panic_costs_no_thread() {
+        let workers = Workers::start(1).unwrap();
+        workers.submit(|| std::panic::resume_unwind(Box::new("on purpose")));
+        let (tell, told) = std::sync::mpsc::channel();
+        workers.submit(move || tell.send(()).unwrap());
+        told.recv().unwrap();
+        workers.stop();
+    }
+
+    #[test]
+    fn everything_queued_is_done_before_the_end() {
+        let workers = Workers::start(3).unwrap();
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..100 {
+            let done = done.clone();
+            workers.submit(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        workers.stop();
+        assert_eq!(done.load(Ordering::Relaxed), 100);
+    }
+}

@@ -1,0 +1,572 @@
+//! RPC-over-RDMA (RFC 8166) as the responder does it: every form of call and reply, over
+//! the in-process provider and over soft-iWARP.
+#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+#![allow(unreachable_pub, reason = "modules shared by test binaries")]
+
+mod common;
+#[path = "common/requester.rs"]
+mod requester;
+
+use common::Dirs;
+use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
+use nfsrdma_rdma::Provider;
+use nfsrdma_rdma::loopback::Loopback;
+use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Payload};
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, WriteChunk};
+use requester::*;
+use std::sync::Arc;
+
+fn providers() -> Vec<Arc<dyn Provider>> {
+    let crc = IwarpOptions {
+        crc: true,
+        ..IwarpOptions::default()
+    };
+    vec![
+        Arc::new(Loopback::new()),
+        Arc::new(IwarpProvider::new(IwarpOptions::default())),
+        Arc::new(IwarpProvider::new(crc)),
+    ]
+}
+
+/// Runs `test` over every provider, with a fresh export each.
+fn over_all(test: impl Fn(&Dirs, &mut Requester)) {
+    for provider in providers() {
+        let dirs = Dirs::new();
+        let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
+        let mut requester = Requester::connect(&*provider, address, true);
+        test(&dirs, &mut requester);
+        drop(requester);
+        server.stop();
+    }
+}
+
+fn data(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 251 + i) as u8).collect()
+}
+
+fn look_up(requester: &mut Requester, dir: FileHandle, name: &[u8]) -> FileHandle {
+    let what = DirOp {
+        dir,
+        name: Name(name),
+    };
+    let results = requester.inline::<Lookup>(2, &LookupArgs { what });
+    match LookupRes::from_xdr(&results).unwrap() {
+        Reply::Ok(ok) => ok.object,
+        Reply::Fail(status, _) => panic!("{status:?}"),
+    }
+}
+
+fn is_err_chunk(answer: &Answer) -> bool {
+    answer.header.body == Body::Error(ErrorBody::ErrChunk)
+}
+
+#[test]
+fn thresholds_are_told_and_mount_works_over_rdma() {
+    over_all(|_, requester| {
+        assert_eq!(requester.theirs.receive_size, 4096);
+        assert_eq!(requester.theirs.send_size, 4096);
+        assert!(requester.theirs.remote_invalidation);
+        assert_eq!(requester.inline::<Null>(9, &Void {}), b"");
+        let root = requester.mount();
+        let results = requester.inline::<Getattr>(10, &GetattrArgs { object: root });
+        assert!(matches!(
+            GetattrRes::from_xdr(&results).unwrap(),
+            Reply::Ok(ok) if ok.attributes.kind == FileType::Directory
+        ));
+    });
+}
+
+#[test]
+fn read_fills_the_write_chunk() {
+    over_all(|dirs, requester| {
+        let data = data(300_001);
+        std::fs::write(dirs.export().join("file"), &data).unwrap();
+        let root = requester.mount();
+        let file = look_up(requester, root, b"file");
+        // Three segments, the last of which is used in part.
+        let sinks = [
+            requester.sink(100_000),
+            requester.sink(150_001),
+            requester.sink(100_000),
+        ];
+        let args = ReadArgs {
+            file,
+            offset: 0,
+            count: 350_001,
+        };
+        let body = Body::Msg(ChunkLists {
+            writes: [write_chunk(&sinks.each_ref())].into_iter().collect(),
+            ..Default::default()
+        });
+        let answer = requester.call(5, body, &call::<Read>(5, &args));
+        let lengths: Vec<u32> = answer.lists().writes[0]
+            .segments
+            .iter()
+            .map(|s| s.length)
+            .collect();
+        assert_eq!(lengths, [100_000, 150_001, 50_000]);
+        // Three handles: none could be invalidated for all.
+        assert_eq!(answer.invalidated, None);
+        let mut from = Decoder::with_placed(answer.results(), 300_001);
+        match ReadRes::decode(&mut from).unwrap() {
+            Reply::Ok(ok) => {
+                assert_eq!((ok.count, ok.eof), (300_001, true));
+                assert_eq!(ok.data, Payload::Placed(300_001));
+            }
+            Reply::Fail(status, _) => panic!("{status:?}"),
+        }
+        assert_eq!(from.remaining(), 0);
+        let got: Vec<u8> = sinks.into_iter().flat_map(|s| requester.take(s)).collect();
+        assert!(got[..300_001] == data);
+        assert!(got[300_001..].iter().all(|&b| b == 0xee));
+    });
+}
+
+#[test]
+fn read_without_a_chunk_is_inline_and_a_failure_leaves_the_chunk_unused() {
+    over_all(|dirs, requester| {
+        std::fs::write(dirs.export().join("file"), b"five!").unwrap();
+        let root = requester.mount();
+        let file = look_up(requester, root, b"file");
+        let args = ReadArgs {
+            file,
+            offset: 0,
+            count: 1000,
+        };
+        let results = requester.inline::<Read>(5, &args);
+        match ReadRes::from_xdr(&results).unwrap() {
+            Reply::Ok(ok) => assert_eq!(ok.data, Payload::Inline(b"five!")),
+            Reply::Fail(status, _) => panic!("{status:?}"),
+        }
+        // An empty chunk asks for the result inline and comes back empty.
+        let body = Body::Msg(ChunkLists {
+            writes: [WriteChunk::default()].into_iter().collect(),
+            ..Default::default()
+        });
+        let answer = requester.call(6, body, &call::<Read>(6, &args));
+        assert_eq!(answer.lists().writes[..], [WriteChunk::default()]);
+        assert_eq!(answer.results(), &results[..]);
+        // READ of a directory fails: the chunk is returned with empty segments.
+        let sinks = [requester.sink(10), requester.sink(20)];
+        let chunk = write_chunk(&sinks.each_ref());
+        let body = Body::Msg(ChunkLists {
+            writes: [chunk.clone()].into_iter().collect(),
+            ..Default::default()
+        });
+        let args = ReadArgs { file: root, ..args };
+        let answer = requester.call(7, body, &call::<Read>(7, &args));
+        let returned = &answer.lists().writes[0];
+        assert_eq!(returned.segments.len(), 2);
+        assert!(returned.is_empty());
+        assert_eq!(returned.segments[1].handle, chunk.segments[1].handle);
+        let status = ReadRes::from_xdr(answer.results()).unwrap().status();
+        assert_eq!(status, Status::IsDir);
+    });
+}
+
+#[test]
+fn a_chunk_that_is_too_small_ends_the_call_alone() {
+    over_all(|dirs, requester| {
+        std::fs::write(dirs.export().join("file"), data(100)).unwrap();
+        let root = requester.mount();
+        let file = look_up(requester, root, b"file");
+        let sink = requester.sink(99);
+        let body = Body::Msg(ChunkLists {
+            writes: [write_chunk(&[&sink])].into_iter().collect(),
+            ..Default::default()
+        });
+        let args = ReadArgs {
+            file,
+            offset: 0,
+            count: 100,
+        };
+        let answer = requester.call(5, body, &call::<Read>(5, &args));
+        assert!(is_err_chunk(&answer));
+        assert_eq!(requester.inline::<Null>(6, &Void {}), b"");
+    });
+}
+
+fn write_args(file: FileHandle, data: &[u8]) -> WriteArgs<'_> {
+    WriteArgs {
+        file,
+        offset: 10,
+        count: data.len() as u32,
+        stable: Stable::Unstable,
+        data: Payload::Inline(data),
+    }
+}
+
+fn written(results: &[u8]) -> u32 {
+    match WriteRes::from_xdr(results).unwrap() {
+        Reply::Ok(ok) => ok.count,
+        Reply::Fail(status, _) => panic!("{status:?}"),
+    }
+}
+
+#[test]
+fn write_comes_by_a_position_zero_chunk_in_pieces() {
+    over_all(|dirs, requester| {
+        let path = dirs.export().join("file");
+        std::fs::write(&path, b"").unwrap();
+        let root = requester.mount();
+        let file = look_up(requester, root, b"file");
+        for (xid, len) in [(10, 200_000), (11, 524_286), (12, 1), (13, 1 << 20)] {
+            let data = data(len);
+            let whole = call::<Write>(xid, &write_args(file, &data));
+            let head = whole.len() - len.next_multiple_of(4);
+            let middle = head + len / 3;
+            // The head, the data in two, and the padding by itself; or all in one.
+            let pieces: Vec<_> = [
+                &whole[..head],
+                &whole[head..middle],
+                &whole[middle..head + len],
+                &whole[head + len..],
+            ]
+            .into_iter()
+            .filter(|piece| !piece.is_empty())
+            .map(|piece| requester.source(piece))
+            .collect();
+            let one = requester.source(&whole);
+            for sources in [pieces.iter().collect::<Vec<_>>(), vec![&one]] {
+                let body = Body::NoMsg(ChunkLists {
+                    reads: read_chunk(0, &sources).into_iter().collect(),
+                    ..Default::default()
+                });
+                let answer = requester.call(xid, body, b"");
+                assert_eq!(written(answer.results()) as usize, len);
+                let single = sources.len() == 1;
+                assert_eq!(answer.invalidated.is_some(), single);
+                let got = std::fs::read(&path).unwrap();
+                assert!(got[10..10 + len] == data);
+            }
+        }
+    });
+}
+
+#[test]
+fn write_comes_by_a_reduced_chunk() {
+    over_all(|dirs, requester| {
+        let path = dirs.export().join("file");
+        std::fs::write(&path, b"").unwrap();
+        let root = requester.mount();
+        let file = look_up(requester, root, b"file");
+        let data = data(524_287);
+        let args = WriteArgs {
+            data: Payload::Placed(524_287),
+            ..write_args(file, &data)
+        };
+        let encoder = encode_call::<Write>(20, &args);
+        let position = encoder.placed_at().unwrap() as u32;
+        let sources = [
+            requester.source(&data[..1]),
+            requester.source(&data[1..400_000]),
+            requester.source(&data[400_000..]),
+        ];
+        let with = |position| {
+            Body::Msg(ChunkLists {
+                reads: read_chunk(position, &sources.each_ref())
+                    .into_iter()
+                    .collect(),
+                ..Default::default()
+            })
+        };
+        // At the wrong place first.
+        let answer = requester.call(20, with(position + 4), encoder.as_slice());
+        assert!(is_err_chunk(&answer));
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        let answer = requester.call(20, with(position), encoder.as_slice());
+        assert_eq!(written(answer.results()), 524_287);
+        assert!(std::fs::read(&path).unwrap()[10..] == data);
+        // The same chunk for a procedure that has no use for it.
+        let getattr = call::<Getattr>(21, &GetattrArgs { object: file });
+        let answer = requester.call(21, with(position), &getattr);
+        assert!(is_err_chunk(&answer));
+    });
+}
+
+#[test]
+fn symlink_and_readlink_use_chunks() {
+    over_all(|dirs, requester| {
+        let root = requester.mount();
+        let path = vec![b'p'; 2001];
+        let args = SymlinkArgs {
+            at: DirOp {
+                dir: root,
+                name: Name(b"link"),
+            },
+            attributes: SetAttributes::default(),
+            path: Payload::Placed(2001),
+        };
+        let encoder = encode_call::<Symlink>(30, &args);
+        let source = requester.source(&path);
+        let body = Body::Msg(ChunkLists {
+            reads: read_chunk(encoder.placed_at().unwrap() as u32, &[&source])
+                .into_iter()
+                .collect(),
+            ..Default::default()
+        });
+        let answer = requester.call(30, body, encoder.as_slice());
+        let link = match CreateRes::from_xdr(answer.results()).unwrap() {
+            Reply::Ok(ok) => ok.object.unwrap(),
+            Reply::Fail(status, _) => panic!("{status:?}"),
+        };
+        let real = std::fs::read_link(dirs.export().join("link")).unwrap();
+        assert_eq!(real.as_os_str().len(), 2001);
+        let sink = requester.sink(4096);
+        let body = Body::Msg(ChunkLists {
+            writes: [write_chunk(&[&sink])].into_iter().collect(),
+            ..Default::default()
+        });
+        let args = ReadlinkArgs { symlink: link };
+        let answer = requester.call(31, body, &call::<Readlink>(31, &args));
+        assert_eq!(answer.lists().writes[0].len(), 2001);
+        assert!(requester.take(sink)[..2001] == path);
+    });
+}
+
+#[test]
+fn long_replies_use_the_reply_chunk_and_short_ones_do_not() {
+    over_all(|dirs, requester| {
+        for n in 0..300 {
+            std::fs::write(dirs.export().join(format!("a-rather-long-name-{n}")), b"").unwrap();
+        }
+        let root = requester.mount();
+        let args = ReaddirArgs {
+            dir: root,
+            cookie: 0,
+            verifier: Verifier::default(),
+            count: 60_000,
+        };
+        let long = call::<Readdir>(40, &args);
+        // Without a chunk to put it in there is no reply.
+        let answer = requester.call(40, Body::Msg(ChunkLists::default()), &long);
+        assert!(is_err_chunk(&answer));
+        let sinks = [requester.sink(4096), requester.sink(60_000)];
+        let offer = |sinks: &[&nfsrdma_rdma::Exposure]| {
+            Body::Msg(ChunkLists {
+                reply: Some(write_chunk(sinks)),
+                ..Default::default()
+            })
+        };
+        let answer = requester.call(41, offer(&sinks.each_ref()), &call::<Readdir>(41, &args));
+        let Body::NoMsg(lists) = &answer.header.body else {
+            panic!("{:?}", answer.header);
+        };
+        assert_eq!(answer.inline, b"");
+        let len = lists.reply.as_ref().unwrap().len() as usize;
+        let reply: Vec<u8> = sinks.into_iter().flat_map(|s| requester.take(s)).collect();
+        match ReaddirRes::from_xdr(results(&reply[..len])).unwrap() {
+            Reply::Ok(ok) => assert_eq!((ok.entries.len(), ok.eof), (302, true)),
+            Reply::Fail(status, _) => panic!("{status:?}"),
+        }
+        // One handle, offered for a short reply: unused, and invalidated all the same.
+        let sink = requester.sink(8192);
+        let handle = sink.segments()[0].handle;
+        let getattr = call::<Getattr>(42, &GetattrArgs { object: root });
+        let answer = requester.call(42, offer(&[&sink]), &getattr);
+        assert!(answer.lists().reply.as_ref().unwrap().is_empty());
+        assert_eq!(answer.invalidated, Some(handle));
+        assert!(!answer.results().is_empty());
+        assert!(requester.take(sink).iter().all(|&b| b == 0xee));
+    });
+}
+
+#[test]
+fn bad_headers_are_answered_or_ignored() {
+    over_all(|_, requester| {
+        let null = call::<Null>(50, &Void {});
+        // Too short for any header, and messages nobody answers.
+        requester.send(&[0; 24]);
+        requester.post(&Header::new(50, 1, Body::Done), &[0; 12]);
+        requester.post(
+            &Header::new(50, 1, Body::Error(ErrorBody::ErrChunk)),
+            &[0; 12],
+        );
+        let mut header = Header::new(51, 1, Body::Msg(ChunkLists::default()));
+        header.version = 2;
+        requester.post(&header, &null);
+        let answer = requester.answer().unwrap();
+        assert_eq!((answer.header.xid, answer.header.version), (51, 2));
+        assert_eq!(
+            answer.header.body,
+            Body::Error(ErrorBody::ErrVers { low: 1, high: 1 })
+        );
+        let padded = Body::MsgP {
+            align: 4,
+            threshold: 4,
+            chunks: ChunkLists::default(),
+        };
+        assert!(is_err_chunk(&requester.call(52, padded, &null)));
+        // RDMA_NOMSG with nothing to take the message from.
+        let sink = requester.sink(4096);
+        let reply_only = Body::NoMsg(ChunkLists {
+            reply: Some(write_chunk(&[&sink])),
+            ..Default::default()
+        });
+        assert!(is_err_chunk(&requester.call(53, reply_only, b"")));
+        // The header's XID is not the message's.
+        let body = Body::Msg(ChunkLists::default());
+        assert!(is_err_chunk(&requester.call(54, body, &null)));
+        // More than any call may have.
+        let source = requester.source(&null);
+        let mut reads = read_chunk(0, &[&source]);
+        reads[0].target.length = u32::MAX;
+        let body = Body::NoMsg(ChunkLists {
+            reads: reads.into_iter().collect(),
+            ..Default::default()
+        });
+        assert!(is_err_chunk(&requester.call(55, body, b"")));
+        assert_eq!(requester.inline::<Null>(56, &Void {}), b"");
+    });
+}
+
+#[test]
+fn a_call_that_comes_again_is_answered_from_memory() {
+    for provider in providers() {
+        let dirs = Dirs::new();
+        std::fs::write(dirs.export().join("file"), b"").unwrap();
+        let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
+        let mut first = Requester::connect(&*provider, address, true);
+        let root = first.mount();
+        let args = RemoveArgs {
+            what: DirOp {
+                dir: root,
+                name: Name(b"file"),
+            },
+        };
+        let reply = first.inline::<Remove>(60, &args);
+        assert_eq!(RemoveRes::from_xdr(&reply).unwrap().status(), Status::Ok);
+        drop(first);
+        // After a reconnect, from another port.
+        let mut second = Requester::connect(&*provider, address, true);
+        assert_eq!(second.inline::<Remove>(60, &args), reply);
+        let other = second.inline::<Remove>(61, &args);
+        assert_eq!(RemoveRes::from_xdr(&other).unwrap().status(), Status::NoEnt);
+        drop(second);
+        server.stop();
+    }
+}
+
+#[test]
+fn memory_nobody_offered_ends_the_connection() {
+    over_all(|dirs, requester| {
+        std::fs::write(dirs.export().join("file"), data(100)).unwrap();
+        let root = requester.mount();
+        let file = look_up(requester, root, b"file");
+        let sink = requester.sink(100);
+        let mut chunk = write_chunk(&[&sink]);
+        chunk.segments[0].handle ^= 0x5555;
+        let body = Body::Msg(ChunkLists {
+            writes: [chunk].into_iter().collect(),
+            ..Default::default()
+        });
+        let args = ReadArgs {
+            file,
+            offset: 0,
+            count: 100,
+        };
+        requester.post(&Header::new(70, 8, body), &call::<Read>(70, &args));
+        assert!(requester.answer().is_err());
+    });
+}
+
+#[test]
+fn odd_settings_work() {
+    for (credits, inline, rtmax) in [(1, 1024, 4096), (2, 65536, 1 << 20)] {
+        let provider = IwarpProvider::new(IwarpOptions::default());
+        let dirs = Dirs::new();
+        std::fs::write(dirs.export().join("file"), data(10_000)).unwrap();
+        let (server, address) = serve(&dirs.export(), Arc::new(provider.clone()), |settings| {
+            settings.credits = credits;
+            settings.inline = inline;
+            settings.rtmax = rtmax;
+            settings.invalidate = false;
+        });
+        let mut requester = Requester::connect(&provider, address, true);
+        assert!(!requester.theirs.remote_invalidation);
+        assert_eq!(requester.theirs.receive_size, inline);
+        let header = |xid| Header::new(xid, 8, Body::Msg(ChunkLists::default()));
+        let mut message = header(80).to_xdr();
+        message.extend(call::<Null>(80, &Void {}));
+        requester.send(&message);
+        let answer = requester.answer().unwrap();
+        assert_eq!(answer.header.credits, credits);
+        drop(requester);
+        server.stop();
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_read_delays_nobody() {
+    let provider: Arc<dyn Provider> = Arc::new(IwarpProvider::new(IwarpOptions::default()));
+    let dirs = Dirs::new();
+    std::fs::write(dirs.export().join("file"), data(1 << 20)).unwrap();
+    let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
+    let mut lazy = Requester::connect(&*provider, address, true);
+    let root = lazy.mount();
+    let file = look_up(&mut lazy, root, b"file");
+    let args = ReadArgs {
+        file,
+        offset: 0,
+        count: 1 << 20,
+    };
+    // Nobody polls this one's completions, so nobody reads its socket.
+    let sinks: Vec<_> = (0..7).map(|_| lazy.sink(1 << 20)).collect();
+    for (n, sink) in sinks.iter().enumerate() {
+        let xid = 100 + n as u32;
+        let body = Body::Msg(ChunkLists {
+            writes: [write_chunk(&[sink])].into_iter().collect(),
+            ..Default::default()
+        });
+        lazy.post(&Header::new(xid, 8, body), &call::<Read>(xid, &args));
+    }
+    let mut other = Requester::connect(&*provider, address, true);
+    for xid in 200..230 {
+        let sink = other.sink(1 << 20);
+        let body = Body::Msg(ChunkLists {
+            writes: [write_chunk(&[&sink])].into_iter().collect(),
+            ..Default::default()
+        });
+        let answer = other.call(xid, body, &call::<Read>(xid, &args));
+        assert_eq!(answer.lists().writes[0].len(), 1 << 20);
+        other.take(sink);
+    }
+    // It was only slow: its replies are all there.
+    for _ in 0..7 {
+        assert!(!lazy.answer().unwrap().results().is_empty());
+    }
+    for sink in sinks {
+        assert!(lazy.take(sink) == data(1 << 20));
+    }
+    drop((lazy, other));
+    server.stop();
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, ..Default::default() })]
+    /// Any messages, most of them headers with chunks nobody offered: the server goes on.
+    #[test]
+    fn no_messages_bring_it_down(
+        messages in proptest::collection::vec(
+            (proptest::collection::vec(0u32..7, 0..24), proptest::collection::vec(0u8.., 0..200)),
+            1..7,
+        ),
+    ) {
+        let provider: Arc<dyn Provider> = Arc::new(Loopback::new());
+        let dirs = Dirs::new();
+        let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
+        let hostile = Requester::connect(&*provider, address, true);
+        for (words, bytes) in messages {
+            let mut message: Vec<u8> = [9, 1, 1].iter().chain(&words)
+                .flat_map(|w: &u32| w.to_be_bytes())
+                .collect();
+            message.extend(bytes);
+            hostile.send(&message);
+        }
+        let mut other = Requester::connect(&*provider, address, true);
+        other.mount();
+        drop((hostile, other));
+        server.stop();
+    }
+}

@@ -1,0 +1,701 @@
+//! What a server on a network owes its owner: handles that cannot be forged or lead out of
+//! the export, callers that are who they say, nothing carried out twice, and no bytes that
+//! bring it down.
+#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+#![allow(unreachable_pub, reason = "modules shared by test binaries")]
+
+#[path = "common/client.rs"]
+mod client;
+mod common;
+
+use client::*;
+use common::{Dirs, Responder, is_root};
+use nfs3_types::nfs3::*;
+use nfs3_types::xdr_codec::Opaque;
+use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
+use nfsrdma_xdr::nfs3::{DirOp, FileHandle, Name, RemoveArgs, RemoveRes, Status};
+use nfsrdma_xdr::record;
+use nfsrdma_xdr::rpc::{self, Auth, AuthSys, Call};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::time::Duration;
+
+fn handle(bytes: &[u8]) -> nfs_fh3 {
+    nfs_fh3 {
+        data: Opaque::owned(bytes.to_vec()),
+    }
+}
+
+#[tokio::test]
+async fn handles_survive_a_restart_and_another_key_refuses_them() {
+    for parent in [std::env::temp_dir(), "/dev/shm".into()] {
+        let dirs = Dirs::under(&parent);
+        let responder = Responder::start(&dirs, &[]);
+        let mut client = connect(&responder).await;
+        let root = client.root_nfs_fh3();
+        let dir = mkdir(&mut client, &root, "dir").await;
+        let file = create(&mut client, &dir, "file", 0o600).await;
+        write(&mut client, &file, 0, b"kept", stable_how::FILE_SYNC)
+            .await
+            .unwrap();
+        // Moved meanwhile: the handle names the file, not the path.
+        std::fs::rename(dirs.export().join("dir/file"), dirs.export().join("moved")).unwrap();
+        assert!(responder.stop().success());
+
+        let responder = Responder::start(&dirs, &[]);
+        let mut client = connect(&responder).await;
+        assert_eq!(client.root_nfs_fh3(), root);
+        assert_eq!(read(&mut client, &file, 0, 10).await.unwrap().0, b"kept");
+        assert_eq!(lookup(&mut client, &dir, "..").await.unwrap(), root);
+        responder.stop();
+
+        let other = Dirs::under(&parent);
+        let state = other.root().join("state");
+        std::fs::create_dir(&state).unwrap();
+        let responder = Responder::start(&dirs, &["--drc", "0"]);
+        responder.stop();
+        std::fs::remove_dir_all(dirs.root().join("state")).unwrap();
+        let responder = Responder::start(&dirs, &[]);
+        let mut client = connect(&responder).await;
+        let status = getattr(&mut client, &file).await.unwrap_err();
+        assert_eq!(status, nfsstat3::NFS3ERR_BADHANDLE);
+    }
+}
+
+#[tokio::test]
+async fn a_reused_inode_number_is_another_file() {
+    let dirs = Dirs::new();
+    let responder = Responder::start(&dirs, &[]);
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let mut old = Vec::new();
+    // ext4 gives the number of the file just removed to the next one.
+    for n in 0..20 {
+        let file = create(&mut client, &root, "file", 0o600).await;
+        for gone in &old {
+            assert_ne!(&file, gone);
+            let status = getattr(&mut client, gone).await.unwrap_err();
+            assert_eq!(status, nfsstat3::NFS3ERR_STALE, "round {n}");
+        }
+        let args = REMOVE3args {
+            object: at(&root, "file"),
+        };
+        client.remove(&args).await.unwrap().unwrap();
+        old.push(file);
+    }
+}
+
+#[tokio::test]
+async fn handles_lead_nowhere_else() {
+    let dirs = Dirs::new();
+    let secret = dirs.root().join("secret");
+    std::fs::write(&secret, b"secret").unwrap();
+    let responder = Responder::start(&dirs, &[]);
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let dir = mkdir(&mut client, &root, "dir").await;
+
+    // Forged in every way a bit can be wrong, and of every length.
+    let bytes = root.data.as_ref().to_vec();
+    for bit in 0..bytes.len() * 8 {
+        let mut forged = bytes.clone();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        let status = getattr(&mut client, &handle(&forged)).await.unwrap_err();
+        assert_eq!(status, nfsstat3::NFS3ERR_BADHANDLE);
+    }
+    for len in 0..=64 {
+        let forged = vec![1; len];
+        let status = getattr(&mut client, &handle(&forged)).await.unwrap_err();
+        assert_eq!(status, nfsstat3::NFS3ERR_BADHANDLE);
+    }
+    // Above the root is the root.
+    assert_eq!(lookup(&mut client, &root, "..").await.unwrap(), root);
+    for name in ["../secret", "/etc/passwd", "dir/../../secret", ""] {
+        let status = lookup(&mut client, &root, name).await.unwrap_err();
+        assert_eq!(status, nfsstat3::NFS3ERR_INVAL, "{name:?}");
+    }
+    let (_, parent) = names(&mut client, &root, 4096)
+        .await
+        .into_iter()
+        .find(|(name, _)| name == "..")
+        .unwrap();
+    assert_eq!(parent, std::fs::metadata(dirs.export()).unwrap().ino());
+
+    // Symbolic links are objects, never followed.
+    symlink(&secret, dirs.export().join("link")).unwrap();
+    symlink(dirs.root(), dirs.export().join("up")).unwrap();
+    let link = lookup(&mut client, &root, "link").await.unwrap();
+    let kind = getattr(&mut client, &link).await.unwrap().type_;
+    assert!(matches!(kind, ftype3::NF3LNK));
+    let status = read(&mut client, &link, 0, 10).await.unwrap_err();
+    assert_eq!(status, nfsstat3::NFS3ERR_INVAL);
+    let status = write(&mut client, &link, 0, b"x", stable_how::UNSTABLE).await;
+    assert_eq!(status.unwrap_err(), nfsstat3::NFS3ERR_INVAL);
+    let up = lookup(&mut client, &root, "up").await.unwrap();
+    let status = lookup(&mut client, &up, "secret").await.unwrap_err();
+    assert_eq!(status, nfsstat3::NFS3ERR_NOTDIR);
+    let args = CREATE3args {
+        where_: at(&root, "link"),
+        how: createhow3::UNCHECKED(sattr3 {
+            size: Nfs3Option::Some(0),
+            ..Default::default()
+        }),
+    };
+    // It is there, whatever it is; what it points to stays as it is.
+    let _ = client.create(&args).await.unwrap();
+    let args = SETATTR3args {
+        object: link.clone(),
+        new_attributes: with_mode(0o777),
+        guard: Nfs3Option::None,
+    };
+    let before = std::fs::metadata(&secret).unwrap().mode();
+    let _ = client.setattr(&args).await.unwrap();
+    assert_eq!(std::fs::metadata(&secret).unwrap().mode(), before);
+    assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
+
+    // A directory moved out of the export takes its handle with it.
+    std::fs::rename(dirs.export().join("dir"), dirs.root().join("out")).unwrap();
+    let status = lookup(&mut client, &dir, "..").await.unwrap_err();
+    assert_eq!(status, nfsstat3::NFS3ERR_STALE);
+    responder.stop();
+    let responder = Responder::start(&dirs, &[]);
+    let mut client = connect(&responder).await;
+    let status = getattr(&mut client, &dir).await.unwrap_err();
+    assert_eq!(status, nfsstat3::NFS3ERR_STALE);
+}
+
+#[tokio::test]
+async fn swapping_a_directory_for_a_link_never_leads_out() {
+    let dirs = Dirs::new();
+    std::fs::create_dir(dirs.root().join("outside")).unwrap();
+    std::fs::write(dirs.root().join("outside/file"), b"outside").unwrap();
+    std::fs::create_dir(dirs.export().join("real")).unwrap();
+    std::fs::write(dirs.export().join("real/file"), b"inside").unwrap();
+    symlink("../outside", dirs.export().join("link")).unwrap();
+    let responder = Responder::start(&dirs, &[]);
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let export = dirs.export();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let swapper = {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                // Exchanges what the two names stand for, at once.
+                rustix::fs::renameat_with(
+                    rustix::fs::CWD,
+                    export.join("real"),
+                    rustix::fs::CWD,
+                    export.join("link"),
+                    rustix::fs::RenameFlags::EXCHANGE,
+                )
+                .unwrap();
+            }
+        })
+    };
+    let mut inside = 0;
+    for _ in 0..2000 {
+        let Ok(dir) = lookup(&mut client, &root, "real").await else {
+            continue;
+        };
+        if let Ok(file) = lookup(&mut client, &dir, "file").await {
+            let (data, _) = read(&mut client, &file, 0, 100).await.unwrap();
+            assert_eq!(data, b"inside");
+            inside += 1;
+        }
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    swapper.join().unwrap();
+    assert!(inside > 0);
+}
+
+#[tokio::test]
+async fn callers_are_who_they_say() {
+    if !is_root() {
+        eprintln!("SKIPPED: taking other identities needs root");
+        return;
+    }
+    let dirs = Dirs::new();
+    std::fs::set_permissions(dirs.export(), PermissionsExt::from_mode(0o777)).unwrap();
+    let responder = Responder::start(&dirs, &[]);
+    let mut owner = connect_as(&responder, credential(1001, 2001, &[])).await;
+    let mut member = connect_as(&responder, credential(1002, 2002, &[3000, 2001])).await;
+    let mut other = connect_as(&responder, credential(1003, 2003, &[])).await;
+    let mut root_user = connect_as(&responder, credential(0, 0, &[])).await;
+    let root = owner.root_nfs_fh3();
+
+    let file = create(&mut owner, &root, "file", 0o640).await;
+    let real = std::fs::metadata(dirs.export().join("file")).unwrap();
+    assert_eq!((real.uid(), real.gid()), (1001, 2001));
+    write(&mut owner, &file, 0, b"data", stable_how::UNSTABLE)
+        .await
+        .unwrap();
+    assert_eq!(read(&mut member, &file, 0, 9).await.unwrap().0, b"data");
+    assert_eq!(read(&mut root_user, &file, 0, 9).await.unwrap().0, b"data");
+    let denied = |result: Result<WRITE3resok, nfsstat3>| result.unwrap_err();
+    let status = denied(write(&mut member, &file, 0, b"x", stable_how::UNSTABLE).await);
+    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
+    let status = read(&mut other, &file, 0, 9).await.unwrap_err();
+    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
+
+    // The owner writes on what was made read-only, as through an open descriptor.
+    let readonly = create(&mut owner, &root, "readonly", 0o444).await;
+    write(&mut owner, &readonly, 0, b"late", stable_how::UNSTABLE)
+        .await
+        .unwrap();
+    let status = denied(write(&mut other, &readonly, 0, b"x", stable_how::UNSTABLE).await);
+    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
+
+    let chown = |object: &nfs_fh3, uid| SETATTR3args {
+        object: object.clone(),
+        new_attributes: sattr3 {
+            uid: Nfs3Option::Some(uid),
+            ..Default::default()
+        },
+        guard: Nfs3Option::None,
+    };
+    let Nfs3Result::Err((status, _)) = owner.setattr(&chown(&file, 0)).await.unwrap() else {
+        panic!("given away");
+    };
+    assert_eq!(status, nfsstat3::NFS3ERR_PERM);
+    root_user
+        .setattr(&chown(&file, 1003))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        std::fs::metadata(dirs.export().join("file")).unwrap().uid(),
+        1003
+    );
+
+    let args = ACCESS3args {
+        object: readonly.clone(),
+        access: 0x3f,
+    };
+    let granted = |result: ACCESS3res| match result {
+        Nfs3Result::Ok(ok) => ok.access,
+        Nfs3Result::Err((status, _)) => panic!("{status:?}"),
+    };
+    assert_eq!(granted(other.access(&args).await.unwrap()), 0x01);
+    assert_eq!(granted(root_user.access(&args).await.unwrap()), 0x0d);
+    // A directory that can be listed but not entered tells names, and nothing else.
+    let dir = mkdir(&mut owner, &root, "listed").await;
+    std::fs::write(dirs.export().join("listed/inside"), b"").unwrap();
+    std::fs::set_permissions(
+        dirs.export().join("listed"),
+        PermissionsExt::from_mode(0o744),
+    )
+    .unwrap();
+    let args = READDIRPLUS3args {
+        dir: dir.clone(),
+        cookie: 0,
+        cookieverf: cookieverf3::default(),
+        dircount: 4096,
+        maxcount: 4096,
+    };
+    let ok = other.readdirplus(&args).await.unwrap().unwrap();
+    for entry in ok.reply.entries.into_inner() {
+        if entry.name.0.as_ref() == b"inside" {
+            assert!(entry.name_attributes.is_none() && entry.name_handle.is_none());
+        }
+    }
+    let status = lookup(&mut other, &dir, "inside").await.unwrap_err();
+    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
+
+    // A device would be a way around every permission of the server.
+    let args = MKNOD3args {
+        where_: at(&root, "device"),
+        what: mknoddata3::NF3BLK(devicedata3 {
+            dev_attributes: with_mode(0o666),
+            spec: specdata3::default(),
+        }),
+    };
+    let Nfs3Result::Err((status, _)) = owner.mknod(&args).await.unwrap() else {
+        panic!("a device for anybody");
+    };
+    assert_eq!(status, nfsstat3::NFS3ERR_PERM);
+    responder.stop();
+
+    let responder = Responder::start(&dirs, &["--root-squash", "--anon-uid", "4000"]);
+    let mut root_user = connect_as(&responder, credential(0, 0, &[0])).await;
+    create(&mut root_user, &root, "squashed", 0o600).await;
+    let real = std::fs::metadata(dirs.export().join("squashed")).unwrap();
+    assert_eq!((real.uid(), real.gid()), (4000, 65534));
+    let status = read(&mut root_user, &file, 0, 9).await.unwrap_err();
+    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
+}
+
+#[tokio::test]
+async fn an_unprivileged_server_works_and_keeps_its_handles() {
+    if !is_root() {
+        eprintln!("SKIPPED: becoming another user needs root");
+        return;
+    }
+    let dirs = Dirs::new();
+    std::fs::set_permissions(dirs.root(), PermissionsExt::from_mode(0o755)).unwrap();
+    for dir in [dirs.root().to_path_buf(), dirs.export()] {
+        std::os::unix::fs::chown(dir, Some(1234), Some(1234)).unwrap();
+    }
+    // A copy: the target directory may be out of the other user's reach.
+    let program = dirs.root().join("responder");
+    std::fs::copy(env!("CARGO_BIN_EXE_nfsrdma-responder"), &program).unwrap();
+    let start = || {
+        use std::os::unix::process::CommandExt;
+        let mut command = std::process::Command::new(&program);
+        command.uid(1234).gid(1234);
+        Responder::command(&dirs, &[], command)
+    };
+    let responder = start();
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let dir = mkdir(&mut client, &root, "dir").await;
+    let file = create(&mut client, &dir, "file", 0o444).await;
+    write(&mut client, &file, 0, b"mine", stable_how::UNSTABLE)
+        .await
+        .unwrap();
+    let real = std::fs::metadata(dirs.export().join("dir/file")).unwrap();
+    assert_eq!(real.uid(), 1234);
+    std::fs::rename(dirs.export().join("dir/file"), dirs.export().join("moved")).unwrap();
+    responder.kill();
+    let responder = start();
+    let mut client = connect(&responder).await;
+    assert_eq!(client.root_nfs_fh3(), root);
+    assert_eq!(read(&mut client, &file, 0, 9).await.unwrap().0, b"mine");
+    assert_eq!(lookup(&mut client, &dir, "..").await.unwrap(), root);
+    std::fs::remove_file(dirs.export().join("moved")).unwrap();
+    responder.stop();
+    let responder = start();
+    let mut client = connect(&responder).await;
+    let status = getattr(&mut client, &file).await.unwrap_err();
+    assert_eq!(status, nfsstat3::NFS3ERR_STALE);
+}
+
+#[tokio::test]
+async fn killing_the_server_loses_what_was_not_committed() {
+    let dirs = Dirs::new();
+    let responder = Responder::start(&dirs, &["--fake-unstable"]);
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let file = create(&mut client, &root, "file", 0o600).await;
+    let first = write(&mut client, &file, 0, b"committed", stable_how::UNSTABLE)
+        .await
+        .unwrap();
+    assert_eq!(first.file_wcc.after.unwrap().size, 9);
+    let args = COMMIT3args {
+        file: file.clone(),
+        offset: 0,
+        count: 0,
+    };
+    let commit = client.commit(&args).await.unwrap().unwrap();
+    assert_eq!(commit.verf.0, first.verf.0);
+    write(&mut client, &file, 9, b" and lost", stable_how::UNSTABLE)
+        .await
+        .unwrap();
+    // Until then everybody sees it.
+    assert_eq!(
+        read(&mut client, &file, 5, 99).await.unwrap().0,
+        b"tted and lost"
+    );
+    assert_eq!(getattr(&mut client, &file).await.unwrap().size, 18);
+    assert_eq!(
+        std::fs::read(dirs.export().join("file")).unwrap(),
+        b"committed"
+    );
+    responder.kill();
+    let responder = Responder::start(&dirs, &["--fake-unstable"]);
+    let mut client = connect(&responder).await;
+    assert_eq!(
+        read(&mut client, &file, 0, 99).await.unwrap().0,
+        b"committed"
+    );
+    let again = write(&mut client, &file, 0, b"C", stable_how::UNSTABLE)
+        .await
+        .unwrap();
+    assert_ne!(
+        again.verf.0, first.verf.0,
+        "the client has to learn of the loss"
+    );
+    // What is asked to be stable is, and takes what was held along.
+    write(&mut client, &file, 1, b"O", stable_how::FILE_SYNC)
+        .await
+        .unwrap();
+    assert_eq!(
+        std::fs::read(dirs.export().join("file")).unwrap(),
+        b"COmmitted"
+    );
+}
+
+/// A call over plain TCP, as bytes.
+fn remove_call(xid: u32, dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut to = Encoder::new(vec![0; 4]);
+    Call {
+        xid,
+        program: nfsrdma_xdr::nfs3::PROGRAM,
+        version: 3,
+        procedure: 12,
+        credential: Auth::Sys(AuthSys {
+            stamp: 0,
+            machine: b"",
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: Default::default(),
+        }),
+        verifier: Auth::None,
+    }
+    .encode(&mut to);
+    let what = DirOp {
+        dir: FileHandle::new(dir).unwrap(),
+        name: Name(name),
+    };
+    RemoveArgs { what }.encode(&mut to);
+    let mut bytes = to.into_vec();
+    record::seal(&mut bytes);
+    bytes
+}
+
+fn next_record(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut mark = [0; 4];
+    stream.read_exact(&mut mark)?;
+    let mut record = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
+    stream.read_exact(&mut record)?;
+    Ok(record)
+}
+
+fn open(responder: &Responder) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", responder.nfs)).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    stream
+}
+
+fn remove_status(record: &[u8]) -> (u32, Status) {
+    let mut from = Decoder::new(record);
+    let header = rpc::Reply::decode(&mut from).unwrap();
+    assert!(header.is_success());
+    let result = RemoveRes::from_xdr(from.rest()).unwrap();
+    (header.xid, result.status())
+}
+
+#[tokio::test]
+async fn a_call_sent_twice_is_done_once() {
+    for delay in ["0", "300"] {
+        let dirs = Dirs::new();
+        std::fs::write(dirs.export().join("file"), b"").unwrap();
+        let responder = Responder::start(&dirs, &["--delay-ms", delay]);
+        let root = connect(&responder).await.root_nfs_fh3();
+        let mut stream = open(&responder);
+        let call = remove_call(77, root.data.as_ref(), b"file");
+        // At once: the second comes while the first is under way, if there is a delay.
+        stream.write_all(&call).unwrap();
+        stream.write_all(&call).unwrap();
+        let first = next_record(&mut stream).unwrap();
+        let second = next_record(&mut stream).unwrap();
+        assert_eq!(remove_status(&first), (77, Status::Ok));
+        assert_eq!(first, second);
+        stream
+            .write_all(&remove_call(78, root.data.as_ref(), b"file"))
+            .unwrap();
+        let third = next_record(&mut stream).unwrap();
+        assert_eq!(remove_status(&third), (78, Status::NoEnt));
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_read_delays_nobody() {
+    let dirs = Dirs::new();
+    std::fs::write(dirs.export().join("file"), vec![1; 1 << 20]).unwrap();
+    let responder = Responder::start(&dirs, &["--workers", "2"]);
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let file = lookup(&mut client, &root, "file").await.unwrap();
+    // Sixty calls for a megabyte each, and no reading.
+    let mut lazy = open(&responder);
+    lazy.set_write_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let mut to = Encoder::new(vec![0; 4]);
+    Call {
+        xid: 1,
+        program: nfsrdma_xdr::nfs3::PROGRAM,
+        version: 3,
+        procedure: 6,
+        credential: Auth::None,
+        verifier: Auth::None,
+    }
+    .encode(&mut to);
+    to.opaque(file.data.as_ref());
+    to.u64(0);
+    to.u32(1 << 20);
+    let mut call = to.into_vec();
+    record::seal(&mut call);
+    for _ in 0..60 {
+        if lazy.write_all(&call).is_err() {
+            break;
+        }
+    }
+    for _ in 0..20 {
+        let (data, _) = read(&mut client, &file, 0, 1 << 20).await.unwrap();
+        assert_eq!(data.len(), 1 << 20);
+    }
+    drop(lazy);
+}
+
+#[test]
+fn odd_calls_are_answered_by_the_rules() {
+    let dirs = Dirs::new();
+    let responder = Responder::start(&dirs, &[]);
+    let mut stream = open(&responder);
+    let mut ask = |words: &[u32]| {
+        let mut bytes = record::mark(words.len() * 4, true).to_vec();
+        bytes.extend(words.iter().flat_map(|w| w.to_be_bytes()));
+        stream.write_all(&bytes).unwrap();
+        next_record(&mut stream)
+            .unwrap()
+            .chunks(4)
+            .map(|w| u32::from_be_bytes(w.try_into().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let null = [0, 0, 0, 0];
+    let call = |head: [u32; 6]| [&head[..], &null].concat();
+    // xid CALL rpcvers program version procedure
+    assert_eq!(ask(&call([1, 0, 2, 100003, 3, 0])), [1, 1, 0, 0, 0, 0]);
+    assert_eq!(ask(&call([2, 0, 3, 100003, 3, 0])), [2, 1, 1, 0, 2, 2]);
+    assert_eq!(
+        ask(&call([3, 0, 2, 100003, 4, 0])),
+        [3, 1, 0, 0, 0, 2, 3, 3]
+    );
+    assert_eq!(ask(&call([4, 0, 2, 100003, 3, 22])), [4, 1, 0, 0, 0, 3]);
+    assert_eq!(ask(&call([5, 0, 2, 12345, 3, 0])), [5, 1, 0, 0, 0, 1]);
+    assert_eq!(ask(&call([6, 0, 2, 100003, 3, 1])), [6, 1, 0, 0, 0, 4]);
+    // AUTH_DH, and an AUTH_SYS that is none.
+    assert_eq!(ask(&[7, 0, 2, 100003, 3, 0, 3, 0, 0, 0]), [7, 1, 1, 1, 1]);
+    assert_eq!(
+        ask(&[8, 0, 2, 100003, 3, 0, 1, 4, 9, 0, 0]),
+        [8, 1, 1, 1, 1]
+    );
+    // A handle of 65 bytes.
+    assert_eq!(
+        ask(&[&call([9, 0, 2, 100003, 3, 1])[..], &[65], &[0; 17]].concat()),
+        [9, 1, 0, 0, 0, 0, 10001]
+    );
+    // What is no call has no answer; what comes after has.
+    let mut reply = record::mark(8, true).to_vec();
+    reply.extend([0, 0, 0, 10, 0, 0, 0, 1]);
+    stream.write_all(&reply).unwrap();
+    stream.write_all(&record::mark(1 << 30, true)).unwrap();
+    assert!(next_record(&mut stream).is_err(), "a record of a gigabyte");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    /// One server, any bytes on many connections: it is still there afterwards.
+    #[test]
+    fn no_bytes_bring_it_down(
+        records in proptest::collection::vec(
+            (any::<bool>(), 0u32..7, 0u32..30, proptest::collection::vec(any::<u8>(), 0..300)),
+            1..20,
+        ),
+    ) {
+        let dirs = Dirs::new();
+        let responder = Responder::start(&dirs, &["--workers", "2"]);
+        let mut stream = open(&responder);
+        for (framed, program, procedure, bytes) in &records {
+            let mut out = vec![0; 4];
+            if *framed {
+                let program = 100_000 + program;
+                for word in [1, 0, 2, program, 3, *procedure, 0, 0, 0, 0] {
+                    out.extend(u32::to_be_bytes(word));
+                }
+            }
+            out.extend(bytes);
+            record::seal(&mut out);
+            if stream.write_all(&out).is_err() {
+                break;
+            }
+        }
+        let _ = stream.write_all(&[0xff; 100]);
+        drop(stream);
+        let mut stream = open(&responder);
+        let mut null = record::mark(40, true).to_vec();
+        for word in [9u32, 0, 2, 100_003, 3, 0, 0, 0, 0, 0] {
+            null.extend(word.to_be_bytes());
+        }
+        stream.write_all(&null).unwrap();
+        prop_assert!(next_record(&mut stream).is_ok());
+        drop(stream);
+        prop_assert!(responder.stop().success());
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_one_sentence() {
+    let run = |args: &[&str]| {
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_nfsrdma-responder"))
+            .args(args)
+            .env("RUST_BACKTRACE", "1")
+            .output()
+            .unwrap();
+        assert!(!out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let said = run(&["/no/such/directory"]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("/no/such/directory"), "{said}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let dirs = Dirs::new();
+    let export = dirs.export().display().to_string();
+    let state = dirs.root().join("state").display().to_string();
+    let args = [
+        &*export,
+        "--state-dir",
+        &state,
+        "--no-rdma",
+        "--tcp",
+        &address,
+    ];
+    let said = run(&args);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains(&address), "{said}");
+}
+
+#[test]
+fn it_listens_on_ipv6_and_tells_a_descriptor() {
+    use std::os::fd::{AsRawFd, OwnedFd};
+    let dirs = Dirs::new();
+    let (read, write): (OwnedFd, OwnedFd) = rustix::pipe::pipe().unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_nfsrdma-responder"))
+        .arg(dirs.export())
+        .args([
+            "--ipv6",
+            "--nfs-port",
+            "0",
+            "--rdma-port",
+            "0",
+            "--state-dir",
+        ])
+        .arg(dirs.root().join("state"))
+        .args(["--ready-fd", &write.as_raw_fd().to_string()])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(write);
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(std::fs::File::from(read)),
+        &mut line,
+    )
+    .unwrap();
+    let port = line.split_whitespace().find_map(|w| w.strip_prefix("nfs="));
+    let port: u16 = port.unwrap().parse().unwrap();
+    let connected = TcpStream::connect(("::1", port));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(connected.is_ok());
+    assert!(
+        line.ends_with('\n') && line.starts_with("ready rdma="),
+        "{line:?}"
+    );
+}

@@ -1,0 +1,106 @@
+//! The text form of vectors.
+
+/// Who sent a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The requester, who connected.
+    Client,
+    /// The responder.
+    Server,
+}
+
+/// One MPA frame or FPDU with its dissection.
+#[derive(Debug, Clone)]
+pub struct Vector {
+    /// What kind of message it is; not unique.
+    pub name: String,
+    /// Its sender.
+    pub from: Side,
+    /// Whether the connection has CRCs.
+    pub crc: bool,
+    /// The NFSv3 procedure the message belongs to, if it has a transport header.
+    pub procedure: Option<u32>,
+    /// The frame, padding and CRC field included.
+    pub bytes: Vec<u8>,
+    /// tshark's names and values, in the order of the wire.
+    pub fields: Vec<(String, String)>,
+}
+
+/// Reads a file of vectors. The error names the line.
+pub fn parse(text: &str) -> Result<Vec<Vector>, String> {
+    let mut vectors: Vec<Vector> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let wrong = |what: &str| format!("line {}: {what}: {line}", number + 1);
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (key, value) = line.split_once(' ').ok_or_else(|| wrong("no value"))?;
+        if key == "vector" {
+            vectors.push(Vector {
+                name: value.to_owned(),
+                from: Side::Client,
+                crc: false,
+                procedure: None,
+                bytes: Vec::new(),
+                fields: Vec::new(),
+            });
+            continue;
+        }
+        let vector = vectors.last_mut().ok_or_else(|| wrong("no vector yet"))?;
+        match key {
+            "from" => {
+                vector.from = match value {
+                    "client" => Side::Client,
+                    "server" => Side::Server,
+                    _ => return Err(wrong("no side")),
+                }
+            }
+            "crc" => vector.crc = value == "on",
+            "procedure" => {
+                vector.procedure = Some(value.parse().map_err(|_| wrong("no number"))?);
+            }
+            "bytes" => vector
+                .bytes
+                .extend(from_hex(value).ok_or_else(|| wrong("no hexadecimal bytes"))?),
+            _ => vector.fields.push((key.to_owned(), value.to_owned())),
+        }
+    }
+    Ok(vectors)
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let text =
+            "# about\n\nvector a\nfrom server\ncrc on\nprocedure 6\nbytes 00ff\nbytes 10\nx.y 7\n";
+        let vectors = parse(text).unwrap();
+        let vector = &vectors[0];
+        assert_eq!(
+            (vector.from, vector.crc, vector.procedure),
+            (Side::Server, true, Some(6))
+        );
+        assert_eq!(vector.bytes, [0, 255, 16]);
+        assert_eq!(vector.fields, [("x.y".to_owned(), "7".to_owned())]);
+        for wrong in [
+            "bytes 00",
+            "vector a\nbytes 0",
+            "vector a\nbytes zz",
+            "vector",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,591 @@
+//! XDR encoding and decoding (RFC 4506).
+//!
+//! Every length that comes from the wire is compared with the bytes that remain, and with
+//! the protocol's own bound, before anything is allocated.
+
+use thiserror::Error;
+
+/// Why bytes are not what a type's XDR definition says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The stream ends inside an item.
+    #[error("truncated: {wanted} more bytes wanted at offset {at}")]
+    Truncated { at: usize, wanted: usize },
+    /// A length or count exceeds the bound its protocol sets.
+    #[error("{what} of {length} exceeds its bound of {bound}")]
+    TooLong {
+        what: &'static str,
+        length: usize,
+        bound: usize,
+    },
+    /// An enumeration, union arm or boolean has a value outside its definition.
+    #[error("{what} has the undefined value {value}")]
+    Undefined { what: &'static str, value: u32 },
+    /// Bytes remain after a message that should end here.
+    #[error("{0} bytes left over")]
+    Trailing(usize),
+    /// The items are well formed but contradict each other.
+    #[error("{0}")]
+    Inconsistent(&'static str),
+}
+
+/// Result of decoding.
+pub type Result<T> = std::result::Result<T, DecodeError>;
+
+/// The contents of a DDP-eligible data item (RFC 8166 section 3.4.1, RFC 8267 section 2):
+/// in the XDR stream, or moved apart from it by a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// The bytes stand in the stream.
+    Inline(&'a [u8]),
+    /// The stream holds only the length; the bytes (and no roundup padding, RFC 8166
+    /// section 3.4.5.2) were reduced into a chunk, or are gathered by whoever sends.
+    Placed(u32),
+}
+
+impl Payload<'_> {
+    /// Length of the item in bytes, without roundup padding.
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Inline(bytes) => bytes.len(),
+            Payload::Placed(len) => *len as usize,
+        }
+    }
+
+    /// Whether the item has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// `len` rounded up to XDR's four-byte unit (RFC 4506 section 3).
+pub const fn roundup(len: usize) -> usize {
+    len.next_multiple_of(4)
+}
+
+/// Number of zero bytes that follow `len` bytes of opaque data.
+pub const fn padding(len: usize) -> usize {
+    roundup(len) - len
+}
+
+/// Appends XDR items to a byte vector.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    out: Vec<u8>,
+    placed_at: Option<usize>,
+}
+
+impl Encoder {
+    /// An encoder that appends to `out` (whose contents stay in front).
+    pub fn new(out: Vec<u8>) -> Self {
+        Encoder {
+            out,
+            placed_at: None,
+        }
+    }
+
+    /// An encoder of a message of its own, for about `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Encoder::new(Vec::with_capacity(capacity))
+    }
+
+    /// Bytes written so far, those given to [`Encoder::new`] included.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// The offset at which a [`Payload::Placed`] item's contents belong: the Position of
+    /// its Read chunk if the encoder started at the RPC message (RFC 8166 section 3.4.5).
+    pub fn placed_at(&self) -> Option<usize> {
+        self.placed_at
+    }
+
+    /// The encoded bytes.
+    pub fn into_vec(self) -> Vec<u8> {
+        self.out
+    }
+
+    /// The encoded bytes, borrowed.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.out
+    }
+
+    /// An unsigned (or, by a cast, signed) integer or an enumeration.
+    pub fn u32(&mut self, value: u32) {
+        self.out.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// An unsigned hyper.
+    pub fn u64(&mut self, value: u64) {
+        self.out.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// A boolean.
+    pub fn bool(&mut self, value: bool) {
+        self.u32(u32::from(value));
+    }
+
+    /// Fixed-length opaque data (RFC 4506 section 4.9).
+    pub fn opaque_fixed(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+        self.out.resize(self.out.len() + padding(bytes.len()), 0);
+    }
+
+    /// Variable-length opaque data or a string (RFC 4506 sections 4.10 and 4.11).
+    pub fn opaque(&mut self, bytes: &[u8]) {
+        self.u32(bytes.len() as u32);
+        self.opaque_fixed(bytes);
+    }
+
+    /// A DDP-eligible item. A placed one leaves only its length in the stream.
+    pub fn payload(&mut self, payload: Payload<'_>) {
+        match payload {
+            Payload::Inline(bytes) => self.opaque(bytes),
+            Payload::Placed(len) => {
+                self.u32(len);
+                self.placed_at = Some(self.out.len());
+            }
+        }
+    }
+
+    /// Optional data (RFC 4506 section 4.19).
+    pub fn option<T: Encode>(&mut self, value: Option<&T>) {
+        self.bool(value.is_some());
+        if let Some(value) = value {
+            value.encode(self);
+        }
+    }
+
+    /// A linked list (RFC 4506 section 4.19): "1 item 1 item ... 0".
+    pub fn list<T: Encode>(&mut self, items: &[T]) {
+        for item in items {
+            self.bool(true);
+            item.encode(self);
+        }
+        self.bool(false);
+    }
+}
+
+/// Takes XDR items from the front of a byte slice.
+#[derive(Debug, Clone)]
+pub struct Decoder<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    placed: Option<u32>,
+}
+
+impl<'a> Decoder<'a> {
+    /// A decoder of `bytes`, which hold every item.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Decoder {
+            bytes,
+            at: 0,
+            placed: None,
+        }
+    }
+
+    /// A decoder of a reduced stream: the first DDP-eligible item has `placed` bytes, which
+    /// a chunk carried.
+    pub fn with_placed(bytes: &'a [u8], placed: u32) -> Self {
+        Decoder {
+            bytes,
+            at: 0,
+            placed: Some(placed),
+        }
+    }
+
+    /// Offset of the next item.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes not taken yet.
+    pub fn remaining(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// The bytes not taken yet.
+    pub fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Takes `len` bytes as they are.
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
+        if self.remaining() < len {
+            return Err(DecodeError::Truncated {
+                at: self.at,
+                wanted: len - self.remaining(),
+            });
+        }
+        let taken = &self.bytes[self.at..self.at + len];
+        self.at += len;
+        Ok(taken)
+    }
+
+    /// An unsigned integer or an enumeration.
+    pub fn u32(&mut self) -> Result<u32> {
+        let bytes = self.take(4)?;
+        Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// An unsigned hyper.
+    pub fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
+    }
+
+    /// A boolean; any value but 0 and 1 is an error.
+    pub fn bool(&mut self) -> Result<bool> {
+        match self.u32()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            value => Err(DecodeError::Undefined {
+                what: "boolean",
+                value,
+            }),
+        }
+    }
+
+    /// Fixed-length opaque data. Roundup bytes are skipped whatever they hold.
+    pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8]> {
+        let bytes = self.take(len)?;
+        self.take(padding(len))?;
+        Ok(bytes)
+    }
+
+    /// Variable-length opaque data of at most `bound` bytes.
+    pub fn opaque(&mut self, what: &'static str, bound: usize) -> Result<&'a [u8]> {
+        let length = self.u32()? as usize;
+        if length > bound {
+            return Err(DecodeError::TooLong {
+                what,
+                length,
+                bound,
+            });
+        }
+        self.opaque_fixed(length)
+    }
+
+    /// A DDP-eligible item of at most `bound` bytes.
+    pub fn payload(&mut self, what: &'static str, bound: usize) -> Result<Payload<'a>> {
+        match self.placed.take() {
+            None => Ok(Payload::Inline(self.opaque(what, bound)?)),
+            Some(placed) => {
+                let length = self.u32()?;
+                if length as usize > bound {
+                    return Err(DecodeError::TooLong {
+                        what,
+                        length: length as usize,
+                        bound,
+                    });
+                }
+                if length != placed {
+                    return Err(DecodeError::Inconsistent(
+                        "the chunk's length differs from the item's",
+                    ));
+                }
+                Ok(Payload::Placed(length))
+            }
+        }
+    }
+
+    /// Optional data (RFC 4506 section 4.19).
+    pub fn option<T: Decode<'a>>(&mut self) -> Result<Option<T>> {
+        Ok(match self.bool()? {
+            false => None,
+            true => Some(T::decode(self)?),
+        })
+    }
+
+    /// A linked list (RFC 4506 section 4.19). It grows as items are taken from the bytes that
+    /// are there, so those bound it.
+    pub fn list<T: Decode<'a>>(&mut self) -> Result<Vec<T>> {
+        let mut items = Vec::new();
+        while self.bool()? {
+            items.push(T::decode(self)?);
+        }
+        Ok(items)
+    }
+
+    /// An error if bytes remain, or if bytes were placed for an item that did not come: only
+    /// an unused chunk, of no bytes, may be left (RFC 8166 section 4.3.2.2).
+    pub fn finish(self) -> Result<()> {
+        if self.placed.is_some_and(|placed| placed > 0) {
+            return Err(DecodeError::Inconsistent(
+                "a chunk holds bytes of no item in the message",
+            ));
+        }
+        match self.remaining() {
+            0 => Ok(()),
+            left => Err(DecodeError::Trailing(left)),
+        }
+    }
+}
+
+/// A type with an XDR form.
+pub trait Encode {
+    /// Appends the value.
+    fn encode(&self, to: &mut Encoder);
+
+    /// The encoded bytes on their own.
+    fn to_xdr(&self) -> Vec<u8> {
+        let mut encoder = Encoder::default();
+        self.encode(&mut encoder);
+        encoder.into_vec()
+    }
+}
+
+/// A type that can be read from its XDR form, borrowing names and data from it.
+pub trait Decode<'a>: Sized {
+    /// Takes a value from the front.
+    fn decode(from: &mut Decoder<'a>) -> Result<Self>;
+
+    /// Decodes a value that takes all of `bytes`.
+    fn from_xdr(bytes: &'a [u8]) -> Result<Self> {
+        let mut decoder = Decoder::new(bytes);
+        let value = Self::decode(&mut decoder)?;
+        decoder.finish()?;
+        Ok(value)
+    }
+}
+
+impl Encode for u32 {
+    fn encode(&self, to: &mut Encoder) {
+        to.u32(*self);
+    }
+}
+
+impl Decode<'_> for u32 {
+    fn decode(from: &mut Decoder<'_>) -> Result<Self> {
+        from.u32()
+    }
+}
+
+impl Encode for u64 {
+    fn encode(&self, to: &mut Encoder) {
+        to.u64(*self);
+    }
+}
+
+impl Decode<'_> for u64 {
+    fn decode(from: &mut Decoder<'_>) -> Result<Self> {
+        from.u64()
+    }
+}
+
+impl Encode for bool {
+    fn encode(&self, to: &mut Encoder) {
+        to.bool(*self);
+    }
+}
+
+impl Decode<'_> for bool {
+    fn decode(from: &mut Decoder<'_>) -> Result<Self> {
+        from.bool()
+    }
+}
+
+impl<T: Encode> Encode for Option<T> {
+    fn encode(&self, to: &mut Encoder) {
+        to.option(self.as_ref());
+    }
+}
+
+impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
+    fn decode(from: &mut Decoder<'a>) -> Result<Self> {
+        from.option()
+    }
+}
+
+/// A string or opaque of at most `MAX` bytes, borrowed. Encoding does not check the bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Text<'a, const MAX: usize>(pub &'a [u8]);
+
+impl<const MAX: usize> Encode for Text<'_, MAX> {
+    fn encode(&self, to: &mut Encoder) {
+        to.opaque(self.0);
+    }
+}
+
+impl<'a, const MAX: usize> Decode<'a> for Text<'a, MAX> {
+    fn decode(from: &mut Decoder<'a>) -> Result<Self> {
+        Ok(Text(from.opaque("string", MAX)?))
+    }
+}
+
+/// Declares a struct whose XDR form is its fields in order.
+macro_rules! xdr_struct {
+    ($(#[$meta:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$fmeta:meta])* $field:ident: $ty:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name $(<$life>)? { $($(#[$fmeta])* pub $field: $ty,)* }
+
+        impl $(<$life>)? $crate::codec::Encode for $name $(<$life>)? {
+            fn encode(&self, to: &mut $crate::codec::Encoder) {
+                let _ = &to;
+                $($crate::codec::Encode::encode(&self.$field, to);)*
+            }
+        }
+
+        $crate::codec::xdr_struct!(@decode $name $(<$life>)? { $($field,)* });
+    };
+    (@decode $name:ident <$life:lifetime> { $($field:ident,)* }) => {
+        impl<$life> $crate::codec::Decode<$life> for $name<$life> {
+            fn decode(from: &mut $crate::codec::Decoder<$life>) -> $crate::codec::Result<Self> {
+                let _ = &from;
+                Ok($name { $($field: $crate::codec::Decode::decode(from)?,)* })
+            }
+        }
+    };
+    (@decode $name:ident { $($field:ident,)* }) => {
+        impl<'de> $crate::codec::Decode<'de> for $name {
+            fn decode(from: &mut $crate::codec::Decoder<'de>) -> $crate::codec::Result<Self> {
+                let _ = &from;
+                Ok($name { $($field: $crate::codec::Decode::decode(from)?,)* })
+            }
+        }
+    };
+}
+
+/// Declares an enumeration with the values of its XDR definition; any other is an error.
+macro_rules! xdr_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $value:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum $name { $($(#[$vmeta])* $variant = $value,)* }
+
+        impl $name {
+            /// Every value of the definition.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The name in the definition's spelling of this project.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => stringify!($variant),)* }
+            }
+        }
+
+        impl TryFrom<u32> for $name {
+            type Error = $crate::codec::DecodeError;
+            fn try_from(value: u32) -> $crate::codec::Result<Self> {
+                match value {
+                    $($value => Ok($name::$variant),)*
+                    value => Err($crate::codec::DecodeError::Undefined {
+                        what: stringify!($name),
+                        value,
+                    }),
+                }
+            }
+        }
+
+        impl $crate::codec::Encode for $name {
+            fn encode(&self, to: &mut $crate::codec::Encoder) {
+                to.u32(*self as u32);
+            }
+        }
+
+        impl<'de> $crate::codec::Decode<'de> for $name {
+            fn decode(from: &mut $crate::codec::Decoder<'de>) -> $crate::codec::Result<Self> {
+                $name::try_from(from.u32()?)
+            }
+        }
+    };
+}
+
+pub(crate) use {xdr_enum, xdr_struct};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file of RFC 4506 section 7: a name, the kind EXEC = 2 with its interpretor, an
+    /// owner and data.
+    #[test]
+    fn example_of_rfc_4506() {
+        let bytes = [
+            0x00, 0x00, 0x00, 0x09, 0x73, 0x69, 0x6c, 0x6c, 0x79, 0x70, 0x72, 0x6f, 0x67, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x04, 0x6c, 0x69, 0x73, 0x70,
+            0x00, 0x00, 0x00, 0x04, 0x6a, 0x6f, 0x68, 0x6e, 0x00, 0x00, 0x00, 0x06, 0x28, 0x71,
+            0x75, 0x69, 0x74, 0x29, 0x00, 0x00,
+        ];
+        let mut to = Encoder::with_capacity(bytes.len());
+        to.opaque(b"sillyprog");
+        to.u32(2);
+        to.opaque(b"lisp");
+        to.opaque(b"john");
+        to.opaque(b"(quit)");
+        assert_eq!(to.as_slice(), bytes);
+        let mut from = Decoder::new(&bytes);
+        assert_eq!(from.opaque("filename", 255), Ok(&b"sillyprog"[..]));
+        assert_eq!(from.position(), 16);
+        assert_eq!(from.u32(), Ok(2));
+        assert_eq!(from.opaque("interpretor", 255), Ok(&b"lisp"[..]));
+        assert_eq!(from.opaque("owner", 32), Ok(&b"john"[..]));
+        assert_eq!(from.opaque("data", 65535), Ok(&b"(quit)"[..]));
+        assert_eq!(from.finish(), Ok(()));
+    }
+
+    #[test]
+    fn numbers_are_big_endian() {
+        assert_eq!(0x0102_0304u32.to_xdr(), [1, 2, 3, 4]);
+        assert_eq!(0x0102_0304_0506_0708u64.to_xdr(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(u64::from_xdr(&[0xff; 8]), Ok(u64::MAX));
+        assert_eq!(true.to_xdr(), [0, 0, 0, 1]);
+        assert_eq!(Some(7u32).to_xdr(), [0, 0, 0, 1, 0, 0, 0, 7]);
+        assert_eq!(None::<u32>.to_xdr(), [0; 4]);
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        assert_eq!(
+            u64::from_xdr(&[0; 6]),
+            Err(DecodeError::Truncated { at: 4, wanted: 2 })
+        );
+        assert_eq!(u32::from_xdr(&[0; 6]), Err(DecodeError::Trailing(2)));
+        assert!(matches!(
+            bool::from_xdr(&[0, 0, 0, 2]),
+            Err(DecodeError::Undefined { value: 2, .. })
+        ));
+        assert!(matches!(
+            Text::<3>::from_xdr(b"\0\0\0\x04long"),
+            Err(DecodeError::TooLong {
+                length: 4,
+                bound: 3,
+                ..
+            })
+        ));
+        // The padding belongs to the item.
+        assert!(Text::<9>::from_xdr(b"\0\0\0\x01a\0\0").is_err());
+        // and what it holds does not matter (RFC 4506 section 3 asks senders for zeroes).
+        assert_eq!(Text::<9>::from_xdr(b"\0\0\0\x01abcd"), Ok(Text(&b"a"[..])));
+    }
+
+    #[test]
+    fn bytes_placed_for_nothing_are_an_error() {
+        let bytes = 0u32.to_xdr();
+        for (placed, fine) in [(0, true), (1, false)] {
+            let mut from = Decoder::with_placed(&bytes, placed);
+            from.u32().unwrap();
+            assert_eq!(from.finish().is_ok(), fine);
+        }
+    }
+
+    #[test]
+    fn only_the_first_payload_is_placed() {
+        let mut to = Encoder::new(vec![9]);
+        to.payload(Payload::Placed(6));
+        assert_eq!(to.placed_at(), Some(5));
+        to.payload(Payload::Inline(b"ab"));
+        let bytes = to.into_vec();
+        let mut from = Decoder::with_placed(&bytes[1..], 6);
+        assert_eq!(from.payload("data", 6), Ok(Payload::Placed(6)));
+        assert_eq!(from.payload("data", 6), Ok(Payload::Inline(b"ab")));
+        assert_eq!(from.finish(), Ok(()));
+        let mut from = Decoder::with_placed(&bytes[1..], 6);
+        assert!(from.payload("data", 5).is_err());
+    }
+}

@@ -1,0 +1,19 @@
+//! Wire formats of an NFS/RDMA client and server: XDR (RFC 4506), ONC RPC (RFC 5531),
+//! NFSv3 and MOUNT v3 (RFC 1813), rpcbind (RFC 1833), RPC-over-RDMA version 1
+//! (RFC 8166) and its private data (RFC 8797).
+//!
+//! Nothing here does I/O, and nothing here copies file data: the payloads of READ and
+//! WRITE are [`codec::Payload`]s, references into memory somebody else owns.
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod mount3;
+pub mod nfs3;
+pub mod private_data;
+pub mod procedure;
+pub mod record;
+pub mod rpc;
+pub mod rpcbind;
+pub mod rpcrdma;
+#[cfg(feature = "proptest-support")]
+pub mod support;

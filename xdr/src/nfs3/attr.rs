@@ -1,0 +1,145 @@
+//! Attributes and weak cache consistency data (RFC 1813 section 2.6), and GETATTR, SETATTR,
+//! ACCESS (sections 3.3.1, 3.3.2, 3.3.4).
+
+use super::{FileHandle, FileType, Reply, SpecData, Time, Void};
+use crate::codec::{Decode, DecodeError, Decoder, Encode, Encoder, Result, xdr_struct};
+
+xdr_struct! {
+    /// fattr3: the attributes of an object.
+    #[derive(Copy)]
+    Attributes {
+        kind: FileType,
+        /// Permission bits and set-id and sticky bits; no type bits.
+        mode: u32,
+        nlink: u32,
+        uid: u32,
+        gid: u32,
+        /// Bytes of the file.
+        size: u64,
+        /// Bytes of disk the file takes.
+        used: u64,
+        rdev: SpecData,
+        fsid: u64,
+        fileid: u64,
+        atime: Time,
+        mtime: Time,
+        ctime: Time,
+    }
+}
+
+xdr_struct! {
+    /// wcc_attr: what a client compares to see whether somebody else changed the object.
+    #[derive(Copy)]
+    WccAttributes { size: u64, mtime: Time, ctime: Time, }
+}
+
+xdr_struct! {
+    /// wcc_data: attributes before and after an operation that changes the object.
+    #[derive(Copy, Default)]
+    WccData { before: Option<WccAttributes>, after: Option<Attributes>, }
+}
+
+/// set_atime and set_mtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SetTime {
+    #[default]
+    Keep,
+    ToServerTime,
+    To(Time),
+}
+
+impl Encode for SetTime {
+    fn encode(&self, to: &mut Encoder) {
+        match self {
+            SetTime::Keep => to.u32(0),
+            SetTime::ToServerTime => to.u32(1),
+            SetTime::To(time) => {
+                to.u32(2);
+                time.encode(to);
+            }
+        }
+    }
+}
+
+impl Decode<'_> for SetTime {
+    fn decode(from: &mut Decoder<'_>) -> Result<Self> {
+        Ok(match from.u32()? {
+            0 => SetTime::Keep,
+            1 => SetTime::ToServerTime,
+            2 => SetTime::To(Time::decode(from)?),
+            value => {
+                return Err(DecodeError::Undefined {
+                    what: "time_how",
+                    value,
+                });
+            }
+        })
+    }
+}
+
+xdr_struct! {
+    /// sattr3: the attributes to set; `None` keeps one.
+    #[derive(Copy, Default)]
+    SetAttributes {
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: SetTime,
+        mtime: SetTime,
+    }
+}
+
+xdr_struct! {
+    /// GETATTR3args: arguments of GETATTR.
+    #[derive(Copy)]
+    GetattrArgs { object: FileHandle, }
+}
+
+xdr_struct! {
+    /// GETATTR3resok: results of GETATTR.
+    #[derive(Copy)]
+    GetattrOk { attributes: Attributes, }
+}
+
+/// Results of GETATTR, either way.
+pub type GetattrRes = Reply<GetattrOk, Void>;
+
+xdr_struct! {
+    /// SETATTR3args: arguments of SETATTR.
+    #[derive(Copy)]
+    SetattrArgs {
+        object: FileHandle,
+        new: SetAttributes,
+        /// The server refuses with NOT_SYNC unless the object's ctime is this one.
+        guard: Option<Time>,
+    }
+}
+
+/// Results of SETATTR: weak cache consistency data either way.
+pub type SetattrRes = Reply<WccData, WccData>;
+
+/// Bits of ACCESS requests and results (RFC 1813 section 3.3.4).
+pub mod access {
+    pub const READ: u32 = 0x01;
+    pub const LOOKUP: u32 = 0x02;
+    pub const MODIFY: u32 = 0x04;
+    pub const EXTEND: u32 = 0x08;
+    pub const DELETE: u32 = 0x10;
+    pub const EXECUTE: u32 = 0x20;
+}
+
+xdr_struct! {
+    /// ACCESS3args: arguments of ACCESS.
+    #[derive(Copy)]
+    AccessArgs { object: FileHandle, access: u32, }
+}
+
+xdr_struct! {
+    /// ACCESS3resok: results of ACCESS.
+    #[derive(Copy)]
+    AccessOk { attributes: Option<Attributes>, access: u32, }
+}
+
+/// Results of ACCESS, either way.
+pub type AccessRes = Reply<AccessOk, Option<Attributes>>;

@@ -1,0 +1,231 @@
+//! Sizes, statuses, handles, names and times (RFC 1813 sections 2.4 to 2.6).
+
+use crate::codec::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct};
+use std::fmt;
+
+/// Longest file handle in bytes (NFS3_FHSIZE).
+pub const FHSIZE: usize = 64;
+/// Longest file name this project takes from or sends to a peer, in bytes (Linux NAME_MAX;
+/// RFC 1813 leaves filename3 unbounded).
+pub const NAME_MAX: usize = 255;
+/// Longest path in a symbolic link, in bytes (Linux PATH_MAX; unbounded in RFC 1813).
+pub const PATH_MAX: usize = 4096;
+/// Largest READ or WRITE payload this project handles, in bytes.
+pub const IO_MAX: usize = 4 << 20;
+
+xdr_enum! {
+    /// nfsstat3 (RFC 1813 section 2.6).
+    Status {
+        Ok = 0,
+        Perm = 1,
+        NoEnt = 2,
+        Io = 5,
+        NxIo = 6,
+        Access = 13,
+        Exist = 17,
+        XDev = 18,
+        NoDev = 19,
+        NotDir = 20,
+        IsDir = 21,
+        Inval = 22,
+        FBig = 27,
+        NoSpc = 28,
+        RoFs = 30,
+        MLink = 31,
+        NameTooLong = 63,
+        NotEmpty = 66,
+        DQuot = 69,
+        Stale = 70,
+        Remote = 71,
+        BadHandle = 10001,
+        NotSync = 10002,
+        BadCookie = 10003,
+        NotSupp = 10004,
+        TooSmall = 10005,
+        ServerFault = 10006,
+        BadType = 10007,
+        JukeBox = 10008,
+    }
+}
+
+xdr_enum! {
+    /// ftype3: the type of a file system object.
+    FileType {
+        Regular = 1,
+        Directory = 2,
+        Block = 3,
+        Character = 4,
+        Symlink = 5,
+        Socket = 6,
+        Fifo = 7,
+    }
+}
+
+/// nfs_fh3: the server's name for an object, at most 64 bytes the client never looks into.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileHandle {
+    len: u8,
+    bytes: [u8; FHSIZE],
+}
+
+impl FileHandle {
+    /// A handle of these bytes, or `None` if there are more than [`FHSIZE`].
+    pub fn new(from: &[u8]) -> Option<Self> {
+        let mut bytes = [0; FHSIZE];
+        bytes.get_mut(..from.len())?.copy_from_slice(from);
+        Some(FileHandle {
+            len: from.len() as u8,
+            bytes,
+        })
+    }
+
+    /// Its bytes, at most [`FHSIZE`].
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for FileHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FileHandle(")?;
+        for byte in self.as_bytes() {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl Encode for FileHandle {
+    fn encode(&self, to: &mut Encoder) {
+        to.opaque(self.as_bytes());
+    }
+}
+
+impl Decode<'_> for FileHandle {
+    fn decode(from: &mut Decoder<'_>) -> Result<Self> {
+        let bytes = from.opaque("file handle", FHSIZE)?;
+        Ok(FileHandle::new(bytes).expect("opaque() bounds it by FHSIZE"))
+    }
+}
+
+/// filename3: one component of a path, as the bytes on the wire. Decoding checks only the
+/// length; what a name may hold is checked where names enter ([`Name::is_component`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name<'a>(pub &'a [u8]);
+
+impl Name<'_> {
+    /// Whether a directory may hold an entry of this name: not empty, no slash, no NUL,
+    /// at most [`NAME_MAX`] bytes. (`.` and `..` are components.)
+    pub fn is_component(&self) -> bool {
+        !self.0.is_empty()
+            && self.0.len() <= NAME_MAX
+            && !self.0.iter().any(|&b| b == b'/' || b == 0)
+    }
+}
+
+impl Encode for Name<'_> {
+    fn encode(&self, to: &mut Encoder) {
+        to.opaque(self.0);
+    }
+}
+
+impl<'a> Decode<'a> for Name<'a> {
+    fn decode(from: &mut Decoder<'a>) -> Result<Self> {
+        Ok(Name(from.opaque("file name", NAME_MAX)?))
+    }
+}
+
+/// nfspath3 outside the DDP-eligible places: the bytes of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Path<'a>(pub &'a [u8]);
+
+impl Encode for Path<'_> {
+    fn encode(&self, to: &mut Encoder) {
+        to.opaque(self.0);
+    }
+}
+
+impl<'a> Decode<'a> for Path<'a> {
+    fn decode(from: &mut Decoder<'a>) -> Result<Self> {
+        Ok(Path(from.opaque("path", PATH_MAX)?))
+    }
+}
+
+/// An eight-byte opaque value the client only compares and returns: cookieverf3,
+/// createverf3, writeverf3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Verifier(pub [u8; 8]);
+
+impl Encode for Verifier {
+    fn encode(&self, to: &mut Encoder) {
+        to.opaque_fixed(&self.0);
+    }
+}
+
+impl Decode<'_> for Verifier {
+    fn decode(from: &mut Decoder<'_>) -> Result<Self> {
+        let mut verifier = [0; 8];
+        verifier.copy_from_slice(from.opaque_fixed(8)?);
+        Ok(Verifier(verifier))
+    }
+}
+
+xdr_struct! {
+    /// nfstime3: seconds and nanoseconds since 1970, unsigned.
+    #[derive(Copy, Default, PartialOrd, Ord, Hash)]
+    Time { seconds: u32, nanoseconds: u32, }
+}
+
+xdr_struct! {
+    /// specdata3: major and minor device numbers.
+    #[derive(Copy, Default, Hash)]
+    SpecData { major: u32, minor: u32, }
+}
+
+xdr_struct! {
+    /// diropargs3: an entry of a directory.
+    #[derive(Copy)]
+    DirOp<'a> { dir: FileHandle, name: Name<'a>, }
+}
+
+/// A procedure's results: what it returns with NFS3_OK, and what with any other status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply<T, F> {
+    Ok(T),
+    Fail(Status, F),
+}
+
+impl<T, F> Reply<T, F> {
+    /// [`Status::Ok`], or why it failed.
+    pub fn status(&self) -> Status {
+        match self {
+            Reply::Ok(_) => Status::Ok,
+            Reply::Fail(status, _) => *status,
+        }
+    }
+}
+
+impl<T: Encode, F: Encode> Encode for Reply<T, F> {
+    fn encode(&self, to: &mut Encoder) {
+        self.status().encode(to);
+        match self {
+            Reply::Ok(ok) => ok.encode(to),
+            Reply::Fail(_, fail) => fail.encode(to),
+        }
+    }
+}
+
+impl<'a, T: Decode<'a>, F: Decode<'a>> Decode<'a> for Reply<T, F> {
+    fn decode(from: &mut Decoder<'a>) -> Result<Self> {
+        Ok(match Status::decode(from)? {
+            Status::Ok => Reply::Ok(T::decode(from)?),
+            status => Reply::Fail(status, F::decode(from)?),
+        })
+    }
+}
+
+xdr_struct! {
+    /// Results without a body.
+    #[derive(Copy, Default)]
+    Void { }
+}

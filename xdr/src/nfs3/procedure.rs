@@ -1,0 +1,447 @@
+//! The 22 procedures as types, and as numbers with names.
+
+use super::*;
+pub use crate::procedure::{Ddp, Procedure};
+
+/// Largest encodings of what results are made of, in bytes. The tests compare each
+/// procedure's maximum with a value encoded.
+mod size {
+    use super::{FHSIZE, Verifier};
+
+    pub(super) const STATUS: usize = 4;
+    /// fattr3: five words, size and used, rdev, fsid and fileid, three times.
+    pub(super) const ATTRIBUTES: usize = 5 * 4 + 2 * 8 + 8 + 2 * 8 + 3 * 8;
+    pub(super) const OPTIONAL_ATTRIBUTES: usize = 4 + ATTRIBUTES;
+    /// wcc_data: optional size, mtime, ctime; optional attributes.
+    pub(super) const WCC: usize = 4 + 3 * 8 + OPTIONAL_ATTRIBUTES;
+    pub(super) const HANDLE: usize = 4 + FHSIZE;
+    pub(super) const VERIFIER: usize = size_of::<Verifier>();
+    /// Results of CREATE, MKDIR, SYMLINK, MKNOD.
+    pub(super) const CREATED: usize = STATUS + 4 + HANDLE + OPTIONAL_ATTRIBUTES + WCC;
+    /// READDIR and READDIRPLUS without entries: attributes, verifier, end of list, eof.
+    pub(super) const NO_ENTRIES: usize = OPTIONAL_ATTRIBUTES + VERIFIER + 4 + 4;
+}
+
+/// Most bytes of READDIR's or READDIRPLUS's results. `count` bounds READDIR3resok, which has
+/// everything but the status (RFC 1813 section 3.3.16); a server that takes it for a bound
+/// of the entries alone is given room for the rest.
+fn directory_results(count: u32) -> usize {
+    size::STATUS + size::NO_ENTRIES + crate::codec::roundup(count as usize)
+}
+
+macro_rules! procedures {
+    ($(
+        $(#[$meta:meta])*
+        $type:ident = $number:literal, $name:literal, $ddp:ident, idempotent: $idempotent:literal,
+        $args:ty => $res:ty,
+        |$call:pat_param| $max:expr $(, ddp |$ddp_call:pat_param| $max_ddp:expr)?;
+    )*) => {
+        $(
+            #[doc = concat!($name, ", procedure ", $number, ".")]
+            #[doc = ""]
+            $(#[$meta])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+            pub struct $type;
+
+            impl Procedure for $type {
+                const PROGRAM: u32 = PROGRAM;
+                const VERSION: u32 = VERSION;
+                const NUMBER: u32 = $number;
+                const NAME: &'static str = $name;
+                const DDP: Ddp = Ddp::$ddp;
+                const IDEMPOTENT: bool = $idempotent;
+                type Args<'a> = $args;
+                type Res<'a> = $res;
+
+                fn max_results($call: &Self::Args<'_>) -> usize {
+                    $max
+                }
+
+                $(fn max_ddp_result($ddp_call: &Self::Args<'_>) -> usize {
+                    $max_ddp
+                })?
+            }
+        )*
+
+        crate::codec::xdr_enum! {
+            /// The numbers, for dispatch and statistics.
+            ProcedureNumber { $($type = $number,)* }
+        }
+
+        impl ProcedureNumber {
+            /// How many procedures there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The name as RFC 1813 spells it, in capitals.
+            pub const fn label(self) -> &'static str {
+                match self { $(ProcedureNumber::$type => $name,)* }
+            }
+
+            /// The DDP-eligible item.
+            pub const fn ddp(self) -> Ddp {
+                match self { $(ProcedureNumber::$type => <$type as Procedure>::DDP,)* }
+            }
+
+            /// Whether running it twice gives the same state and reply as running it once.
+            pub const fn is_idempotent(self) -> bool {
+                match self { $(ProcedureNumber::$type => <$type as Procedure>::IDEMPOTENT,)* }
+            }
+        }
+    };
+}
+
+procedures! {
+    Null = 0, "NULL", None, idempotent: true,
+        Void => Void, |_| 0;
+    Getattr = 1, "GETATTR", None, idempotent: true,
+        GetattrArgs => GetattrRes, |_| size::STATUS + size::ATTRIBUTES;
+    Setattr = 2, "SETATTR", None, idempotent: false,
+        SetattrArgs => SetattrRes, |_| size::STATUS + size::WCC;
+    Lookup = 3, "LOOKUP", None, idempotent: true,
+        LookupArgs<'a> => LookupRes,
+        |_| size::STATUS + size::HANDLE + 2 * size::OPTIONAL_ATTRIBUTES;
+    Access = 4, "ACCESS", None, idempotent: true,
+        AccessArgs => AccessRes, |_| size::STATUS + size::OPTIONAL_ATTRIBUTES + 4;
+    Readlink = 5, "READLINK", Result, idempotent: true,
+        ReadlinkArgs => ReadlinkRes<'a>,
+        |_| size::STATUS + size::OPTIONAL_ATTRIBUTES + 4, ddp |_| PATH_MAX;
+    Read = 6, "READ", Result, idempotent: true,
+        ReadArgs => ReadRes<'a>,
+        |_| size::STATUS + size::OPTIONAL_ATTRIBUTES + 3 * 4, ddp |call| call.count as usize;
+    /// A repeated WRITE returns other weak cache consistency data, and a late repetition
+    /// undoes a later WRITE.
+    Write = 7, "WRITE", Argument, idempotent: false,
+        WriteArgs<'a> => WriteRes, |_| size::STATUS + size::WCC + 2 * 4 + size::VERIFIER;
+    Create = 8, "CREATE", None, idempotent: false,
+        CreateArgs<'a> => CreateRes, |_| size::CREATED;
+    Mkdir = 9, "MKDIR", None, idempotent: false,
+        MkdirArgs<'a> => CreateRes, |_| size::CREATED;
+    Symlink = 10, "SYMLINK", Argument, idempotent: false,
+        SymlinkArgs<'a> => CreateRes, |_| size::CREATED;
+    Mknod = 11, "MKNOD", None, idempotent: false,
+        MknodArgs<'a> => CreateRes, |_| size::CREATED;
+    Remove = 12, "REMOVE", None, idempotent: false,
+        RemoveArgs<'a> => RemoveRes, |_| size::STATUS + size::WCC;
+    Rmdir = 13, "RMDIR", None, idempotent: false,
+        RemoveArgs<'a> => RemoveRes, |_| size::STATUS + size::WCC;
+    Rename = 14, "RENAME", None, idempotent: false,
+        RenameArgs<'a> => RenameRes, |_| size::STATUS + 2 * size::WCC;
+    Link = 15, "LINK", None, idempotent: false,
+        LinkArgs<'a> => LinkRes,
+        |_| size::STATUS + size::OPTIONAL_ATTRIBUTES + size::WCC;
+    Readdir = 16, "READDIR", None, idempotent: true,
+        ReaddirArgs => ReaddirRes<'a>, |call| directory_results(call.count);
+    Readdirplus = 17, "READDIRPLUS", None, idempotent: true,
+        ReaddirplusArgs => ReaddirplusRes<'a>, |call| directory_results(call.maxcount);
+    Fsstat = 18, "FSSTAT", None, idempotent: true,
+        RootArgs => FsstatRes, |_| size::STATUS + size::OPTIONAL_ATTRIBUTES + 6 * 8 + 4;
+    Fsinfo = 19, "FSINFO", None, idempotent: true,
+        RootArgs => FsinfoRes,
+        |_| size::STATUS + size::OPTIONAL_ATTRIBUTES + 7 * 4 + 8 + 8 + 4;
+    Pathconf = 20, "PATHCONF", None, idempotent: true,
+        RootArgs => PathconfRes, |_| size::STATUS + size::OPTIONAL_ATTRIBUTES + 6 * 4;
+    Commit = 21, "COMMIT", None, idempotent: true,
+        CommitArgs => CommitRes, |_| size::STATUS + size::WCC + size::VERIFIER;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{Encode, Payload};
+
+    const ATTRIBUTES: Attributes = Attributes {
+        kind: FileType::Regular,
+        mode: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        used: 0,
+        rdev: SpecData { major: 0, minor: 0 },
+        fsid: 0,
+        fileid: 0,
+        atime: TIME,
+        mtime: TIME,
+        ctime: TIME,
+    };
+    const TIME: Time = Time {
+        seconds: 0,
+        nanoseconds: 0,
+    };
+
+    fn wcc() -> WccData {
+        WccData {
+            before: Some(WccAttributes {
+                size: 0,
+                mtime: TIME,
+                ctime: TIME,
+            }),
+            after: Some(ATTRIBUTES),
+        }
+    }
+
+    fn handle() -> FileHandle {
+        FileHandle::new(&[1; FHSIZE]).unwrap()
+    }
+
+    /// A value of the largest encoding takes exactly what the procedure states, and a
+    /// failure no more.
+    fn check<'a, P: Procedure>(args: &P::Args<'_>, largest: &P::Res<'a>, failure: &P::Res<'a>) {
+        let max = P::max_results(args);
+        assert_eq!(largest.to_xdr().len(), max, "{}", P::NAME);
+        assert!(failure.to_xdr().len() <= max, "{}", P::NAME);
+    }
+
+    #[test]
+    fn maxima_are_exact() {
+        let object = handle();
+        let attributes = Some(ATTRIBUTES);
+        let name = Name(b"n");
+        let at = DirOp { dir: object, name };
+        let fail = Status::Stale;
+        let set = SetAttributes::default();
+        let created = Reply::Ok(Created {
+            object: Some(object),
+            attributes,
+            dir: wcc(),
+        });
+        let no_wcc = Reply::Fail(fail, wcc());
+        check::<Null>(&Void {}, &Void {}, &Void {});
+        check::<Getattr>(
+            &GetattrArgs { object },
+            &Reply::Ok(GetattrOk {
+                attributes: ATTRIBUTES,
+            }),
+            &Reply::Fail(fail, Void {}),
+        );
+        check::<Setattr>(
+            &SetattrArgs {
+                object,
+                new: set,
+                guard: None,
+            },
+            &Reply::Ok(wcc()),
+            &Reply::Fail(fail, wcc()),
+        );
+        check::<Lookup>(
+            &LookupArgs { what: at },
+            &Reply::Ok(LookupOk {
+                object,
+                attributes,
+                dir: attributes,
+            }),
+            &Reply::Fail(fail, attributes),
+        );
+        check::<Access>(
+            &AccessArgs { object, access: 0 },
+            &Reply::Ok(AccessOk {
+                attributes,
+                access: 0,
+            }),
+            &Reply::Fail(fail, attributes),
+        );
+        let path = Payload::Placed(PATH_MAX as u32);
+        check::<Readlink>(
+            &ReadlinkArgs { symlink: object },
+            &Reply::Ok(ReadlinkOk { attributes, path }),
+            &Reply::Fail(fail, attributes),
+        );
+        let read = ReadArgs {
+            file: object,
+            offset: 0,
+            count: 4097,
+        };
+        check::<Read>(
+            &read,
+            &Reply::Ok(ReadOk {
+                attributes,
+                count: 4097,
+                eof: false,
+                data: Payload::Placed(4097),
+            }),
+            &Reply::Fail(fail, attributes),
+        );
+        assert_eq!(Read::max_ddp_result(&read), 4097);
+        check::<Write>(
+            &WriteArgs {
+                file: object,
+                offset: 0,
+                count: 0,
+                stable: Stable::Unstable,
+                data: Payload::Placed(0),
+            },
+            &Reply::Ok(WriteOk {
+                wcc: wcc(),
+                count: 0,
+                committed: Stable::FileSync,
+                verifier: Verifier([1; 8]),
+            }),
+            &Reply::Fail(fail, wcc()),
+        );
+        let how = CreateHow::Guarded(set);
+        check::<Create>(&CreateArgs { at, how }, &created, &no_wcc);
+        let mkdir = MkdirArgs {
+            at,
+            attributes: set,
+        };
+        check::<Mkdir>(&mkdir, &created, &no_wcc);
+        let symlink = SymlinkArgs {
+            at,
+            attributes: set,
+            path,
+        };
+        check::<Symlink>(&symlink, &created, &no_wcc);
+        let what = MknodWhat::Fifo(set);
+        check::<Mknod>(&MknodArgs { at, what }, &created, &no_wcc);
+        let removed = Reply::Ok(wcc());
+        check::<Remove>(
+            &RemoveArgs { what: at },
+            &removed,
+            &Reply::Fail(fail, wcc()),
+        );
+        check::<Rmdir>(
+            &RemoveArgs { what: at },
+            &removed,
+            &Reply::Fail(fail, wcc()),
+        );
+        let renamed = RenameWcc {
+            from_dir: wcc(),
+            to_dir: wcc(),
+        };
+        check::<Rename>(
+            &RenameArgs { from: at, to: at },
+            &Reply::Ok(renamed),
+            &Reply::Fail(fail, renamed),
+        );
+        let linked = LinkWcc {
+            attributes,
+            dir: wcc(),
+        };
+        check::<Link>(
+            &LinkArgs {
+                file: object,
+                link: at,
+            },
+            &Reply::Ok(linked),
+            &Reply::Fail(fail, linked),
+        );
+        check::<Fsstat>(
+            &RootArgs { object },
+            &Reply::Ok(FsstatOk {
+                attributes,
+                total_bytes: 0,
+                free_bytes: 0,
+                available_bytes: 0,
+                total_files: 0,
+                free_files: 0,
+                available_files: 0,
+                invarsec: 0,
+            }),
+            &Reply::Fail(fail, attributes),
+        );
+        check::<Fsinfo>(
+            &RootArgs { object },
+            &Reply::Ok(FsinfoOk {
+                attributes,
+                rtmax: 0,
+                rtpref: 0,
+                rtmult: 0,
+                wtmax: 0,
+                wtpref: 0,
+                wtmult: 0,
+                dtpref: 0,
+                max_file_size: 0,
+                time_delta: TIME,
+                properties: 0,
+            }),
+            &Reply::Fail(fail, attributes),
+        );
+        check::<Pathconf>(
+            &RootArgs { object },
+            &Reply::Ok(PathconfOk {
+                attributes,
+                link_max: 0,
+                name_max: 0,
+                no_trunc: true,
+                chown_restricted: true,
+                case_insensitive: true,
+                case_preserving: true,
+            }),
+            &Reply::Fail(fail, attributes),
+        );
+        check::<Commit>(
+            &CommitArgs {
+                file: object,
+                offset: 0,
+                count: 0,
+            },
+            &Reply::Ok(CommitOk {
+                wcc: wcc(),
+                verifier: Verifier::default(),
+            }),
+            &Reply::Fail(fail, wcc()),
+        );
+    }
+
+    #[test]
+    fn directories_have_room_for_count_bytes_of_entries() {
+        let args = ReaddirArgs {
+            dir: handle(),
+            cookie: 0,
+            verifier: Verifier::default(),
+            count: 1000,
+        };
+        let size = |entries| {
+            let results: ReaddirRes<'_> = Reply::Ok(DirList {
+                dir: Some(ATTRIBUTES),
+                verifier: Verifier::default(),
+                entries,
+                eof: true,
+            });
+            results.to_xdr().len()
+        };
+        // Each entry takes 4 + 8 + 4 + 4 + 8 bytes: 35 are the last to fit into 1000.
+        let entry = Entry {
+            fileid: 1,
+            name: Name(b"name"),
+            cookie: 1,
+        };
+        let empty = size(Vec::new());
+        let full = size(vec![entry; 1000 / 28]);
+        assert_eq!(full - empty, 980);
+        assert_eq!(Readdir::max_results(&args), empty + 1000);
+        let plus = ReaddirplusArgs {
+            dir: handle(),
+            cookie: 0,
+            verifier: Verifier::default(),
+            dircount: 10,
+            maxcount: 999,
+        };
+        assert_eq!(Readdirplus::max_results(&plus), empty + 1000);
+    }
+
+    #[test]
+    fn numbers_run_from_0_to_21() {
+        assert_eq!(ProcedureNumber::COUNT, 22);
+        for (index, number) in ProcedureNumber::ALL.iter().enumerate() {
+            assert_eq!(*number as usize, index);
+            assert_eq!(number.label().to_lowercase(), number.name().to_lowercase());
+        }
+        assert!(ProcedureNumber::try_from(22).is_err());
+        assert_eq!(ProcedureNumber::Readdirplus.label(), Readdirplus::NAME);
+    }
+
+    #[test]
+    fn four_procedures_have_a_ddp_eligible_item() {
+        use ProcedureNumber::{Read, Readlink, Symlink, Write};
+        let with = |ddp| {
+            ProcedureNumber::ALL
+                .iter()
+                .copied()
+                .filter(move |p| p.ddp() == ddp)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(with(Ddp::Result), [Readlink, Read]);
+        assert_eq!(with(Ddp::Argument), [Write, Symlink]);
+    }
+}

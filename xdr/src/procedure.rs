@@ -1,0 +1,47 @@
+//! What is known of an RPC procedure before it is called: number, arguments, results,
+//! DDP-eligible item, and the largest reply, from which a Reply chunk is sized (RFC 8166
+//! section 4.3.3).
+
+use crate::codec::{Decode, Encode};
+
+/// Which item of a procedure may be moved by a chunk of its own (RFC 8267 section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ddp {
+    /// No item.
+    None,
+    /// A variable-length argument: WRITE's data, SYMLINK's path.
+    Argument,
+    /// A variable-length result: READ's data, READLINK's path.
+    Result,
+}
+
+/// An RPC procedure.
+pub trait Procedure {
+    /// RPC program number.
+    const PROGRAM: u32;
+    /// Version of the program.
+    const VERSION: u32;
+    /// Procedure number.
+    const NUMBER: u32;
+    /// As the RFC spells it, in capitals.
+    const NAME: &'static str;
+    /// The item a chunk may carry.
+    const DDP: Ddp;
+    /// Whether running it twice gives the same state and reply as running it once.
+    const IDEMPOTENT: bool;
+    /// Its arguments.
+    type Args<'a>: Encode + Decode<'a>;
+    /// Its results.
+    type Res<'a>: Encode + Decode<'a>;
+
+    /// Most bytes of the encoded results, status included, without the contents and
+    /// padding of a DDP-eligible result.
+    fn max_results(args: &Self::Args<'_>) -> usize;
+
+    /// Most bytes of the contents of the DDP-eligible result: the size of its Write chunk.
+    /// 0 for procedures without one.
+    fn max_ddp_result(args: &Self::Args<'_>) -> usize {
+        let _ = args;
+        0
+    }
+}

@@ -1,0 +1,643 @@
+//! ONC RPC version 2 call and reply headers (RFC 5531 section 9).
+//!
+//! Decoding leaves the decoder at the first byte of the arguments or results.
+
+use crate::codec::{self, Decode, DecodeError, Decoder, Encode, Encoder, xdr_enum};
+use smallvec::SmallVec;
+use thiserror::Error;
+
+/// The RPC version (RFC 5531 section 9).
+pub const VERSION: u32 = 2;
+/// Longest body of a credential or verifier, in bytes (RFC 5531 section 8.2).
+pub const MAX_AUTH_LEN: usize = 400;
+/// Longest machine name of AUTH_SYS, in bytes (RFC 5531 appendix A).
+pub const MAX_MACHINE_LEN: usize = 255;
+/// Most supplementary groups of AUTH_SYS (RFC 5531 appendix A).
+pub const MAX_GROUPS: usize = 16;
+/// Encoded bytes of the header of a successful reply with an AUTH_NONE verifier.
+pub const REPLY_LEN: usize = 24;
+/// Encoded bytes of the longest reply header: a full verifier, PROG_MISMATCH.
+pub const MAX_REPLY_LEN: usize = REPLY_LEN + MAX_AUTH_LEN + 8;
+/// Encoded bytes of the longest call header: full credential and verifier.
+pub const MAX_CALL_LEN: usize = 24 + 2 * (8 + MAX_AUTH_LEN);
+
+const CALL: u32 = 0;
+const REPLY: u32 = 1;
+
+/// auth_flavor numbers (RFC 5531 section 8.2).
+pub mod flavor {
+    pub const NONE: u32 = 0;
+    pub const SYS: u32 = 1;
+    pub const SHORT: u32 = 2;
+    pub const DH: u32 = 3;
+    pub const RPCSEC_GSS: u32 = 6;
+}
+
+/// authsys_parms: who calls, on the caller's word (RFC 5531 appendix A).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthSys<'a> {
+    pub stamp: u32,
+    /// At most [`MAX_MACHINE_LEN`] bytes are encoded.
+    pub machine: &'a [u8],
+    pub uid: u32,
+    pub gid: u32,
+    /// At most [`MAX_GROUPS`] are encoded.
+    pub groups: SmallVec<[u32; MAX_GROUPS]>,
+}
+
+impl AuthSys<'_> {
+    fn wire_parts(&self) -> (&[u8], &[u32]) {
+        let machine = &self.machine[..self.machine.len().min(MAX_MACHINE_LEN)];
+        let groups = &self.groups[..self.groups.len().min(MAX_GROUPS)];
+        (machine, groups)
+    }
+
+    fn encoded_len(&self) -> usize {
+        let (machine, groups) = self.wire_parts();
+        4 + 4 + codec::roundup(machine.len()) + 4 + 4 + 4 + 4 * groups.len()
+    }
+}
+
+impl Encode for AuthSys<'_> {
+    // stamp, machine name, uid, gid, n gid ... gid
+    fn encode(&self, to: &mut Encoder) {
+        let (machine, groups) = self.wire_parts();
+        to.u32(self.stamp);
+        to.opaque(machine);
+        to.u32(self.uid);
+        to.u32(self.gid);
+        to.u32(groups.len() as u32);
+        for group in groups {
+            to.u32(*group);
+        }
+    }
+}
+
+impl<'a> Decode<'a> for AuthSys<'a> {
+    fn decode(from: &mut Decoder<'a>) -> codec::Result<Self> {
+        let stamp = from.u32()?;
+        let machine = from.opaque("machine name", MAX_MACHINE_LEN)?;
+        let uid = from.u32()?;
+        let gid = from.u32()?;
+        let length = from.u32()? as usize;
+        if length > MAX_GROUPS {
+            return Err(DecodeError::TooLong {
+                what: "AUTH_SYS groups",
+                length,
+                bound: MAX_GROUPS,
+            });
+        }
+        let groups = (0..length).map(|_| from.u32()).collect::<Result<_, _>>()?;
+        Ok(AuthSys {
+            stamp,
+            machine,
+            uid,
+            gid,
+            groups,
+        })
+    }
+}
+
+/// opaque_auth: a credential or verifier (RFC 5531 section 8.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Auth<'a> {
+    /// AUTH_NONE. A body, which the RFC leaves undefined, is ignored.
+    None,
+    Sys(AuthSys<'a>),
+    /// Any other flavor. Also AUTH_SYS whose body is not authsys_parms: a server answers that
+    /// with AUTH_BADCRED, for which it must have the rest of the header.
+    Other {
+        flavor: u32,
+        /// At most [`MAX_AUTH_LEN`] bytes.
+        body: &'a [u8],
+    },
+}
+
+impl Auth<'_> {
+    /// The flavor's number.
+    pub fn flavor(&self) -> u32 {
+        match self {
+            Auth::None => flavor::NONE,
+            Auth::Sys(_) => flavor::SYS,
+            Auth::Other { flavor, .. } => *flavor,
+        }
+    }
+
+    /// Encoded bytes.
+    pub fn encoded_len(&self) -> usize {
+        8 + match self {
+            Auth::None => 0,
+            Auth::Sys(sys) => sys.encoded_len(),
+            Auth::Other { body, .. } => codec::roundup(body.len()),
+        }
+    }
+}
+
+impl Encode for Auth<'_> {
+    // flavor, body length, body
+    fn encode(&self, to: &mut Encoder) {
+        to.u32(self.flavor());
+        match self {
+            Auth::None => to.u32(0),
+            Auth::Sys(sys) => {
+                to.u32(sys.encoded_len() as u32);
+                sys.encode(to);
+            }
+            Auth::Other { body, .. } => to.opaque(body),
+        }
+    }
+}
+
+impl<'a> Decode<'a> for Auth<'a> {
+    fn decode(from: &mut Decoder<'a>) -> codec::Result<Self> {
+        let flavor = from.u32()?;
+        let body = from.opaque("credential or verifier", MAX_AUTH_LEN)?;
+        Ok(match flavor {
+            flavor::NONE => Auth::None,
+            flavor::SYS => match AuthSys::from_xdr(body) {
+                Ok(sys) => Auth::Sys(sys),
+                Err(_) => Auth::Other { flavor, body },
+            },
+            flavor => Auth::Other { flavor, body },
+        })
+    }
+}
+
+/// The header of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call<'a> {
+    pub xid: u32,
+    pub program: u32,
+    pub version: u32,
+    pub procedure: u32,
+    pub credential: Auth<'a>,
+    pub verifier: Auth<'a>,
+}
+
+/// Why bytes are not a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// Nothing can be answered: drop it.
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+    /// To be answered by [`Denial::RpcMismatch`].
+    #[error("RPC version {version} is not spoken here")]
+    RpcVersion { xid: u32, version: u32 },
+}
+
+impl<'a> Call<'a> {
+    /// Encoded bytes.
+    pub fn encoded_len(&self) -> usize {
+        24 + self.credential.encoded_len() + self.verifier.encoded_len()
+    }
+
+    /// Takes a call's header; tells a version that must be answered from bytes that cannot.
+    pub fn parse(from: &mut Decoder<'a>) -> Result<Self, CallError> {
+        let xid = from.u32()?;
+        expect_kind(from, CALL)?;
+        let version = from.u32()?;
+        if version != VERSION {
+            return Err(CallError::RpcVersion { xid, version });
+        }
+        Ok(Call {
+            xid,
+            program: from.u32()?,
+            version: from.u32()?,
+            procedure: from.u32()?,
+            credential: Auth::decode(from)?,
+            verifier: Auth::decode(from)?,
+        })
+    }
+}
+
+impl Encode for Call<'_> {
+    // xid CALL 2 program version procedure, credential, verifier
+    fn encode(&self, to: &mut Encoder) {
+        to.u32(self.xid);
+        to.u32(CALL);
+        to.u32(VERSION);
+        to.u32(self.program);
+        to.u32(self.version);
+        to.u32(self.procedure);
+        self.credential.encode(to);
+        self.verifier.encode(to);
+    }
+}
+
+impl<'a> Decode<'a> for Call<'a> {
+    fn decode(from: &mut Decoder<'a>) -> codec::Result<Self> {
+        Call::parse(from).map_err(|error| match error {
+            CallError::Malformed(error) => error,
+            CallError::RpcVersion { version, .. } => DecodeError::Undefined {
+                what: "RPC version",
+                value: version,
+            },
+        })
+    }
+}
+
+/// The encoded header of calls that differ only in XID and procedure, made once for each
+/// credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallTemplate {
+    bytes: Box<[u8]>,
+}
+
+impl CallTemplate {
+    /// The header of calls to this version of a program, with an AUTH_NONE verifier.
+    pub fn new(program: u32, version: u32, credential: Auth<'_>) -> Self {
+        let call = Call {
+            xid: 0,
+            program,
+            version,
+            procedure: 0,
+            credential,
+            verifier: Auth::None,
+        };
+        CallTemplate {
+            bytes: call.to_xdr().into_boxed_slice(),
+        }
+    }
+
+    /// Appends the header of one call.
+    pub fn encode(&self, xid: u32, procedure: u32, to: &mut Encoder) {
+        to.u32(xid);
+        to.opaque_fixed(&self.bytes[4..20]);
+        to.u32(procedure);
+        to.opaque_fixed(&self.bytes[24..]);
+    }
+
+    /// Encoded bytes.
+    pub fn encoded_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+xdr_enum! {
+    /// auth_stat: why a credential or verifier was refused (RFC 5531 section 9).
+    AuthStat {
+        Ok = 0,
+        BadCred = 1,
+        RejectedCred = 2,
+        BadVerf = 3,
+        RejectedVerf = 4,
+        TooWeak = 5,
+        InvalidResp = 6,
+        Failed = 7,
+        KerbGeneric = 8,
+        TimeExpire = 9,
+        TktFile = 10,
+        Decode = 11,
+        NetAddr = 12,
+        GssCredProblem = 13,
+        GssCtxProblem = 14,
+    }
+}
+
+/// accept_stat and its data: what became of an accepted call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// The results follow.
+    Success,
+    ProgUnavail,
+    /// The server has versions `low` to `high` of the program.
+    ProgMismatch {
+        low: u32,
+        high: u32,
+    },
+    ProcUnavail,
+    GarbageArgs,
+    SystemErr,
+}
+
+/// rejected_reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denial {
+    /// The server speaks RPC versions `low` to `high`.
+    RpcMismatch {
+        low: u32,
+        high: u32,
+    },
+    AuthError(AuthStat),
+}
+
+/// reply_body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplyBody<'a> {
+    Accepted(Auth<'a>, Accepted),
+    Denied(Denial),
+}
+
+/// The header of a reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply<'a> {
+    pub xid: u32,
+    pub body: ReplyBody<'a>,
+}
+
+impl Reply<'_> {
+    /// An accepted call's reply with an AUTH_NONE verifier.
+    pub fn accepted(xid: u32, status: Accepted) -> Self {
+        Reply {
+            xid,
+            body: ReplyBody::Accepted(Auth::None, status),
+        }
+    }
+
+    /// A refused call's reply.
+    pub fn denied(xid: u32, denial: Denial) -> Self {
+        Reply {
+            xid,
+            body: ReplyBody::Denied(denial),
+        }
+    }
+
+    /// Whether results follow.
+    pub fn is_success(&self) -> bool {
+        matches!(self.body, ReplyBody::Accepted(_, Accepted::Success))
+    }
+
+    /// Encoded bytes.
+    pub fn encoded_len(&self) -> usize {
+        12 + match &self.body {
+            ReplyBody::Accepted(verifier, status) => {
+                let range = matches!(status, Accepted::ProgMismatch { .. });
+                verifier.encoded_len() + 4 + if range { 8 } else { 0 }
+            }
+            ReplyBody::Denied(Denial::RpcMismatch { .. }) => 12,
+            ReplyBody::Denied(Denial::AuthError(_)) => 8,
+        }
+    }
+}
+
+impl Encode for Reply<'_> {
+    // xid REPLY 0, verifier, accept_stat [low high]
+    // xid REPLY 1, 0 low high | 1 auth_stat
+    fn encode(&self, to: &mut Encoder) {
+        to.u32(self.xid);
+        to.u32(REPLY);
+        match &self.body {
+            ReplyBody::Accepted(verifier, status) => {
+                to.u32(0);
+                verifier.encode(to);
+                match status {
+                    Accepted::Success => to.u32(0),
+                    Accepted::ProgUnavail => to.u32(1),
+                    Accepted::ProgMismatch { low, high } => {
+                        to.u32(2);
+                        to.u32(*low);
+                        to.u32(*high);
+                    }
+                    Accepted::ProcUnavail => to.u32(3),
+                    Accepted::GarbageArgs => to.u32(4),
+                    Accepted::SystemErr => to.u32(5),
+                }
+            }
+            ReplyBody::Denied(denial) => {
+                to.u32(1);
+                match denial {
+                    Denial::RpcMismatch { low, high } => {
+                        to.u32(0);
+                        to.u32(*low);
+                        to.u32(*high);
+                    }
+                    Denial::AuthError(status) => {
+                        to.u32(1);
+                        status.encode(to);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Decode<'a> for Reply<'a> {
+    fn decode(from: &mut Decoder<'a>) -> codec::Result<Self> {
+        let xid = from.u32()?;
+        expect_kind(from, REPLY)?;
+        let body = match from.u32()? {
+            0 => {
+                let verifier = Auth::decode(from)?;
+                ReplyBody::Accepted(verifier, Accepted::decode(from)?)
+            }
+            1 => ReplyBody::Denied(Denial::decode(from)?),
+            value => return undefined("reply_stat", value),
+        };
+        Ok(Reply { xid, body })
+    }
+}
+
+impl Accepted {
+    fn decode(from: &mut Decoder<'_>) -> codec::Result<Self> {
+        Ok(match from.u32()? {
+            0 => Accepted::Success,
+            1 => Accepted::ProgUnavail,
+            2 => Accepted::ProgMismatch {
+                low: from.u32()?,
+                high: from.u32()?,
+            },
+            3 => Accepted::ProcUnavail,
+            4 => Accepted::GarbageArgs,
+            5 => Accepted::SystemErr,
+            value => return undefined("accept_stat", value),
+        })
+    }
+}
+
+impl Denial {
+    fn decode(from: &mut Decoder<'_>) -> codec::Result<Self> {
+        Ok(match from.u32()? {
+            0 => Denial::RpcMismatch {
+                low: from.u32()?,
+                high: from.u32()?,
+            },
+            1 => Denial::AuthError(AuthStat::decode(from)?),
+            value => return undefined("reject_stat", value),
+        })
+    }
+}
+
+fn expect_kind(from: &mut Decoder<'_>, kind: u32) -> codec::Result<()> {
+    match from.u32()? {
+        value if value == kind => Ok(()),
+        value => undefined("msg_type here", value),
+    }
+}
+
+fn undefined<T>(what: &'static str, value: u32) -> codec::Result<T> {
+    Err(DecodeError::Undefined { what, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_be_bytes()).collect()
+    }
+
+    fn sys() -> AuthSys<'static> {
+        AuthSys {
+            stamp: 0x11,
+            machine: b"client",
+            uid: 1000,
+            gid: 100,
+            groups: smallvec![100, 27],
+        }
+    }
+
+    /// The fields of RFC 5531 section 9 (rpc_msg, call_body) and appendix A in order: "client"
+    /// takes six bytes and two of padding, the whole body 4 + 4 + 8 + 4 + 4 + 4 + 8.
+    fn call_bytes() -> Vec<u8> {
+        let mut bytes = words(&[0xabcd, 0, 2, 100_003, 3, 6, 1, 36, 0x11, 6]);
+        bytes.extend(b"client\0\0");
+        bytes.extend(words(&[1000, 100, 2, 100, 27, 0, 0]));
+        bytes
+    }
+
+    fn call() -> Call<'static> {
+        Call {
+            xid: 0xabcd,
+            program: 100_003,
+            version: 3,
+            procedure: 6,
+            credential: Auth::Sys(sys()),
+            verifier: Auth::None,
+        }
+    }
+
+    #[test]
+    fn call_literal() {
+        assert_eq!(call().to_xdr(), call_bytes());
+        assert_eq!(call().encoded_len(), call_bytes().len());
+        assert_eq!(Call::from_xdr(&call_bytes()), Ok(call()));
+    }
+
+    #[test]
+    fn the_decoder_is_left_at_the_arguments() {
+        let mut bytes = call_bytes();
+        bytes.extend(b"args");
+        let mut from = Decoder::new(&bytes);
+        Call::parse(&mut from).unwrap();
+        assert_eq!(from.rest(), b"args");
+
+        let mut bytes = Reply::accepted(1, Accepted::Success).to_xdr();
+        assert_eq!(bytes.len(), REPLY_LEN);
+        bytes.extend(b"results.");
+        let mut from = Decoder::new(&bytes);
+        assert!(Reply::decode(&mut from).unwrap().is_success());
+        assert_eq!(from.rest(), b"results.");
+    }
+
+    #[test]
+    fn a_template_makes_the_same_bytes() {
+        let template = CallTemplate::new(100_003, 3, Auth::Sys(sys()));
+        let mut to = Encoder::default();
+        template.encode(0xabcd, 6, &mut to);
+        assert_eq!(to.as_slice(), call_bytes());
+        assert_eq!(template.encoded_len(), call_bytes().len());
+    }
+
+    #[test]
+    fn every_reply_literal() {
+        let none = [0, 0];
+        let accepted = |rest: &[u32]| words(&[&[5, 1, 0][..], &none, rest].concat());
+        let cases = [
+            (Reply::accepted(5, Accepted::Success), accepted(&[0])),
+            (Reply::accepted(5, Accepted::ProgUnavail), accepted(&[1])),
+            (
+                Reply::accepted(5, Accepted::ProgMismatch { low: 3, high: 4 }),
+                accepted(&[2, 3, 4]),
+            ),
+            (Reply::accepted(5, Accepted::ProcUnavail), accepted(&[3])),
+            (Reply::accepted(5, Accepted::GarbageArgs), accepted(&[4])),
+            (Reply::accepted(5, Accepted::SystemErr), accepted(&[5])),
+            (
+                Reply::denied(5, Denial::RpcMismatch { low: 2, high: 2 }),
+                words(&[5, 1, 1, 0, 2, 2]),
+            ),
+            (
+                Reply::denied(5, Denial::AuthError(AuthStat::TooWeak)),
+                words(&[5, 1, 1, 1, 5]),
+            ),
+        ];
+        for (reply, bytes) in cases {
+            assert_eq!(reply.to_xdr(), bytes);
+            assert_eq!(reply.encoded_len(), bytes.len());
+            assert_eq!(Reply::from_xdr(&bytes), Ok(reply));
+        }
+    }
+
+    #[test]
+    fn another_rpc_version_can_be_answered() {
+        // The fields behind the version may differ: nothing there is read.
+        let bytes = words(&[5, 0, 3]);
+        let error = CallError::RpcVersion { xid: 5, version: 3 };
+        assert_eq!(Call::parse(&mut Decoder::new(&bytes)), Err(error));
+        assert!(Call::from_xdr(&bytes).is_err());
+    }
+
+    #[test]
+    fn broken_auth_sys_is_kept_for_an_answer() {
+        let bytes = words(&[5, 0, 2, 1, 1, 0, 1, 4, 9, 0, 0]);
+        let call = Call::from_xdr(&bytes).unwrap();
+        let expected = Auth::Other {
+            flavor: flavor::SYS,
+            body: &[0, 0, 0, 9],
+        };
+        assert_eq!(call.credential, expected);
+        // 17 groups are one too many.
+        let mut body = words(&[0, 0, 0, 0, 17]);
+        body.resize(body.len() + 17 * 4, 0);
+        assert!(AuthSys::from_xdr(&body).is_err());
+    }
+
+    #[test]
+    fn what_does_not_fit_auth_sys_is_left_out() {
+        let many = AuthSys {
+            machine: &[b'm'; 300],
+            groups: (0..40).collect(),
+            ..sys()
+        };
+        let auth = Auth::Sys(many);
+        let bytes = auth.to_xdr();
+        assert_eq!(bytes.len(), auth.encoded_len());
+        assert!(bytes.len() <= 8 + MAX_AUTH_LEN);
+        let Ok(Auth::Sys(taken)) = Auth::from_xdr(&bytes) else {
+            panic!("not AUTH_SYS");
+        };
+        assert_eq!(taken.machine, &[b'm'; 255]);
+        assert_eq!(taken.groups[..], (0..16).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_long_verifier_is_refused() {
+        let mut bytes = words(&[5, 1, 0, 2, 404]);
+        bytes.resize(bytes.len() + 408, 0);
+        assert!(matches!(
+            Reply::from_xdr(&bytes),
+            Err(DecodeError::TooLong { length: 404, .. })
+        ));
+    }
+
+    #[test]
+    fn maxima_are_reached() {
+        let body = [7; MAX_AUTH_LEN];
+        let auth = Auth::Other {
+            flavor: flavor::SHORT,
+            body: &body,
+        };
+        let reply = Reply {
+            xid: 1,
+            body: ReplyBody::Accepted(auth.clone(), Accepted::ProgMismatch { low: 1, high: 2 }),
+        };
+        assert_eq!(reply.to_xdr().len(), MAX_REPLY_LEN);
+        let call = Call {
+            credential: auth.clone(),
+            verifier: auth,
+            ..call()
+        };
+        assert_eq!(call.to_xdr().len(), MAX_CALL_LEN);
+    }
+}

@@ -1,0 +1,681 @@
+//! The RPC-over-RDMA version 1 transport header (RFC 8166 section 4).
+//!
+//! [`Header::parse`] tells apart what section 4.5 treats differently: a message too short to
+//! trust (discard it), a version nobody here speaks (ERR_VERS), and anything else that is
+//! malformed (ERR_CHUNK).
+
+use crate::codec::{self, Decode, DecodeError, Decoder, Encode, Encoder, xdr_struct};
+use smallvec::SmallVec;
+use thiserror::Error;
+
+/// The version this crate speaks.
+pub const VERSION: u32 = 1;
+/// Shortest header that carries chunk lists, in bytes: a receiver must not trust the XID of
+/// a shorter message (RFC 8166 section 4.5).
+pub const MIN_HEADER_LEN: usize = 28;
+/// Most segments and Write chunks, counted together, taken from one message. The largest
+/// payload this project handles has as many pages.
+pub const MAX_SEGMENTS: usize = 1024;
+/// Encoded bytes of one HLOO.
+pub const SEGMENT_LEN: usize = 16;
+/// Encoded bytes of one read list entry, "1 PHLOO".
+pub const READ_ENTRY_LEN: usize = 24;
+
+/// rdma_proc (RFC 8166 section 4.2.4).
+pub mod procedure {
+    pub const MSG: u32 = 0;
+    pub const NOMSG: u32 = 1;
+    pub const MSGP: u32 = 2;
+    pub const DONE: u32 = 3;
+    pub const ERROR: u32 = 4;
+}
+
+const ERR_VERS: u32 = 1;
+const ERR_CHUNK: u32 = 2;
+
+xdr_struct! {
+    /// A plain segment, HLOO: `length` bytes at `offset` in the address space of `handle`
+    /// (RFC 8166 section 3.4.3).
+    #[derive(Copy, Hash)]
+    Segment { handle: u32, length: u32, offset: u64, }
+}
+
+xdr_struct! {
+    /// A read segment, PHLOO (RFC 8166 section 3.4.5).
+    #[derive(Copy, Hash)]
+    ReadSegment {
+        /// Offset in the unreduced Payload stream, a multiple of four; the segments of one
+        /// Read chunk share it. Zero: the chunk is the whole RPC message.
+        position: u32,
+        target: Segment,
+    }
+}
+
+/// A Write chunk or the Reply chunk: a counted array of plain segments (RFC 8166 section
+/// 3.4.6). Four fit without allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WriteChunk {
+    pub segments: SmallVec<[Segment; 4]>,
+}
+
+impl WriteChunk {
+    /// Bytes the segments have together: capacity in a call, bytes written in a reply.
+    pub fn len(&self) -> u64 {
+        self.segments.iter().map(|s| u64::from(s.length)).sum()
+    }
+
+    /// An empty chunk, or an unused one: no bytes in any segment (RFC 8166 section 3.4.6).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Encoded bytes, "n HLOO ... HLOO".
+    pub fn encoded_len(&self) -> usize {
+        4 + SEGMENT_LEN * self.segments.len()
+    }
+}
+
+impl FromIterator<Segment> for WriteChunk {
+    fn from_iter<I: IntoIterator<Item = Segment>>(segments: I) -> Self {
+        WriteChunk {
+            segments: segments.into_iter().collect(),
+        }
+    }
+}
+
+/// The Read list: segments in order, grouped into chunks by their positions.
+pub type ReadList = SmallVec<[ReadSegment; 4]>;
+/// The Write list: one chunk for each DDP-eligible result.
+pub type WriteList = SmallVec<[WriteChunk; 1]>;
+
+/// The three chunk lists (RFC 8166 section 4.3).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ChunkLists {
+    pub reads: ReadList,
+    pub writes: WriteList,
+    pub reply: Option<WriteChunk>,
+}
+
+impl ChunkLists {
+    /// Whether none of the three is present.
+    pub fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty() && self.reply.is_none()
+    }
+
+    /// Encoded bytes.
+    pub fn encoded_len(&self) -> usize {
+        let reads = READ_ENTRY_LEN * self.reads.len() + 4;
+        let writes: usize = self.writes.iter().map(|c| 4 + c.encoded_len()).sum();
+        let reply = self.reply.as_ref().map_or(0, WriteChunk::encoded_len);
+        reads + writes + 4 + 4 + reply
+    }
+}
+
+/// What follows the fixed words, by rdma_proc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    /// RDMA_MSG: the (possibly reduced) RPC message follows the header.
+    Msg(ChunkLists),
+    /// RDMA_NOMSG: a Position Zero Read chunk or the Reply chunk holds the RPC message.
+    NoMsg(ChunkLists),
+    /// RDMA_MSGP: never sent; a responder answers ERR_CHUNK, a requester discards it (RFC
+    /// 8166 section 4.6.1).
+    MsgP {
+        align: u32,
+        threshold: u32,
+        chunks: ChunkLists,
+    },
+    /// RDMA_DONE: never sent, discarded (RFC 8166 section 4.6.2).
+    Done,
+    /// RDMA_ERROR: ends the RPC of this XID. Responders discard it.
+    Error(ErrorBody),
+}
+
+/// rpc_rdma_error (RFC 8166 section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorBody {
+    /// The responder speaks only the versions from `low` to `high`.
+    ErrVers { low: u32, high: u32 },
+    /// The header could not be parsed or its chunks not be used.
+    ErrChunk,
+}
+
+/// The words at the same place in every version (RFC 8166 section 4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixed {
+    pub xid: u32,
+    pub version: u32,
+    /// Credits requested (call) or granted (reply).
+    pub credits: u32,
+    /// rdma_proc, not yet checked.
+    pub procedure: u32,
+}
+
+impl Fixed {
+    /// Encoded bytes.
+    pub const LEN: usize = 16;
+}
+
+impl Encode for Fixed {
+    // XVCP
+    fn encode(&self, to: &mut Encoder) {
+        to.u32(self.xid);
+        to.u32(self.version);
+        to.u32(self.credits);
+        to.u32(self.procedure);
+    }
+}
+
+impl Decode<'_> for Fixed {
+    fn decode(from: &mut Decoder<'_>) -> codec::Result<Self> {
+        Ok(Fixed {
+            xid: from.u32()?,
+            version: from.u32()?,
+            credits: from.u32()?,
+            procedure: from.u32()?,
+        })
+    }
+}
+
+/// A transport header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The XID of the RPC message it goes with.
+    pub xid: u32,
+    pub version: u32,
+    /// Credits requested (call) or granted (reply).
+    pub credits: u32,
+    pub body: Body,
+}
+
+/// Why a message has no header (RFC 8166 section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum HeaderError {
+    /// Either side discards the message in silence.
+    #[error("a message of {0} bytes is shorter than any header")]
+    TooShort(usize),
+    /// A responder answers ERR_VERS, a requester discards.
+    #[error("version {} of RPC-over-RDMA is not spoken here", .0.version)]
+    UnsupportedVersion(Fixed),
+    /// A responder answers ERR_CHUNK, a requester discards.
+    #[error("malformed header: {1}")]
+    Malformed(Fixed, DecodeError),
+}
+
+impl HeaderError {
+    /// What a responder sends back, granting `credits`; `None` where it must stay silent.
+    pub fn answer(&self, credits: u32) -> Option<Header> {
+        let (fixed, error) = match self {
+            HeaderError::TooShort(_) => return None,
+            HeaderError::UnsupportedVersion(fixed) => (
+                fixed,
+                ErrorBody::ErrVers {
+                    low: VERSION,
+                    high: VERSION,
+                },
+            ),
+            HeaderError::Malformed(fixed, _) => (fixed, ErrorBody::ErrChunk),
+        };
+        // "A Responder MUST silently discard RDMA_ERROR procedures" (section 4.2.4).
+        (fixed.procedure != procedure::ERROR).then(|| Header {
+            xid: fixed.xid,
+            // "the same version that was in the rdma_vers field in the failing request"
+            version: fixed.version,
+            credits,
+            body: Body::Error(error),
+        })
+    }
+}
+
+impl Header {
+    /// A header of this version.
+    pub fn new(xid: u32, credits: u32, body: Body) -> Self {
+        Header {
+            xid,
+            version: VERSION,
+            credits,
+            body,
+        }
+    }
+
+    /// The ERR_CHUNK answer to a call with this XID.
+    pub fn err_chunk(xid: u32, credits: u32) -> Self {
+        Header::new(xid, credits, Body::Error(ErrorBody::ErrChunk))
+    }
+
+    /// The chunk lists, if the procedure has them.
+    pub fn chunks(&self) -> Option<&ChunkLists> {
+        match &self.body {
+            Body::Msg(chunks) | Body::NoMsg(chunks) | Body::MsgP { chunks, .. } => Some(chunks),
+            Body::Done | Body::Error(_) => None,
+        }
+    }
+
+    /// Encoded bytes.
+    pub fn encoded_len(&self) -> usize {
+        Fixed::LEN
+            + match &self.body {
+                Body::Msg(chunks) | Body::NoMsg(chunks) => chunks.encoded_len(),
+                Body::MsgP { chunks, .. } => 8 + chunks.encoded_len(),
+                Body::Done => 0,
+                Body::Error(ErrorBody::ErrVers { .. }) => 12,
+                Body::Error(ErrorBody::ErrChunk) => 4,
+            }
+    }
+
+    fn procedure(&self) -> u32 {
+        match self.body {
+            Body::Msg(_) => procedure::MSG,
+            Body::NoMsg(_) => procedure::NOMSG,
+            Body::MsgP { .. } => procedure::MSGP,
+            Body::Done => procedure::DONE,
+            Body::Error(_) => procedure::ERROR,
+        }
+    }
+
+    /// Takes the header from the front of a received message. Also returns its length: the
+    /// Payload stream starts there.
+    pub fn parse(message: &[u8]) -> Result<(Header, usize), HeaderError> {
+        let too_short = HeaderError::TooShort(message.len());
+        let mut from = Decoder::new(message);
+        let fixed = Fixed::decode(&mut from).map_err(|_| too_short)?;
+        // "not as long as a minimal size RPC-over-RDMA header (28 bytes) [...] MUST silently
+        // discard" (section 4.5). That is the size of empty chunk lists; ERR_CHUNK, which has
+        // none, is 20 bytes by the XDR and must be taken.
+        let is_error = fixed.procedure == procedure::ERROR;
+        if message.len() < MIN_HEADER_LEN && !(is_error && message.len() >= Fixed::LEN + 4) {
+            return Err(too_short);
+        }
+        let body = Body::decode(&mut from, fixed.procedure);
+        // ERR_VERS keeps its form in every version (section 4.1.2).
+        let version_error = matches!(body, Ok(Body::Error(ErrorBody::ErrVers { .. })));
+        if fixed.version != VERSION && !version_error {
+            return Err(HeaderError::UnsupportedVersion(fixed));
+        }
+        let body = body.map_err(|error| HeaderError::Malformed(fixed, error))?;
+        let header = Header {
+            xid: fixed.xid,
+            version: fixed.version,
+            credits: fixed.credits,
+            body,
+        };
+        Ok((header, from.position()))
+    }
+}
+
+impl Encode for Header {
+    // XVCP, then
+    // RDMA_MSG, RDMA_NOMSG:  read list, write list, reply chunk
+    // RDMA_MSGP:             align, threshold, read list, write list, reply chunk
+    // RDMA_DONE:             nothing
+    // RDMA_ERROR:            1 low high  |  2
+    fn encode(&self, to: &mut Encoder) {
+        Fixed {
+            xid: self.xid,
+            version: self.version,
+            credits: self.credits,
+            procedure: self.procedure(),
+        }
+        .encode(to);
+        match &self.body {
+            Body::Msg(chunks) | Body::NoMsg(chunks) => chunks.encode(to),
+            Body::MsgP {
+                align,
+                threshold,
+                chunks,
+            } => {
+                to.u32(*align);
+                to.u32(*threshold);
+                chunks.encode(to);
+            }
+            Body::Done => {}
+            Body::Error(ErrorBody::ErrVers { low, high }) => {
+                to.u32(ERR_VERS);
+                to.u32(*low);
+                to.u32(*high);
+            }
+            Body::Error(ErrorBody::ErrChunk) => to.u32(ERR_CHUNK),
+        }
+    }
+}
+
+impl Encode for ChunkLists {
+    // Read list:    1 PHLOO 1 PHLOO ... 0
+    // Write list:   1 n HLOO ... HLOO 1 n HLOO ... HLOO ... 0
+    // Reply chunk:  1 n HLOO ... HLOO  |  0
+    fn encode(&self, to: &mut Encoder) {
+        for segment in &self.reads {
+            to.bool(true);
+            segment.encode(to);
+        }
+        to.bool(false);
+        for chunk in &self.writes {
+            to.bool(true);
+            chunk.encode(to);
+        }
+        to.bool(false);
+        to.option(self.reply.as_ref());
+    }
+}
+
+impl Encode for WriteChunk {
+    // n HLOO HLOO ... HLOO
+    fn encode(&self, to: &mut Encoder) {
+        to.u32(self.segments.len() as u32);
+        for segment in &self.segments {
+            segment.encode(to);
+        }
+    }
+}
+
+impl Body {
+    fn decode(from: &mut Decoder<'_>, procedure: u32) -> codec::Result<Self> {
+        Ok(match procedure {
+            procedure::MSG => Body::Msg(ChunkLists::decode(from)?),
+            procedure::NOMSG => {
+                let chunks = ChunkLists::decode(from)?;
+                // Section 4.5.2 names this an XDR error.
+                if chunks.is_empty() {
+                    return Err(DecodeError::Inconsistent(
+                        "RDMA_NOMSG without any chunk holds no RPC message",
+                    ));
+                }
+                Body::NoMsg(chunks)
+            }
+            procedure::MSGP => Body::MsgP {
+                align: from.u32()?,
+                threshold: from.u32()?,
+                chunks: ChunkLists::decode(from)?,
+            },
+            procedure::DONE => Body::Done,
+            procedure::ERROR => Body::Error(match from.u32()? {
+                ERR_VERS => ErrorBody::ErrVers {
+                    low: from.u32()?,
+                    high: from.u32()?,
+                },
+                ERR_CHUNK => ErrorBody::ErrChunk,
+                value => {
+                    return Err(DecodeError::Undefined {
+                        what: "rpc_rdma_errcode",
+                        value,
+                    });
+                }
+            }),
+            value => {
+                return Err(DecodeError::Undefined {
+                    what: "rdma_proc",
+                    value,
+                });
+            }
+        })
+    }
+}
+
+/// Counts segments and Write chunks down to the bound of a message.
+struct Budget(usize);
+
+impl Budget {
+    fn spend(&mut self, count: usize) -> codec::Result<()> {
+        self.0 = self.0.checked_sub(count).ok_or(DecodeError::TooLong {
+            what: "chunk lists",
+            length: MAX_SEGMENTS - self.0 + count,
+            bound: MAX_SEGMENTS,
+        })?;
+        Ok(())
+    }
+
+    fn chunk(&mut self, from: &mut Decoder<'_>) -> codec::Result<WriteChunk> {
+        self.spend(1)?;
+        let count = from.u32()? as usize;
+        self.spend(count)?;
+        if from.remaining() < count * SEGMENT_LEN {
+            return Err(DecodeError::Truncated {
+                at: from.position(),
+                wanted: count * SEGMENT_LEN - from.remaining(),
+            });
+        }
+        let mut segments = SmallVec::with_capacity(count);
+        for _ in 0..count {
+            segments.push(Segment::decode(from)?);
+        }
+        Ok(WriteChunk { segments })
+    }
+}
+
+impl Decode<'_> for ChunkLists {
+    fn decode(from: &mut Decoder<'_>) -> codec::Result<Self> {
+        let mut budget = Budget(MAX_SEGMENTS);
+        let mut lists = ChunkLists::default();
+        while from.bool()? {
+            budget.spend(1)?;
+            let segment = ReadSegment::decode(from)?;
+            // "The value in this field MUST be a multiple of four" (section 3.4.5).
+            if segment.position % 4 != 0 {
+                return Err(DecodeError::Inconsistent(
+                    "a Read chunk's position is not a multiple of four",
+                ));
+            }
+            lists.reads.push(segment);
+        }
+        while from.bool()? {
+            lists.writes.push(budget.chunk(from)?);
+        }
+        if from.bool()? {
+            lists.reply = Some(budget.chunk(from)?);
+        }
+        Ok(lists)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of a header, as RFC 8166 section 4.7 draws them.
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_be_bytes()).collect()
+    }
+
+    fn segment(n: u32) -> Segment {
+        Segment {
+            handle: n,
+            length: 0x1000 + n,
+            offset: u64::from(n) << 32 | 0xabc,
+        }
+    }
+
+    /// H L O O of [`segment`].
+    fn hloo(n: u32) -> [u32; 4] {
+        [n, 0x1000 + n, n, 0xabc]
+    }
+
+    fn check(header: &Header, bytes: &[u8]) {
+        assert_eq!(header.to_xdr(), bytes);
+        assert_eq!(header.encoded_len(), bytes.len());
+        assert_eq!(Header::parse(bytes), Ok((header.clone(), bytes.len())));
+    }
+
+    #[test]
+    fn no_chunks_are_three_zeroes() {
+        let header = Header::new(0x1234_5678, 32, Body::Msg(ChunkLists::default()));
+        check(&header, &words(&[0x1234_5678, 1, 32, 0, 0, 0, 0]));
+        assert_eq!(header.encoded_len(), MIN_HEADER_LEN);
+    }
+
+    #[test]
+    fn read_list_is_1_phloo_and_0() {
+        let reads = [(0, 1), (0, 2), (0, 3)]
+            .map(|(position, n)| ReadSegment {
+                position,
+                target: segment(n),
+            })
+            .into_iter()
+            .collect();
+        let header = Header::new(
+            7,
+            1,
+            Body::NoMsg(ChunkLists {
+                reads,
+                ..Default::default()
+            }),
+        );
+        let expected = [
+            &[7, 1, 1, 1][..],
+            &[1, 0],
+            &hloo(1),
+            &[1, 0],
+            &hloo(2),
+            &[1, 0],
+            &hloo(3),
+            &[0, 0, 0],
+        ]
+        .concat();
+        check(&header, &words(&expected));
+    }
+
+    #[test]
+    fn write_list_is_1_n_hloo_and_0() {
+        let chunk = |range: std::ops::Range<u32>| range.map(segment).collect::<WriteChunk>();
+        let header = Header::new(
+            7,
+            1,
+            Body::Msg(ChunkLists {
+                writes: [chunk(1..4), chunk(4..6)].into_iter().collect(),
+                ..Default::default()
+            }),
+        );
+        let expected = [
+            &[7, 1, 1, 0, 0][..],
+            &[1, 3],
+            &hloo(1),
+            &hloo(2),
+            &hloo(3),
+            &[1, 2],
+            &hloo(4),
+            &hloo(5),
+            &[0, 0],
+        ]
+        .concat();
+        check(&header, &words(&expected));
+    }
+
+    #[test]
+    fn reply_chunk_is_1_n_hloo() {
+        let header = Header::new(
+            7,
+            1,
+            Body::NoMsg(ChunkLists {
+                reply: Some([segment(1), segment(2)].into_iter().collect()),
+                ..Default::default()
+            }),
+        );
+        let expected = [&[7, 1, 1, 1, 0, 0, 1, 2][..], &hloo(1), &hloo(2)].concat();
+        check(&header, &words(&expected));
+    }
+
+    #[test]
+    fn errors_and_retired_procedures() {
+        check(&Header::err_chunk(9, 4), &words(&[9, 1, 4, 4, 2]));
+        let vers = Body::Error(ErrorBody::ErrVers { low: 1, high: 1 });
+        check(&Header::new(9, 4, vers), &words(&[9, 1, 4, 4, 1, 1, 1]));
+        let padded = Body::MsgP {
+            align: 64,
+            threshold: 1024,
+            chunks: ChunkLists::default(),
+        };
+        check(
+            &Header::new(9, 4, padded),
+            &words(&[9, 1, 4, 2, 64, 1024, 0, 0, 0]),
+        );
+        let done = Header::new(9, 4, Body::Done);
+        assert_eq!(done.to_xdr(), words(&[9, 1, 4, 3]));
+        // Bytes behind it are not its own; alone it is too short, and discarded all the same.
+        let long = words(&[9, 1, 4, 3, 0, 0, 0]);
+        assert_eq!(Header::parse(&long), Ok((done, 16)));
+        assert_eq!(Header::parse(&long[..16]), Err(HeaderError::TooShort(16)));
+    }
+
+    #[test]
+    fn short_messages_are_told_from_malformed_ones() {
+        let bytes = words(&[9, 1, 4, 0, 0, 0, 0]);
+        for len in 0..bytes.len() {
+            assert_eq!(
+                Header::parse(&bytes[..len]),
+                Err(HeaderError::TooShort(len))
+            );
+        }
+        // A read list that never ends.
+        let bytes = words(&[9, 1, 4, 0, 1, 0, 0]);
+        let error = Header::parse(&bytes).unwrap_err();
+        assert!(matches!(error, HeaderError::Malformed(..)), "{error:?}");
+        assert_eq!(error.answer(3), Some(Header::err_chunk(9, 3)));
+    }
+
+    #[test]
+    fn an_unknown_version_is_answered_in_kind() {
+        let error = Header::parse(&words(&[9, 2, 4, 77, 5, 6, 7])).unwrap_err();
+        assert!(matches!(error, HeaderError::UnsupportedVersion(_)));
+        let answer = error.answer(3).unwrap();
+        assert_eq!(answer.to_xdr(), words(&[9, 2, 3, 4, 1, 1, 1]));
+        // and that answer is understood, whatever version it names
+        assert_eq!(Header::parse(&answer.to_xdr()), Ok((answer, 28)));
+    }
+
+    #[test]
+    fn errors_are_never_answered() {
+        for message in [
+            words(&[9, 1, 4, 4, 99, 0, 0]),
+            words(&[9, 5, 4, 4, 2, 0, 0]),
+        ] {
+            assert_eq!(Header::parse(&message).unwrap_err().answer(1), None);
+        }
+    }
+
+    #[test]
+    fn empty_and_unused_chunks_are_taken() {
+        // Drafts returned an unused chunk with no segments; the RFC returns empty segments.
+        for chunk in [&[1, 0][..], &[1, 1, 5, 0, 0, 8]] {
+            let message = words(&[&[9, 1, 4, 0, 0][..], chunk, &[0, 0]].concat());
+            let (header, len) = Header::parse(&message).unwrap();
+            assert_eq!(len, message.len());
+            assert!(header.chunks().unwrap().writes[0].is_empty());
+        }
+    }
+
+    #[test]
+    fn contradictions_are_errors() {
+        let nothing = words(&[9, 1, 4, 1, 0, 0, 0]);
+        let askew = words(&[9, 1, 4, 0, 1, 6, 1, 1, 0, 0, 0, 0, 0]);
+        let boolean = words(&[9, 1, 4, 0, 2, 0, 0]);
+        let procedure = words(&[9, 1, 4, 5, 0, 0, 0]);
+        for message in [nothing, askew, boolean, procedure] {
+            let error = Header::parse(&message).unwrap_err();
+            assert!(matches!(error, HeaderError::Malformed(..)), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn counts_are_bounded() {
+        // A count beyond the message, and one beyond the bound with all the bytes there.
+        let mut huge = words(&[9, 1, 4, 0, 0, 1, u32::MAX]);
+        huge.resize(huge.len() + 16, 0);
+        assert!(Header::parse(&huge).is_err());
+        let segments = |n: usize| {
+            let chunk = (0..n as u32).map(segment).collect::<WriteChunk>();
+            let lists = ChunkLists {
+                reply: Some(chunk),
+                ..Default::default()
+            };
+            Header::new(1, 1, Body::Msg(lists)).to_xdr()
+        };
+        assert!(Header::parse(&segments(MAX_SEGMENTS - 1)).is_ok());
+        assert!(Header::parse(&segments(MAX_SEGMENTS)).is_err());
+        // Empty Write chunks count too.
+        let mut empties = words(&[9, 1, 4, 0, 0]);
+        for _ in 0..=MAX_SEGMENTS {
+            empties.extend(words(&[1, 0]));
+        }
+        empties.extend(words(&[0, 0]));
+        assert!(Header::parse(&empties).is_err());
+    }
+}

@@ -1,0 +1,190 @@
+//! Bytes of any kind, to every decoder: no panic, no endless loop, and memory in proportion
+//! to the bytes.
+
+use nfsrdma_xdr::codec::{Decode, Encode};
+use nfsrdma_xdr::nfs3::{DirList, EntryPlus, Name, ReaddirplusRes, Reply, Verifier};
+use nfsrdma_xdr::support::{decoders, strategies};
+use proptest::prelude::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// Most bytes a decoder may hold for each byte of its input. The dearest is a list of
+/// READDIRPLUS entries: 32 bytes on the wire become some 200, in a vector that has an old and
+/// a new copy, one twice the other, while it grows.
+const FACTOR: usize = 24;
+/// What small fixed things may take besides.
+const FREE: usize = 4096;
+
+thread_local! {
+    static LIVE: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts what the current thread has allocated.
+struct Counting;
+
+fn count(grown: usize, shrunk: usize) {
+    let live = LIVE.get().saturating_add(grown).saturating_sub(shrunk);
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
+}
+
+// SAFETY: every call goes to `System` unchanged; counting allocates nothing (thread-locals
+// with constant initializers and no destructor).
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller's contract is `System`'s.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, layout.size());
+        // SAFETY: the caller's contract is `System`'s.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Peak of bytes allocated on this thread while `body` runs.
+fn peak_of(body: impl FnOnce()) -> usize {
+    LIVE.set(0);
+    PEAK.set(0);
+    body();
+    PEAK.get()
+}
+
+/// Decodes with all, and bounds each by the input. A check that finds a value has it twice,
+/// and encoded.
+fn decode_within_bounds(bytes: &[u8]) {
+    for (name, check) in decoders::TYPES.iter().chain(decoders::OTHERS) {
+        let peak = peak_of(|| check(bytes));
+        let bound = FREE + 3 * FACTOR * bytes.len();
+        assert!(peak <= bound, "{name}: {peak} bytes for {}", bytes.len());
+    }
+}
+
+/// Encoded messages of all kinds.
+fn encoded() -> impl Strategy<Value = Vec<u8>> {
+    macro_rules! any_of {
+        ($($strategy:ident),* $(,)?) => {
+            proptest::strategy::Union::new([
+                $(strategies::$strategy().prop_map(|value| value.to_xdr()).boxed(),)*
+            ])
+        };
+    }
+    any_of![
+        setattr_args,
+        lookup_res,
+        readlink_res,
+        read_res,
+        write_args,
+        create_args,
+        create_res,
+        symlink_args,
+        mknod_args,
+        rename_res,
+        link_res,
+        readdir_res,
+        readdirplus_res,
+        fsinfo_res,
+        mount_res,
+        mount_list,
+        exports,
+        mappings,
+        bindings,
+        call,
+        rpc_reply,
+        header,
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
+
+    #[test]
+    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        decode_within_bounds(&bytes);
+    }
+
+    /// Small numbers are what booleans, counts and lengths look like.
+    #[test]
+    fn arbitrary_words(words in prop::collection::vec(
+        prop_oneof![6 => 0u32..4, 2 => 0u32..100, 1 => any::<u32>(), 1 => Just(u32::MAX)], 0..120,
+    )) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        decode_within_bounds(&bytes);
+    }
+
+    /// Messages with some words replaced, cut or doubled.
+    #[test]
+    fn mutated_messages(
+        message in encoded(),
+        words in prop::collection::vec(
+            (any::<prop::sample::Index>(), prop_oneof![0u32..9, any::<u32>()]), 0..4,
+        ),
+        cut in any::<prop::sample::Index>(),
+        double in any::<bool>(),
+    ) {
+        let mut message = message;
+        for (at, word) in words {
+            if message.len() >= 4 {
+                let at = at.index(message.len() / 4) * 4;
+                message[at..at + 4].copy_from_slice(&word.to_be_bytes());
+            }
+        }
+        message.truncate(cut.index(message.len() + 1).max(message.len() / 2));
+        if double {
+            message.extend_from_within(..);
+        }
+        decode_within_bounds(&message);
+    }
+}
+
+/// Each count and length at its most, in front of too few bytes.
+#[test]
+fn announced_lengths_allocate_nothing() {
+    for count in [64, 400, 1024, 65_536, 1 << 24, u32::MAX] {
+        for leading in 0..12 {
+            let mut bytes = vec![0; leading * 4];
+            bytes.extend(count.to_be_bytes());
+            bytes.resize(bytes.len() + 64, 0);
+            decode_within_bounds(&bytes);
+        }
+    }
+}
+
+/// The same for the segments of a Write chunk, within the bound of a message.
+#[test]
+fn announced_segments_allocate_nothing() {
+    let words = [1u32, 1, 1, 0, 0, 0, 1, 1000, 0, 0, 0, 0];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    decode_within_bounds(&bytes);
+}
+
+/// The smallest entries there are, many of them.
+#[test]
+fn long_lists_stay_in_proportion() {
+    let entry = EntryPlus {
+        fileid: 1,
+        name: Name(b""),
+        cookie: 1,
+        attributes: None,
+        handle: None,
+    };
+    let list: ReaddirplusRes<'_> = Reply::Ok(DirList {
+        dir: None,
+        verifier: Verifier::default(),
+        entries: vec![entry; 5000],
+        eof: false,
+    });
+    let bytes = list.to_xdr();
+    let peak = peak_of(|| {
+        assert_eq!(ReaddirplusRes::from_xdr(&bytes).as_ref(), Ok(&list));
+    });
+    assert!(peak <= FREE + FACTOR * bytes.len(), "{peak}");
+    // That it counts at all:
+    assert!(peak >= 5000 * size_of::<EntryPlus<'_>>(), "{peak}");
+}

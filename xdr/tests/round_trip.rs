@@ -1,0 +1,198 @@
+//! Every type: what is encoded is decoded again, and no part of it is taken for the whole.
+
+use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Payload};
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpcrdma::{Header, HeaderError, MIN_HEADER_LEN};
+use nfsrdma_xdr::support::strategies;
+use nfsrdma_xdr::{mount3, rpc, rpcbind, rpcrdma};
+use proptest::prelude::*;
+
+/// For each type a test of that name, over values of a strategy of that name.
+macro_rules! round_trips {
+    ($($name:ident: $type:ty),* $(,)?) => {
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(96))]
+            $(
+                #[test]
+                fn $name(value in strategies::$name()) {
+                    let bytes = value.to_xdr();
+                    prop_assert_eq!(bytes.len() % 4, 0);
+                    let decoded = <$type>::from_xdr(&bytes);
+                    prop_assert_eq!(decoded.as_ref(), Ok(&value));
+
+                    // Ends where it ends, and starts where the decoder stands.
+                    let mut longer = vec![0xee; 4];
+                    longer.extend(&bytes);
+                    longer.extend([0xee; 4]);
+                    let mut decoder = Decoder::new(&longer);
+                    decoder.take(4).unwrap();
+                    let decoded = <$type>::decode(&mut decoder);
+                    prop_assert_eq!(decoded.as_ref(), Ok(&value));
+                    prop_assert_eq!(decoder.remaining(), 4);
+                    prop_assert!(<$type>::from_xdr(&longer[4..]).is_err());
+
+                    for len in 0..bytes.len() {
+                        prop_assert!(<$type>::from_xdr(&bytes[..len]).is_err(), "cut at {}", len);
+                    }
+                }
+            )*
+        }
+    };
+}
+
+round_trips! {
+    void: Void,
+    status: Status,
+    file_type: FileType,
+    stable: Stable,
+    file_handle: FileHandle,
+    name: Name<'_>,
+    path: Path<'_>,
+    verifier: Verifier,
+    time: Time,
+    spec_data: SpecData,
+    dir_op: DirOp<'_>,
+    attributes: Attributes,
+    wcc_attributes: WccAttributes,
+    wcc_data: WccData,
+    set_time: SetTime,
+    set_attributes: SetAttributes,
+    create_how: CreateHow,
+    mknod_what: MknodWhat,
+    entry: Entry<'_>,
+    entry_plus: EntryPlus<'_>,
+
+    getattr_args: GetattrArgs,
+    getattr_res: GetattrRes,
+    setattr_args: SetattrArgs,
+    setattr_res: SetattrRes,
+    lookup_args: LookupArgs<'_>,
+    lookup_res: LookupRes,
+    access_args: AccessArgs,
+    access_res: AccessRes,
+    readlink_args: ReadlinkArgs,
+    readlink_res: ReadlinkRes<'_>,
+    read_args: ReadArgs,
+    read_res: ReadRes<'_>,
+    write_args: WriteArgs<'_>,
+    write_res: WriteRes,
+    create_args: CreateArgs<'_>,
+    create_res: CreateRes,
+    mkdir_args: MkdirArgs<'_>,
+    symlink_args: SymlinkArgs<'_>,
+    mknod_args: MknodArgs<'_>,
+    remove_args: RemoveArgs<'_>,
+    remove_res: RemoveRes,
+    rename_args: RenameArgs<'_>,
+    rename_res: RenameRes,
+    link_args: LinkArgs<'_>,
+    link_res: LinkRes,
+    readdir_args: ReaddirArgs,
+    readdir_res: ReaddirRes<'_>,
+    readdirplus_args: ReaddirplusArgs,
+    readdirplus_res: ReaddirplusRes<'_>,
+    root_args: RootArgs,
+    fsstat_res: FsstatRes,
+    fsinfo_res: FsinfoRes,
+    pathconf_res: PathconfRes,
+    commit_args: CommitArgs,
+    commit_res: CommitRes,
+
+    mount_args: mount3::MountArgs<'_>,
+    mount_res: mount3::MountRes,
+    mount_list: mount3::MountList<'_>,
+    exports: mount3::Exports<'_>,
+
+    mapping: rpcbind::Mapping,
+    mappings: rpcbind::List<rpcbind::Mapping>,
+    binding: rpcbind::Binding<'_>,
+    bindings: rpcbind::List<rpcbind::Binding<'_>>,
+
+    auth: rpc::Auth<'_>,
+    auth_sys: rpc::AuthSys<'_>,
+    call: rpc::Call<'_>,
+    rpc_reply: rpc::Reply<'_>,
+
+    segment: rpcrdma::Segment,
+    read_segment: rpcrdma::ReadSegment,
+    chunk_lists: rpcrdma::ChunkLists,
+}
+
+proptest! {
+    #[test]
+    fn header(header in strategies::header(), payload in prop::collection::vec(any::<u8>(), 0..40)) {
+        let bytes = header.to_xdr();
+        prop_assert_eq!(bytes.len(), header.encoded_len());
+        if let Some(chunks) = header.chunks() {
+            prop_assert_eq!(chunks.to_xdr().len(), chunks.encoded_len());
+            for chunk in chunks.writes.iter().chain(&chunks.reply) {
+                prop_assert_eq!(chunk.to_xdr().len(), chunk.encoded_len());
+            }
+        }
+        for len in 0..bytes.len() {
+            let error = Header::parse(&bytes[..len]).expect_err("cut");
+            let short = matches!(error, HeaderError::TooShort(_));
+            prop_assert_eq!(short, len < MIN_HEADER_LEN
+                && !(len >= 20 && matches!(header.body, rpcrdma::Body::Error(_))));
+        }
+        let message = [&bytes[..], &payload].concat();
+        if message.len() >= MIN_HEADER_LEN {
+            prop_assert_eq!(Header::parse(&message), Ok((header, bytes.len())));
+        }
+    }
+
+    #[test]
+    fn rpc_headers_know_their_length(call in strategies::call(), reply in strategies::rpc_reply()) {
+        prop_assert_eq!(call.to_xdr().len(), call.encoded_len());
+        prop_assert!(call.encoded_len() <= rpc::MAX_CALL_LEN);
+        prop_assert_eq!(reply.to_xdr().len(), reply.encoded_len());
+        prop_assert!(reply.encoded_len() <= rpc::MAX_REPLY_LEN);
+    }
+
+    #[test]
+    fn templates_equal_calls(call in strategies::call()) {
+        let template = rpc::CallTemplate::new(call.program, call.version, call.credential.clone());
+        let mut to = Encoder::default();
+        template.encode(call.xid, call.procedure, &mut to);
+        let call = rpc::Call { verifier: rpc::Auth::None, ..call };
+        prop_assert_eq!(to.into_vec(), call.to_xdr());
+    }
+
+    /// A reduced stream plus the item's bytes and padding, put in where the encoder says, is
+    /// the unreduced stream (RFC 8166 section 3.4.5).
+    #[test]
+    fn reduced_write(args in strategies::write_args()) {
+        let Payload::Inline(data) = args.data else { unreachable!("inline_payload()") };
+        let placed = Payload::Placed(data.len() as u32);
+        let reduced = WriteArgs { data: placed, ..args };
+        let mut to = Encoder::default();
+        reduced.encode(&mut to);
+        let position = to.placed_at().unwrap();
+        let mut whole = to.into_vec();
+        let mut from = Decoder::with_placed(&whole, data.len() as u32);
+        prop_assert_eq!(WriteArgs::decode(&mut from), Ok(reduced));
+        from.finish().unwrap();
+        // The chunk's length and the item's must agree.
+        let mut from = Decoder::with_placed(&whole, data.len() as u32 + 1);
+        prop_assert!(WriteArgs::decode(&mut from).is_err());
+
+        let item = data.iter().copied().chain(vec![0; data.len().next_multiple_of(4) - data.len()]);
+        whole.splice(position..position, item);
+        prop_assert_eq!(whole, args.to_xdr());
+    }
+
+    #[test]
+    fn reduced_read(ok in strategies::read_ok()) {
+        let placed = Payload::Placed(ok.data.len() as u32);
+        let reduced: ReadRes<'_> = Reply::Ok(ReadOk { data: placed, ..ok });
+        let bytes = reduced.to_xdr();
+        let mut from = Decoder::with_placed(&bytes, ok.data.len() as u32);
+        prop_assert_eq!(ReadRes::decode(&mut from), Ok(reduced));
+        from.finish().unwrap();
+    }
+
+    #[test]
+    fn generated_components_are_components(name in strategies::component()) {
+        prop_assert!(name.is_component());
+    }
+}
