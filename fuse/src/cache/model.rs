@@ -50,11 +50,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// The truth is what programs see.
+    Sure,
+    /// The server's bytes stand for those refused, for as long as it lives.
+    Refused,
+    /// The server restarted without them.
+    Unknown,
+}
+
 struct World {
     pages: Pages,
     pool: Pool,
     /// What programs are to see; beyond its end the file ends.
     truth: Vec<u8>,
+    /// Where a refused WRITE had replaced bytes: what lay there before is no longer kept, so
+    /// a restart of the server may take it, and nobody was promised otherwise.
+    refused: Vec<Where>,
     /// What the server would answer now, and what survives its restart.
     volatile: Vec<u8>,
     stable: Vec<u8>,
@@ -78,6 +91,7 @@ impl World {
             pages: Pages::default(),
             pool: Pool::new(8 << 20).unwrap(),
             truth: Vec::new(),
+            refused: Vec::new(),
             volatile: Vec::new(),
             stable: Vec::new(),
             verifier: 1,
@@ -88,7 +102,7 @@ impl World {
         }
     }
 
-    fn alloc(pool: &Pool) -> impl FnMut(usize) -> Option<BufMut> {
+    fn alloc(pool: &Pool) -> impl FnMut(usize) -> Option<BufMut> + use<> {
         let pool = pool.clone();
         move |len| {
             let mut buf = pool.alloc(len)?;
@@ -144,10 +158,18 @@ impl World {
             .iter()
             .flat_map(|b| b.to_vec())
             .collect();
-        assert!(
-            found == self.truth[range.start as usize..range.end as usize],
-            "{range:?}"
-        );
+        assert_eq!(found.len() as u64, range.end - range.start);
+        for (at, byte) in (range.start as usize..).zip(found) {
+            assert!(
+                byte == self.truth[at] || self.refused[at] == Where::Unknown,
+                "byte {at} of {range:?}"
+            );
+        }
+    }
+
+    fn resize(&mut self, size: usize) {
+        self.truth.resize(size, 0);
+        self.refused.resize(size, Where::Sure);
     }
 
     fn answer(&mut self, share: u8, stable: bool) {
@@ -193,6 +215,7 @@ impl World {
         for at in range.start as usize..end {
             if self.pages.get(at as u64..at as u64 + 1).is_none() {
                 self.truth[at] = self.volatile.get(at).copied().unwrap_or(0);
+                self.refused[at] = Where::Refused;
             }
         }
     }
@@ -203,7 +226,9 @@ impl World {
                 let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
                 let mut alloc = Self::alloc(&self.pool);
                 assert_eq!(self.pages.write(at as u64, &data, 1, &mut alloc), len);
+                self.resize(self.truth.len().max(at + len));
                 put(&mut self.truth, at, &data);
+                self.refused[at..at + len].fill(Where::Sure);
             }
             Step::Read(at, len) => self.check(self.inside(at, len)),
             Step::Send(most, full) => {
@@ -237,6 +262,13 @@ impl World {
             Step::AnswerCommit => self.answer_commit(),
             Step::Restart => {
                 self.verifier += 1;
+                for at in 0..self.truth.len() {
+                    if self.refused[at] == Where::Refused
+                        && self.volatile.get(at) != self.stable.get(at)
+                    {
+                        self.refused[at] = Where::Unknown;
+                    }
+                }
                 self.volatile = self.stable.clone();
             }
             Step::Truncate(size) => {
@@ -245,7 +277,7 @@ impl World {
                     self.answer(255, false);
                 }
                 self.pages.truncate(size as u64);
-                self.truth.resize(size.min(self.truth.len()), 0);
+                self.resize(size.min(self.truth.len()));
                 for file in [&mut self.volatile, &mut self.stable] {
                     file.truncate(size);
                 }
@@ -313,7 +345,16 @@ proptest! {
         world.check(0..world.truth.len() as u64);
         // What was cut and grown again may be shorter at the server: it ends in zeros.
         world.stable.resize(world.truth.len(), 0);
-        prop_assert!(world.stable == world.truth);
+        world.volatile.resize(world.truth.len(), 0);
+        for at in 0..world.truth.len() {
+            let kept = match world.refused[at] {
+                Where::Sure => world.stable[at] == world.truth[at],
+                // Nothing asks for a COMMIT of what the server had before.
+                Where::Refused => world.volatile[at] == world.truth[at],
+                Where::Unknown => true,
+            };
+            prop_assert!(kept, "byte {}", at);
+        }
         let all = world.pages.resident();
         world.pages.invalidate();
         prop_assert_eq!(world.pages.resident(), 0);
