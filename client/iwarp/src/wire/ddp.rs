@@ -1,6 +1,6 @@
 //! DDP segment headers (RFC 5041 section 4), with the octets they reserve for RDMAP.
 
-use super::rdmap::Opcode;
+use super::opcode::Opcode;
 
 /// Bytes of a tagged header: control, RDMAP control, STag, TO.
 pub const TAGGED_HEADER: usize = 14;

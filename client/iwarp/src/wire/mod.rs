@@ -2,4 +2,5 @@
 
 pub mod ddp;
 pub mod mpa;
+mod opcode;
 pub mod rdmap;
