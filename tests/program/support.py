@@ -1,0 +1,268 @@
+"""What the cases share: running programs, a place of one's own, a responder."""
+
+import functools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CASES = {}
+LIMIT = 60
+
+
+class Skip(Exception):
+    """The case cannot run here, and why."""
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+class Programs:
+    """Where our programs are: NFSRDMA_BIN, else they are built when first asked for."""
+
+    @functools.cached_property
+    def folder(self):
+        given = os.environ.get("NFSRDMA_BIN")
+        if given:
+            return Path(given).resolve()
+        subprocess.run(
+            ["cargo", "build", "--release", "-q", "-p", "nfsrdma-fuse", "-p", "nfsrdma-responder"],
+            cwd=ROOT, check=True,
+        )  # fmt: skip
+        return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release"
+
+    def __truediv__(self, name):
+        return self.folder / name
+
+    def __str__(self):
+        return str(self.folder)
+
+
+BIN = Programs()
+
+
+def run(*command, limit=LIMIT, **more):
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=limit, check=False, **more
+    )
+
+
+def nfsrdma(*words, **more):
+    return run(BIN / "nfsrdma", *words, **more)
+
+
+def expect(result, status, *parts):
+    """The exit status is `status`, and each part is said; failures are one line."""
+    said = result.stdout + result.stderr
+    assert result.returncode == status, f"status {result.returncode}, not {status}: {said}"
+    for part in parts:
+        assert part in said, f"{part!r} is not in {said!r}"
+    if status not in (0, 1):
+        assert result.stderr.count("\n") == 1, f"not one sentence: {said!r}"
+
+
+def until(condition, what, limit=LIMIT):
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {limit} s"
+        time.sleep(0.02)
+
+
+def mounted(path):
+    """The fields of the mount on `path` in /proc/self/mounts, or None."""
+    found = None
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == str(path):
+            found = fields
+    return found
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def mounts_below(base):
+    """Mount points below `base`, the newest first."""
+    points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [point for point in reversed(points) if point.startswith(f"{base}/")]
+
+
+def servers_of(path, below=False):
+    """Processes that mount on `path` (or below it), by their command lines."""
+    found = []
+
+    def meant(word):
+        return word == os.fsencode(path) or (below and word.startswith(os.fsencode(path) + b"/"))
+
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(map(meant, words)) and words[0].endswith(b"nfsrdma"):
+                found.append(int(entry.name))
+    return found
+
+
+class Place:
+    """A directory with an empty mount point `mnt`; leaves no mount and no process behind."""
+
+    def __enter__(self):
+        self.base = Path(tempfile.mkdtemp(prefix="nfsrdma-program.")).resolve()
+        self.base.chmod(0o755)
+        self.mnt = self.base / "mnt"
+        self.mnt.mkdir()
+        return self
+
+    def __exit__(self, *_):
+        for point in mounts_below(self.base):
+            subprocess.run(["umount", "-l", point], check=True)
+        for pid in servers_of(self.base, below=True):
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.base)
+
+
+class Server(Place):
+    """The same, with a responder that exports `export`; `words` are further arguments of it."""
+
+    def __init__(self, *words, host="127.0.0.1"):
+        self.words, self.host = words, host
+
+    def __enter__(self):
+        if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+            raise Skip("no /dev/fuse")
+        super().__enter__()
+        self.child = None
+        try:
+            self.export = self.base / "export"
+            self.export.mkdir()
+            (self.base / "state").mkdir()
+            self.export.chmod(0o777)
+            self.port = self.mountport = 0
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
+        """Starts it, at the ports it had before if there are some."""
+        ports = self.base / "ports"
+        with open(ports, "wb") as out, open(self.base / "responder.log", "ab") as log:
+            self.child = subprocess.Popen(
+                [
+                    BIN / "nfsrdma-responder", self.export, "--rdma-port", str(self.port), "--print-ports",
+                    "--nfs-port", str(self.mountport), "--state-dir", self.base / "state", *self.words,
+                ],
+                stdout=out, stderr=log,
+            )  # fmt: skip
+        until(lambda: self.child.poll() is not None or "ready" in ports.read_text(), "a server")
+        assert self.child.poll() is None, (self.base / "responder.log").read_text()
+        said = dict(word.split("=") for word in ports.read_text().split()[1:])
+        self.port, self.mountport = int(said["rdma"]), int(said["nfs"])
+
+    def stop(self):
+        if self.child:
+            self.child.send_signal(signal.SIGCONT)
+            self.child.terminate()
+            try:
+                self.child.wait(10)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait()
+            self.child = None
+
+    def __exit__(self, *_):
+        try:
+            super().__exit__()
+        finally:
+            self.stop()
+
+    @property
+    def spec(self):
+        return f"{self.host}:{self.export}"
+
+    def options(self, more=""):
+        own = f"port={self.port},mountport={self.mountport},mountproto=tcp,noresvport"
+        return f"{own},{more}" if more else own
+
+    def mount(self, more="", *words, at=None, **keywords):
+        return nfsrdma("mount", self.spec, at or self.mnt, "-o", self.options(more), *words, **keywords)
+
+    def mount_well(self, more="", *words):
+        result = self.mount(more, *words)
+        expect(result, 0, f"{self.spec} mounted on {self.mnt}: ")
+        assert mounted(self.mnt), "it says it mounted, and did not"
+        return result.stdout
+
+    def ended(self):
+        until(lambda: not servers_of(self.mnt), "the end of the serving process")
+
+
+def root():
+    if os.geteuid() != 0:
+        raise Skip("needs root")
+
+
+def alone(*words):
+    """In a mount namespace of its own."""
+    root()
+    if run("unshare", "-m", "true").returncode != 0:
+        raise Skip("unshare -m is not permitted")
+    return ["unshare", "-m", *words]
+
+
+def with_open_device(name):
+    """Runs a case again where /dev/fuse is open to users, as it is where udev looks after it."""
+    if "NFSRDMA_INSIDE" in os.environ:
+        raise Skip("/dev/fuse is not open to users here")
+    with Place() as place:
+        node = place.base / "fuse"
+        script = f"mknod -m 666 {node} c 10 229 && mount --bind {node} /dev/fuse && exec {sys.argv[0]} {name}"
+        inside = {**os.environ, "NFSRDMA_INSIDE": "1", "NFSRDMA_BIN": str(BIN)}
+        result = run(*alone("sh", "-c", script), env=inside)
+    if result.returncode == 77:
+        raise Skip(result.stdout.splitlines()[0])
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def stats(server, *words):
+    result = nfsrdma("stats", server.mnt, *words)
+    expect(result, 0)
+    return result.stdout
+
+
+def procedures(server):
+    return {entry["name"]: entry for entry in json.loads(stats(server, "--json"))["procedures"]}
+
+
+def control_of(path):
+    """A conversation with the process that serves `path`, past our own client."""
+    device = os.stat(path).st_dev
+    control = socket.socket(socket.AF_UNIX)
+    control.settimeout(LIMIT)
+    control.connect(f"\0nfsrdma-control-{os.major(device)}:{os.minor(device)}")
+    return control
+
+
+def rest_of(control):
+    said = b""
+    try:
+        while piece := control.recv(65536):
+            said += piece
+    except ConnectionResetError:
+        pass  # It had not read all that was sent.
+    return said
