@@ -11,7 +11,7 @@ use proptest::prelude::*;
 macro_rules! round_trips {
     ($($name:ident: $type:ty),* $(,)?) => {
         proptest! {
-            #![proptest_config(ProptestConfig::with_cases(96))]
+            #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 2))]
             $(
                 #[test]
                 fn $name(value in strategies::$name()) {

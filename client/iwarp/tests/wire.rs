@@ -297,7 +297,7 @@ fn a_peer_that_resets_is_a_lost_link() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(10)))]
 
     /// Any bytes in place of FPDUs end the connection, and every Receive comes back.
     #[test]

@@ -333,7 +333,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases * 3 / 2))]
 
     #[test]
     fn programs_see_what_they_wrote_and_the_server_gets_it(steps in steps()) {

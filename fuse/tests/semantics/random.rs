@@ -185,7 +185,7 @@ fn run(steps: Vec<Step>, workers: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 2, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
     fn a_prompt_server(steps in steps()) {

@@ -14,6 +14,7 @@ use nfsrdma_rdma::loopback::Loopback;
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Payload};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, WriteChunk};
+use proptest::prelude::ProptestConfig;
 use requester::*;
 use std::sync::Arc;
 
@@ -544,7 +545,7 @@ fn a_peer_that_does_not_read_delays_nobody() {
 }
 
 proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, ..Default::default() })]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(4)))]
     /// Any messages, most of them headers with chunks nobody offered: the server goes on.
     #[test]
     fn no_messages_bring_it_down(

@@ -589,7 +589,7 @@ fn odd_calls_are_answered_by_the_rules() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(10)))]
     /// One server, any bytes on many connections: it is still there afterwards.
     #[test]
     fn no_bytes_bring_it_down(

@@ -32,7 +32,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(4)))]
 
     /// Both ends work at once, and the streams between them are cut at random.
     #[test]

@@ -34,7 +34,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { ProptestConfig::default().cases }))]
 
     /// Blocks are aligned, inside, and never overlap; what is free adds up; an allocation
     /// fails only if no aligned block of its size is free; in the end everything is back, as
