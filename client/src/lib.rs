@@ -12,6 +12,7 @@ pub mod options;
 pub mod rpc;
 pub mod rpcrdma;
 pub mod stats;
+pub mod tap;
 pub mod transport;
 
 pub use mount::{Description, MountError, Mounted, connect};

@@ -5,6 +5,7 @@ use super::resent::Expected;
 use crate::options::Recovery;
 use crate::rpc::Credentials;
 use crate::stats::Stats;
+use crate::tap::Tap;
 use crate::transport::{Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -205,6 +206,11 @@ impl Nfs3Client {
     /// The counters at this moment.
     pub fn stats(&self) -> Stats {
         self.inner.engine.stats()
+    }
+
+    /// Where to listen to what the connections do.
+    pub fn tap(&self) -> &Arc<Tap> {
+        self.inner.engine.tap()
     }
 
     /// Ends the connections; pending and later calls get `Interrupted`.

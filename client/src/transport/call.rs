@@ -1,6 +1,7 @@
 //! A call on its way, and the place where its caller waits.
 
 use super::memory::ReplyBytes;
+use super::observe::Record;
 use crate::nfs::api::{NfsError, NfsResult};
 use crate::rpc::Retry;
 use crate::rpcrdma::Shape;
@@ -91,6 +92,8 @@ pub(super) struct Call {
     pub(super) sequence: u64,
     /// Its time is over: to be ended, not sent again.
     pub(super) given_up: bool,
+    /// Of its last sending, if somebody listened then.
+    pub(super) record: Option<Box<Record>>,
 }
 
 /// Where a caller waits: a oneshot channel without allocation of its own.

@@ -11,6 +11,7 @@ use crate::options::ClientOptions;
 use crate::rpc::{Retry, RetryPolicy, Xids};
 use crate::rpcrdma::{Shape, Thresholds};
 use crate::stats::Stats;
+use crate::tap::Tap;
 use nfsrdma_rdma::{Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
 use std::fmt;
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     pub(super) connect_timeout: Duration,
     pub(super) policy: RetryPolicy,
     pub(super) procedures: Procedures,
+    pub(super) tap: Arc<Tap>,
     unresponsive: AtomicBool,
 }
 
@@ -143,10 +145,11 @@ impl Engine {
                 recovery: options.recovery,
             },
             procedures: Procedures::new(),
+            tap: Arc::default(),
             unresponsive: AtomicBool::new(false),
         });
         let links: Vec<_> = (0..options.nconnect.max(1))
-            .map(|_| Link::new(shared.clone()))
+            .map(|slot| Link::new(shared.clone(), slot as usize))
             .collect();
         let first = links[0].establish()?;
         links[0].install(&first);
@@ -235,6 +238,7 @@ impl Engine {
             sendings: 0,
             sequence: self.sequence.fetch_add(1, Relaxed),
             given_up: false,
+            record: None,
         };
         self.pick(call.shape.argument + call.shape.max_ddp_result)
             .submit(call);
@@ -285,6 +289,11 @@ impl Engine {
     /// The provider's name.
     pub fn provider(&self) -> &'static str {
         self.shared.provider.name()
+    }
+
+    /// Where to listen to what the connections do.
+    pub fn tap(&self) -> &Arc<Tap> {
+        &self.shared.tap
     }
 
     /// The counters at this moment.

@@ -13,9 +13,10 @@ use crate::exec;
 use crate::nfs::api::{NfsError, NfsResult};
 use crate::rpc::Expiry;
 use crate::rpcrdma::{Event, Failure, ReplyBody, Requester, Thresholds};
+use crate::tap::{Connected, Disconnected, Tap};
 use nfsrdma_rdma::{
-    BufMut, Completion, CompletionQueue, ConnectParams, Error, Invalidation, Memory, QueuePair,
-    Wait, WorkId, WorkRequest,
+    BufMut, Completion, CompletionQueue, ConnectParams, Error, Handle, Invalidation, Memory,
+    QueuePair, Wait, WorkId, WorkRequest,
 };
 use nfsrdma_xdr::private_data::PrivateData;
 use parking_lot::{Condvar, Mutex};
@@ -24,7 +25,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// First and longest pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -49,6 +50,7 @@ pub(super) struct Session {
     pub(super) queue_pair: Arc<dyn QueuePair>,
     pub(super) thresholds: Thresholds,
     receives: Arc<Blocks>,
+    pub(super) connected: Arc<Connected>,
 }
 
 /// A session not yet in use.
@@ -60,6 +62,8 @@ pub(super) struct Established {
 
 pub(super) struct Link {
     shared: Arc<Shared>,
+    /// Which of the client's, from 0.
+    slot: usize,
     pub(super) counters: LinkCounters,
     /// Payload bytes of calls that are not over.
     pub(super) load: AtomicU64,
@@ -115,8 +119,9 @@ struct Local {
 }
 
 impl Link {
-    pub(super) fn new(shared: Arc<Shared>) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<Shared>, slot: usize) -> Arc<Self> {
         Arc::new(Link {
+            slot,
             counters: LinkCounters::default(),
             load: AtomicU64::new(0),
             state: Mutex::new(State {
@@ -185,11 +190,22 @@ impl Link {
             )));
         }
         count(&self.counters.connects);
+        let connected = Connected {
+            connection: shared.tap.next_connection(),
+            slot: self.slot,
+            time: SystemTime::now(),
+            provider: shared.provider.name(),
+            local: queue_pair.local_addr(),
+            peer: queue_pair.peer_addr(),
+            own_private_data: own.encode().to_vec(),
+            peer_private_data: connection.peer_private_data,
+        };
         Ok(Established {
             session: Arc::new(Session {
                 queue_pair,
                 thresholds,
                 receives,
+                connected: Arc::new(connected),
             }),
             completions: connection.completions,
             receives_posted: posted,
@@ -252,10 +268,14 @@ impl Link {
             credits,
             &self.counters,
         );
-        let prepared = match prepared {
+        let mut prepared = match prepared {
             Ok(prepared) => prepared,
             Err(failed) => return self.could_not_send(session, failed),
         };
+        let wanted = self.shared.tap.wanted();
+        if !wanted.is_nothing() {
+            self.observe_sending(session, &mut prepared, wanted);
+        }
         // The call is in the table before the reply can come.
         let in_use = {
             let mut state = self.state.lock();
@@ -354,6 +374,7 @@ impl Link {
     /// Lets calls go out on a connection. Its own thread is to follow.
     pub(super) fn install(&self, established: &Established) {
         let session = &established.session;
+        self.shared.tap.connected(session.connected.clone());
         let mut state = self.state.lock();
         state.machine = Requester::new(self.shared.credits);
         for _ in 0..established.receives_posted {
@@ -425,22 +446,31 @@ impl Link {
                 if invalidated.is_some() {
                     count(&self.counters.remote_invalidations);
                 }
-                self.received(session, local, buf, len);
+                self.received(session, local, buf, len, invalidated);
             }
-            Completion::Invalidated { id, memory } => self.returned(local, id, Some(memory)),
+            Completion::Invalidated { id, memory } => {
+                self.returned(session, local, id, Some(memory));
+            }
             Completion::Flushed { id, memory } => match memory {
                 Some(Memory::Sink(bufs)) if id == WorkId(0) => {
                     for buf in bufs {
                         session.receives.give(buf);
                     }
                 }
-                memory => self.returned(local, id, memory),
+                memory => self.returned(session, local, id, memory),
             },
             Completion::Sent { .. } | Completion::Written { .. } | Completion::Read { .. } => {}
         }
     }
 
-    fn received(&self, session: &Session, local: &mut Local, buf: BufMut, len: usize) {
+    fn received(
+        &self,
+        session: &Session,
+        local: &mut Local,
+        buf: BufMut,
+        len: usize,
+        invalidated: Option<Handle>,
+    ) {
         // "A Receive posted for each call before it is sent": another one takes this one's
         // place before the credit is free again; if there is none, this one itself.
         let len = len.min(buf.len());
@@ -463,8 +493,13 @@ impl Link {
         };
         let give = |buf: Option<BufMut>| buf.into_iter().for_each(|b| session.receives.give(b));
         match event {
-            Event::Reply { call, body, placed } => {
+            Event::Reply {
+                mut call,
+                body,
+                placed,
+            } => {
                 self.shared.answered();
+                Self::observe_reply(&mut call.call, message, invalidated);
                 let written = match body {
                     ReplyBody::ReplyChunk { len } => len as u64,
                     ReplyBody::Inline { .. } => 0,
@@ -490,9 +525,10 @@ impl Link {
                         Outcome::Reply { bytes, placed }
                     }
                 };
-                self.end(&*session.queue_pair, local, call, outcome);
+                self.end(session, local, call, outcome);
             }
-            Event::Failed { call, failure } => {
+            Event::Failed { mut call, failure } => {
+                Self::observe_reply(&mut call.call, message, invalidated);
                 give(buf);
                 self.shared.answered();
                 tracing::warn!(server = %self.shared.server, %failure, "call failed");
@@ -506,9 +542,10 @@ impl Link {
                         NfsError::PeerMisbehaved(failure.to_string())
                     }
                 };
-                self.end(&*session.queue_pair, local, call, Outcome::Fail(error));
+                self.end(session, local, call, Outcome::Fail(error));
             }
             Event::Discarded(why) => {
+                self.observe_stray(session, message, invalidated);
                 give(buf);
                 count(&self.counters.discards);
                 tracing::debug!(server = %self.shared.server, ?why, "message discarded");
@@ -518,13 +555,7 @@ impl Link {
 
     /// Ends the leases of a call, then does `outcome`. ("Invalidation [...] of memory regions
     /// should be complete before message integrity checking is done", section 8.1.3.)
-    fn end(
-        &self,
-        queue_pair: &dyn QueuePair,
-        local: &mut Local,
-        launched: Launched,
-        outcome: Outcome,
-    ) {
+    fn end(&self, session: &Session, local: &mut Local, launched: Launched, outcome: Outcome) {
         let entry = local.ending.vacant_entry();
         let key = entry.key() as u64;
         let mut ending = Ending {
@@ -558,20 +589,20 @@ impl Link {
             }
             // 0 names Receives.
             let id = WorkId((key + 1) * 4 + which);
-            match queue_pair.invalidate(id, exposure) {
+            match session.queue_pair.invalidate(id, exposure) {
                 Invalidation::Done(memory) => ending.take(which, Some(memory)),
                 Invalidation::Posted => ending.outstanding += 1,
             }
         }
         if ending.outstanding == 0 {
-            self.settle(local, ending);
+            self.settle(session, local, ending);
         } else {
             entry.insert(ending);
         }
     }
 
     /// Memory came back from an invalidation that was posted.
-    fn returned(&self, local: &mut Local, id: WorkId, memory: Option<Memory>) {
+    fn returned(&self, session: &Session, local: &mut Local, id: WorkId, memory: Option<Memory>) {
         let Some(key) = (id.0 / 4).checked_sub(1) else {
             return;
         };
@@ -583,18 +614,28 @@ impl Link {
         ending.outstanding -= 1;
         if ending.outstanding == 0 {
             let ending = local.ending.remove(key);
-            self.settle(local, ending);
+            self.settle(session, local, ending);
         }
     }
 
     /// All leases of a call are over.
-    fn settle(&self, local: &mut Local, ending: Ending) {
+    fn settle(&self, session: &Session, local: &mut Local, ending: Ending) {
         let Ending {
-            launched,
+            mut launched,
             outcome,
             reply_chunk,
             ..
         } = ending;
+        if launched.call.record.is_some() {
+            let (answered, written, reply) = match &outcome {
+                Outcome::Reply { placed, .. } => (true, *placed, None),
+                Outcome::InReplyChunk { len, placed } => {
+                    (true, *placed, reply_chunk.as_ref().map(|buf| (buf, *len)))
+                }
+                Outcome::Fail(_) | Outcome::SendAgain => (false, None, None),
+            };
+            self.observe_answer(session, &mut launched, answered, written, reply);
+        }
         let Launched {
             mut call, header, ..
         } = launched;
@@ -611,7 +652,10 @@ impl Link {
                 }
             },
             Outcome::Fail(error) => return self.over(call, Err(error)),
-            Outcome::SendAgain => return local.again.push(call),
+            Outcome::SendAgain => {
+                call.record = None;
+                return local.again.push(call);
+            }
         };
         let reply = Reply {
             xid: call.xid,
@@ -624,7 +668,10 @@ impl Link {
     }
 
     /// A call is over: tells the caller.
-    fn over(&self, call: Call, result: NfsResult<Reply>) {
+    fn over(&self, mut call: Call, result: NfsResult<Reply>) {
+        if call.record.is_some() || self.shared.tap.wanted().calls() {
+            self.observe_end(&mut call, &result);
+        }
         self.load.fetch_sub(call_load(&call), Relaxed);
         let received = result.as_ref().map_or(0, |reply| {
             reply.message().len() + reply.placed.unwrap_or(0) as usize
@@ -654,7 +701,7 @@ impl Link {
                 Some(error) => Outcome::Fail(error),
                 None => Outcome::SendAgain,
             };
-            self.end(&*session.queue_pair, local, launched, outcome);
+            self.end(session, local, launched, outcome);
         }
     }
 
@@ -682,6 +729,13 @@ impl Link {
         tracing::debug!(
             server = %self.shared.server, %why, calls = in_flight.len(), "connection lost"
         );
+        self.shared.tap.disconnected(&Arc::new(Disconnected {
+            connection: session.connected.connection,
+            slot: self.slot,
+            time: SystemTime::now(),
+            why: why.to_string(),
+            calls: in_flight.len(),
+        }));
         exec::batch(|| {
             for launched in in_flight {
                 let outcome = if launched.call.given_up {
@@ -691,7 +745,7 @@ impl Link {
                 } else {
                     Outcome::SendAgain
                 };
-                self.end(&*session.queue_pair, local, launched, outcome);
+                self.end(session, local, launched, outcome);
             }
             self.end_failed(session, local);
             // Posted invalidations are flushed by further polls.
@@ -806,6 +860,16 @@ impl Link {
     pub(super) fn backlog(&self) -> (bool, usize) {
         let state = self.state.lock();
         (state.session.is_none(), state.waiting.len())
+    }
+
+    pub(super) fn tap(&self) -> &Tap {
+        &self.shared.tap
+    }
+
+    /// Credits in use, and granted.
+    pub(super) fn credits(&self) -> (u32, u32) {
+        let state = self.state.lock();
+        (state.machine.used(), state.machine.granted())
     }
 
     /// Credits the server grants.

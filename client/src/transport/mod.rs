@@ -10,6 +10,7 @@ mod engine;
 mod launch;
 mod link;
 mod memory;
+mod observe;
 mod timer;
 
 pub use call::{CallFuture, Payload, Reply};
