@@ -3,8 +3,10 @@
 use super::call::{Call, CallFuture, Payload, Slot};
 use super::counters::Procedures;
 use super::launch::{Kit, encoded, registered};
-use super::link::{ConnectError, Link};
+use super::link::Link;
 use super::memory::Blocks;
+use super::session::{ConnectError, Established};
+use super::shared::Shared;
 use super::timer::{Sleep, Timer};
 use crate::nfs::api::NfsError;
 use crate::options::ClientOptions;
@@ -24,39 +26,6 @@ use std::time::{Duration, Instant};
 const BULK: u64 = 16 * 1024;
 /// Size of small registered buffers, in bytes.
 const SMALL: usize = 4096;
-
-/// What all connection slots of a client share.
-pub(super) struct Shared {
-    pub(super) provider: Arc<dyn Provider>,
-    pub(super) peer: SocketAddr,
-    /// The server's name in the log.
-    pub(super) server: String,
-    pub(super) kit: Kit,
-    pub(super) credits: u32,
-    pub(super) inline: u32,
-    pub(super) reads_in: u32,
-    pub(super) connect_timeout: Duration,
-    pub(super) policy: RetryPolicy,
-    pub(super) procedures: Procedures,
-    pub(super) tap: Arc<Tap>,
-    unresponsive: AtomicBool,
-}
-
-impl Shared {
-    /// Some call waits longer than `timeo` and `retrans` allow.
-    pub(super) fn not_responding(&self) {
-        if !self.unresponsive.swap(true, Relaxed) {
-            tracing::warn!("server {} not responding", self.server);
-        }
-    }
-
-    /// A reply came.
-    pub(super) fn answered(&self) {
-        if self.unresponsive.load(Relaxed) && self.unresponsive.swap(false, Relaxed) {
-            tracing::warn!("server {} OK", self.server);
-        }
-    }
-}
 
 /// A call to make.
 #[derive(Debug)]
@@ -167,10 +136,7 @@ impl Engine {
         })
     }
 
-    fn spawn_threads(
-        self: &Arc<Self>,
-        first: super::link::Established,
-    ) -> std::io::Result<Arc<Self>> {
+    fn spawn_threads(self: &Arc<Self>, first: Established) -> std::io::Result<Arc<Self>> {
         let mut first = Some(first);
         for (index, link) in self.links.iter().enumerate() {
             let (link, first) = (link.clone(), first.take());

@@ -4,21 +4,22 @@
 //! of the state machine, ends its leases, and queues it for the next one. So a call is sent
 //! at most once on a connection, and nothing of a connection outlives it.
 
-use super::call::{Call, Payload, Reply};
+use super::call::{Call, Reply};
 use super::counters::{LinkCounters, count};
-use super::engine::Shared;
+use super::ending::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
 use super::launch::{Launched, Unprepared};
 use super::memory::{Blocks, ReplyBytes};
+use super::session::{ConnectError, Established, Session, establish};
+use super::shared::Shared;
 use crate::exec;
 use crate::nfs::api::{NfsError, NfsResult};
 use crate::rpc::Expiry;
-use crate::rpcrdma::{Event, Failure, ReplyBody, Requester, Thresholds};
-use crate::tap::{Connected, Disconnected, Tap};
+use crate::rpcrdma::{Event, Failure, ReplyBody, Requester};
+use crate::tap::{Disconnected, Tap};
 use nfsrdma_rdma::{
-    BufMut, Completion, CompletionQueue, ConnectParams, Error, Handle, Invalidation, Memory,
-    QueuePair, Wait, WorkId, WorkRequest,
+    BufMut, Completion, CompletionQueue, Error, Handle, Invalidation, Memory, QueuePair, Wait,
+    WorkId, WorkRequest,
 };
-use nfsrdma_xdr::private_data::PrivateData;
 use parking_lot::{Condvar, Mutex};
 use slab::Slab;
 use std::cell::RefCell;
@@ -30,35 +31,6 @@ use std::time::{Duration, Instant, SystemTime};
 /// First and longest pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
-/// Memory for the Receives of one connection, in bytes: a server that announces messages of
-/// 256 KiB gets fewer calls at a time.
-const RECEIVE_MEMORY: usize = 4 << 20;
-
-/// Why there is no connection.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum ConnectError {
-    #[error(transparent)]
-    Provider(#[from] Error),
-    /// The peer is connected, but what it announced does not fit.
-    #[error("{0}")]
-    PrivateData(String),
-}
-
-/// A connection that is up.
-pub(super) struct Session {
-    pub(super) queue_pair: Arc<dyn QueuePair>,
-    pub(super) thresholds: Thresholds,
-    receives: Arc<Blocks>,
-    pub(super) connected: Arc<Connected>,
-}
-
-/// A session not yet in use.
-pub(super) struct Established {
-    session: Arc<Session>,
-    completions: Box<dyn CompletionQueue>,
-    receives_posted: u32,
-}
 
 pub(super) struct Link {
     shared: Arc<Shared>,
@@ -83,32 +55,6 @@ struct State {
     failed: Vec<Unprepared>,
     shutdown: bool,
 }
-
-/// A call whose leases are being ended, and what then.
-struct Ending {
-    launched: Launched,
-    outcome: Outcome,
-    reply_chunk: Option<BufMut>,
-    outstanding: u32,
-}
-
-enum Outcome {
-    Reply {
-        bytes: ReplyBytes,
-        placed: Option<u32>,
-    },
-    /// As `Reply`, in the first `len` bytes of the Reply chunk.
-    InReplyChunk {
-        len: usize,
-        placed: Option<u32>,
-    },
-    Fail(NfsError),
-    SendAgain,
-}
-
-const SOURCE: u64 = 0;
-const SINK: u64 = 1;
-const REPLY_CHUNK: u64 = 2;
 
 /// What only the slot's thread knows.
 #[derive(Default)]
@@ -139,77 +85,11 @@ impl Link {
 
     /// Connects; blocks.
     pub(super) fn establish(&self) -> Result<Established, ConnectError> {
-        let shared = &self.shared;
-        let credits = shared.credits as usize;
-        let own = PrivateData {
-            remote_invalidation: shared.provider.remote_invalidate(),
-            send_size: shared.inline,
-            receive_size: shared.inline,
-        };
-        let connection = shared.provider.connect(
-            shared.peer,
-            &ConnectParams {
-                pool: shared.kit.pool.clone(),
-                private_data: own.encode().to_vec(),
-                send_depth: 2 * credits + 8,
-                recv_depth: credits + 8,
-                reads_out: 0,
-                reads_in: shared.reads_in,
-                // Their size depends on what the server announces; it sends nothing before
-                // the first call.
-                receive_buffers: 0,
-                receive_size: shared.inline as usize,
-                timeout: shared.connect_timeout,
-            },
-        )?;
-        let queue_pair = connection.queue_pair;
-        let peer = PrivateData::parse(&connection.peer_private_data);
-        let mut thresholds = Thresholds::negotiate(&own, peer.as_ref());
-        thresholds.call = thresholds.call.min(queue_pair.capabilities().max_message);
-        if thresholds.call < 1024 {
-            return Err(ConnectError::PrivateData(format!(
-                "the link carries messages of {} bytes only; RPC-over-RDMA needs 1024",
-                thresholds.call
-            )));
-        }
-        let number = (RECEIVE_MEMORY / thresholds.receive).clamp(1, credits);
-        let receives = self.receives(thresholds.receive, number);
-        let mut posted = 0;
-        while (posted as usize) < number {
-            let Some(buf) = receives.take() else { break };
-            queue_pair.post_receive(WorkId(0), buf)?;
-            posted += 1;
-        }
-        if posted == 0 {
-            return Err(ConnectError::Provider(Error::local(
-                format!(
-                    "the buffer pool has no room for a Receive of {} bytes; ask for a larger cache",
-                    thresholds.receive
-                ),
-                std::io::ErrorKind::OutOfMemory.into(),
-            )));
-        }
+        let established = establish(&self.shared, self.slot, |size, number| {
+            self.receives(size, number)
+        })?;
         count(&self.counters.connects);
-        let connected = Connected {
-            connection: shared.tap.next_connection(),
-            slot: self.slot,
-            time: SystemTime::now(),
-            provider: shared.provider.name(),
-            local: queue_pair.local_addr(),
-            peer: queue_pair.peer_addr(),
-            own_private_data: own.encode().to_vec(),
-            peer_private_data: connection.peer_private_data,
-        };
-        Ok(Established {
-            session: Arc::new(Session {
-                queue_pair,
-                thresholds,
-                receives,
-                connected: Arc::new(connected),
-            }),
-            completions: connection.completions,
-            receives_posted: posted,
-        })
+        Ok(established)
     }
 
     /// Where Receives come from. They stay with the slot, so that connecting again needs
@@ -875,29 +755,6 @@ impl Link {
     /// Credits the server grants.
     pub(super) fn granted(&self) -> u32 {
         self.state.lock().machine.granted()
-    }
-}
-
-impl Ending {
-    /// Memory of one lease is ours again.
-    fn take(&mut self, which: u64, memory: Option<Memory>) {
-        let Some(Memory::Sink(mut bufs)) = memory else {
-            return;
-        };
-        if which == REPLY_CHUNK {
-            self.reply_chunk = bufs.pop();
-        } else if which == SINK && !self.launched.bounced {
-            self.launched.call.payload = Payload::Sink(bufs);
-        } else if let Payload::Sink(sinks) = &mut self.launched.call.payload
-            && let Some(all) = bufs.first()
-        {
-            let mut at = 0;
-            for sink in sinks {
-                let len = sink.len().min(all.len() - at);
-                sink[..len].copy_from_slice(&all[at..at + len]);
-                at += len;
-            }
-        }
     }
 }
 

@@ -6,14 +6,17 @@
 
 mod call;
 mod counters;
+mod ending;
 mod engine;
 mod launch;
 mod link;
 mod memory;
 mod observe;
+mod session;
+mod shared;
 mod timer;
 
 pub use call::{CallFuture, Payload, Reply};
 pub use engine::{Engine, Request, SessionInfo};
-pub use link::ConnectError;
+pub use session::ConnectError;
 pub use timer::Sleep;

@@ -3,7 +3,8 @@
 
 use super::call::{Call, Payload, Reply};
 use super::launch::{Launched, Prepared};
-use super::link::{Link, Session};
+use super::link::Link;
+use super::session::Session;
 use crate::nfs::api::{NfsError, NfsResult};
 use crate::tap::{Data, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transport, Wanted};
 use nfsrdma_rdma::{Buf, BufMut, Handle, WorkRequest};
