@@ -2,7 +2,7 @@
 
 use super::{Exported, MountError, Step, locate};
 use crate::nfs::api::{Cred, NfsError};
-use crate::nfs::client::results;
+use crate::nfs::checks::results;
 use crate::options::{ClientOptions, MountProtocol};
 use crate::rpc::plain::{self, PlainError, Protocol, Target};
 use crate::transport::{Engine, Payload, Request};

@@ -1,6 +1,7 @@
 //! [`Nfs3Client`]: calls and replies of the requester engine as typed results.
 
 use super::api::*;
+use super::checks::{at, entry, handle, made, misbehaved, results};
 use super::resent::Expected;
 use crate::options::Recovery;
 use crate::rpc::Credentials;
@@ -9,9 +10,8 @@ use crate::tap::Tap;
 use crate::transport::{Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
-use nfsrdma_xdr::codec::{Decode, Decoder, Encode};
+use nfsrdma_xdr::codec::Encode;
 use nfsrdma_xdr::nfs3::*;
-use nfsrdma_xdr::rpc::{self, Accepted, Denial, ReplyBody};
 use parking_lot::RwLock;
 use std::{sync::Arc, time::Duration};
 
@@ -70,105 +70,6 @@ macro_rules! call {
             $client.wait(&mut patience).await;
         }
     }};
-}
-
-/// The server contradicted itself or the call.
-fn misbehaved<T>(what: impl Into<String>) -> NfsResult<T> {
-    Err(NfsError::PeerMisbehaved(what.into()))
-}
-
-/// The results in an RPC reply.
-pub(crate) fn results<'r, P: Procedure>(reply: &'r RpcReply) -> NfsResult<P::Res<'r>> {
-    let mut from = match reply.placed {
-        Some(placed) => Decoder::with_placed(reply.message(), placed),
-        None => Decoder::new(reply.message()),
-    };
-    let decoded = |error| NfsError::PeerMisbehaved(format!("reply to {}: {error}", P::NAME));
-    let header = rpc::Reply::decode(&mut from).map_err(decoded)?;
-    if header.xid != reply.xid {
-        return misbehaved("the XIDs of header and message differ");
-    }
-    accept(&header.body)?;
-    // What follows the results is left alone: some servers leave the padding of data that
-    // went by a Write chunk in the stream.
-    P::Res::decode(&mut from).map_err(decoded)
-}
-
-/// An error unless the call was run.
-pub(crate) fn accept(body: &ReplyBody<'_>) -> NfsResult<()> {
-    let why = match body {
-        ReplyBody::Accepted(_, Accepted::Success) => return Ok(()),
-        ReplyBody::Accepted(_, Accepted::ProgUnavail) => "it does not have the program".to_owned(),
-        ReplyBody::Accepted(_, Accepted::ProgMismatch { low, high }) => {
-            format!("it has versions {low} to {high} of the program")
-        }
-        ReplyBody::Accepted(_, Accepted::ProcUnavail) => {
-            "it does not have the procedure".to_owned()
-        }
-        ReplyBody::Accepted(_, Accepted::GarbageArgs) => {
-            "it could not read the arguments".to_owned()
-        }
-        ReplyBody::Accepted(_, Accepted::SystemErr) => "it had an error of its own".to_owned(),
-        ReplyBody::Denied(Denial::RpcMismatch { low, high }) => {
-            format!("it speaks RPC versions {low} to {high}")
-        }
-        ReplyBody::Denied(Denial::AuthError(status)) => {
-            let why = format!("it did not accept the credential ({})", status.name());
-            return Err(NfsError::Denied(why));
-        }
-    };
-    Err(NfsError::Refused(why))
-}
-
-/// A name to send: a component (RFC 1813 leaves more open than a directory can hold).
-fn component(name: &[u8]) -> NfsResult<Name<'_>> {
-    match Name(name) {
-        name if name.is_component() => Ok(name),
-        Name(long) if long.len() > NAME_MAX => Err(NfsError::Status(Status::NameTooLong)),
-        _ => Err(NfsError::Status(Status::Inval)),
-    }
-}
-
-fn at<'a>(dir: &FileHandle, name: &'a [u8]) -> NfsResult<DirOp<'a>> {
-    Ok(DirOp {
-        dir: *dir,
-        name: component(name)?,
-    })
-}
-
-/// A handle from the server. ("nfs_fh3" has no lower bound; an empty one names nothing.)
-fn handle(handle: FileHandle) -> NfsResult<FileHandle> {
-    if handle.as_bytes().is_empty() {
-        return misbehaved("an empty file handle");
-    }
-    Ok(handle)
-}
-
-fn made(created: Created) -> NfsResult<Made> {
-    Ok(Made {
-        object: created.object.map(handle).transpose()?,
-        attributes: created.attributes,
-        dir: created.dir,
-    })
-}
-
-fn entry(
-    fileid: u64,
-    name: Name<'_>,
-    cookie: u64,
-    attributes: Option<Attributes>,
-    object: Option<FileHandle>,
-) -> NfsResult<DirEntry> {
-    if !name.is_component() {
-        return misbehaved("a directory entry's name is empty or has a slash or NUL");
-    }
-    Ok(DirEntry {
-        fileid,
-        name: name.0.into(),
-        cookie,
-        attributes,
-        handle: object.filter(|h| !h.as_bytes().is_empty()),
-    })
 }
 
 impl Nfs3Client {
@@ -273,6 +174,39 @@ impl Nfs3Client {
         })
     }
 
+    /// Makes `args.at` with a procedure whose results are those of CREATE. If its reply was
+    /// lost and EXIST answers the second sending, what is `expected` counts as made.
+    async fn make<P>(
+        &self,
+        cred: &Cred,
+        at: DirOp<'_>,
+        args: &P::Args<'_>,
+        mut payload: Payload,
+        expected: Option<Expected<'_>>,
+    ) -> NfsResult<Made>
+    where
+        P: for<'r> Procedure<Res<'r> = CreateRes>,
+    {
+        let mut patience = FIRST_PAUSE;
+        loop {
+            let mut reply = self.perform::<P>(cred, args, payload).await?;
+            payload = std::mem::take(&mut reply.payload);
+            match results::<P>(&reply)? {
+                Reply::Ok(created) => return made(created),
+                Reply::Fail(Status::JukeBox, _) => {}
+                Reply::Fail(status, _) => {
+                    if let (Status::Exist, true, Some(expected)) = (status, reply.resent, expected)
+                        && let Some(made) = self.made_before(cred, at, expected).await
+                    {
+                        return Ok(made);
+                    }
+                    return self.refused::<P, _>(status);
+                }
+            }
+            self.wait(&mut patience).await;
+        }
+    }
+
     async fn create_plain(
         &self,
         cred: &Cred,
@@ -280,29 +214,14 @@ impl Nfs3Client {
         name: &[u8],
         how: CreateHow,
     ) -> NfsResult<Made> {
-        let mode = match &how {
-            CreateHow::Guarded(attributes) => Some(attributes.mode),
+        let expected = match &how {
+            CreateHow::Guarded(new) => Some(Expected::new(FileType::Regular, new.mode)),
             CreateHow::Unchecked(_) | CreateHow::Exclusive(_) => None,
         };
-        let args = CreateArgs {
-            at: at(dir, name)?,
-            how,
-        };
-        call!(
-            self,
-            Create,
-            cred,
-            args,
-            |created| made(created),
-            |status, resent| match mode {
-                Some(mode) => {
-                    let file = Expected::new(FileType::Regular, mode);
-                    let outcome = (status, resent);
-                    self.made_before(cred, (dir, name), outcome, file).await
-                }
-                None => None,
-            }
-        )
+        let at = at(dir, name)?;
+        let args = CreateArgs { at, how };
+        self.make::<Create>(cred, at, &args, Payload::None, expected)
+            .await
     }
 
     /// CREATE EXCLUSIVE, then SETATTR: the server may have kept the verifier in the times
@@ -576,22 +495,14 @@ impl Nfs3 for Nfs3Client {
         name: &[u8],
         attributes: &SetAttributes,
     ) -> NfsResult<Made> {
+        let at = at(dir, name)?;
         let args = MkdirArgs {
-            at: at(dir, name)?,
+            at,
             attributes: *attributes,
         };
-        call!(
-            self,
-            Mkdir,
-            cred,
-            args,
-            |created| made(created),
-            |status, resent| {
-                let new = Expected::new(FileType::Directory, attributes.mode);
-                let outcome = (status, resent);
-                self.made_before(cred, (dir, name), outcome, new).await
-            }
-        )
+        let new = Expected::new(FileType::Directory, attributes.mode);
+        self.make::<Mkdir>(cred, at, &args, Payload::None, Some(new))
+            .await
     }
 
     async fn symlink(
@@ -605,31 +516,16 @@ impl Nfs3 for Nfs3Client {
         if target.len() > PATH_MAX {
             return Err(NfsError::Status(Status::NameTooLong));
         }
+        let at = at(dir, name)?;
         let args = SymlinkArgs {
-            at: at(dir, name)?,
+            at,
             attributes: *attributes,
             path: nfsrdma_xdr::codec::Payload::Placed(target.len() as u32),
         };
-        let mut patience = FIRST_PAUSE;
-        let mut payload = Payload::Source(Segs::from_iter([self.registered(target)?]));
-        loop {
-            let mut reply = self.perform::<Symlink>(cred, &args, payload).await?;
-            payload = std::mem::take(&mut reply.payload);
-            match results::<Symlink>(&reply)? {
-                Reply::Ok(created) => return made(created),
-                Reply::Fail(Status::JukeBox, _) => {}
-                Reply::Fail(status, _) => {
-                    let outcome = (status, reply.resent);
-                    let expected = Expected::symlink(target);
-                    if let Some(made) = self.made_before(cred, (dir, name), outcome, expected).await
-                    {
-                        return made;
-                    }
-                    return self.refused::<Symlink, _>(status);
-                }
-            }
-            self.wait(&mut patience).await;
-        }
+        let payload = Payload::Source(Segs::from_iter([self.registered(target)?]));
+        let new = Expected::symlink(target);
+        self.make::<Symlink>(cred, at, &args, payload, Some(new))
+            .await
     }
 
     async fn mknod(
@@ -647,8 +543,9 @@ impl Nfs3 for Nfs3Client {
             Special::Socket => FileType::Socket,
             Special::Fifo => FileType::Fifo,
         };
+        let at = at(dir, name)?;
         let args = MknodArgs {
-            at: at(dir, name)?,
+            at,
             what: match special {
                 Special::Character(device) => MknodWhat::Character(attributes, device),
                 Special::Block(device) => MknodWhat::Block(attributes, device),
@@ -656,17 +553,9 @@ impl Nfs3 for Nfs3Client {
                 Special::Fifo => MknodWhat::Fifo(attributes),
             },
         };
-        call!(
-            self,
-            Mknod,
-            cred,
-            args,
-            |created| made(created),
-            |status, resent| {
-                let (new, outcome) = (Expected::new(kind, attributes.mode), (status, resent));
-                self.made_before(cred, (dir, name), outcome, new).await
-            }
-        )
+        let new = Expected::new(kind, attributes.mode);
+        self.make::<Mknod>(cred, at, &args, Payload::None, Some(new))
+            .await
     }
 
     async fn remove(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<WccData> {

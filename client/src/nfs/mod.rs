@@ -1,7 +1,8 @@
 //! NFSv3 as the file system uses it.
 
 pub mod api;
+pub(crate) mod checks;
 pub mod client;
+mod resent;
 
 pub use api::*;
-mod resent;

@@ -11,19 +11,15 @@ use super::client::Nfs3Client;
 use nfsrdma_xdr::nfs3::*;
 
 impl Nfs3Client {
-    /// For a call that makes `name` and got `status`: the object there, if the call was
-    /// resent and that can be the one it made.
+    /// EXIST for a call that makes something: the object there, if that can be the one it
+    /// made.
     pub(super) async fn made_before(
         &self,
         cred: &Cred,
-        (dir, name): (&FileHandle, &[u8]),
-        (status, resent): (Status, bool),
+        at: DirOp<'_>,
         expected: Expected<'_>,
-    ) -> Option<NfsResult<Made>> {
-        if status != Status::Exist || !resent {
-            return None;
-        }
-        let found = self.lookup(cred, dir, name).await.ok()?;
+    ) -> Option<Made> {
+        let found = self.lookup(cred, &at.dir, at.name.0).await.ok()?;
         let attributes = match found.attributes {
             Some(attributes) => attributes,
             None => self.getattr(cred, &found.object).await.ok()?,
@@ -37,14 +33,14 @@ impl Nfs3Client {
                 return None;
             }
         }
-        Some(Ok(Made {
+        Some(Made {
             object: Some(found.object),
             attributes: Some(attributes),
             dir: WccData {
                 before: None,
                 after: found.dir,
             },
-        }))
+        })
     }
 
     /// EXIST for LINK: whether `name` is `file`.

@@ -111,7 +111,7 @@ pub async fn call<P: Procedure, T>(
     {
         return Err(PlainError::NoProgram);
     }
-    crate::nfs::client::accept(&header.body).map_err(|e| PlainError::Refused(e.to_string()))?;
+    crate::nfs::checks::accept(&header.body).map_err(|e| PlainError::Refused(e.to_string()))?;
     Ok(with(P::Res::decode(&mut from).map_err(wrong)?))
 }
 
