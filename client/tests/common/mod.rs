@@ -6,6 +6,8 @@
     clippy::type_complexity
 )]
 
+pub mod data;
+
 use nfsrdma_client::options::NFS_RDMA_PORT;
 use nfsrdma_client::{ClientOptions, MountProtocol, MountTarget, Mounted};
 use nfsrdma_rdma::contract::Segs;
@@ -54,6 +56,15 @@ pub enum Act {
     Tamper(Box<dyn Fn(&mut Header, &mut Vec<u8>)>),
     /// Ignore a Write chunk: data inline.
     DataInline,
+}
+
+/// Changes the chunk lists and the Payload stream of an answer.
+pub fn tamper(change: impl Fn(&mut ChunkLists, &mut Vec<u8>) + 'static) -> Act {
+    Act::Tamper(Box::new(move |header, payload| {
+        if let Body::Msg(chunks) | Body::NoMsg(chunks) = &mut header.body {
+            change(chunks, payload);
+        }
+    }))
 }
 
 pub type Script = dyn Fn(&Seen) -> Act + Send + Sync;
