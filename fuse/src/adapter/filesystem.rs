@@ -3,10 +3,14 @@
 //! What memory can answer is answered on the thread that read the request. The rest becomes a
 //! future that starts on this thread and answers on the one that gets the server's reply.
 
-use super::convert::{attributes, entry_attributes, errno, kind, set_time};
+use super::convert::{entry_attributes, errno, kind, set_time};
 use super::credentials::Credentials;
-use super::waiting::{Held, Holdable, Waiting};
-use crate::fs::{Entry, Found, Fs, FsResult, Opened, ROOT};
+use super::replies::{
+    answer, answer_held, answer_or, done, file_flags, tell_absent, tell_attributes, tell_data,
+    tell_entry,
+};
+use super::waiting::Waiting;
+use crate::fs::{Found, Fs, Opened};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -15,10 +19,7 @@ use fuser::{
 };
 use nfsrdma_client::exec;
 use nfsrdma_client::nfs::{Cred, Nfs3};
-use nfsrdma_rdma::Buf;
-use nfsrdma_rdma::contract::Segs;
-use nfsrdma_xdr::nfs3::{Attributes, FsstatOk, SetAttributes};
-use std::cell::RefCell;
+use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -40,60 +41,6 @@ impl<N: Nfs3> Adapter<N> {
     }
 }
 
-/// Answers a request with an error.
-trait Refuse {
-    fn refuse(self, error: Errno);
-}
-
-macro_rules! refuse {
-    ($($reply:ty),*) => { $(impl Refuse for $reply {
-        fn refuse(self, error: Errno) { self.error(error); }
-    })* };
-}
-refuse!(
-    ReplyEntry,
-    ReplyAttr,
-    ReplyData,
-    ReplyEmpty,
-    ReplyOpen,
-    ReplyWrite,
-    ReplyStatfs,
-    ReplyCreate,
-    ReplyDirectory,
-    ReplyDirectoryPlus
-);
-
-fn answer<T, R: Refuse>(reply: R, result: FsResult<T>, ok: impl FnOnce(R, T)) {
-    match result {
-        Ok(value) => ok(reply, value),
-        Err(error) => reply.refuse(errno(&error)),
-    }
-}
-
-/// Answers a request that waited. If its caller was killed meanwhile, nobody takes what the
-/// result stands for (a look-up, an open file): `undo` gives it back.
-fn answer_or<T, R: Refuse + Holdable>(
-    reply: Held<R>,
-    result: FsResult<T>,
-    ok: impl FnOnce(R, T),
-    undo: impl FnOnce(T),
-) {
-    match (reply.take(), result) {
-        (Some(reply), result) => answer(reply, result, ok),
-        (None, Ok(value)) => undo(value),
-        (None, Err(_)) => {}
-    }
-}
-
-/// The same for results that stand for nothing.
-fn answer_held<T, R: Refuse + Holdable>(
-    reply: Held<R>,
-    result: FsResult<T>,
-    ok: impl FnOnce(R, T),
-) {
-    answer_or(reply, result, ok, drop);
-}
-
 /// Closes a file that nobody got to know.
 fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
     let fs = fs.clone();
@@ -101,80 +48,6 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
         // Nothing was written through it: there is no error to tell.
         let _ = fs.release(opened.handle).await;
     });
-}
-
-fn done(reply: ReplyEmpty, (): ()) {
-    reply.ok();
-}
-
-fn tell_entry(reply: ReplyEntry, entry: Entry) {
-    reply.entry_with_ttls(
-        &entry.attr_ttl,
-        &entry.entry_ttl,
-        &entry_attributes(&entry),
-        Generation(entry.generation),
-    );
-}
-
-/// FUSE's way to say that there is nothing, to be believed for a time: node 0.
-fn tell_absent(reply: ReplyEntry, ttl: Duration) {
-    if ttl.is_zero() {
-        return reply.error(Errno::ENOENT);
-    }
-    let nothing = FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: fuser::FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    };
-    reply.entry(&ttl, &nothing, Generation(0));
-}
-
-/// The number stat(2) shows for a node. The root's node is always 1, its fileid is not.
-fn shown_ino(node: u64, of: &Attributes) -> u64 {
-    if node == ROOT { of.fileid } else { node }
-}
-
-fn tell_attributes(reply: ReplyAttr, node: u64, (of, ttl): (Attributes, Duration)) {
-    reply.attr(&ttl, &attributes(shown_ino(node, &of), &of));
-}
-
-fn tell_data(reply: ReplyData, data: Segs<Buf>) {
-    thread_local! {
-        /// Where data of several blocks is put together: one reply is one slice.
-        static GATHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
-    match &data[..] {
-        [] => reply.data(&[]),
-        [one] => reply.data(one),
-        several => GATHER.with_borrow_mut(|all| {
-            all.clear();
-            several.iter().for_each(|part| all.extend_from_slice(part));
-            reply.data(all);
-        }),
-    }
-}
-
-fn file_flags(opened: &Opened, flags: i32) -> FopenFlags {
-    let mut answer = FopenFlags::empty();
-    if opened.keep_cache {
-        answer |= FopenFlags::FOPEN_KEEP_CACHE;
-    }
-    if flags & libc::O_ACCMODE == libc::O_RDONLY {
-        answer |= FopenFlags::FOPEN_NOFLUSH;
-    }
-    answer
 }
 
 impl<N: Nfs3> Filesystem for Adapter<N> {

@@ -4,6 +4,7 @@ mod bdi;
 mod convert;
 mod credentials;
 mod filesystem;
+mod replies;
 mod signals;
 mod unmount;
 mod waiting;

@@ -7,11 +7,9 @@
 //! killed. The operation itself goes on: what it changes at the server is done or not done
 //! whole, and what was written is still written back.
 
+use super::replies::{AnyReply, Holdable};
 use super::signals::{Caller, caller};
-use fuser::{
-    Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
-};
+use fuser::{Errno, Request};
 use parking_lot::{Condvar, Mutex};
 use slab::Slab;
 use std::io;
@@ -31,52 +29,6 @@ const ALERT: Duration = Duration::from_secs(3);
 /// A process that ends of itself waits so long for what it wrote: no signal reaches it any
 /// more that could be seen here.
 const EXIT_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Declares the table's entry type with one variant for each kind of reply.
-macro_rules! held {
-    ($($reply:ident),*) => {
-        /// Any reply.
-        #[derive(Debug)]
-        #[expect(clippy::enum_variant_names, reason = "each is named after the type it holds")]
-        pub(super) enum AnyReply { $($reply($reply)),* }
-
-        impl AnyReply {
-            fn refuse(self, error: Errno) {
-                match self { $(AnyReply::$reply(reply) => reply.error(error)),* }
-            }
-        }
-
-        $(impl Holdable for $reply {
-            fn hold(self) -> AnyReply { AnyReply::$reply(self) }
-
-            fn unhold(any: AnyReply) -> Option<Self> {
-                match any {
-                    AnyReply::$reply(reply) => Some(reply),
-                    _ => None,
-                }
-            }
-        })*
-    };
-}
-
-/// A reply that can lie in the table.
-pub(super) trait Holdable: Sized {
-    fn hold(self) -> AnyReply;
-    fn unhold(any: AnyReply) -> Option<Self>;
-}
-
-held!(
-    ReplyEntry,
-    ReplyAttr,
-    ReplyData,
-    ReplyEmpty,
-    ReplyOpen,
-    ReplyWrite,
-    ReplyStatfs,
-    ReplyCreate,
-    ReplyDirectory,
-    ReplyDirectoryPlus
-);
 
 #[derive(Debug)]
 struct Waiter {
