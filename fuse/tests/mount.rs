@@ -2,60 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use nfsrdma_client::exec;
-use nfsrdma_fuse::adapter::{self, FuseOptions, Session};
-use nfsrdma_fuse::fs::{Fs, FsConfig};
-use nfsrdma_fuse::memory::MemoryServer;
-use nfsrdma_rdma::Pool;
+mod common;
+
+use common::{Mounted, mount};
+use nfsrdma_fuse::fs::FsConfig;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-/// A mount that goes away with the test, however it ends.
-struct Mounted {
-    session: Option<Session>,
-    fs: Arc<Fs<MemoryServer>>,
-    server: Arc<MemoryServer>,
-    dir: PathBuf,
-}
-
-fn mount(name: &str, config: FsConfig) -> Option<Mounted> {
-    if !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: there is no /dev/fuse");
-        return None;
-    }
-    let dir = std::env::temp_dir().join(format!("nfsrdma-{}-{name}", std::process::id()));
-    fs::create_dir_all(&dir).unwrap();
-    let server = MemoryServer::new();
-    let pool = Pool::new(config.pool_bytes()).unwrap();
-    let fs = Fs::new(server.clone(), server.root(), pool, config);
-    let session = adapter::mount(fs.clone(), &dir, &FuseOptions::default()).unwrap();
-    Some(Mounted {
-        session: Some(session),
-        fs,
-        server,
-        dir,
-    })
-}
-
-impl Mounted {
-    /// Unmounts and checks that nothing was lost.
-    fn finish(mut self) {
-        let session = self.session.take().unwrap();
-        session.unmount(false).unwrap();
-        session.join().unwrap();
-        let lost = exec::block_on(self.fs.shutdown());
-        assert!(lost.is_empty(), "{lost:?}");
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        drop(self.session.take());
-        let _ = fs::remove_dir(&self.dir);
-    }
+fn empty(name: &str, config: FsConfig) -> Option<Mounted> {
+    mount(name, config, |_| ())
 }
 
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
@@ -72,7 +29,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
 
 #[test]
 fn files_and_directories_through_the_kernel() {
-    let Some(m) = mount("basic", FsConfig::default()) else {
+    let Some(m) = empty("basic", FsConfig::default()) else {
         return;
     };
     let d = &m.dir;
@@ -111,7 +68,7 @@ fn files_and_directories_through_the_kernel() {
 
 #[test]
 fn offsets_truncation_appending_and_holes() {
-    let Some(m) = mount("offsets", FsConfig::default()) else {
+    let Some(m) = empty("offsets", FsConfig::default()) else {
         return;
     };
     let d = &m.dir;
@@ -149,7 +106,7 @@ fn offsets_truncation_appending_and_holes() {
 
 #[test]
 fn an_unlinked_open_file_stays_readable() {
-    let Some(m) = mount("silly", FsConfig::default()) else {
+    let Some(m) = empty("silly", FsConfig::default()) else {
         return;
     };
     let d = &m.dir;
@@ -178,7 +135,7 @@ fn an_unlinked_open_file_stays_readable() {
 
 #[test]
 fn direct_io_and_the_cache_agree() {
-    let Some(m) = mount("direct", FsConfig::default()) else {
+    let Some(m) = empty("direct", FsConfig::default()) else {
         return;
     };
     let path = m.dir.join("f");
@@ -208,7 +165,7 @@ fn direct_io_and_the_cache_agree() {
 
 #[test]
 fn many_entries_list_completely_and_once() {
-    let Some(m) = mount("list", FsConfig::default()) else {
+    let Some(m) = empty("list", FsConfig::default()) else {
         return;
     };
     for i in 0..5000 {
@@ -230,7 +187,7 @@ fn many_entries_list_completely_and_once() {
 
 #[test]
 fn programs_run_at_the_same_time() {
-    let Some(m) = mount(
+    let Some(m) = empty(
         "threads",
         FsConfig {
             cache_bytes: 8 << 20,
@@ -295,7 +252,7 @@ impl Drop for Mapping {
 
 #[test]
 fn shared_mappings_are_written_back_also_after_the_descriptor_is_closed() {
-    let Some(m) = mount("mmap", FsConfig::default()) else {
+    let Some(m) = empty("mmap", FsConfig::default()) else {
         return;
     };
     let path = m.dir.join("f");

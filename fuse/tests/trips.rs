@@ -2,16 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use nfsrdma_client::exec;
-use nfsrdma_fuse::adapter::{self, FuseOptions, Session};
-use nfsrdma_fuse::fs::{Fs, FsConfig};
-use nfsrdma_fuse::memory::{MemoryServer, Op};
-use nfsrdma_rdma::Pool;
+mod common;
+
+use common::{Mounted, mount};
+use nfsrdma_fuse::fs::FsConfig;
+use nfsrdma_fuse::memory::Op;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 const ALL: [Op; 22] = [
     Op::Null,
@@ -38,126 +37,84 @@ const ALL: [Op; 22] = [
     Op::Commit,
 ];
 
-/// A mount that goes away with the test, however it ends.
-struct Mounted {
-    session: Option<Session>,
-    fs: Arc<Fs<MemoryServer>>,
-    server: Arc<MemoryServer>,
-    dir: PathBuf,
-}
-
 /// Mounts what `fill` puts on the server.
-fn mount(name: &str, fill: impl FnOnce(&Path)) -> Option<Mounted> {
-    if !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: there is no /dev/fuse");
-        return None;
-    }
-    let dir = std::env::temp_dir().join(format!("nfsrdma-trips-{}-{name}", std::process::id()));
-    let data = dir.with_extension("data");
-    fs::create_dir_all(&dir).unwrap();
-    fs::create_dir_all(&data).unwrap();
-    fill(&data);
-    let server = MemoryServer::new();
-    let filled = server.fill(&data);
-    fs::remove_dir_all(&data).unwrap();
-    filled.unwrap();
-    let config = FsConfig::default();
-    let pool = Pool::new(config.pool_bytes()).unwrap();
-    let fs = Fs::new(server.clone(), server.root(), pool, config);
-    let session = adapter::mount(fs.clone(), &dir, &FuseOptions::default()).unwrap();
-    let mounted = Mounted {
-        session: Some(session),
-        fs,
-        server,
-        dir,
-    };
+fn filled(name: &str, fill: impl FnOnce(&Path)) -> Option<Mounted> {
+    let mounted = mount(&format!("trips-{name}"), FsConfig::default(), fill)?;
     // What is asked once a mount: the root's attributes, the file system's number.
     fs::symlink_metadata(mounted.dir.join("none")).unwrap_err();
     fs::metadata(&mounted.dir).unwrap();
     Some(mounted)
 }
 
-impl Mounted {
-    /// The calls that `work` causes.
-    #[track_caller]
-    fn costs(&self, what: &str, expected: &[(Op, u64)], work: impl FnOnce(&Path)) {
-        let count = || ALL.map(|op| self.server.calls(op));
-        let before = count();
-        work(&self.dir);
-        let after = count();
-        let made: Vec<(Op, u64)> = ALL
-            .into_iter()
-            .zip(after.into_iter().zip(before))
-            .map(|(op, (after, before))| (op, after - before))
-            .filter(|(_, calls)| *calls > 0)
-            .collect();
-        assert_eq!(made, expected, "{what}");
-    }
-
-    fn finish(mut self) {
-        let session = self.session.take().unwrap();
-        session.unmount(false).unwrap();
-        session.join().unwrap();
-        let lost = exec::block_on(self.fs.shutdown());
-        assert!(lost.is_empty(), "{lost:?}");
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        drop(self.session.take());
-        let _ = fs::remove_dir(&self.dir);
-    }
+/// The calls that `work` causes.
+#[track_caller]
+fn costs(m: &Mounted, what: &str, expected: &[(Op, u64)], work: impl FnOnce(&Path)) {
+    let count = || ALL.map(|op| m.server.calls(op));
+    let before = count();
+    work(&m.dir);
+    let after = count();
+    let made: Vec<(Op, u64)> = ALL
+        .into_iter()
+        .zip(after.into_iter().zip(before))
+        .map(|(op, (after, before))| (op, after - before))
+        .filter(|(_, calls)| *calls > 0)
+        .collect();
+    assert_eq!(made, expected, "{what}");
 }
 
 #[test]
 fn reading() {
-    let filled = mount("reading", |data| {
+    let m = filled("reading", |data| {
         fs::create_dir(data.join("d")).unwrap();
         fs::write(data.join("d/small"), [7; 100]).unwrap();
         fs::write(data.join("d/other"), [8; 5000]).unwrap();
         fs::write(data.join("big"), vec![9; 3 << 20]).unwrap();
         std::os::unix::fs::symlink("d/small", data.join("link")).unwrap();
     });
-    let Some(m) = filled else { return };
+    let Some(m) = m else { return };
     let stat =
         |path: &'static str| move |d: &Path| assert!(fs::symlink_metadata(d.join(path)).is_ok());
     let read = |path: &'static str| move |d: &Path| drop(fs::read(d.join(path)).unwrap());
-    m.costs("stat, cold", &[(Op::Lookup, 2)], stat("d/small"));
-    m.costs("stat, warm", &[], stat("d/small"));
-    m.costs("a name that is not there", &[(Op::Lookup, 1)], |d| {
+    costs(&m, "stat, cold", &[(Op::Lookup, 2)], stat("d/small"));
+    costs(&m, "stat, warm", &[], stat("d/small"));
+    costs(&m, "a name that is not there", &[(Op::Lookup, 1)], |d| {
         fs::symlink_metadata(d.join("d/no")).unwrap_err();
     });
-    m.costs("the same again", &[], |d| {
+    costs(&m, "the same again", &[], |d| {
         fs::symlink_metadata(d.join("d/no")).unwrap_err();
     });
     // Close-to-open: each open asks, and ACCESS answers both questions.
     let first = [(Op::Access, 1), (Op::Read, 1)];
-    m.costs("open, read, close; the name known", &first, read("d/small"));
+    costs(
+        &m,
+        "open, read, close; the name known",
+        &first,
+        read("d/small"),
+    );
     let again = [(Op::Access, 1)];
-    m.costs("the same again", &again, read("d/small"));
+    costs(&m, "the same again", &again, read("d/small"));
     let cold = [(Op::Lookup, 1), (Op::Access, 1), (Op::Read, 1)];
-    m.costs("open, read, close; cold", &cold, read("d/other"));
-    m.costs("stat after reading", &[], stat("d/other"));
+    costs(&m, "open, read, close; cold", &cold, read("d/other"));
+    costs(&m, "stat after reading", &[], stat("d/other"));
     let mut file = None;
-    m.costs("open", &[(Op::Lookup, 1), (Op::Access, 1)], |d| {
+    costs(&m, "open", &[(Op::Lookup, 1), (Op::Access, 1)], |d| {
         file = Some(File::open(d.join("big")).unwrap());
     });
     let mut file = file.unwrap();
     // Two requests of the kernel's 128 KiB tell the order; the rest is fetched ahead, each READ
     // to the next 1 MiB.
-    m.costs("3 MiB", &[(Op::Read, 5)], |_| {
+    costs(&m, "3 MiB", &[(Op::Read, 5)], |_| {
         let mut all = Vec::new();
         file.read_to_end(&mut all).unwrap();
         assert_eq!(all.len(), 3 << 20);
     });
-    m.costs("3 MiB, warm", &again, read("big"));
+    costs(&m, "3 MiB, warm", &again, read("big"));
     drop(file);
     let link = [(Op::Lookup, 1), (Op::Readlink, 1)];
-    m.costs("readlink", &link, |d| {
+    costs(&m, "readlink", &link, |d| {
         drop(fs::read_link(d.join("link")).unwrap())
     });
-    m.costs("readlink, warm", &[], |d| {
+    costs(&m, "readlink, warm", &[], |d| {
         drop(fs::read_link(d.join("link")).unwrap())
     });
     m.finish();
@@ -165,23 +122,23 @@ fn reading() {
 
 #[test]
 fn changing() {
-    let filled = mount("changing", |data| {
+    let m = filled("changing", |data| {
         fs::write(data.join("old"), [7; 100]).unwrap();
     });
-    let Some(m) = filled else { return };
+    let Some(m) = m else { return };
     // The LOOKUP is the kernel's: it looks before it creates.
     let made = [(Op::Lookup, 1), (Op::Write, 1), (Op::Create, 1)];
-    m.costs("create, write, close", &made, |d| {
+    costs(&m, "create, write, close", &made, |d| {
         fs::write(d.join("a"), [1; 1000]).unwrap()
     });
-    m.costs("stat after that", &[], |d| {
+    costs(&m, "stat after that", &[], |d| {
         assert_eq!(fs::metadata(d.join("a")).unwrap().len(), 1000)
     });
-    m.costs("reading it", &[(Op::Access, 1)], |d| {
+    costs(&m, "reading it", &[(Op::Access, 1)], |d| {
         assert_eq!(fs::read(d.join("a")).unwrap(), [1; 1000]);
     });
     let again = [(Op::Setattr, 1), (Op::Access, 1), (Op::Write, 1)];
-    m.costs("truncate, write, close", &again, |d| {
+    costs(&m, "truncate, write, close", &again, |d| {
         fs::write(d.join("a"), [2; 10]).unwrap()
     });
     let parts = [
@@ -190,38 +147,39 @@ fn changing() {
         (Op::Create, 1),
         (Op::Commit, 1),
     ];
-    m.costs("3 MiB", &parts, |d| {
+    costs(&m, "3 MiB", &parts, |d| {
         let mut file = File::create(d.join("b")).unwrap();
         for _ in 0..24 {
             file.write_all(&[3; 128 << 10]).unwrap();
         }
     });
-    m.costs("reading that", &[(Op::Access, 1)], |d| {
+    costs(&m, "reading that", &[(Op::Access, 1)], |d| {
         assert_eq!(fs::read(d.join("b")).unwrap().len(), 3 << 20);
     });
-    m.costs("mkdir", &[(Op::Lookup, 1), (Op::Mkdir, 1)], |d| {
+    costs(&m, "mkdir", &[(Op::Lookup, 1), (Op::Mkdir, 1)], |d| {
         fs::create_dir(d.join("d")).unwrap()
     });
-    m.costs("rename", &[(Op::Lookup, 1), (Op::Rename, 1)], |d| {
+    costs(&m, "rename", &[(Op::Lookup, 1), (Op::Rename, 1)], |d| {
         fs::rename(d.join("a"), d.join("d/c")).unwrap();
     });
-    m.costs("chmod", &[(Op::Setattr, 1)], |d| {
+    costs(&m, "chmod", &[(Op::Setattr, 1)], |d| {
         fs::set_permissions(d.join("b"), fs::Permissions::from_mode(0o600)).unwrap();
     });
-    m.costs("unlink", &[(Op::Remove, 1)], |d| {
+    costs(&m, "unlink", &[(Op::Remove, 1)], |d| {
         fs::remove_file(d.join("b")).unwrap()
     });
-    m.costs("the name is gone", &[], |d| {
+    costs(&m, "the name is gone", &[], |d| {
         fs::metadata(d.join("b")).unwrap_err();
     });
-    m.costs(
+    costs(
+        &m,
         "unlink, the name unknown",
         &[(Op::Lookup, 1), (Op::Remove, 1)],
         |d| {
             fs::remove_file(d.join("old")).unwrap();
         },
     );
-    m.costs("rmdir", &[(Op::Remove, 1), (Op::Rmdir, 1)], |d| {
+    costs(&m, "rmdir", &[(Op::Remove, 1), (Op::Rmdir, 1)], |d| {
         fs::remove_file(d.join("d/c")).unwrap();
         fs::remove_dir(d.join("d")).unwrap();
     });
@@ -230,13 +188,13 @@ fn changing() {
 
 #[test]
 fn listing() {
-    let filled = mount("listing", |data| {
+    let m = filled("listing", |data| {
         fs::create_dir(data.join("d")).unwrap();
         for n in 0..1000 {
             fs::write(data.join(format!("d/file-{n}")), [7; 10]).unwrap();
         }
     });
-    let Some(m) = filled else { return };
+    let Some(m) = m else { return };
     let list = |d: &Path| {
         let entries = fs::read_dir(d.join("d")).unwrap();
         let sizes = entries.map(|entry| entry.unwrap().metadata().unwrap().len());
@@ -249,7 +207,7 @@ fn listing() {
     // LOOKUP of the directory, one revalidation, and the pages: nothing for each entry.
     assert!(calls <= pages + 2, "{calls} calls, {pages} pages");
     assert!(pages <= 10, "{pages} pages");
-    m.costs("stat of all that was listed", &[], |d| {
+    costs(&m, "stat of all that was listed", &[], |d| {
         for n in 0..1000 {
             fs::metadata(d.join(format!("d/file-{n}"))).unwrap();
         }
