@@ -38,7 +38,7 @@ pub(super) struct Established {
     pub(super) receives_posted: u32,
 }
 
-/// Connects for the slot `slot`; blocks. `receives` gives memory for a number of Receives of a size.
+/// Connects for a slot; blocks. `receives` gives memory for a number of Receives of a size.
 pub(super) fn establish(
     shared: &Shared,
     slot: usize,
