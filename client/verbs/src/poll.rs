@@ -131,11 +131,16 @@ impl Poller {
         if self.ended.is_some() {
             return;
         }
-        let (drained, broken) = {
+        let (drained, broken, refusal) = {
             let mut work = self.core.work.lock();
             work.take_flushed(out);
-            (work.drained(), work.broken)
+            (work.drained(), work.broken, work.refusal.take())
         };
+        if let Some(error) = refusal {
+            // An event that says more is there already, or none comes.
+            self.events();
+            self.core.end(refused(&error));
+        }
         if self.core.reason.lock().is_some() || broken {
             self.ending.get_or_insert_with(Instant::now);
         }
@@ -286,6 +291,16 @@ impl Drop for Poller {
         self.core.end(Error::LinkLost("disconnected".to_owned()));
         self.core.work.lock().abandon();
     }
+}
+
+/// What it means that the device takes no more requests.
+fn refused(error: &std::io::Error) -> Error {
+    let why = match error.raw_os_error() {
+        // The kernel serves a descriptor to the credentials it was opened with, and no others.
+        Some(libc::EACCES) => "; a thread that took another identity cannot use it",
+        _ => "",
+    };
+    Error::LinkLost(format!("the RDMA device refuses work: {error}{why}"))
 }
 
 /// What a failed completion says about whose fault it was. `mine`: of the send queue.

@@ -11,6 +11,7 @@ use nfsrdma_rdma::buf::KeepAlive;
 use nfsrdma_rdma::{Buf, BufMut, Completion, Exposure, Memory, Segs, WorkId};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{HashMap, VecDeque};
+use std::io;
 
 /// How many requests are handed to the device in one call, at most.
 const CHAIN: usize = 32;
@@ -91,6 +92,8 @@ pub(crate) struct Work {
     sizes: Sizes,
     /// The device refuses requests.
     pub(crate) broken: bool,
+    /// Why, until somebody asked.
+    pub(crate) refusal: Option<io::Error>,
     /// The completion queue is gone: nobody will fetch anything.
     pub(crate) unpolled: bool,
 }
@@ -132,6 +135,7 @@ impl Work {
             posted: 0,
             sizes,
             broken: false,
+            refusal: None,
             unpolled: false,
         }
     }
@@ -192,6 +196,7 @@ impl Work {
             if let Err(error) = outcome {
                 tracing::debug!(%error, "the device refuses work");
                 self.broken = true;
+                self.refusal.get_or_insert(error);
             }
         }
     }
@@ -222,6 +227,7 @@ impl Work {
             Err(error) => {
                 tracing::debug!(%error, "the device refuses a Receive");
                 self.broken = true;
+                self.refusal.get_or_insert(error);
                 let memory = Some(Memory::Sink(smallvec![buf]));
                 self.give(Completion::Flushed { id, memory });
             }

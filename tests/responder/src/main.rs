@@ -78,6 +78,7 @@ fn run(options: Options) -> Result<()> {
             rtmax: options.rtmax,
             wtmax: options.wtmax,
             timeout: Duration::from_secs(10),
+            apart: options.transport == Transport::Verbs,
         },
         workers: match options.delay_ms {
             0 => options.workers as usize,

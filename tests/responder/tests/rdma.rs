@@ -30,11 +30,15 @@ fn providers() -> Vec<Arc<dyn Provider>> {
     ]
 }
 
-/// Runs `test` over every provider, with a fresh export each.
+/// Runs `test` over every provider, with a fresh export each,
+/// and once with all posting done by the connection's thread.
 fn over_all(test: impl Fn(&Dirs, &mut Requester)) {
-    for provider in providers() {
+    let together = providers().into_iter().map(|provider| (provider, false));
+    let apart: Arc<dyn Provider> = Arc::new(Loopback::new());
+    for (provider, apart) in together.chain([(apart, true)]) {
         let dirs = Dirs::new();
-        let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
+        let change = |settings: &mut nfsrdma_responder::rdma::Settings| settings.apart = apart;
+        let (server, address) = serve(&dirs.export(), provider.clone(), change);
         let mut requester = Requester::connect(&*provider, address, true);
         test(&dirs, &mut requester);
         drop(requester);

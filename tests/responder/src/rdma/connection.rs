@@ -11,9 +11,12 @@ use nfsrdma_rdma::{
 };
 use nfsrdma_xdr::codec::{Encode, padding};
 use nfsrdma_xdr::rpcrdma::Header;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 /// Names of RDMA Reads; Receives have smaller ones.
 const FIRST_READ: u64 = 1 << 32;
@@ -26,6 +29,9 @@ pub(super) struct Terms {
     pub(super) inline: usize,
     /// Whether both sides want Send With Invalidate.
     pub(super) invalidate: bool,
+    /// Whether only the connection's own thread may post, and never take another identity:
+    /// see [`super::Settings::apart`].
+    pub(super) apart: bool,
 }
 
 /// What threads share of a connection.
@@ -36,6 +42,29 @@ pub(super) struct Shared {
     pub(super) workers: Arc<Workers>,
     pub(super) terms: Terms,
     pub(super) peer: Peer,
+    pub(super) outbox: Outbox,
+}
+
+/// What other threads leave for the connection's own.
+pub(super) struct Outbox {
+    home: ThreadId,
+    letters: Mutex<Vec<Letter>>,
+}
+
+enum Letter {
+    Receive(WorkId, BufMut),
+    Post(Vec<WorkRequest>),
+    Disconnect,
+}
+
+impl Outbox {
+    /// That of the calling thread.
+    pub(super) fn new() -> Self {
+        Outbox {
+            home: thread::current().id(),
+            letters: Mutex::default(),
+        }
+    }
 }
 
 /// A received message. Its Receive is posted again before the reply is sent, so that there
@@ -76,11 +105,13 @@ pub(super) fn run(shared: &Arc<Shared>, mut completions: Box<dyn CompletionQueue
         let polled = completions.poll(&mut out, Wait::Forever);
         for completion in out.drain(..) {
             if let Err(error) = intake.completed(completion) {
-                tracing::warn!(%error, peer = %shared.peer.remote, "closing the connection");
-                shared.queue_pair.disconnect();
+                shared.close(&error);
             }
         }
+        shared.deliver();
         if let Err(error) = polled {
+            drop(intake);
+            shared.outlive();
             return error;
         }
     }
@@ -172,7 +203,7 @@ impl Taking {
                 left,
             },
         );
-        shared.queue_pair.post(&mut batch)
+        shared.post(batch)
     }
 
     fn pulled(&mut self, id: WorkId, sink: Segs<BufMut>) -> Result<(), Error> {
@@ -296,17 +327,71 @@ impl Shared {
     fn start(self: &Arc<Self>, call: Call) -> Result<(), Error> {
         let weight = call.with_placed(|message| self.service.weigh(&message));
         match weight.unwrap_or(Weight::Light) {
-            Weight::Light => self.execute(call),
-            Weight::Heavy => {
+            Weight::Light if !self.terms.apart => self.execute(call),
+            Weight::Light | Weight::Heavy => {
                 let shared = self.clone();
                 self.workers.submit(move || {
                     if let Err(error) = shared.execute(call) {
-                        tracing::warn!(%error, peer = %shared.peer.remote, "closing the connection");
-                        shared.queue_pair.disconnect();
+                        shared.close(&error);
                     }
                 });
                 Ok(())
             }
+        }
+    }
+
+    /// Does what other threads have left.
+    fn deliver(&self) {
+        // Not held meanwhile: delivering may take long.
+        let letters = std::mem::take(&mut *self.outbox.letters.lock());
+        for letter in letters {
+            let outcome = match letter {
+                Letter::Receive(id, buf) => self.queue_pair.post_receive(id, buf),
+                Letter::Post(mut batch) => self.queue_pair.post(&mut batch),
+                Letter::Disconnect => {
+                    self.queue_pair.disconnect();
+                    Ok(())
+                }
+            };
+            if let Err(error) = outcome {
+                self.close(&error);
+            }
+        }
+    }
+
+    /// Keeps a letter for the connection's thread, unless the caller is that, or may do it.
+    fn leave(&self, letter: Letter) -> Option<Letter> {
+        if !self.terms.apart || thread::current().id() == self.outbox.home {
+            return Some(letter);
+        }
+        self.outbox.letters.lock().push(letter);
+        self.queue_pair.wake();
+        None
+    }
+
+    /// Waits until no other thread has a share of the connection, whose last owner gives its
+    /// resources back: that, too, is for the connection's thread only.
+    fn outlive(self: &Arc<Self>) {
+        while self.terms.apart && Arc::strong_count(self) > 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn close(&self, error: &Error) {
+        tracing::warn!(%error, peer = %self.peer.remote, "closing the connection");
+        self.disconnect();
+    }
+
+    fn disconnect(&self) {
+        if self.leave(Letter::Disconnect).is_some() {
+            self.queue_pair.disconnect();
+        }
+    }
+
+    fn post(&self, batch: Vec<WorkRequest>) -> Result<(), Error> {
+        match self.leave(Letter::Post(batch)) {
+            Some(Letter::Post(mut batch)) => self.queue_pair.post(&mut batch),
+            _ => Ok(()),
         }
     }
 
@@ -335,7 +420,7 @@ impl Shared {
                         });
                         // No reply: the end of the connection tells (section 4.5.4).
                         if !sent {
-                            shared.queue_pair.disconnect();
+                            shared.disconnect();
                         }
                     }),
                 );
@@ -345,7 +430,10 @@ impl Shared {
     }
 
     fn post_again(&self, received: Received) -> Result<(), Error> {
-        self.queue_pair.post_receive(received.id, received.buf)
+        match self.leave(Letter::Receive(received.id, received.buf)) {
+            Some(Letter::Receive(id, buf)) => self.queue_pair.post_receive(id, buf),
+            _ => Ok(()),
+        }
     }
 
     /// Sends a reply. An error means that none can be made: "the Responder MUST close the
@@ -442,7 +530,7 @@ impl Shared {
             invalidate: handle.filter(|_| self.terms.invalidate),
             signaled: false,
         });
-        self.queue_pair.post(&mut batch)
+        self.post(batch)
     }
 
     fn copy(&self, parts: &[&[u8]]) -> Result<Buf, Error> {

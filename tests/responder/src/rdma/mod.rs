@@ -5,7 +5,7 @@ pub mod plan;
 
 use crate::rpc::{Peer, Service};
 use crate::workers::Workers;
-use connection::{Shared, Terms};
+use connection::{Outbox, Shared, Terms};
 use nfsrdma_rdma::{ConnectParams, Error, Incoming, Pool, QueuePair};
 use nfsrdma_xdr::private_data::PrivateData;
 use plan::Limits;
@@ -35,6 +35,10 @@ pub struct Settings {
     pub wtmax: u32,
     /// For the connection's set-up.
     pub timeout: Duration,
+    /// Whether only threads that never took another identity may use the connection. The
+    /// kernel's interface to RDMA devices serves nobody whose credentials are not those the
+    /// device was opened with, not even where they have become equal again.
+    pub apart: bool,
 }
 
 impl Settings {
@@ -99,6 +103,7 @@ pub fn serve(
         inline: (ours.threshold_towards(&theirs) as usize)
             .min(queue_pair.capabilities().max_message),
         invalidate: settings.invalidate && theirs.remote_invalidation,
+        apart: settings.apart,
     };
     tracing::info!(
         peer = %remote,
@@ -118,6 +123,7 @@ pub fn serve(
         service: service.clone(),
         workers: workers.clone(),
         terms,
+        outbox: Outbox::new(),
     });
     match connection::run(&shared, link.completions) {
         Error::LinkLost(_) => Ok(()),

@@ -36,6 +36,7 @@ pub fn serve(
         rtmax: 1 << 20,
         wtmax: 1 << 20,
         timeout: Duration::from_secs(10),
+        apart: false,
     };
     change(&mut settings);
     let fs = FileSystem::new(fs::Settings {
