@@ -3,14 +3,12 @@
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
-from guest import Guest, HERE, Skip
-from host import Background, Capture, CaseError, Directory, Mount, Responder, checks, program, run, run_status
-
-EXPORT = "/srv/export"
-NFS, MOUNTD = 20049, 20048
+import verbs
+from guest import EXPORT, Guest, HERE, MOUNTD, NFS, Skip
+from host import (Background, Capture, CaseError, Directory, Mount, Responder, checks, compare, expected, indent,
+                  program, run, wait_for)
 
 # Each set of options once, with the checks whose traffic it changes; knfsd-siw has CRC and Position Zero chunks.
 VARIANTS = {
@@ -23,26 +21,6 @@ VARIANTS = {
     "one-credit": "credits=1",
 }
 VARIANT_CHECKS = ("procedures", "sizes", "unstable", "links", "concurrent", "directory")
-
-
-def expected():
-    """What `checks.py sum` must print for a data set left by `checks.py leave` (by root)."""
-    with Directory() as local:
-        checks("leave", local)
-        return checks("sum", local / "set")
-
-
-def compare(what, got, wanted):
-    """Fails with what differs, line by line."""
-    got, wanted = got.strip().splitlines(), wanted.strip().splitlines()
-    if got != wanted:
-        extra = [line for line in got if line not in wanted]
-        missing = [line for line in wanted if line not in got]
-        raise CaseError(f"{what}: {len(extra)} lines too many {extra[:5]}, {len(missing)} missing {missing[:5]}")
-
-
-def indent(text):
-    print("".join(f"    {line}\n" for line in text.strip().splitlines()), end="", flush=True)
 
 
 def selftest(link):
@@ -148,14 +126,6 @@ def knfsd_probe():
             server.guest.run(f"rm -r {EXPORT}/set")
 
 
-def wait_for(condition, what, limit=120):
-    end = time.monotonic() + limit
-    while not condition():
-        if time.monotonic() > end:
-            raise CaseError(f"{what} not after {limit} s")
-        time.sleep(0.1)
-
-
 def knfsd_restart():
     """knfsd is stopped and started inside the guest while a copy to it and a copy from it run."""
     size = 192 << 20
@@ -231,97 +201,6 @@ def kernel_restart():
                 raise CaseError(f"copy failed: {output}")
             compare("copied", run(["sha256sum", directory / "copy"]).split()[0], output.split()[0])
             guest.run("umount /mnt", 60)
-
-
-def verbs_programs():
-    """Our programs with the verbs provider, built apart from the others; the directory they are in."""
-    given = os.environ.get("NFSRDMA_VERBS_BIN")
-    if given:
-        return Path(given)
-    if shutil.which("pkg-config") is None or run_status(["pkg-config", "--exists", "libibverbs", "librdmacm"]):
-        raise Skip("libibverbs-dev and librdmacm-dev (and pkg-config) are needed to build the verbs provider")
-    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target")) / "verbs"
-    run(["cargo", "build", "--release", "-q", "-p", "nfsrdma-fuse", "-p", "nfsrdma-responder", "-p", "nfsrdma-verbs",
-         "--bins", "--examples", "--features", "nfsrdma-fuse/verbs,nfsrdma-responder/verbs", "--target-dir", target],
-        1800, cwd=HERE.parent.parent)
-    return target / "release"
-
-
-def verbs(link):
-    """Our client, built with the verbs provider, runs inside the guest and mounts its knfsd."""
-    binary = verbs_programs() / "nfsrdma"
-    with Guest(memory="3G") as guest:
-        guest.put(HERE / "checks.py")
-        guest.put(binary, "nfsrdma")
-        guest.put(program("nfsrdma-e2e"))
-        guest.run(f"link {link}; knfsd_start; modprobe fuse; ulimit -l unlimited")
-        resources = "rdma resource show | sed 's/cm_id [0-9]* //'"
-        before = guest.run(resources)
-        mount = ("ulimit -l unlimited; /job/nfsrdma mount 10.0.2.15:/srv/export /mnt "
-                 f"-o transport=verbs,port={NFS},mountport={MOUNTD},mountproto=tcp")
-        try:
-            indent(guest.run(mount))
-            indent(guest.run("rdma resource show; CHECK_ENTRIES=1000 python3 /job/checks.py run /mnt", 400))
-            guest.run("python3 /job/checks.py leave /mnt; /job/nfsrdma umount /mnt", 300)
-        except Exception:
-            indent(guest.log())
-            raise
-        compare("at the server", guest.run(f"python3 /job/checks.py sum {EXPORT}/set"), expected())
-        guest.run(mount)
-        compare("read again", guest.run("python3 /job/checks.py sum /mnt/set", 300), expected())
-        indent(guest.run("/job/nfsrdma-e2e --mounted /mnt --shrink 100", 500))
-        guest.run("/job/nfsrdma umount /mnt")
-        compare("RDMA resources left", guest.run(resources), before)
-
-
-def verbs_conformance(link, *protection):
-    """The provider contract over verbs, in the guest, as initiator and as listener."""
-    binary = verbs_programs() / "examples/verbs-conformance"
-    with Guest() as guest:
-        guest.put(binary, "verbs-conformance")
-        guest.run(f"link {link}")
-        for choice in protection:
-            indent(guest.run(f"ulimit -l unlimited; /job/verbs-conformance 10.0.2.15 {choice} 2>&1 | tail -4; "
-                             "exit ${PIPESTATUS[0]}", 600))
-
-
-def verbs_responder(link):
-    """Our responder serves over verbs in the guest; the guest's kernel client mounts it."""
-    binary = verbs_programs() / "nfsrdma-responder"
-    with Guest(memory="3G") as guest:
-        guest.put(HERE / "checks.py")
-        guest.put(binary, "nfsrdma-responder")
-        guest.run(f"link {link}; mkdir -p /srv/ours")
-        guest.start("ulimit -l unlimited; exec /job/nfsrdma-responder /srv/ours --transport verbs "
-                    f"--listen 10.0.2.15:{NFS} --tcp 10.0.2.15:2050 --state-dir /run --print-ports >/job/ready 2>&1")
-        guest.run("until grep -q ^ready /job/ready; do sleep 0.1; done", 30)
-        mount = f"kernel_mount 10.0.2.15 {NFS} 2050 /srv/ours"
-        indent(guest.run(mount))
-        indent(guest.run("CHECK_ENTRIES=2000 python3 /job/checks.py run /mnt", 600))
-        guest.run("python3 /job/checks.py leave /mnt; umount /mnt", 300)
-        compare("at the responder", guest.run("python3 /job/checks.py sum /srv/ours/set"), expected())
-        guest.run(mount)
-        compare("read again", guest.run("python3 /job/checks.py sum /mnt/set; umount /mnt", 300), expected())
-
-
-def verbs_removal(link):
-    """The RDMA device goes away under load, and comes back: the mount waits, and nothing is lost."""
-    binary = verbs_programs() / "nfsrdma"
-    with Guest(memory="3G") as guest:
-        guest.put(HERE / "checks.py")
-        guest.put(binary, "nfsrdma")
-        guest.run(f"link {link}; knfsd_start; modprobe fuse; ulimit -l unlimited; "
-                  f"/job/nfsrdma mount 10.0.2.15:{EXPORT} /mnt "
-                  f"-o transport=verbs,port={NFS},mountport={MOUNTD},mountproto=tcp; "
-                  "dd if=/dev/urandom of=/srv/source bs=1M count=96 status=none")
-        copy = guest.start("dd if=/srv/source of=/mnt/copy bs=1M conv=fsync status=none; cmp /srv/source /mnt/copy")
-        guest.run(f"until [ $(stat -c %s {EXPORT}/copy 2>/dev/null || echo 0) -gt 8000000 ]; do sleep 0.05; done", 60)
-        guest.run(f"rdma link delete {link}0; sleep 1; link {link}", 60)
-        status, output = guest.wait(copy, 300)
-        if status != 0:
-            indent(guest.log())
-            raise CaseError(f"copy failed: {output}")
-        guest.run(f"cmp /srv/source {EXPORT}/copy; /job/nfsrdma umount /mnt")
 
 
 # Every NFSv3 procedure in few frames; READDIR needs a mount without READDIRPLUS, see below.
@@ -400,14 +279,5 @@ CASES = {
     "kernel-client": kernel_client,
     "kernel-client-small": lambda: kernel_client("rsize=4096,wsize=4096"),
     "kernel-restart": kernel_restart,
-    "verbs-rxe": lambda: verbs("rxe"),
-    "verbs-siw": lambda: verbs("siw"),
-    "verbs-conformance-rxe": lambda: verbs_conformance("rxe", "best", "window"),
-    "verbs-conformance-siw": lambda: verbs_conformance("siw", "best"),
-}
-
-# Not passed yet, so not part of the suite: run only by their whole name (see docs/INTEROP.md).
-OPEN = {
-    "verbs-responder": lambda: verbs_responder("rxe"),
-    "verbs-removal": lambda: verbs_removal("rxe"),
+    **verbs.CASES,
 }

@@ -16,6 +16,9 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# What the guest's knfsd exports, and the ports of it and of its mountd (guest/lib.sh).
+EXPORT = "/srv/export"
+NFS, MOUNTD = 20049, 20048
 RECIPE = ("guest/build", "guest/init")
 QEMU = "qemu-system-x86_64"
 BOOT_LIMIT = 240  # seconds: emulation on a busy machine is slow

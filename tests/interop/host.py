@@ -205,3 +205,31 @@ class Background(threading.Thread):
         if self.error:
             raise self.error
         return self.value
+
+
+def expected():
+    """What `checks.py sum` must print for a data set left by `checks.py leave` (by root)."""
+    with Directory() as local:
+        checks("leave", local)
+        return checks("sum", local / "set")
+
+
+def compare(what, got, wanted):
+    """Fails with what differs, line by line."""
+    got, wanted = got.strip().splitlines(), wanted.strip().splitlines()
+    if got != wanted:
+        extra = [line for line in got if line not in wanted]
+        missing = [line for line in wanted if line not in got]
+        raise CaseError(f"{what}: {len(extra)} lines too many {extra[:5]}, {len(missing)} missing {missing[:5]}")
+
+
+def indent(text):
+    print("".join(f"    {line}\n" for line in text.strip().splitlines()), end="", flush=True)
+
+
+def wait_for(condition, what, limit=120):
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            raise CaseError(f"{what} not after {limit} s")
+        time.sleep(0.1)

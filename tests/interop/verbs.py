@@ -1,0 +1,143 @@
+"""The cases of the verbs provider: all inside the guest, whose rxe and siw are the RDMA devices."""
+
+import os
+import shutil
+from pathlib import Path
+
+from guest import EXPORT, Guest, HERE, MOUNTD, NFS, Skip
+from host import CaseError, compare, expected, indent, program, run, run_status, wait_for
+
+ADDRESS = "10.0.2.15"
+# What the kernel has of RDMA, less what changes with every connection; and the queue pair of the device's own.
+RESOURCES = "rdma resource show | sed 's/cm_id [0-9]* //'"
+
+
+def programs():
+    """Our programs with the verbs provider, built apart from the others; the directory they are in."""
+    given = os.environ.get("NFSRDMA_VERBS_BIN")
+    if given:
+        return Path(given)
+    if shutil.which("pkg-config") is None or run_status(["pkg-config", "--exists", "libibverbs", "librdmacm"]):
+        raise Skip("libibverbs-dev and librdmacm-dev (and pkg-config) are needed to build the verbs provider")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target")) / "verbs"
+    run(["cargo", "build", "--release", "-q", "-p", "nfsrdma-fuse", "-p", "nfsrdma-responder", "-p", "nfsrdma-verbs",
+         "--bins", "--examples", "--features", "nfsrdma-fuse/verbs,nfsrdma-responder/verbs", "--target-dir", target],
+        1800, cwd=HERE.parent.parent)
+    return target / "release"
+
+
+def mounting(server=ADDRESS, options="transport=verbs"):
+    """The command that mounts the guest's knfsd at /mnt."""
+    return (f"ulimit -l unlimited; /job/nfsrdma mount {server}:{EXPORT} /mnt "
+            f"-o port={NFS},mountport={MOUNTD},mountproto=tcp,{options}")
+
+
+class Mounting:
+    """A guest with a link, its knfsd, and our program. Says what RDMA resources were there before the first mount."""
+
+    def __init__(self, link):
+        self.link = link
+        self.guest = Guest(memory="3G")
+
+    def __enter__(self):
+        binary = programs() / "nfsrdma"
+        self.guest.__enter__()
+        try:
+            self.guest.put(HERE / "checks.py")
+            self.guest.put(binary, "nfsrdma")
+            self.guest.run(f"link {self.link}; knfsd_start; modprobe fuse")
+            self.before = self.guest.run(RESOURCES)
+        except BaseException:
+            self.guest.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *exception):
+        self.guest.__exit__(*exception)
+
+    def run(self, script, limit=120):
+        return self.guest.run(script, limit)
+
+    def nothing_left(self):
+        """No queue pair, completion queue, region, domain or context of ours after the unmount."""
+        wait_for(lambda: self.guest.run(RESOURCES) == self.before, "an end of all RDMA resources", 30)
+
+    def source(self, size):
+        """Random data in the guest's /srv/source, of so many MiB."""
+        self.run(f"dd if=/dev/urandom of=/srv/source bs=1M count={size} status=none")
+
+    def copy(self, source, target):
+        """Starts a copy; a pair: its job, and a call that waits for it and compares."""
+        job = self.guest.start(f"dd if={source} of={target} bs=1M conv=fsync status=none")
+
+        def finish(limit=300):
+            status, output = self.guest.wait(job, limit)
+            if status != 0:
+                raise CaseError(f"copying {source} to {target} failed: {output}")
+            self.run(f"cmp {source} {target}")
+
+        return job, finish
+
+    def until_under_way(self, job, path):
+        """Waits for the first part of the copy's target; the copy must not be over by then."""
+        self.run(f"until [ $(stat -c %s {path} 2>/dev/null || echo 0) -gt 8000000 ]; do sleep 0.05; done", 60)
+        self.still_running(job)
+
+    def still_running(self, job):
+        self.run("true")  # its answer comes after those of jobs that ended before
+        if job in self.guest.statuses:
+            raise CaseError(f"the copy was over too early: {self.guest.output(job)}")
+
+
+def mount(link):
+    """Our client, built with the verbs provider, runs inside the guest and mounts its knfsd."""
+    with Mounting(link) as side:
+        side.guest.put(program("nfsrdma-e2e"))
+        indent(side.run(mounting()))
+        indent(side.run("rdma resource show; CHECK_ENTRIES=1000 python3 /job/checks.py run /mnt", 400))
+        side.run("python3 /job/checks.py leave /mnt; /job/nfsrdma umount /mnt", 300)
+        compare("at the server", side.run(f"python3 /job/checks.py sum {EXPORT}/set"), expected())
+        side.run(mounting())
+        compare("read again", side.run("python3 /job/checks.py sum /mnt/set", 300), expected())
+        indent(side.run("/job/nfsrdma-e2e --mounted /mnt --shrink 100", 500))
+        side.run("/job/nfsrdma umount /mnt")
+        side.nothing_left()
+
+
+def conformance(link, *protection):
+    """The provider contract over verbs, in the guest, as initiator and as listener."""
+    binary = programs() / "examples/verbs-conformance"
+    with Guest() as guest:
+        guest.put(binary, "verbs-conformance")
+        guest.run(f"link {link}")
+        run_conformance = "ulimit -l unlimited; /job/verbs-conformance {0} {1} 2>&1 | tail -4; exit ${{PIPESTATUS[0]}}"
+        for choice in protection:
+            indent(guest.run(run_conformance.format(ADDRESS, choice), 600))
+
+
+def responder(link):
+    """Our responder serves over verbs in the guest; the guest's kernel client mounts it."""
+    binary = programs() / "nfsrdma-responder"
+    with Guest(memory="3G") as guest:
+        guest.put(HERE / "checks.py")
+        guest.put(binary, "nfsrdma-responder")
+        guest.run(f"link {link}; mkdir -p /srv/ours")
+        guest.start("ulimit -l unlimited; exec /job/nfsrdma-responder /srv/ours --transport verbs "
+                    f"--listen {ADDRESS}:{NFS} --tcp {ADDRESS}:2050 --state-dir /run --print-ports >/job/ready 2>&1")
+        guest.run("until grep -q ^ready /job/ready; do sleep 0.1; done", 30)
+        mount = f"kernel_mount {ADDRESS} {NFS} 2050 /srv/ours"
+        indent(guest.run(mount))
+        indent(guest.run("CHECK_ENTRIES=300 python3 /job/checks.py run /mnt", 600))
+        guest.run("python3 /job/checks.py leave /mnt; umount /mnt", 300)
+        compare("at the responder", guest.run("python3 /job/checks.py sum /srv/ours/set"), expected())
+        guest.run(mount)
+        compare("read again", guest.run("python3 /job/checks.py sum /mnt/set; umount /mnt", 300), expected())
+
+
+CASES = {
+    "verbs-rxe": lambda: mount("rxe"),
+    "verbs-siw": lambda: mount("siw"),
+    "verbs-conformance-rxe": lambda: conformance("rxe", "best", "window"),
+    "verbs-conformance-siw": lambda: conformance("siw", "best"),
+    "verbs-responder": lambda: responder("rxe"),
+}
