@@ -761,12 +761,11 @@ impl Pages {
         self.run_end - self.run_len.min(self.run_end)..self.run_end
     }
 
-    /// Whether any of `range` is not yet at the server.
-    pub fn is_dirty(&mut self, range: Range<u64>) -> bool {
+    /// Whether any of `range` is not yet on the server's stable storage.
+    pub fn is_unsaved(&mut self, range: Range<u64>) -> bool {
         let mut any = false;
         self.each(range, |block, inside| {
-            any |= block.dirty.within(inside.clone()).next().is_some()
-                || block.writing.within(inside).next().is_some();
+            any |= block.kept().within(inside).next().is_some();
         });
         any
     }

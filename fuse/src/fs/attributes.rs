@@ -115,21 +115,12 @@ impl<N: Nfs3> Fs<N> {
         {
             return Err(FsError::TooLarge);
         }
+        // Also what is going to be cut off: the server may refuse to.
         let data = inode.data();
-        if let Some(data) = data {
-            if let Some(size) = new.size {
-                // What is cut off need not be written.
-                data.with(|inner| {
-                    inner.void_reads(size..u64::MAX);
-                    if inner.writes == 0 {
-                        inner.pages.truncate(size);
-                        inner.end = inner.end.min(size);
-                    }
-                });
-            }
-            if data.with(|inner| inner.is_dirty()) {
-                self.write_back(inode, false).await;
-            }
+        if let Some(data) = data
+            && data.with(|inner| inner.is_dirty())
+        {
+            self.write_back(inode, false).await;
         }
         self.changing(
             inode,

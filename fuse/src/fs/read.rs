@@ -283,15 +283,17 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Segs<Buf>> {
         let inode = &file.inode;
         let wanted = offset..offset + u64::from(len);
-        // A hole before data not yet written lies behind the end that the server knows.
+        // A server that restarted has lost what was not committed, and READ does not tell. A
+        // hole before data not yet written lies behind the end that the server knows.
         let known = inode.state.lock().attributes().map_or(0, |a| a.size);
         if let Some(data) = inode.data()
             && data.with(|inner| {
-                inner.pages.is_dirty(wanted.clone())
-                    || (inner.is_dirty() && wanted.end > known && inner.end > known)
+                let unsaved = inner.is_dirty() || inner.pages.uncommitted() > 0;
+                inner.pages.is_unsaved(wanted.clone())
+                    || (unsaved && wanted.end > known && inner.end > known)
             })
         {
-            self.write_back(inode, false).await;
+            self.write_back(inode, true).await;
         }
         let most = u64::from(self.limits().rtmax.max(1));
         let starts = (offset..wanted.end).step_by(most as usize);

@@ -361,8 +361,10 @@ impl<N: Nfs3> Fs<N> {
             return Err(FsError::TooLarge);
         }
         let data = self.data(inode);
-        if data.with(|inner| inner.pages.is_dirty(range.clone())) {
-            self.write_back(inode, false).await;
+        // Older data must not be written again over this after a restart of the server: so it
+        // is committed, not only written.
+        if data.with(|inner| inner.pages.is_unsaved(range.clone())) {
+            self.write_back(inode, true).await;
         }
         let void = |inner: &mut Inner| {
             inner.pages.invalidate_range(range.clone());

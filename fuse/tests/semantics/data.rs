@@ -4,7 +4,8 @@ use crate::support::*;
 use nfsrdma_client::exec::{self, block_on};
 use nfsrdma_client::nfs::Limits;
 use nfsrdma_fuse::fs::FsConfig;
-use nfsrdma_fuse::memory::{MemoryServer, Op};
+use nfsrdma_fuse::memory::{Fate, MemoryServer, Op};
+use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -351,4 +352,56 @@ fn a_hole_before_unwritten_data_reads_as_zeros_however_small_a_read_may_be() {
     m.write(handle, 1_600_000, b"the end").unwrap();
     let got = block_on(m.fs.read(handle, 1_550_000, 10_000, libc::O_DIRECT)).unwrap();
     assert_eq!(got.iter().map(|b| b.len()).sum::<usize>(), 10_000);
+}
+
+#[test]
+fn older_data_is_not_seen_or_written_again_over_what_went_past_the_cache() {
+    let m = roomy();
+    let direct = RW | libc::O_DIRECT;
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[1; 8192]).unwrap();
+    // At the server, and not committed: it is kept to be written again.
+    let stat = m.stat(node).unwrap();
+    assert_eq!((stat.size, m.server.calls(Op::Commit)), (8192, 0));
+    let d = m.open(node, direct).unwrap();
+    block_on(m.fs.write(d, 0, &[2; 4096], direct)).unwrap();
+    assert_eq!(m.read(f, 0, 4096).unwrap(), [2; 4096]);
+    m.server.restart();
+    m.fsync(f).unwrap();
+    m.close(f).unwrap();
+    m.close(d).unwrap();
+    let there = m.server.contents("f").unwrap();
+    assert!(there[..4096] == [2; 4096] && there[4096..] == [1; 4096]);
+}
+
+#[test]
+fn what_a_restart_lost_is_written_again_before_it_is_read_past_the_cache() {
+    let m = roomy();
+    let direct = RW | libc::O_DIRECT;
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[1; 8192]).unwrap();
+    m.close(f).unwrap();
+    let f = m.open(node, RW).unwrap();
+    m.write(f, 0, &[2; 8192]).unwrap();
+    m.stat(node).unwrap();
+    assert_eq!(m.server.calls(Op::Commit), 0);
+    m.server.restart();
+    let d = m.open(node, direct).unwrap();
+    let got = block_on(m.fs.read(d, 0, 8192, direct)).unwrap();
+    let got: Vec<u8> = got.iter().flat_map(|part| part.to_vec()).collect();
+    assert!(got == [2; 8192]);
+}
+
+#[test]
+fn a_refused_truncation_loses_nothing() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[7; 10_000]).unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Setattr => Fate::Refused(Status::Access),
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.truncate(node, 0)), libc::EACCES);
+    m.close(f).unwrap();
+    assert!(m.server.contents("f").unwrap() == [7; 10_000]);
 }
