@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Mounted, mount};
+use common::{Mounted, mount, mount_of};
 use nfsrdma_fuse::fs::FsConfig;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -275,4 +275,21 @@ fn shared_mappings_are_written_back_also_after_the_descriptor_is_closed() {
     m.finish();
     server.restart();
     assert_eq!(&server.contents("f").unwrap()[99_000..99_006], b"second");
+}
+
+#[test]
+fn an_opened_file_has_the_size_another_mount_left_it_with() {
+    let Some(a) = empty("sizes-a", FsConfig::default()) else {
+        return;
+    };
+    let b = mount_of(&a.server, "sizes-b", FsConfig::default());
+    for size in [0, 30_000, 10, 500_000, 499_999, 1] {
+        let text = pattern(size, 3);
+        fs::write(a.dir.join("f"), &text).unwrap();
+        assert!(fs::read(b.dir.join("f")).unwrap() == text, "{size} bytes");
+        // Known to the kernel for as long as attributes are believed.
+        assert_eq!(fs::metadata(b.dir.join("f")).unwrap().len(), size as u64);
+    }
+    a.finish();
+    b.finish();
 }

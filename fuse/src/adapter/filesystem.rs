@@ -24,13 +24,15 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
     pub(super) credentials: Credentials,
     pub(super) waiting: Arc<Waiting>,
+    /// Tells the kernel what it must not believe any more; there once the mount is.
+    pub(super) notifier: Arc<OnceLock<fuser::Notifier>>,
     pub(super) max_write: u32,
     pub(super) max_background: u16,
 }
@@ -294,6 +296,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let notifier = self.notifier.clone();
         let reply = self.waiting.hold(request, reply);
         exec::spawn(async move {
             let result = fs.open(&cred, node.0, flags.0).await;
@@ -301,6 +304,14 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                 reply,
                 result,
                 |reply, opened| {
+                    // Close-to-open: the kernel keeps the size for as long as it was told to,
+                    // whatever the answer to OPEN says of its pages.
+                    if opened.attributes_changed
+                        && let Some(notifier) = notifier.get()
+                    {
+                        // It may have forgotten the inode: so much the better.
+                        let _ = notifier.inval_inode(node, -1, 0);
+                    }
                     reply.opened(FileHandle(opened.handle), file_flags(&opened, flags.0));
                 },
                 |opened| close(&fs, opened),

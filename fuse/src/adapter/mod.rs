@@ -94,7 +94,10 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
         .mount_options
         .extend(options.options.iter().map(|option| mount_option(option)));
     let waiting = Arc::new(Waiting::default());
-    let background = fuser::spawn_mount(adapter(&fs, &waiting, options), &dir, &config)?;
+    let adapter = adapter(&fs, &waiting, options);
+    let notifier = adapter.notifier.clone();
+    let background = fuser::spawn_mount(adapter, &dir, &config)?;
+    let _ = notifier.set(background.notifier());
     start(fs, waiting, background, dir)
 }
 
@@ -111,7 +114,9 @@ pub fn serve<N: Nfs3>(
     let acl = config.acl;
     let waiting = Arc::new(Waiting::default());
     let adapter = adapter(&fs, &waiting, options);
+    let notifier = adapter.notifier.clone();
     let session = fuser::Session::from_fd(adapter, device, acl, config)?;
+    let _ = notifier.set(session.notifier());
     start(fs, waiting, session.spawn()?, dir.to_owned())
 }
 
@@ -132,6 +137,7 @@ fn adapter<N: Nfs3>(fs: &Arc<Fs<N>>, waiting: &Arc<Waiting>, options: &FuseOptio
         fs: fs.clone(),
         waiting: waiting.clone(),
         credentials: Credentials::default(),
+        notifier: Arc::default(),
         max_write: options.max_write,
         max_background: options.max_background,
     }

@@ -12,8 +12,10 @@ impl<N: Nfs3> Fs<N> {
         let inode = self.table.get(nodeid)?;
         let now = self.now();
         let (attributes, ttl) = {
-            let state = inode.state.lock();
-            (*state.fresh(now)?, state.fresh_for(now))
+            let mut state = inode.state.lock();
+            let attributes = *state.fresh(now)?;
+            state.tell();
+            (attributes, state.fresh_for(now))
         };
         let (dirty, end) = inode.data().map_or((false, 0), |data| {
             data.with(|inner| (inner.is_dirty(), inner.end))

@@ -117,7 +117,11 @@ impl<N: Nfs3> Fs<N> {
             hasher: RandomState::new(),
         });
         let handle = self.dirs.write().insert(dir) as u64;
-        Ok(Opened { handle, keep_cache })
+        Ok(Opened {
+            handle,
+            keep_cache,
+            attributes_changed: false,
+        })
     }
 
     fn dir(&self, handle: u64) -> FsResult<Arc<DirHandle>> {

@@ -8,7 +8,7 @@
 use super::clock::Nanos;
 use super::file::FileData;
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Time, Verifier, WccAttributes, WccData};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccAttributes, WccData};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -110,6 +110,8 @@ pub struct State {
     pub epoch: u64,
     /// Number of the contents in the kernel's cache.
     pub kernel_epoch: u64,
+    /// Number of the contents whose attributes the kernel was last told; 0 before.
+    pub told_epoch: u64,
     granted: Vec<Granted>,
     pub silly: Option<Box<Silly>>,
     /// Directories: what the server's cookies belong to, from the last listing. A listing the
@@ -123,6 +125,12 @@ fn wcc(a: &Attributes) -> WccAttributes {
         mtime: a.mtime,
         ctime: a.ctime,
     }
+}
+
+/// Whether both say the same, but for the access time, which READ changes.
+fn alike(a: &Attributes, b: &Attributes) -> bool {
+    let atime = a.atime;
+    *a == Attributes { atime, ..*b }
 }
 
 impl State {
@@ -142,10 +150,16 @@ impl State {
             newest: None,
             epoch: next_epoch(),
             kernel_epoch: 0,
+            told_epoch: 0,
             granted: Vec::new(),
             silly: None,
             cookies: Verifier::default(),
         }
+    }
+
+    /// The kernel is told the attributes.
+    pub fn tell(&mut self) {
+        self.told_epoch = self.epoch;
     }
 
     /// The attributes last heard of.
@@ -220,6 +234,12 @@ impl State {
                 self.fresh_until = 0;
                 return false;
             }
+            if new.ctime == known.ctime && !uncertain && !alike(new, known) {
+                // Changed twice within one tick of the server's clock: mode, owner or links
+                // of the two replies differ, and nothing says which is newer.
+                self.fresh_until = 0;
+                return false;
+            }
         }
         self.accept(new, now, times, uncertain);
         if !self.undisturbed(stamp) {
@@ -271,8 +291,14 @@ impl State {
         }
         match &data.after {
             Some(after) => {
-                let older = |known: Time| after.ctime < known;
-                if !self.attributes.as_ref().is_some_and(|a| older(a.ctime)) {
+                let known = self.attributes.as_ref();
+                let older = known.is_some_and(|a| after.ctime < a.ctime);
+                // As in `apply`.
+                let unclear = self.overlapped
+                    && known.is_some_and(|a| wcc(a) == wcc(after) && !alike(a, after));
+                if unclear {
+                    self.fresh_until = 0;
+                } else if !older {
                     self.accept(after, now, times, false);
                 }
                 let seen = wcc(after);
@@ -399,7 +425,7 @@ const _: () = assert!(std::mem::size_of::<Inode>() <= 448);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nfsrdma_xdr::nfs3::SpecData;
+    use nfsrdma_xdr::nfs3::{SpecData, Time};
 
     const TIMES: Times = Times { min: 10, max: 80 };
 
@@ -518,5 +544,37 @@ mod tests {
         assert!(!s.apply(Stamp::now(), &b, 0, TIMES));
         assert!(!s.end_change(&change(&a, &b), 0, TIMES));
         assert!(!s.apply(Stamp::now(), &b, 0, TIMES));
+    }
+
+    #[test]
+    fn of_two_replies_within_one_tick_neither_is_believed() {
+        let mut state = State::new();
+        let old = attributes(5, 1);
+        let mut new = old;
+        new.mode ^= 0o111;
+        let asked = Stamp::now();
+        // The reply to a SETATTR overtakes that of a READ sent before it.
+        state.begin_change();
+        let data = WccData {
+            before: None,
+            after: Some(new),
+        };
+        assert!(!state.end_change(&data, 0, TIMES));
+        assert!(state.fresh(0).is_some());
+        assert!(!state.apply(asked, &old, 0, TIMES));
+        assert!(state.fresh(0).is_none());
+        assert_eq!(state.attributes().unwrap().mode, new.mode);
+        // The same between two changes.
+        assert!(!state.apply(Stamp::now(), &new, 0, TIMES));
+        assert!(state.fresh(0).is_some());
+        state.begin_change();
+        state.begin_change();
+        assert!(!state.end_change(&data, 0, TIMES));
+        let data = WccData {
+            before: None,
+            after: Some(old),
+        };
+        assert!(!state.end_change(&data, 0, TIMES));
+        assert!(state.fresh(0).is_none());
     }
 }

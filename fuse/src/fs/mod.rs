@@ -261,6 +261,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// The attributes as programs are to see them: with data that is not at the server yet.
     fn shown(&self, inode: &Inode, mut attributes: Attributes) -> Attributes {
+        inode.state.lock().tell();
         if let Some(data) = inode.data() {
             let end = data.with(|inner| inner.end);
             attributes.size = attributes.size.max(end);

@@ -12,6 +12,8 @@ pub struct Opened {
     pub handle: u64,
     /// Whether what the kernel caches of it is still true.
     pub keep_cache: bool,
+    /// Whether the attributes the kernel was told, the size among them, no longer are.
+    pub attributes_changed: bool,
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -61,14 +63,20 @@ impl<N: Nfs3> Fs<N> {
     /// Registers an open file.
     pub(super) fn opened(&self, inode: Arc<Inode>, cred: &Cred, flags: i32) -> Opened {
         inode.opens.fetch_add(1, Ordering::Relaxed);
-        let keep_cache = {
+        let (keep_cache, attributes_changed) = {
             let mut state = inode.state.lock();
             let epoch = state.epoch;
-            std::mem::replace(&mut state.kernel_epoch, epoch) == epoch
+            let told = std::mem::replace(&mut state.told_epoch, epoch);
+            let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
+            (cached == epoch, told != 0 && told != epoch)
         };
         let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
         let handle = self.files.write().insert(file) as u64;
-        Opened { handle, keep_cache }
+        Opened {
+            handle,
+            keep_cache,
+            attributes_changed,
+        }
     }
 
     pub(super) fn file(&self, handle: u64) -> FsResult<Arc<OpenFile>> {
@@ -103,6 +111,7 @@ impl<N: Nfs3> Fs<N> {
             let silly = inode.state.lock().silly.take();
             if let Some(silly) = silly {
                 self.remove_silly(*silly).await;
+                inode.state.lock().named_otherwise();
             }
         }
         reported

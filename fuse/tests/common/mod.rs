@@ -24,24 +24,29 @@ pub fn mount(name: &str, config: FsConfig, fill: impl FnOnce(&Path)) -> Option<M
         eprintln!("SKIPPED: there is no /dev/fuse");
         return None;
     }
-    let dir = std::env::temp_dir().join(format!("nfsrdma-{}-{name}", std::process::id()));
-    let data = dir.with_extension("data");
-    fs::create_dir_all(&dir).unwrap();
+    let data = std::env::temp_dir().join(format!("nfsrdma-{}-{name}.data", std::process::id()));
     fs::create_dir_all(&data).unwrap();
     fill(&data);
     let server = MemoryServer::new();
     let filled = server.fill(&data);
     fs::remove_dir_all(&data).unwrap();
     filled.unwrap();
+    Some(mount_of(&server, name, config))
+}
+
+/// A mount of a server that others may mount, too.
+pub fn mount_of(server: &Arc<MemoryServer>, name: &str, config: FsConfig) -> Mounted {
+    let dir = std::env::temp_dir().join(format!("nfsrdma-{}-{name}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
     let pool = Pool::new(config.pool_bytes()).unwrap();
     let fs = Fs::new(server.clone(), server.root(), pool, config);
     let session = adapter::mount(fs.clone(), &dir, &FuseOptions::default()).unwrap();
-    Some(Mounted {
+    Mounted {
         session: Some(session),
         fs,
-        server,
+        server: server.clone(),
         dir,
-    })
+    }
 }
 
 impl Mounted {
