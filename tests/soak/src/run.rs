@@ -1,0 +1,389 @@
+//! The whole run: load and faults, then the comparison of everything, and the figures.
+
+use crate::fault::Fault;
+use crate::random::Random;
+use crate::stand::{LIMIT, Stand, until};
+use crate::tree;
+use crate::watch::{Sample, Watch};
+use crate::worker::{Outcome, Worker};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Of the mounts: a small cache, so that data is evicted and read again; a short `timeo`, so
+/// that stalls are longer.
+const OPTIONS: &str = "timeo=15,retrans=2,cache=24M";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How long, without the comparison at the end
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    minutes: f64,
+    /// Seed of the random choices; printed, so that a run can be repeated
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Processes of the load
+    #[arg(long, default_value_t = 3)]
+    workers: u64,
+    /// Only the load, or only the property test of two mounts
+    #[arg(long, value_parser = ["load", "pair"])]
+    only: Option<String>,
+    /// Further mount options
+    #[arg(long, default_value = "")]
+    options: String,
+    /// A further argument of the responder; may be given again
+    #[arg(long, allow_hyphen_values = true)]
+    responder: Vec<String>,
+    /// Operations of the property test, in place of a time
+    #[arg(long)]
+    steps: Option<u64>,
+    /// No faults
+    #[arg(long)]
+    calm: bool,
+    /// Where nfsrdma and nfsrdma-responder are
+    #[arg(long)]
+    bin: PathBuf,
+}
+
+/// What was done and seen.
+#[derive(Debug, Default)]
+struct Figures {
+    operations: BTreeMap<String, u64>,
+    compared: u64,
+    faults: BTreeMap<Fault, u64>,
+    watches: Vec<Watch>,
+    carried: u64,
+    connections: u64,
+}
+
+impl Figures {
+    fn take(&mut self, outcome: &Outcome) {
+        for (name, count) in &outcome.operations {
+            *self.operations.entry(name.clone()).or_default() += count;
+        }
+        self.compared += outcome.compared;
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let seed = options.seed.unwrap_or_else(Random::any_seed);
+    println!("seed {seed} (--seed {seed} repeats the choices)");
+    let whole = Duration::from_secs_f64(options.minutes * 60.0);
+    let only = options.only.as_deref();
+    if only != Some("pair") {
+        let time = if only.is_none() { whole * 2 / 3 } else { whole };
+        stage("load", options, seed, time)?;
+    }
+    if only != Some("load") {
+        let time = if only.is_none() { whole / 3 } else { whole };
+        stage("two mounts", options, seed, time)?;
+    }
+    println!("no losses");
+    Ok(())
+}
+
+/// Load or property test, from the first mount to the last unmount.
+fn stage(name: &str, options: &Options, seed: u64, time: Duration) -> Result<()> {
+    let begin = Instant::now();
+    let mut arguments = vec!["--fake-unstable"];
+    arguments.extend(options.responder.iter().map(String::as_str));
+    let mut stand = Stand::new(&options.bin, &arguments)?;
+    let mut figures = Figures::default();
+    let result = go(name, options, seed, time, &mut stand, &mut figures);
+    tell(name, &figures, begin.elapsed());
+    if let Err(error) = result {
+        stand.keep = true;
+        bail!("{name} (seed {seed}): {error:#}");
+    }
+    Ok(())
+}
+
+fn go(
+    name: &str,
+    options: &Options,
+    seed: u64,
+    time: Duration,
+    stand: &mut Stand,
+    figures: &mut Figures,
+) -> Result<()> {
+    let pair = name != "load";
+    let mount_options = match options.options.as_str() {
+        "" => OPTIONS.to_owned(),
+        more => format!("{OPTIONS},{more}"),
+    };
+    // One mount may believe for a time in names the other has just changed.
+    let mount_options = match pair {
+        true => format!("{mount_options},lookupcache=none"),
+        false => mount_options,
+    };
+    for _ in 0..if pair { 2 } else { 1 } {
+        stand.mount(&mount_options)?;
+        figures.watches.push(Watch::default());
+    }
+    look(stand, figures)?;
+    let before: Vec<_> = stand.mounts.iter().map(Sample::of).collect::<Result<_>>()?;
+    let export = stand.export();
+    let mut workers = Vec::new();
+    let dirs: Vec<_> = stand.mounts.iter().map(|m| m.dir.clone()).collect();
+    let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
+    for number in 0..if pair { 1 } else { options.workers } {
+        let steps = options.steps.filter(|_| pair);
+        let seed = seed.wrapping_mul(1000).wrapping_add(number);
+        let name = format!("w{number}");
+        workers.push(Worker::start(name, &dirs, &export, seed, steps)?);
+    }
+    let mut chance = Random::new(seed ^ 0xfa17);
+    let end = Instant::now() + time;
+    let result = if pair {
+        asked_faults(options, &mut workers[0], stand, figures, end, &mut chance)
+    } else {
+        own_faults(options, &mut workers, stand, figures, end, &mut chance)
+    };
+    result.inspect_err(|_| evidence(stand, &workers))?;
+    // The end: no more faults.
+    workers.iter_mut().for_each(Worker::halt);
+    let limit = Instant::now() + LIMIT;
+    for worker in &mut workers {
+        while worker.outcome.is_none() {
+            if let Some(fault) = worker.listen(Duration::from_millis(100))? {
+                // It asked before it knew.
+                *figures.faults.entry(fault).or_default() += 0;
+                worker.go_on();
+            }
+            if Instant::now() > limit {
+                evidence(stand, std::slice::from_ref(worker));
+                bail!("{} does not come to an end", worker.name);
+            }
+        }
+    }
+    let outcomes = workers.iter_mut().filter_map(|w| w.outcome.take());
+    let outcomes: Vec<_> = outcomes.collect();
+    for outcome in &outcomes {
+        figures.take(outcome);
+        if let Some(failure) = &outcome.failure {
+            evidence(stand, &workers);
+            bail!("{failure}");
+        }
+    }
+    settle(stand, &before, figures)?;
+    stand.unmount()?;
+    // What is at the server, without anybody in between; and what a new mount sees.
+    for (worker, outcome) in workers.iter().zip(&outcomes) {
+        figures.compared += tree::verify(&export.join(&worker.name), &outcome.manifest)
+            .context("in the exported directory after unmounting")?;
+    }
+    stand.mount(&mount_options)?;
+    for (worker, outcome) in workers.iter().zip(&outcomes) {
+        let dir = stand.mounts[0].dir.join(&worker.name);
+        figures.compared +=
+            tree::verify(&dir, &outcome.manifest).context("after mounting again")?;
+    }
+    stand.unmount()?;
+    figures.carried = stand.proxy.bytes();
+    figures.connections = stand.proxy.accepted();
+    let complaints = stand.complaints();
+    ensure!(complaints.is_empty(), "the logs say {complaints:#?}");
+    Ok(())
+}
+
+fn look(stand: &Stand, figures: &mut Figures) -> Result<()> {
+    for (mount, watch) in stand.mounts.iter().zip(&mut figures.watches) {
+        watch.look(mount)?;
+    }
+    Ok(())
+}
+
+/// Hears what workers say; fails if one failed or does not move.
+fn attend(workers: &mut [Worker]) -> Result<()> {
+    for worker in workers {
+        worker.listen(Duration::from_millis(1))?;
+        if let Some(Outcome {
+            failure: Some(failure),
+            ..
+        }) = &worker.outcome
+        {
+            bail!("{}: {failure}", worker.name);
+        }
+        ensure!(
+            worker.outcome.is_some() || worker.moved.elapsed() < LIMIT,
+            "{} hangs: nothing done in {LIMIT:?}",
+            worker.name
+        );
+    }
+    Ok(())
+}
+
+/// Sleeps, with an ear for the workers and an eye on the clients.
+fn wait(
+    time: Duration,
+    workers: &mut [Worker],
+    stand: &Stand,
+    figures: &mut Figures,
+    looked: &mut Instant,
+) -> Result<()> {
+    let end = Instant::now() + time;
+    loop {
+        attend(workers)?;
+        if looked.elapsed() > Duration::from_secs(1) {
+            *looked = Instant::now();
+            look(stand, figures)?;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
+/// Faults at random moments.
+fn own_faults(
+    options: &Options,
+    workers: &mut [Worker],
+    stand: &mut Stand,
+    figures: &mut Figures,
+    end: Instant,
+    chance: &mut Random,
+) -> Result<()> {
+    let mut looked = Instant::now();
+    while Instant::now() < end {
+        let pause = *chance.pick(&[20, 200, 1000, 2500]);
+        let pause = Duration::from_millis(chance.below(pause) as u64);
+        wait(pause, workers, stand, figures, &mut looked)?;
+        if options.calm {
+            continue;
+        }
+        let fault = Fault::any(chance);
+        *figures.faults.entry(fault).or_default() += 1;
+        fault.begin(stand)?;
+        let result = wait(fault.lasts(chance), workers, stand, figures, &mut looked);
+        fault.end(stand)?;
+        result?;
+    }
+    Ok(())
+}
+
+/// Faults when the worker says so: at the same operations for the same seed.
+fn asked_faults(
+    options: &Options,
+    worker: &mut Worker,
+    stand: &mut Stand,
+    figures: &mut Figures,
+    end: Instant,
+    chance: &mut Random,
+) -> Result<()> {
+    let mut looked = Instant::now();
+    while worker.outcome.is_none() && (options.steps.is_some() || Instant::now() < end) {
+        let fault = worker.listen(Duration::from_millis(50))?;
+        let one = std::slice::from_mut(worker);
+        let Some(fault) = fault else {
+            wait(Duration::ZERO, one, stand, figures, &mut looked)?;
+            continue;
+        };
+        if options.calm {
+            one[0].go_on();
+            continue;
+        }
+        *figures.faults.entry(fault).or_default() += 1;
+        fault.begin(stand)?;
+        one[0].go_on();
+        // The next one is heard only when this one is over.
+        std::thread::sleep(fault.lasts(chance));
+        fault.end(stand)?;
+    }
+    Ok(())
+}
+
+/// Waits until nothing is under way, and looks whether anything is left.
+fn settle(stand: &Stand, before: &[Sample], figures: &mut Figures) -> Result<()> {
+    for (number, mount) in stand.mounts.iter().enumerate() {
+        let mut last = Sample::default();
+        let quiet = until("no call and no lease", || {
+            last = Sample::of(mount)?;
+            Ok(last.leases + last.in_flight + last.waiting == 0)
+        });
+        quiet.with_context(|| format!("{last:?}"))?;
+        figures.watches[number].samples.push(last);
+        ensure!(
+            last.descriptors <= before[number].descriptors + 2
+                && last.threads <= before[number].threads + 2,
+            "descriptors or threads are left: {:?} before, {last:?} after",
+            before[number]
+        );
+        // A short run has no trend.
+        let watch = &figures.watches[number];
+        if watch.samples.len() >= 100 {
+            let (early, late) = watch.trend(|s| s.resident);
+            ensure!(
+                late <= early + early / 5 + (16 << 10),
+                "resident memory grows: {early} KiB, then {late} KiB"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What helps to find out why something hangs or failed.
+fn evidence(stand: &Stand, workers: &[Worker]) {
+    for mount in &stand.mounts {
+        if let Ok(stats) = mount.stats() {
+            let _ = fs::write(stand.base.join("stats.json"), format!("{stats:#}"));
+        }
+    }
+    for worker in workers {
+        let place = fs::read_to_string(format!("/proc/{}/wchan", worker.pid()));
+        eprintln!(
+            "worker {} (process {}) waits in {}",
+            worker.name,
+            worker.pid(),
+            place.unwrap_or_default()
+        );
+    }
+}
+
+fn tell(name: &str, figures: &Figures, took: Duration) {
+    let sum: u64 = figures.operations.values().sum();
+    println!("== {name}: {:.0} s", took.as_secs_f64());
+    println!("   operations  {sum}: {}", list(&figures.operations));
+    let faults: BTreeMap<String, u64> = figures
+        .faults
+        .iter()
+        .map(|(fault, count)| (format!("{fault:?}").to_lowercase(), *count))
+        .collect();
+    let sum: u64 = figures.faults.values().sum();
+    println!("   faults      {sum}: {}", list(&faults));
+    println!(
+        "   compared    {} MiB; {} MiB carried over {} connections",
+        figures.compared >> 20,
+        figures.carried >> 20,
+        figures.connections
+    );
+    for (number, watch) in figures.watches.iter().enumerate() {
+        let (early, late) = watch.trend(|s| s.resident);
+        println!(
+            "   client {number}    resident {} MiB at most (second quarter {} MiB, last {} MiB), descriptors {}, \
+             threads {}, leases {}, inodes {} at most; connects {}, calls resent {}, time-outs {}, violations {}",
+            watch.most(|s| s.resident) >> 10,
+            early >> 10,
+            late >> 10,
+            watch.most(|s| s.descriptors),
+            watch.most(|s| s.threads),
+            watch.most(|s| s.leases),
+            watch.most(|s| s.inodes),
+            watch.most(|s| s.connects),
+            watch.most(|s| s.resends),
+            watch.most(|s| s.timeouts),
+            watch.most(|s| s.violations),
+        );
+    }
+}
+
+fn list(counts: &BTreeMap<String, u64>) -> String {
+    let words: Vec<_> = counts
+        .iter()
+        .map(|(name, n)| format!("{name} {n}"))
+        .collect();
+    words.join(", ")
+}

@@ -1,0 +1,261 @@
+//! The test bench: a responder, the proxy before it, mounts, and the end of all of them.
+
+use crate::proxy::Proxy;
+use crate::sys;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// After which something that has to happen is taken not to happen.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// The server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    program: PathBuf,
+    arguments: Vec<String>,
+    export: PathBuf,
+    base: PathBuf,
+    rdma: u16,
+    pub(crate) nfs: u16,
+    child: Option<Child>,
+}
+
+impl Server {
+    fn new(bin: &Path, base: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut server = Server {
+            program: bin.join("nfsrdma-responder"),
+            arguments: arguments.iter().map(|&a| a.to_owned()).collect(),
+            export: base.join("export"),
+            base: base.to_owned(),
+            rdma: 0,
+            nfs: 0,
+            child: None,
+        };
+        server.start()?;
+        Ok(server)
+    }
+
+    /// Starts it, at the ports it had before if there are some.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.base.join("responder.log"))?;
+        let mut child = Command::new(&self.program)
+            .arg(&self.export)
+            .args(["--rdma-port", &self.rdma.to_string()])
+            .args(["--nfs-port", &self.nfs.to_string()])
+            .arg("--state-dir")
+            .arg(self.base.join("state"))
+            .arg("--print-ports")
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("starting {}", self.program.display()))?;
+        let out = child.stdout.take().context("the responder's output")?;
+        self.child = Some(child);
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        let port = |name: &str| {
+            line.split_whitespace()
+                .find_map(|word| word.strip_prefix(name)?.parse().ok())
+        };
+        match (port("rdma="), port("nfs=")) {
+            (Some(rdma), Some(nfs)) => (self.rdma, self.nfs) = (rdma, nfs),
+            _ => bail!("the responder said `{}`: see responder.log", line.trim()),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// SIGSTOP or SIGCONT.
+    pub(crate) fn stop(&self, stop: bool) -> Result<()> {
+        let child = self.child.as_ref().context("a server that runs")?;
+        sys::signal(child.id(), if stop { libc::SIGSTOP } else { libc::SIGCONT })
+    }
+}
+
+/// A mount, from its `mount` to its `umount`.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    program: PathBuf,
+    pub(crate) dir: PathBuf,
+    pub(crate) pid: u32,
+}
+
+impl Mount {
+    /// What `stats --json` says.
+    pub(crate) fn stats(&self) -> Result<Value> {
+        stats(&self.program, &self.dir)
+    }
+
+    /// Unmounts, and waits for the end of the process.
+    pub(crate) fn unmount(&self) -> Result<()> {
+        let output = Command::new(&self.program)
+            .arg("umount")
+            .arg(&self.dir)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "umount {}: {}",
+            self.dir.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let proc = PathBuf::from(format!("/proc/{}", self.pid));
+        until("the end of the client", || Ok(!proc.exists()))
+    }
+}
+
+fn stats(program: &Path, dir: &Path) -> Result<Value> {
+    let output = Command::new(program)
+        .args(["stats", "--json"])
+        .arg(dir)
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "stats {}: {}",
+        dir.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).context("stats --json")
+}
+
+/// Waits for a condition.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + LIMIT;
+    while !condition()? {
+        ensure!(Instant::now() < end, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Stand {
+    pub(crate) base: PathBuf,
+    bin: PathBuf,
+    pub(crate) server: Server,
+    pub(crate) proxy: Proxy,
+    pub(crate) mounts: Vec<Mount>,
+    /// The directory stays when something failed.
+    pub(crate) keep: bool,
+}
+
+impl Stand {
+    pub(crate) fn new(bin: &Path, arguments: &[&str]) -> Result<Self> {
+        let base = tempfile::Builder::new()
+            .prefix("nfsrdma-soak.")
+            .tempdir()?
+            .keep()
+            .canonicalize()?;
+        for dir in ["export", "state"] {
+            fs::create_dir(base.join(dir))?;
+        }
+        let server = Server::new(bin, &base, arguments)?;
+        let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], server.rdma)))?;
+        Ok(Stand {
+            base,
+            bin: bin.to_owned(),
+            server,
+            proxy,
+            mounts: Vec::new(),
+            keep: false,
+        })
+    }
+
+    pub(crate) fn export(&self) -> PathBuf {
+        self.base.join("export")
+    }
+
+    /// Mounts the export once more, through the proxy.
+    pub(crate) fn mount(&mut self, options: &str) -> Result<()> {
+        let number = self.mounts.len();
+        let dir = self.base.join(format!("mnt{number}"));
+        fs::create_dir_all(&dir)?;
+        let program = self.bin.join("nfsrdma");
+        let output = Command::new(&program)
+            .arg("mount")
+            .arg(format!("127.0.0.1:{}", self.export().display()))
+            .arg(&dir)
+            .arg("--log")
+            .arg(self.base.join(format!("client{number}.log")))
+            .args([
+                "-o",
+                &format!(
+                    "port={},mountport={},mountproto=tcp,noresvport,{options}",
+                    self.proxy.port, self.server.nfs
+                ),
+            ])
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "mounting: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let pid = stats(&program, &dir)?["pid"].as_u64().unwrap_or(0);
+        let pid = u32::try_from(pid).context("a process id")?;
+        self.mounts.push(Mount { program, dir, pid });
+        Ok(())
+    }
+
+    /// Unmounts all; mounts are gone when this returns.
+    pub(crate) fn unmount(&mut self) -> Result<()> {
+        for mount in std::mem::take(&mut self.mounts) {
+            mount.unmount()?;
+        }
+        Ok(())
+    }
+
+    /// What the clients' logs say that they must not.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.base).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|e| e == "log") {
+                let text = fs::read(entry.path()).unwrap_or_default();
+                let text = String::from_utf8_lossy(&text);
+                let bad = |line: &&str| line.contains("panicked") || line.contains("ERROR");
+                let name = entry.file_name();
+                found.extend(
+                    text.lines()
+                        .filter(bad)
+                        .take(5)
+                        .map(|line| format!("{}: {line}", name.to_string_lossy())),
+                );
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        let _ = self.server.stop(false);
+        for mount in &self.mounts {
+            // By force: this is the way out of a failure.
+            let _ = Command::new("umount").arg("-l").arg(&mount.dir).status();
+            let _ = sys::signal(mount.pid, libc::SIGKILL);
+        }
+        let _ = self.server.kill();
+        if self.keep {
+            eprintln!("left for inspection: {}", self.base.display());
+        } else {
+            let _ = fs::remove_dir_all(&self.base);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! A process that does the operations, and the side of it that started it. They are apart,
+//! because a process that starts others closes its files in them, which would wait for a
+//! server that is away.
+
+use crate::fault::Fault;
+use crate::load::Load;
+use crate::pair::Pair;
+use crate::sys;
+use crate::tree::Manifest;
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// What a worker says, a line each.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Said {
+    /// So many operations are done.
+    Alive(u64),
+    /// This is to happen now; it waits for a line before it goes on.
+    Fault(Fault),
+    Done(Outcome),
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) operations: BTreeMap<String, u64>,
+    pub(crate) compared: u64,
+    /// What the directory at the server now has.
+    pub(crate) manifest: Manifest,
+    pub(crate) failure: Option<String>,
+}
+
+/// What a worker does.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Task {
+    /// Mounts to use: one for a load, two for a pair
+    #[arg(long)]
+    mount: Vec<PathBuf>,
+    /// The exported directory
+    #[arg(long)]
+    direct: PathBuf,
+    /// Directory to make there
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    seed: u64,
+    /// Operations to do; until standard input ends otherwise
+    #[arg(long)]
+    steps: Option<u64>,
+}
+
+fn say(said: &Said) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, said)?;
+    out.write_all(b"\n")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// The worker's side.
+pub(crate) fn run(task: &Task) -> Result<()> {
+    sys::die_with_parent();
+    let halt = Arc::new(AtomicBool::new(false));
+    let (tell, told) = mpsc::channel();
+    let flag = halt.clone();
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lines().map_while(Result::ok) {
+            if tell.send(()).is_err() {
+                return;
+            }
+        }
+        flag.store(true, SeqCst);
+    });
+    let mut outcome = Outcome::default();
+    let result = match &task.mount[..] {
+        [one] => load(task, one, &halt, &mut outcome),
+        [one, two] => pair(task, [one, two], &halt, &told, &mut outcome),
+        _ => bail!("one mount or two"),
+    };
+    if let Err(error) = result {
+        outcome.failure = Some(format!("{error:#}"));
+    }
+    say(&Said::Done(outcome))?;
+    Ok(())
+}
+
+/// Repeats `step` until told to stop.
+fn repeat(task: &Task, halt: &AtomicBool, mut step: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut last = Instant::now();
+    let mut done = 0;
+    while !halt.load(SeqCst) && task.steps.is_none_or(|steps| done < steps) {
+        step()?;
+        done += 1;
+        if last.elapsed() > Duration::from_millis(500) {
+            last = Instant::now();
+            say(&Said::Alive(done))?;
+        }
+    }
+    Ok(())
+}
+
+fn owned(operations: &BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
+    operations
+        .iter()
+        .map(|(&k, &v)| (k.to_owned(), v))
+        .collect()
+}
+
+fn load(task: &Task, mount: &Path, halt: &AtomicBool, outcome: &mut Outcome) -> Result<()> {
+    let mut load = Load::new(
+        &mount.join(&task.name),
+        &task.direct.join(&task.name),
+        task.seed,
+    )?;
+    let result = repeat(task, halt, || load.step());
+    let result = result.and_then(|()| load.finish());
+    outcome.operations = owned(&load.operations);
+    outcome.compared = load.compared;
+    outcome.manifest = result?;
+    Ok(())
+}
+
+fn pair(
+    task: &Task,
+    mounts: [&PathBuf; 2],
+    halt: &AtomicBool,
+    told: &mpsc::Receiver<()>,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let mounts = mounts.map(PathBuf::as_path);
+    let mut pair = Pair::new(mounts, &task.direct, &task.name, task.seed)?;
+    let result = repeat(task, halt, || {
+        if let Some(fault) = pair.step()? {
+            say(&Said::Fault(fault))?;
+            // Its end is the end of the run.
+            let _ = told.recv();
+        }
+        Ok(())
+    });
+    let result = result.and_then(|()| pair.finish());
+    outcome.operations = owned(&pair.operations);
+    outcome.compared = pair.compared;
+    outcome.manifest = result?;
+    Ok(())
+}
+
+/// The other side: a worker that was started.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    said: mpsc::Receiver<Said>,
+    pub(crate) progress: u64,
+    pub(crate) moved: Instant,
+    pub(crate) outcome: Option<Outcome>,
+}
+
+impl Worker {
+    pub(crate) fn start(
+        name: String,
+        mounts: &[&Path],
+        direct: &Path,
+        seed: u64,
+        steps: Option<u64>,
+    ) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("worker").args(["--name", &name]);
+        command.args(["--seed", &seed.to_string()]);
+        command.arg("--direct").arg(direct);
+        for mount in mounts {
+            command.arg("--mount").arg(mount);
+        }
+        if let Some(steps) = steps {
+            command.args(["--steps", &steps.to_string()]);
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting a worker")?;
+        let input = child.stdin.take();
+        let output = child.stdout.take().context("a worker's output")?;
+        let (tell, said) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let Ok(said) = serde_json::from_str(&line) else {
+                    return;
+                };
+                if tell.send(said).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Worker {
+            name,
+            child,
+            input,
+            said,
+            progress: 0,
+            moved: Instant::now(),
+            outcome: None,
+        })
+    }
+
+    /// Listens for at most `time`; a fault it asks for.
+    pub(crate) fn listen(&mut self, time: Duration) -> Result<Option<Fault>> {
+        match self.said.recv_timeout(time) {
+            Ok(Said::Alive(progress)) => {
+                if progress > self.progress {
+                    (self.progress, self.moved) = (progress, Instant::now());
+                }
+            }
+            Ok(Said::Fault(fault)) => {
+                self.moved = Instant::now();
+                return Ok(Some(fault));
+            }
+            Ok(Said::Done(outcome)) => self.outcome = Some(outcome),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) if self.outcome.is_some() => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                bail!("worker {} died: {:?}", self.name, self.child.wait()?)
+            }
+        }
+        Ok(None)
+    }
+
+    /// The fault it asked for has begun.
+    pub(crate) fn go_on(&mut self) {
+        if let Some(input) = &mut self.input {
+            let _ = input.write_all(b"\n");
+        }
+    }
+
+    /// It is to come to an end.
+    pub(crate) fn halt(&mut self) {
+        self.input = None;
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
