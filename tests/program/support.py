@@ -50,10 +50,21 @@ class Programs:
 BIN = Programs()
 
 
+GIVEN = set()
+"""Names of the mount options given to programs so far; a case may clear it."""
+
+
 def run(*command, limit=LIMIT, **more):
+    note_options(command)
     return subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, timeout=limit, check=False, **more
     )
+
+
+def note_options(command):
+    for before, word in zip(command, command[1:]):
+        if before == "-o":
+            GIVEN.update(option.partition("=")[0] for option in word.split(","))
 
 
 def nfsrdma(*words, **more):

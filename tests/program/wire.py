@@ -1,0 +1,102 @@
+"""Things put between a mount and its server that tell what was sent. No cases."""
+
+import socket
+import struct
+import threading
+
+
+class Relay:
+    """Takes TCP connections at a port of its own and passes all on to `to`, a port of 127.0.0.1."""
+
+    KEPT = 4 << 20
+
+    def __init__(self, to, host="127.0.0.1"):
+        self.to = to
+        self.peers = []
+        """Port numbers of those who connected."""
+        self.said = []
+        """What each of them sent, as far as it was kept."""
+        self.listener = socket.create_server((host, 0))
+        self.port = self.listener.getsockname()[1]
+        self.open = [self.listener]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        try:
+            while True:
+                client, peer = self.listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.to))
+                self.open += [client, server]
+                kept = bytearray()
+                self.said.append(kept)
+                self.peers.append(peer[1])
+                threading.Thread(target=self.pump, args=(client, server, kept), daemon=True).start()
+                threading.Thread(target=self.pump, args=(server, client, None), daemon=True).start()
+        except OSError:
+            pass  # Closed.
+
+    def pump(self, source, sink, kept):
+        try:
+            while piece := source.recv(1 << 16):
+                if kept is not None and len(kept) < self.KEPT:
+                    kept += piece
+                sink.sendall(piece)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # One of the two is gone.
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for each in self.open:
+            each.close()
+
+
+class Datagrams:
+    """Takes RPC calls by UDP and asks `to`, a TCP port of 127.0.0.1 (RFC 5531 section 11)."""
+
+    def __init__(self, to):
+        self.to = to
+        self.calls = 0
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            call, peer = self.socket.recvfrom(65536)
+            if not call:
+                return
+            self.calls += 1
+            with socket.create_connection(("127.0.0.1", self.to)) as server:
+                server.sendall(struct.pack(">I", 1 << 31 | len(call)) + call)
+                with server.makefile("rb") as reply:
+                    (mark,) = struct.unpack(">I", reply.read(4))
+                    assert mark >> 31, "a reply of one fragment was expected"
+                    self.socket.sendto(reply.read(mark & 0x7FFFFFFF), peer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+            end.sendto(b"", ("127.0.0.1", self.port))
+        self.thread.join()
+        self.socket.close()
+
+
+def mpa(said):
+    """The flags of an MPA request (RFC 5044 section 7.1) and the sizes of the FPDUs behind it."""
+    assert said[:16] == b"MPA ID Req Frame", bytes(said[:16])
+    flags, private = said[16], struct.unpack(">H", said[18:20])[0]
+    at, sizes = 20 + private, []
+    while at + 2 <= len(said):
+        (length,) = struct.unpack(">H", said[at : at + 2])
+        # The length, the ULPDU, padding to four bytes, the CRC (RFC 5044 section 4.1).
+        size = (2 + length + 3) // 4 * 4 + 4
+        sizes.append(size)
+        at += size
+    return flags, sizes
