@@ -3,6 +3,7 @@
 //! What memory can answer is answered on the thread that read the request. The rest becomes a
 //! future that starts on this thread and answers on the one that gets the server's reply.
 
+use super::FuseOptions;
 use super::convert::{entry_attributes, errno, kind, set_time};
 use super::credentials::Credentials;
 use super::replies::{
@@ -33,8 +34,31 @@ pub(super) struct Adapter<N> {
     pub(super) waiting: Arc<Waiting>,
     /// Tells the kernel what it must not believe any more; there once the mount is.
     pub(super) notifier: Arc<OnceLock<fuser::Notifier>>,
-    pub(super) max_write: u32,
-    pub(super) max_background: u16,
+    pub(super) options: FuseOptions,
+}
+
+/// Tells the kernel what is wanted of it.
+pub fn negotiate(config: &mut KernelConfig, options: &FuseOptions) {
+    for wanted in [
+        InitFlags::FUSE_ATOMIC_O_TRUNC,
+        InitFlags::FUSE_AUTO_INVAL_DATA,
+        InitFlags::FUSE_DO_READDIRPLUS,
+        InitFlags::FUSE_READDIRPLUS_AUTO,
+        InitFlags::FUSE_ASYNC_DIO,
+        InitFlags::FUSE_PARALLEL_DIROPS,
+        InitFlags::FUSE_CACHE_SYMLINKS,
+        // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
+        InitFlags::FUSE_HANDLE_KILLPRIV,
+    ] {
+        // An older kernel may lack one: it then does without.
+        let _ = config.add_capabilities(wanted);
+    }
+    let _ = config.set_max_write(options.max_write);
+    let most = config.set_max_readahead(u32::MAX).err();
+    if let Some(most) = most {
+        let _ = config.set_max_readahead(most);
+    }
+    let _ = config.set_max_background(options.max_background);
 }
 
 impl<N: Nfs3> Adapter<N> {
@@ -54,26 +78,7 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
 
 impl<N: Nfs3> Filesystem for Adapter<N> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for wanted in [
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
-            InitFlags::FUSE_AUTO_INVAL_DATA,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
-            InitFlags::FUSE_HANDLE_KILLPRIV,
-        ] {
-            // An older kernel may lack one: it then does without.
-            let _ = config.add_capabilities(wanted);
-        }
-        let _ = config.set_max_write(self.max_write);
-        let most = config.set_max_readahead(u32::MAX).err();
-        if let Some(most) = most {
-            let _ = config.set_max_readahead(most);
-        }
-        let _ = config.set_max_background(self.max_background);
+        negotiate(config, &self.options);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod unmount;
 mod waiting;
 
 pub use bdi::set_read_ahead;
+pub use filesystem::negotiate;
 
 use crate::fs::Fs;
 use credentials::Credentials;
@@ -101,6 +102,21 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
     start(fs, waiting, background, dir)
 }
 
+/// Mounts another file system with the same session, threads and options: to tell what FUSE
+/// costs from what this one does.
+pub fn mount_other(
+    filesystem: impl fuser::Filesystem,
+    dir: &Path,
+    options: &FuseOptions,
+) -> io::Result<fuser::BackgroundSession> {
+    let mut config = config(options);
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype(options.subtype.clone()),
+    ];
+    fuser::spawn_mount(filesystem, dir, &config)
+}
+
 /// The same for a FUSE descriptor that the caller has mounted on `dir` already (with the type,
 /// source and flags of its choice); of `options`, only access, threads and sizes count.
 /// Returns when INIT is answered.
@@ -138,8 +154,7 @@ fn adapter<N: Nfs3>(fs: &Arc<Fs<N>>, waiting: &Arc<Waiting>, options: &FuseOptio
         waiting: waiting.clone(),
         credentials: Credentials::default(),
         notifier: Arc::default(),
-        max_write: options.max_write,
-        max_background: options.max_background,
+        options: options.clone(),
     }
 }
 

@@ -223,7 +223,8 @@ fn main() -> Result<()> {
                         continue;
                     }
                 };
-                if target.command.is_some() {
+                // The ceiling fills its memory first.
+                if target.command.is_some() && target.name != arguments.ceiling {
                     mounting
                         .entry(target.name.clone())
                         .or_default()
