@@ -10,15 +10,15 @@
 //! another future waits until that poll is over, so stacks do not grow and a lock held by
 //! the outer future is not asked for twice.
 
-use parking_lot::Mutex;
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::thread::{self, Thread};
+use crate::sync::{Mutex, thread_cell};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
 const IDLE: u8 = 0;
 const QUEUED: u8 = 1;
@@ -34,7 +34,7 @@ struct Task {
     future: Mutex<Option<Work>>,
 }
 
-thread_local! {
+thread_cell! {
     /// `Some` while this thread is inside `drain`: the tasks to run next.
     static QUEUE: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
@@ -163,13 +163,13 @@ impl Wake for Unpark {
 
 /// Waits for `future` on this thread. Not inside a future run by [`spawn`].
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = std::pin::pin!(future);
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
+            Poll::Pending => thread::park(),
         }
     }
 }

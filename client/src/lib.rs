@@ -12,6 +12,7 @@ pub mod options;
 pub mod rpc;
 pub mod rpcrdma;
 pub mod stats;
+mod sync;
 pub mod tap;
 pub mod transport;
 

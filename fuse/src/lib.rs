@@ -10,3 +10,4 @@ pub mod cache;
 pub mod fs;
 pub mod memory;
 pub mod program;
+mod sync;

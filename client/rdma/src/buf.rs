@@ -5,8 +5,8 @@
 //! the only owner of its bytes; [`BufMut::freeze`] makes a [`Buf`], which is shared and
 //! constant. A block returns to the pool with its last owner.
 
+use crate::sync::Mutex;
 use crate::{Error, Result};
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
@@ -353,5 +353,7 @@ impl fmt::Debug for Buf {
     }
 }
 
+// By its path: `tests/models` builds this file in another place.
 #[cfg(test)]
+#[path = "buf/tests.rs"]
 mod tests;

@@ -12,6 +12,7 @@ pub mod contract;
 pub mod error;
 pub mod fault;
 pub mod loopback;
+mod sync;
 
 pub use buf::{Buf, BufMut, Pool};
 pub use contract::*;

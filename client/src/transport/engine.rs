@@ -13,6 +13,7 @@ use crate::options::ClientOptions;
 use crate::rpc::{Retry, RetryPolicy, Xids};
 use crate::rpcrdma::{Shape, Thresholds};
 use crate::stats::Stats;
+use crate::sync::thread;
 use crate::tap::Tap;
 use nfsrdma_rdma::{Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
@@ -140,14 +141,14 @@ impl Engine {
         let mut first = Some(first);
         for (index, link) in self.links.iter().enumerate() {
             let (link, first) = (link.clone(), first.take());
-            std::thread::Builder::new()
+            thread::Builder::new()
                 .name(format!("nfsrdma-link-{index}"))
                 .spawn(move || link.run(first))?;
         }
         let (timer, links) = (self.timer.clone(), self.links.clone());
         let period =
             (self.shared.policy.timeo / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name("nfsrdma-timer".to_owned())
             .spawn(move || {
                 timer.run(period, |now| {

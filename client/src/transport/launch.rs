@@ -6,6 +6,7 @@ use super::memory::Blocks;
 use crate::nfs::api::NfsError;
 use crate::options::WriteChunk;
 use crate::rpcrdma::{CallForm, Plan, PlanError, Segments, Thresholds, plan};
+use crate::sync::thread_cell;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{
     Buf, BufMut, Error, Exposure, Memory, Pool, QueuePair, RemoteSegment, WorkId, WorkRequest,
@@ -65,7 +66,7 @@ pub(super) struct Unprepared {
     pub(super) error: Option<NfsError>,
 }
 
-thread_local! {
+thread_cell! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 

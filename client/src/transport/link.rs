@@ -15,12 +15,12 @@ use crate::exec;
 use crate::nfs::api::{NfsError, NfsResult};
 use crate::rpc::Expiry;
 use crate::rpcrdma::{Event, Failure, ReplyBody, Requester};
+use crate::sync::{Condvar, Mutex, thread, thread_cell};
 use crate::tap::{Disconnected, Tap};
 use nfsrdma_rdma::{
     BufMut, Completion, CompletionQueue, Error, Handle, Invalidation, Memory, QueuePair, Wait,
     WorkId, WorkRequest,
 };
-use parking_lot::{Condvar, Mutex};
 use slab::Slab;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -600,7 +600,7 @@ impl Link {
             state.session = None;
             while state.machine.sending() > 0 {
                 drop(state);
-                std::thread::sleep(Duration::from_micros(100));
+                thread::sleep(Duration::from_micros(100));
                 state = self.state.lock();
             }
             state.machine.is_proven()
@@ -638,7 +638,7 @@ impl Link {
                 if local.ending.is_empty() {
                     break;
                 }
-                std::thread::sleep(Duration::from_micros(100));
+                thread::sleep(Duration::from_micros(100));
             }
             for ending in local.ending.drain() {
                 let error = NfsError::Local("the device kept a call's memory".to_owned());
@@ -763,7 +763,7 @@ fn call_load(call: &Call) -> u64 {
 }
 
 fn post(queue_pair: &dyn QueuePair, request: WorkRequest) -> nfsrdma_rdma::Result<()> {
-    thread_local! {
+    thread_cell! {
         static BATCH: RefCell<Vec<WorkRequest>> = const { RefCell::new(Vec::new()) };
     }
     let mut batch = BATCH.take();

@@ -1,7 +1,7 @@
 //! Small registered buffers, kept for reuse: message heads, transport headers, Receives.
 
+use crate::sync::Mutex;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Buffers of one size. Taking one costs a short lock and no allocation once it is warm.

@@ -1,6 +1,6 @@
 //! The client's clock: one thread that looks at time-outs and wakes sleepers.
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::Future;

@@ -6,6 +6,7 @@ mod credentials;
 mod filesystem;
 mod replies;
 mod signals;
+mod table;
 mod unmount;
 mod waiting;
 

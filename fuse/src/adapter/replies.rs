@@ -1,6 +1,7 @@
 //! Replies: their kinds, and the file system's results as FUSE wants them.
 
 use super::convert::{attributes, entry_attributes, errno};
+use super::table::Refuse;
 use super::waiting::Held;
 use crate::fs::{Entry, FsResult, Opened, ROOT};
 use fuser::{
@@ -28,9 +29,9 @@ macro_rules! kinds {
         #[expect(clippy::enum_variant_names, reason = "each is named after the type it holds")]
         pub(super) enum AnyReply { $($reply($reply)),* }
 
-        impl AnyReply {
-            pub(super) fn refuse(self, error: Errno) {
-                match self { $(AnyReply::$reply(reply) => reply.error(error)),* }
+        impl Refuse for AnyReply {
+            fn refuse(self) {
+                match self { $(AnyReply::$reply(reply) => reply.error(Errno::EINTR)),* }
             }
         }
 

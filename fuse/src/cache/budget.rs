@@ -1,10 +1,10 @@
 //! One limit for the cached blocks of all files.
 
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use lru::LruCache;
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Something whose blocks can be dropped.
 pub trait Evict: Send + Sync {

@@ -166,8 +166,9 @@ impl FileData {
             let grown = after.2.wrapping_sub(before.2);
             self.shared.uncommitted.fetch_add(grown, Ordering::Relaxed);
         }
-        drop(inner);
+        // Before anybody can drop what is new: the sum must not go below zero meanwhile.
         self.shared.budget.settle(before.0, after.0);
+        drop(inner);
         self.shared.budget.add(self.id, &self.this, fresh);
         result
     }

@@ -1,0 +1,107 @@
+//! Requests that wait: each is answered once, by the operation or for a caller that dies.
+
+use crate::table::{Pace, Refuse, Table};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+#[derive(Default)]
+struct Answers {
+    result: AtomicUsize,
+    interrupted: AtomicUsize,
+    dropped: AtomicUsize,
+}
+
+/// A reply as `fuser` has it: unanswered, it answers as it is dropped.
+struct Reply(Option<Arc<Answers>>);
+
+impl Reply {
+    fn answer(mut self) {
+        if let Some(answers) = self.0.take() {
+            answers.result.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Refuse for Reply {
+    fn refuse(mut self) {
+        if let Some(answers) = self.0.take() {
+            answers.interrupted.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(answers) = self.0.take() {
+            answers.dropped.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Operations end, or are given up, while the thread that looks at callers finds some of
+/// them dying. An odd process dies.
+pub fn each_request_is_answered_once() {
+    let table = Arc::new(Table::default());
+    let watched = table.clone();
+    let watch = thread::spawn(move || {
+        let pace = Pace {
+            patience: Duration::ZERO,
+            period: Duration::ZERO,
+            haste: Duration::ZERO,
+            alert: Duration::ZERO,
+        };
+        watched.run(&pace, |pid, _| {
+            thread::yield_now();
+            pid % 2 == 1
+        });
+    });
+    let operations: Vec<_> = (1..=3u32)
+        .map(|number| {
+            let table = table.clone();
+            thread::spawn(move || {
+                for turn in 0..2 {
+                    let pid = number + turn;
+                    let answers = Arc::new(Answers::default());
+                    let held = table.hold(pid, Reply(Some(answers.clone())));
+                    if pid % 2 == 1 && thread_rng().gen_bool(0.5) {
+                        // The server never answers: only the thread can free the caller.
+                        while answers.interrupted.load(Relaxed) == 0 {
+                            thread::yield_now();
+                        }
+                    }
+                    if thread_rng().gen_bool(0.8) {
+                        if let Some(reply) = held.take() {
+                            reply.answer();
+                        }
+                    } else {
+                        drop(held);
+                    }
+                    // The watching thread may hold the reply, and has not said so yet.
+                    let sum = || {
+                        let Answers {
+                            result,
+                            interrupted,
+                            dropped,
+                        } = &*answers;
+                        result.load(Relaxed) + interrupted.load(Relaxed) + dropped.load(Relaxed)
+                    };
+                    while sum() == 0 {
+                        thread::yield_now();
+                    }
+                    assert_eq!(sum(), 1, "answered twice");
+                    if pid % 2 == 0 {
+                        assert_eq!(answers.interrupted.load(Relaxed), 0, "a living caller");
+                    }
+                }
+            })
+        })
+        .collect();
+    for operation in operations {
+        assert!(operation.join().is_ok());
+    }
+    table.stop();
+    assert!(watch.join().is_ok());
+}

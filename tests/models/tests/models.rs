@@ -1,0 +1,28 @@
+//! The models, each in many orders of its threads.
+
+use nfsrdma_models::{budget, engine, explore, pool, waiting};
+
+#[test]
+fn pool_blocks_have_one_owner() {
+    explore(1000, pool::blocks_have_one_owner);
+}
+
+#[test]
+fn every_clean_block_of_the_page_cache_can_be_dropped() {
+    explore(2000, budget::every_clean_block_can_be_dropped);
+}
+
+#[test]
+fn each_waiting_request_is_answered_once() {
+    explore(2000, waiting::each_request_is_answered_once);
+}
+
+#[test]
+fn calls_survive_lost_connections_and_end_once() {
+    explore(600, engine::calls_survive_lost_connections);
+}
+
+#[test]
+fn abandoned_calls_and_a_shutdown_leave_nothing() {
+    explore(600, engine::shutdown_frees_everything);
+}
