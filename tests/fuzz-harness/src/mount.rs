@@ -1,0 +1,111 @@
+//! What people and other programs write: `-o` options, `server:/path`, lines of fstab(5) as
+//! mount(8) hands them on, and the kernel's table of mounts.
+
+use nfsrdma_fuse::program::cli::{self, Command};
+use nfsrdma_fuse::program::mounts;
+use nfsrdma_fuse::program::options::{Options, show::Settled};
+use nfsrdma_fuse::program::size::{parse_size, show_size};
+use nfsrdma_fuse::program::spec::Spec;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// Lines, each read in every way.
+pub fn mount(bytes: &[u8]) {
+    let lines = bytes.split(|&byte| byte == b'\n');
+    for line in lines.take(8) {
+        if let Ok(text) = std::str::from_utf8(line) {
+            options(text);
+            size(text);
+        }
+        spec(line);
+        fstab(line);
+    }
+    for found in mounts::parse(bytes) {
+        assert!(!found.fstype.contains(' '));
+    }
+}
+
+/// What is shown of accepted options is accepted, and shows the same.
+fn options(text: &str) {
+    let parsed = match Options::parse(text) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return;
+        }
+    };
+    let settled = Settled {
+        rsize: parsed.rsize.unwrap_or(1 << 20),
+        wsize: parsed.wsize.unwrap_or(1 << 20),
+    };
+    let shown = parsed.effective(settled);
+    match Options::parse(&shown) {
+        Ok(again) => {
+            assert_eq!(again.effective(settled), shown, "of '{text}'");
+            assert_eq!(again.dirty_limit(), parsed.dirty_limit(), "of '{text}'");
+        }
+        Err(error) => panic!("'{text}' is shown as '{shown}', which is refused: {error}"),
+    }
+}
+
+fn size(text: &str) {
+    if let Some(bytes) = parse_size(text) {
+        assert_eq!(parse_size(&show_size(bytes)), Some(bytes));
+    }
+}
+
+/// What stands in /proc/mounts names the same export.
+fn spec(bytes: &[u8]) {
+    let Ok(spec) = Spec::parse(OsStr::from_bytes(bytes)) else {
+        return;
+    };
+    assert_eq!(spec.export.first(), Some(&b'/'));
+    let source = spec.source();
+    match Spec::parse(OsStr::from_bytes(&source)) {
+        Ok(again) => assert_eq!((again.host, again.export), (spec.host, spec.export)),
+        Err(error) => panic!("{} names no export: {error}", source.escape_ascii()),
+    }
+}
+
+/// The fields of a line of fstab, their octal escapes undone, as mount(8) calls the helper.
+fn fstab(line: &[u8]) {
+    let fields: Vec<OsString> = line
+        .split(|byte| matches!(byte, b' ' | b'\t'))
+        .filter(|field| !field.is_empty())
+        .map(|field| OsString::from_vec(unescaped(field)))
+        .collect();
+    let [spec, dir, kind, words, ..] = &fields[..] else {
+        return;
+    };
+    let helper = [b"/sbin/mount.", kind.as_bytes()].concat();
+    let arguments = vec![
+        OsString::from_vec(helper),
+        spec.clone(),
+        dir.clone(),
+        "-o".into(),
+        words.clone(),
+    ];
+    if let Ok(Command::Mount(found)) = cli::parse(arguments) {
+        self::spec(found.spec.as_bytes());
+        options(&found.options);
+    }
+}
+
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    let mut rest = field;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let value = behind
+            .get(..3)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        plain.push(value.unwrap_or(byte));
+        rest = if value.is_some() {
+            &behind[3..]
+        } else {
+            behind
+        };
+    }
+    plain
+}

@@ -1,0 +1,87 @@
+//! The requester's state machine and a peer that chooses every message.
+
+use nfsrdma_client::rpcrdma::{Event, Requester};
+use nfsrdma_xdr::rpcrdma::{ChunkLists, Segment};
+use std::collections::HashSet;
+
+/// The requester against a peer that chooses every message: commands of a byte, messages with
+/// a length before them. No call ends twice, credits and Receives are never overdrawn.
+pub fn requester(bytes: &[u8]) {
+    const MAXIMUM: u32 = 8;
+    let mut machine = Requester::<u32>::new(MAXIMUM);
+    let mut pending = HashSet::new();
+    let mut receives: u32 = 0;
+    let mut next = 0;
+    let mut rest = bytes;
+    while let Some((&command, after)) = rest.split_first() {
+        rest = after;
+        match command % 8 {
+            0 => {
+                machine.receive_posted();
+                receives += 1;
+            }
+            1 | 2 => {
+                if !machine.reserve() {
+                    continue;
+                }
+                let chunk = || {
+                    [Segment {
+                        handle: next,
+                        length: 4096,
+                        offset: 0,
+                    }]
+                    .into_iter()
+                    .collect()
+                };
+                let offer = ChunkLists {
+                    writes: (command & 8 != 0).then(chunk).into_iter().collect(),
+                    reply: (command & 16 != 0).then(chunk),
+                    ..ChunkLists::default()
+                };
+                if machine.launch(next, offer, next).is_err() {
+                    machine.cancel();
+                } else {
+                    assert!(pending.insert(next), "an XID is in flight twice");
+                }
+                next = (next + 1) % 16;
+            }
+            3 => {
+                let xid = u32::from(command >> 3) % 16;
+                if let Some(call) = machine.withdraw(xid) {
+                    assert!(pending.remove(&call), "withdrawn, and not pending");
+                }
+            }
+            4 => {
+                let mut lost: Vec<_> = machine.lost();
+                lost.sort_unstable();
+                let mut all: Vec<_> = pending.drain().collect();
+                all.sort_unstable();
+                assert_eq!(lost, all, "what is lost is what was pending");
+                receives = 0;
+            }
+            _ => {
+                if receives == 0 {
+                    continue;
+                }
+                let Some((&len, after)) = rest.split_first() else {
+                    return;
+                };
+                let (message, after) = after.split_at(after.len().min(usize::from(len)));
+                rest = after;
+                receives -= 1;
+                match machine.received(message) {
+                    Event::Reply { call, placed, .. } => {
+                        assert!(pending.remove(&call), "answered, and not pending");
+                        assert!(placed.unwrap_or(0) <= 4096, "more than was offered");
+                    }
+                    Event::Failed { call, .. } => {
+                        assert!(pending.remove(&call), "failed, and not pending");
+                    }
+                    Event::Discarded(_) => {}
+                }
+            }
+        }
+        assert!((1..=MAXIMUM).contains(&machine.granted()));
+        assert!(machine.used() <= MAXIMUM);
+    }
+}

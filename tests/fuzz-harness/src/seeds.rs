@@ -1,0 +1,103 @@
+//! Inputs to begin with, made of the captures in `tests/vectors` and of the tables of
+//! options and procedures.
+
+use nfsrdma_fuse::program::options::table::TABLE;
+use std::path::Path;
+
+/// MPA length, and the longer of the DDP headers.
+const BEFORE_MESSAGE: usize = 2 + 18;
+/// An RPC-over-RDMA header without chunks.
+const EMPTY_HEADER: usize = 28;
+
+/// The frames of the captures.
+pub fn frames() -> std::io::Result<Vec<Vec<u8>>> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/data");
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(data)? {
+        let text = std::fs::read_to_string(entry?.path())?;
+        let vectors = nfsrdma_vectors::parse(&text).map_err(std::io::Error::other)?;
+        all.extend(vectors.into_iter().map(|vector| vector.bytes));
+    }
+    Ok(all)
+}
+
+/// What target `name` begins with.
+pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
+    let with = |first: &[u8], frame: &[u8]| [first, frame].concat();
+    let mut all = Vec::new();
+    for frame in frames()? {
+        let message = frame.get(BEFORE_MESSAGE..).unwrap_or_default();
+        let rpc = message.get(EMPTY_HEADER..).unwrap_or_default();
+        match name {
+            "xdr" => all.extend([message.to_vec(), rpc.to_vec()]),
+            "handshake" if frame.starts_with(b"MPA ID Re") => {
+                all.extend([with(&[0xff], &frame), with(&[7], &frame)]);
+            }
+            "stream" if !frame.starts_with(b"MPA ID Re") => {
+                // The captures have no CRCs but for a few; both roles, whole and in pieces.
+                all.extend([0xf4, 0xf5, 0xf6, 0x0c].map(|mode| with(&[mode], &frame)));
+            }
+            "requester" => {
+                let len = message.len().min(255);
+                let mut commands = vec![0, 0, 1, 5, len as u8];
+                commands.extend_from_slice(&message[..len]);
+                all.push(commands);
+            }
+            "intake" => all.push(with(&[0x31], message)),
+            "responder" => all.extend([with(&[2, 0, 0], rpc), with(&[0x83, 0, 0], rpc)]),
+            _ => {}
+        }
+    }
+    match name {
+        "mount" => {
+            all.push(b"server:/export /mnt nfsrdma rw,hard,nconnect=2 0 0\n[::1]:/a%20b".to_vec());
+            all.push(b"nfs://server:20049/x /m\\040t nfsrdma ro,soft,timeo=600,x-a=b 0 0".to_vec());
+            all.push(b"36 35 98:0 /m /mnt rw - fuse.nfsrdma srv:/x rw,user_id=0".to_vec());
+            for entry in TABLE {
+                all.push(entry.name.as_bytes().to_vec());
+                all.extend(
+                    ["3", "all", "1M", "rdma6"].map(|v| format!("{}={v}", entry.name).into()),
+                );
+            }
+        }
+        "responder" => {
+            // Every procedure on every handle, with a name of one letter where one belongs.
+            for (program, procedures) in [(0, 6), (4, 13), (8, 22)] {
+                for procedure in 0..procedures {
+                    for handles in [0u8, 1, 2, 3, 0x4a] {
+                        let mut input = vec![program | 1, procedure, handles, 0, 0, 0, 1, b'x'];
+                        input.resize(80, 0);
+                        all.push(input);
+                    }
+                }
+            }
+        }
+        "stream" => {
+            // Each kind of segment after each kind of work of ours, in each mode.
+            for mode in 0..4u8 {
+                for work in 0..5u8 {
+                    for kind in 0..8u8 {
+                        all.push(vec![
+                            mode | 0xf8,
+                            0,
+                            work,
+                            3,
+                            5,
+                            kind,
+                            40,
+                            kind,
+                            0,
+                            0,
+                            0,
+                            0,
+                            0,
+                            0,
+                        ]);
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(all)
+}
