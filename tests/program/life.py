@@ -65,7 +65,7 @@ def no_device():
 def refused():
     with Place() as place:
         for more in (f"mountport={free_port()},mountproto=tcp", "mountproto=rdma"):
-            options = f"port={free_port()},{more}"
+            options = f"port={free_port()},{more},retry=0"
             result = nfsrdma("mount", "127.0.0.1:/x", place.mnt, "-o", options)
             expect(result, 32, "refused")
             assert not mounted(place.mnt)
@@ -82,7 +82,7 @@ def unknown_host():
 @case
 def nofail():
     with Place() as place:
-        options = f"port={free_port()},mountport={free_port()},mountproto=tcp,nofail"
+        options = f"port={free_port()},mountport={free_port()},mountproto=tcp,nofail,retry=0"
         expect(nfsrdma("mount", "127.0.0.1:/x", place.mnt, "-o", options), 0, "refused", "nofail")
 
 
@@ -187,8 +187,17 @@ def by_mount_8():
     with Server() as server:
         helper.symlink_to((BIN / "nfsrdma").resolve())
         try:
-            result = run("mount", "-t", "nfsrdma", server.spec, server.mnt, "-o", server.options("ro,nosuid,noatime"))
+            command = ["mount", "-t", "nfsrdma", server.spec, server.mnt, "-o"]
+            result = run(*command, server.options("zork"))
+            expect(result, 1)
+            assert result.stderr.count("\n") == 1 and "'zork'" in result.stderr, result.stderr
+            result = run(*command, server.options(), "-v")
+            expect(result, 0, "mounted on", "options: rw,")
+            assert run("umount", server.mnt).returncode == 0
+            result = run(*command, server.options("ro,nosuid,noatime"))
             expect(result, 0)
+            # As mount.nfs: no news is good news.
+            assert result.stdout + result.stderr == "", result
             flags = mounted(server.mnt)[3].split(",")
             assert {"ro", "nosuid", "noatime"} <= set(flags), flags
         finally:

@@ -303,7 +303,7 @@ def trying_again():
             expect(server.mount(words), 32, "refused")
         expect(server.mount("retry=0,fail,nofail"), 0, "refused", "(nofail)")
         expect(server.mount("retry=0,nofail,fail"), 32, "refused")
-        for words in ("fg,retry=5",):
+        for words in ("fg", "fg,retry=5"):
             support.note_options(["-o", words])
             with subprocess.Popen(
                 [BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options(words)],
@@ -603,6 +603,32 @@ def reader_threads():
                 names_of = [os.readlink(link) for link in Path(f"/proc/{said['pid']}/fd").iterdir()]
                 seen[number] = sum(name == "/dev/fuse" for name in names_of)
     assert seen[7] - seen[1] == 6, seen
+
+
+@effect("metrics")
+def metrics_on_a_socket():
+    with Server() as server:
+        path = server.base / "metrics"
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(path))
+
+        def get():
+            with socket.socket(socket.AF_UNIX) as http:
+                http.settimeout(LIMIT)
+                http.connect(str(path))
+                http.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                return rest_of(http)
+
+        with mount(server, f"metrics=unix:{path}") as said:
+            assert f"metrics=unix:{path}" in said["options"].split(",")
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert get().startswith(b"HTTP/1.1 200 OK\r\n") and b"nfsrdma_procedure_calls_total" in get()
+            second = server.base / "second"
+            second.mkdir()
+            expect(server.mount(f"metrics=unix:{path}", at=second), 2, "cannot serve metrics at unix:/")
+            assert get().startswith(b"HTTP/1.1 200 "), "the second took it away"
+        assert not path.exists(), "the socket is left"
+        expect(server.mount("metrics=unix:relative"), 1, "unix:/PATH")
 
 
 @effect("metrics")

@@ -14,6 +14,7 @@ pub enum Command {
     Exports(ServerArgs),
     Ping(ServerArgs),
     Stats(StatsArgs),
+    Log(LogArgs),
 }
 
 /// `mount`.
@@ -29,6 +30,8 @@ pub struct MountArgs {
     pub fake: bool,
     /// Where the log goes instead of syslog.
     pub log: Option<PathBuf>,
+    /// Say nothing when all is well, as helpers of mount(8) do.
+    pub quiet: bool,
 }
 
 /// `umount`.
@@ -55,6 +58,17 @@ pub struct StatsArgs {
     pub form: StatsForm,
     /// Again and again, with this pause.
     pub watch: Option<Duration>,
+}
+
+/// `log`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct LogArgs {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// What to log from now on: the level and all that is graver; default: as it was mounted
+    #[arg(value_name = "LEVEL", value_parser = super::log::LEVELS)]
+    pub level: String,
 }
 
 /// How `stats` prints.
@@ -93,6 +107,8 @@ enum CliCommand {
     Ping(CliServer),
     /// Show what a mount is doing
     Stats(CliStats),
+    /// Change how much a mount logs
+    Log(LogArgs),
 }
 
 #[derive(Debug, Args)]
@@ -328,6 +344,7 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
             verbose: args.common.verbose,
             fake: args.fake,
             log: None,
+            quiet: args.common.verbose == 0,
         }));
     }
     if matches!(name.as_str(), "umount.nfsrdma" | "umount.fuse.nfsrdma") {
@@ -355,12 +372,14 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
                 verbose: args.common.verbose,
                 fake: false,
                 log: args.log,
+                quiet: false,
             })
         }
         CliCommand::Umount(args) => Command::Unmount(args.into()),
         CliCommand::Exports(args) => Command::Exports(args.into()),
         CliCommand::Ping(args) => Command::Ping(args.into()),
         CliCommand::Stats(args) => Command::Stats(args.into()),
+        CliCommand::Log(args) => Command::Log(args),
     })
 }
 
@@ -438,7 +457,10 @@ mod tests {
         );
         assert_eq!(
             run("mount.fuse.nfsrdma srv:/x /mnt -sfn -t fuse.nfsrdma -o ro"),
-            mount("ro,sloppy", |args| args.fake = true)
+            mount("ro,sloppy", |args| {
+                args.fake = true;
+                args.quiet = true;
+            })
         );
     }
 
@@ -498,6 +520,18 @@ mod tests {
         );
         assert!(refused("nfsrdma stats /mnt --json --prometheus").contains("cannot be used with"));
         assert!(refused("nfsrdma stats /mnt --watch 0").contains("0 is not in"));
+    }
+
+    #[test]
+    fn levels() {
+        assert_eq!(
+            run("nfsrdma log /mnt debug"),
+            Command::Log(LogArgs {
+                dir: "/mnt".into(),
+                level: "debug".into()
+            })
+        );
+        assert!(refused("nfsrdma log /mnt loud").contains("debug"));
     }
 
     #[test]

@@ -79,6 +79,8 @@ impl From<MountError> for Failure {
             },
             message: error.message,
             patience: match error.step {
+                // mount.nfs does not wait for a name, either.
+                Step::Resolve if error.transient => Patience::IfAsked,
                 _ if error.transient => Patience::Useful,
                 Step::Rpcbind | Step::Mount | Step::Connect => Patience::IfAsked,
                 _ => Patience::Useless,

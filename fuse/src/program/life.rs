@@ -20,12 +20,15 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, error, info, warn};
 
-/// nfs(5): how long a background mount goes on trying.
+/// nfs(5), `retry`: how long a mount goes on trying, in the foreground and in the background.
+const FOREGROUND_RETRY: Duration = Duration::from_secs(2 * 60);
 const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
 /// Longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// For taking leave of the server, whose answer does not matter.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// Between two words about the last flush.
+const PROGRESS: Duration = Duration::from_millis(200);
 
 /// Everything decided before the server is asked.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ struct Plan {
     dir: PathBuf,
     options: Options,
     verbose: bool,
+    /// Without the summary line.
+    quiet: bool,
 }
 
 /// Runs `mount`. Returns a line to print, if any, when the mount works (in the foreground:
@@ -76,6 +81,7 @@ fn mount(
         dir,
         options,
         verbose: args.verbose > 0,
+        quiet: args.quiet,
     };
     let log = || Log::install(args.foreground, args.verbose, args.log.as_deref());
     if args.foreground {
@@ -173,6 +179,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let metrics = plan
         .options
         .metrics
+        .as_ref()
         .map(stats::metrics::listen)
         .transpose()?;
     let config = settings::file_system(&plan.options);
@@ -217,7 +224,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     ));
     let control = mount.and_then(|mount| {
         let _inside = runtime.enter();
-        control::Control::start(&mount.device, source.clone().answer())
+        control::Control::start(&mount.device, log.answer(source.clone().answer()))
             .inspect_err(|error| warn!("no statistics of {}: {error}", plan.spec))
             .ok()
     });
@@ -232,7 +239,8 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if reporter.is_foreground() {
         println!("{line}");
     } else {
-        reporter.success(&line).map_err(system)?;
+        let told = if plan.quiet { "" } else { &line };
+        reporter.success(told).map_err(system)?;
         log.detach();
     }
     info!("{line}");
@@ -285,7 +293,7 @@ async fn connect(
     let limit = match (options.retry, options.background) {
         (Some(limit), _) => limit,
         (None, true) => BACKGROUND_RETRY,
-        (None, false) => Duration::ZERO,
+        (None, false) => FOREGROUND_RETRY,
     };
     let mut pause = Duration::from_secs(1);
     loop {
@@ -315,7 +323,10 @@ async fn connect(
             })?;
             log.detach();
         } else if pause == Duration::from_secs(1) && reporter.reports() {
-            reporter.notice(&format!("{failure}; trying again"));
+            reporter.notice(&format!(
+                "{failure}; trying again for {} minutes (retry=0 gives up at once)",
+                limit.as_secs() / 60
+            ));
         }
         warn!("{}: {failure}; trying again in {pause:?}", plan.spec);
         tokio::time::sleep(pause).await;
@@ -350,7 +361,7 @@ impl Service {
             (outcome, presence)
         });
         let mut signalled = 0;
-        let (outcome, presence) = loop {
+        let (outcome, mut presence) = loop {
             tokio::select! {
                 joined = &mut ended => match joined {
                     Ok((outcome, presence)) => break (Ok(outcome), presence),
@@ -365,15 +376,15 @@ impl Service {
                 }
             }
         };
-        // The end of the process closes it, not the end of this function: memory and threads are
-        // still to be given back, and others wait for all of that.
-        std::mem::forget(presence);
         match outcome {
             Ok(Ok(())) => {}
             Ok(Err(error)) => warn!("{}: {error}", self.name),
             Err(error) => error!("{}: {error}", self.name),
         }
-        let lost = self.flush().await;
+        let lost = self.last_flush(presence.as_mut()).await;
+        // The end of the process closes it, not the end of this function: memory and threads are
+        // still to be given back, and others wait for all of that.
+        std::mem::forget(presence);
         let farewell = tokio::time::timeout(FAREWELL, self.mounted.unmount()).await;
         if farewell.is_err() {
             debug!("{}: the server did not answer UMNT", self.name);
@@ -386,6 +397,24 @@ impl Service {
             Exit::Failed,
             format!("{}: data of {lost} files could not be written", self.name),
         ))
+    }
+
+    /// Flushes, and tells whoever waits for the end how much is left.
+    async fn last_flush(&mut self, mut presence: Option<&mut presence::Presence>) -> usize {
+        let fs = self.fs.clone();
+        let flush = self.flush();
+        tokio::pin!(flush);
+        loop {
+            tokio::select! {
+                lost = &mut flush => return lost,
+                () = tokio::time::sleep(PROGRESS) => {
+                    let dirty = fs.statistics().into_iter().find(|(name, _)| *name == "dirty_bytes");
+                    if let (Some(presence), Some((_, bytes))) = (presence.as_mut(), dirty) {
+                        presence.tell(bytes);
+                    }
+                }
+            }
+        }
     }
 
     /// Unmounts, or detaches a mount in use. False if neither is possible.

@@ -1,20 +1,32 @@
 //! Where the log goes: standard error while in the foreground, syslog (or a file) once
 //! detached.
 
+use super::control::Answer;
 use super::failure::{Exit, Failure};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Registry;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::reload;
 
 /// The syslog facility "daemon" (RFC 3164 section 4.1.1).
 const DAEMON: u8 = 3;
 const SOCKET: &str = "/dev/log";
+
+/// What `nfsrdma log` takes. The last is what the mount began with.
+pub const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "default"];
+/// How a request to change the level begins; the level follows.
+pub const REQUEST: &str = "log ";
+
+/// Changes the filter to that of the text, one of [`LEVELS`].
+type Change = Box<dyn Fn(&str) -> Option<()> + Send + Sync>;
 
 /// The way out of all events.
 #[derive(Debug, Clone)]
@@ -22,13 +34,43 @@ pub struct Log {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     detached: AtomicBool,
     /// Events before detaching are shown only if asked for: the failure itself is reported
     /// by its sentence.
     chatty: bool,
     file: Option<File>,
+    /// From the installation on.
+    change: OnceLock<Change>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+/// Directives of a level. What fuser says below it is of interest to its authors.
+fn directives(level: &str) -> Option<&'static str> {
+    Some(match level {
+        "error" => "error",
+        "warn" => "warn",
+        "info" => "info,fuser=warn",
+        "debug" => "debug,fuser=info",
+        "trace" => "trace",
+        _ => return None,
+    })
+}
+
+/// As RUST_LOG says, else as `verbose` does.
+fn initial(verbose: u8) -> EnvFilter {
+    let level = match verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new(directives(level).unwrap_or_default()))
 }
 
 impl Log {
@@ -55,26 +97,44 @@ impl Log {
                 detached: AtomicBool::new(false),
                 chatty: foreground || verbose > 0,
                 file,
+                change: OnceLock::new(),
             }),
         };
-        let level = match verbose {
-            0 => "info,fuser=warn",
-            1 => "debug,fuser=info",
-            _ => "trace",
-        };
-        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-        let plain = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+        let (filter, handle) = reload::Layer::<EnvFilter, Registry>::new(initial(verbose));
+        let plain = tracing_subscriber::fmt::layer()
             .with_ansi(false)
             .with_writer(log.clone());
         // syslog and systemd put the time and the level themselves.
-        let installed = if foreground || log.shared.file.is_some() {
-            plain.try_init()
+        let plain = if foreground || log.shared.file.is_some() {
+            plain.boxed()
         } else {
-            plain.without_time().with_level(false).try_init()
+            plain.without_time().with_level(false).boxed()
         };
+        let installed = Registry::default().with(filter).with(plain).try_init();
         installed.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+        let change = move |level: &str| {
+            let filter = match level {
+                "default" => initial(verbose),
+                _ => EnvFilter::new(directives(level)?),
+            };
+            handle.reload(filter).ok()
+        };
+        // Installed once: try_init fails the second time.
+        let _ = log.shared.change.set(Box::new(change));
         Ok(log)
+    }
+
+    /// Answers requests to change the level; others go on to `next`.
+    pub fn answer(&self, next: Answer) -> Answer {
+        let shared = self.shared.clone();
+        Arc::new(move |request| match request.strip_prefix(REQUEST) {
+            None => next(request),
+            Some(level) => {
+                let change = shared.change.get()?;
+                change(level)?;
+                Some(serde_json::json!({ "level": level }).to_string())
+            }
+        })
     }
 
     /// From now on nobody watches standard error.
@@ -150,6 +210,15 @@ fn to_syslog(socket: &Path, level: Level, line: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_level_is_understood() {
+        for level in &LEVELS[..LEVELS.len() - 1] {
+            let text = directives(level).expect(level);
+            assert!(EnvFilter::try_new(text).is_ok(), "{text}");
+        }
+        assert_eq!(directives("loud"), None);
+    }
 
     #[test]
     fn a_line_for_syslog() {

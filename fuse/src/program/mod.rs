@@ -5,6 +5,7 @@ pub mod cli;
 pub mod control;
 pub mod daemon;
 pub mod failure;
+mod levels;
 mod life;
 pub mod log;
 pub mod mounts;
@@ -56,5 +57,6 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Exports(args) => server::exports(args),
         Command::Ping(args) => server::ping(args),
         Command::Stats(args) => stats::run(args),
+        Command::Log(args) => levels::run(args),
     }
 }

@@ -31,7 +31,7 @@ fn host_of(host: &str, port: u16, family: Family) -> Result<String, Failure> {
     let mut known = known.map_err(|error| Failure {
         exit: Exit::Failed,
         message: format!("cannot find host {host}: {error}; check the name and DNS"),
-        patience: Patience::Useful,
+        patience: Patience::IfAsked,
     })?;
     match known.find(|address| family.admits(address.ip())) {
         Some(address) => Ok(address.ip().to_string()),

@@ -4,6 +4,7 @@ use super::cli::UnmountArgs;
 use super::failure::{Exit, Failure};
 use super::mounts::{self, FSTYPE, Mount};
 use super::presence::Watch;
+use indicatif::{ProgressBar, ProgressStyle};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::unistd::geteuid;
@@ -54,7 +55,7 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     // A lazy unmount ends when its last user does.
     if !args.lazy
         && let Ok(watch) = watch
-        && !watch.wait(if args.force { FORCED_FLUSH } else { LAST_FLUSH })
+        && !wait(watch, if args.force { FORCED_FLUSH } else { LAST_FLUSH })
     {
         return Err(Failure::new(
             Exit::Failed,
@@ -62,6 +63,31 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// Waits for the end of the process. A bar shows what is left, if standard error is a terminal
+/// and the process has something to say about it.
+fn wait(watch: Watch, limit: Duration) -> bool {
+    let mut bar: Option<ProgressBar> = None;
+    let ended = watch.wait(limit, |left| {
+        let bar = bar.get_or_insert_with(|| progress_bar(left));
+        bar.set_length(bar.length().unwrap_or(0).max(left));
+        bar.set_position(bar.length().unwrap_or(0) - left);
+    });
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    ended
+}
+
+/// Draws nothing where standard error is no terminal.
+fn progress_bar(bytes: u64) -> ProgressBar {
+    let bar = ProgressBar::new(bytes);
+    const FORM: &str = "writing data: {binary_bytes} of {binary_total_bytes} [{bar:30}] {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(FORM) {
+        bar.set_style(style.progress_chars("## "));
+    }
+    bar
 }
 
 fn explain(dir: &Path, errno: Errno) -> Failure {

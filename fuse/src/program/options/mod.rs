@@ -11,6 +11,7 @@ mod tests;
 
 use std::net::IpAddr;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -119,6 +120,23 @@ pub struct VfsFlags {
     pub dir_access_time: bool,
 }
 
+/// Where Prometheus metrics are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetricsAt {
+    Tcp(SocketAddr),
+    /// A socket in the file system, for the user who mounts only.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for MetricsAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            MetricsAt::Tcp(address) => address.fmt(f),
+            MetricsAt::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// Everything `-o` can say, with defaults for what it did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -138,7 +156,7 @@ pub struct Options {
     pub mount_proto: Option<MountProto>,
     pub mount_family: Family,
     pub recovery: Recovery,
-    /// Any signal interrupts a waiting call, not only a deadly one.
+    /// Shown, and without effect: deadly signals always interrupt a waiting call, others never.
     pub intr: bool,
     pub timeo: Duration,
     pub retrans: u32,
@@ -173,7 +191,7 @@ pub struct Options {
     /// FUSE reader threads; `None` picks by the number of CPUs.
     pub threads: Option<usize>,
     /// Where Prometheus metrics are served.
-    pub metrics: Option<SocketAddr>,
+    pub metrics: Option<MetricsAt>,
     /// Let other users in; `None` does so when root mounts.
     pub allow_other: Option<bool>,
     /// Let the kernel check modes itself rather than ask the server.

@@ -148,7 +148,7 @@ impl Options {
         if let Some(threads) = self.threads {
             words.value("threads", threads);
         }
-        if let Some(metrics) = self.metrics {
+        if let Some(metrics) = &self.metrics {
             words.value("metrics", metrics);
         }
         words.0

@@ -1,8 +1,8 @@
 //! The table of option names, and the parser that runs it.
 
 use super::{
-    AccessTime, AttributeTimes, Family, IO_UNIT, LookupCache, MAX_IO, MountProto, OptionError,
-    Options, Recovery, Transport, WriteChunk,
+    AccessTime, AttributeTimes, Family, IO_UNIT, LookupCache, MAX_IO, MetricsAt, MountProto,
+    OptionError, Options, Recovery, Transport, WriteChunk,
 };
 use crate::program::size::parse_size;
 use std::collections::HashMap;
@@ -200,6 +200,7 @@ const MAX_SECONDS: u64 = 10 * 365 * 86400;
 const SECONDS: &str = "a number of seconds";
 const SIZE: &str = "a number of bytes (K, M and G are understood)";
 const PORT: &str = "a port from 1 to 65535";
+const METRICS: &str = "PORT, ADDRESS:PORT, [IPV6]:PORT or unix:/PATH";
 const TCP_ONLY: &str = "this program speaks NFS over RDMA only; use mount -t nfs for TCP and UDP";
 const V3_ONLY: &str = "this program speaks NFS version 3 only; use mount -t nfs for version 4";
 const V4_OPTION: &str = "it belongs to NFS version 4, and this program speaks version 3";
@@ -619,15 +620,28 @@ pub static TABLE: &[Entry] = &[
         d.options.threads = Some(count as usize);
         d.claim(n, count)
     }),
-    value!("metrics", "PORT, ADDRESS:PORT or [IPV6]:PORT", |d, n, v| {
-        // A port alone is of the loopback: nothing is shown to others unasked.
-        let of_port = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let given = v.parse().map(of_port).or_else(|_| v.parse::<SocketAddr>());
-        let Some(address) = given.ok().filter(|address| address.port() != 0) else {
-            return d.bad(n, "PORT, ADDRESS:PORT or [IPV6]:PORT");
+    value!("metrics", METRICS, |d, n, v| {
+        let at = match v.strip_prefix("unix:") {
+            // unix(7): a path has 107 bytes. As part of options it has neither commas nor quotes.
+            Some(path)
+                if path.starts_with('/') && path.len() <= 107 && !path.contains([',', '"']) =>
+            {
+                MetricsAt::Unix(path.into())
+            }
+            Some(_) => return d.bad(n, METRICS),
+            None => {
+                // A port alone is of the loopback: nothing is shown to others unasked.
+                let of_port = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+                let given = v.parse().map(of_port).or_else(|_| v.parse::<SocketAddr>());
+                match given.ok().filter(|address| address.port() != 0) {
+                    Some(address) => MetricsAt::Tcp(address),
+                    None => return d.bad(n, METRICS),
+                }
+            }
         };
-        d.options.metrics = Some(address);
-        d.claim(n, address)
+        d.claim(n, &at)?;
+        d.options.metrics = Some(at);
+        Ok(())
     }),
 ];
 

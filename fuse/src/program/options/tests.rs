@@ -157,10 +157,10 @@ fn each_option_sets_its_setting() {
         ("readahead=0", |o| o.readahead = 0),
         ("threads=2", |o| o.threads = Some(2)),
         ("metrics=9100", |o| {
-            o.metrics = Some(([127, 0, 0, 1], 9100).into())
+            o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
         }),
         ("metrics=[::1]:9100", |o| {
-            o.metrics = "[::1]:9100".parse().ok()
+            o.metrics = Some(MetricsAt::Tcp("[::1]:9100".parse().unwrap()))
         }),
     ];
     for (text, change) in table {
