@@ -65,6 +65,10 @@ impl<N: Nfs3> Fs<N> {
         self.shared.stats.attribute_misses.add(1);
         let stamp = Stamp::now();
         match self.nfs.getattr(cred, &inode.handle).await {
+            Ok(attributes) if attributes.kind != inode.kind => {
+                let error = NfsError::PeerMisbehaved("an object changed its type".into());
+                Err(self.note_error(inode, error))
+            }
             Ok(attributes) => {
                 self.learn(inode, stamp, Some(&attributes));
                 // A newer reply may have been learned meanwhile.

@@ -33,6 +33,8 @@ struct Place {
     given: Vec<u64>,
     /// After the server lost its place: names not to give again.
     skip: Option<HashSet<u64>>,
+    /// Positions where pages began, since the reader last went to a place of its own choice.
+    starts: HashSet<u64>,
 }
 
 /// Consecutive entries.
@@ -40,6 +42,8 @@ struct Place {
 struct Part {
     /// Position before the first entry.
     start: u64,
+    /// Whether that is what the server was asked for: not after it lost its place.
+    asked: bool,
     entries: Vec<Listed>,
     /// Position after the last entry, for the server.
     next: u64,
@@ -71,16 +75,31 @@ impl Listing {
     }
 }
 
+/// The server's positions lead back to where the reader was: a listing would never end.
+fn going_round() -> FsError {
+    NfsError::PeerMisbehaved("a directory whose positions repeat".into()).into()
+}
+
 impl Part {
-    fn find(&self, cookie: u64) -> Option<usize> {
-        if cookie == self.start {
-            return Some(0);
-        }
-        let at = self
-            .entries
-            .iter()
-            .position(|entry| entry.cookie == cookie)?;
-        Some(at + 1)
+    /// Where to go on from `cookie`; an error if that may be more than one place. (Servers
+    /// that make cookies of short hashes do that by accident: only who has to go on from such
+    /// a one is troubled.)
+    fn find(&self, cookie: u64) -> Option<FsResult<usize>> {
+        let mut places = (1..)
+            .zip(&self.entries)
+            .filter(|(_, entry)| entry.cookie == cookie)
+            .map(|(place, _)| place);
+        Some(match (places.next(), self.start == cookie) {
+            (Some(place), start) => {
+                if places.next().is_some() || (start && self.asked) {
+                    Err(going_round())
+                } else {
+                    Ok(place)
+                }
+            }
+            (None, true) => Ok(0),
+            (None, false) => return None,
+        })
     }
 }
 
@@ -145,7 +164,7 @@ impl<N: Nfs3> Fs<N> {
         if offset == 0 {
             return None;
         }
-        listing(&dir, offset).map(Ok)
+        listing(&dir, offset)
     }
 
     /// Entries from position `offset` on; none at the end.
@@ -158,13 +177,20 @@ impl<N: Nfs3> Fs<N> {
                 ..Place::default()
             };
         } else if let Some(listing) = listing(&dir, offset) {
-            return Ok(listing);
+            return listing;
+        }
+        {
+            let mut place = dir.place.lock();
+            if place.part.as_ref().is_none_or(|part| part.next != offset) {
+                place.starts.clear();
+            }
         }
         let mut at = offset;
         loop {
             let part = self.read_part(&dir, at).await?;
             let part = Arc::new(Part {
                 start: offset,
+                asked: part.start == at,
                 ..part
             });
             let done = part.eof || !part.entries.is_empty();
@@ -219,6 +245,7 @@ impl<N: Nfs3> Fs<N> {
                     }
                     let given = std::mem::take(&mut place.given);
                     place.skip.get_or_insert_default().extend(given);
+                    place.starts.clear();
                     cookie = 0;
                 }
                 Err(error) => return Err(error),
@@ -274,6 +301,10 @@ impl<N: Nfs3> Fs<N> {
             let error = NfsError::PeerMisbehaved("a directory page without progress".into());
             return Err(error.into());
         }
+        // Position 0 is the beginning.
+        if page.entries.iter().any(|entry| entry.cookie == 0) {
+            return Err(going_round());
+        }
         let next = last.unwrap_or(cookie);
         let unchanged = {
             let mut state = inode.state.lock();
@@ -284,8 +315,11 @@ impl<N: Nfs3> Fs<N> {
         {
             let mut place = dir.place.lock();
             place.verifier = Some(page.verifier);
+            place.starts.insert(cookie);
             if page.eof {
                 place.given = Vec::new();
+            } else if place.starts.contains(&next) {
+                return Err(going_round());
             }
         }
         for entry in page.entries {
@@ -311,6 +345,7 @@ impl<N: Nfs3> Fs<N> {
         }
         Ok(Part {
             start: cookie,
+            asked: true,
             entries,
             next,
             eof: page.eof,
@@ -370,12 +405,17 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-fn listing(dir: &DirHandle, offset: u64) -> Option<Listing> {
+fn listing(dir: &DirHandle, offset: u64) -> Option<FsResult<Listing>> {
     let part = dir.place.lock().part.clone()?;
-    let from = part.find(offset)?;
-    (from < part.entries.len() || part.eof).then(|| Listing {
-        dir: dir.inode.clone(),
-        part,
-        from,
+    let from = match part.find(offset)? {
+        Ok(from) => from,
+        Err(error) => return Some(Err(error)),
+    };
+    (from < part.entries.len() || part.eof).then(|| {
+        Ok(Listing {
+            dir: dir.inode.clone(),
+            part,
+            from,
+        })
     })
 }

@@ -186,6 +186,11 @@ impl<N: Nfs3> Fs<N> {
     /// Attributes came with a reply to a call that began at `stamp`.
     fn learn(&self, inode: &Arc<Inode>, stamp: Stamp, attributes: Option<&Attributes>) {
         let Some(attributes) = attributes else { return };
+        if attributes.kind != inode.kind {
+            // A handle stands for one object for ever: this is not about that one.
+            tracing::warn!(fileid = inode.fileid, kind = ?attributes.kind, "an object of another type");
+            return;
+        }
         let foreign = {
             let mut state = inode.state.lock();
             state.apply(stamp, attributes, self.now(), self.times(inode.kind))

@@ -57,7 +57,7 @@ fn page(
     if cookie != 0 && given != now {
         return Err(Status::BadCookie);
     }
-    let bare = tree.bare;
+    let (bare, repeat) = (tree.bare, tree.cookies_repeat);
     let (id, dir) = tree.dir(handle)?;
     let parent = dir.parent;
     let mut raw: Vec<(u64, Box<[u8]>, Id)> = Vec::new();
@@ -86,7 +86,7 @@ fn page(
         DirEntry {
             fileid: attributes.fileid,
             name,
-            cookie,
+            cookie: repeat.map_or(cookie, |repeat| cookie % repeat),
             attributes: told.then_some(attributes),
             handle: told.then(|| tree.handle(child)),
         }

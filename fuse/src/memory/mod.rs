@@ -10,7 +10,7 @@ mod fill;
 mod tree;
 
 use nfsrdma_client::nfs::{Limits, NfsError, NfsResult};
-use nfsrdma_xdr::nfs3::{FileHandle, Status, Verifier};
+use nfsrdma_xdr::nfs3::{FileHandle, FileType, Status, Verifier};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::sync::Arc;
@@ -164,6 +164,11 @@ impl MemoryServer {
         self.tree.lock().renumber();
     }
 
+    /// Tells directory cookies modulo `period`, so that they come again.
+    pub fn repeat_cookies(&self, period: u64) {
+        self.tree.lock().cookies_repeat = Some(period);
+    }
+
     /// Answers READDIRPLUS without handles and attributes.
     pub fn bare_entries(&self) {
         self.tree.lock().bare = true;
@@ -177,6 +182,11 @@ impl MemoryServer {
     /// Names in the directory at `path`, `.` and `..` left out.
     pub fn names(&self, path: &str) -> Vec<String> {
         self.tree.lock().names(path)
+    }
+
+    /// Says from now on that the object at `path` is of another type.
+    pub fn change_type(&self, path: &str, kind: FileType) {
+        self.tree.lock().change_type(path, kind);
     }
 
     /// Makes a file in the root without a call.

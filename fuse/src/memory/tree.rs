@@ -43,6 +43,8 @@ pub(super) struct Tree {
     pub(super) capacity: u64,
     pub(super) reuse: bool,
     pub(super) bare: bool,
+    /// Cookies are told modulo this.
+    pub(super) cookies_repeat: Option<u64>,
     free_fileids: Vec<u64>,
 }
 
@@ -59,6 +61,7 @@ impl Tree {
             capacity: u64::MAX,
             reuse: false,
             bare: false,
+            cookies_repeat: None,
             free_fileids: Vec::new(),
         };
         let body = Body::Dir(Dir {
@@ -349,6 +352,13 @@ impl Tree {
         let mut all = vec![0; usize::try_from(data.size).ok()?];
         data.read(0, &mut all);
         Some(all)
+    }
+
+    pub(super) fn change_type(&mut self, path: &str, kind: FileType) {
+        let id = self.walk(path).and_then(|handle| self.id(&handle).ok());
+        if let Some(object) = id.and_then(|id| self.objects.get_mut(&id)) {
+            object.attributes.kind = kind;
+        }
     }
 
     pub(super) fn names(&mut self, path: &str) -> Vec<String> {

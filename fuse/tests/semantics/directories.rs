@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use nfsrdma_client::exec::block_on;
+use nfsrdma_client::nfs::Limits;
 use nfsrdma_fuse::fs::{FsConfig, ROOT};
 use nfsrdma_fuse::memory::{Fate, MemoryServer, Op};
 use nfsrdma_xdr::nfs3::Status;
@@ -114,4 +115,23 @@ fn entries_given_to_the_kernel_are_counted() {
         m.fs.forget(entry.nodeid, 1);
     }
     assert_eq!(m.count("inodes"), 1);
+}
+
+#[test]
+fn a_directory_that_goes_round_in_a_loop_is_an_error() {
+    // Pages smaller than the period (the loop is over several pages), and larger.
+    for (dtpref, period) in [(1000, 64), (1000, 11), (64 << 10, 100), (64 << 10, 1)] {
+        for step in [1, 7, 1000] {
+            let limits = Limits {
+                rtmax: 4096,
+                wtmax: 4096,
+                dtpref,
+                max_file_size: 1 << 30,
+            };
+            let m = Mount::of(&MemoryServer::with(limits, 0), small());
+            plant(&m.server, 500);
+            m.server.repeat_cookies(period);
+            assert_eq!(errno(m.try_list(ROOT, step, |_| {})), libc::EIO);
+        }
+    }
 }

@@ -3,7 +3,8 @@
 use crate::support::*;
 use nfsrdma_client::exec::block_on;
 use nfsrdma_fuse::memory::{Fate, Op};
-use nfsrdma_xdr::nfs3::Status;
+use nfsrdma_xdr::nfs3::{FileType, Status};
+use std::time::Duration;
 
 #[test]
 fn a_full_disk_is_told_once_to_the_descriptor_that_wrote() {
@@ -128,4 +129,21 @@ fn exclusive_create_refuses_what_is_there() {
         errno(block_on(m.fs.create(&m.cred, 1, b"f", 0o644, flags))),
         0
     );
+}
+
+#[test]
+fn an_object_that_changes_its_type_is_an_error_of_its_own() {
+    let m = Mount::new();
+    m.server.plant("f", b"1");
+    m.server.plant("g", b"22");
+    let (f, g) = (m.node("f"), m.node("g"));
+    assert_eq!(m.stat(f).unwrap().size, 1);
+    for kind in [FileType::Directory, FileType::Symlink, FileType::Character] {
+        m.server.change_type("f", kind);
+        m.clock.advance(Duration::from_secs(3600));
+        assert_eq!(errno(m.stat(f)), libc::EIO, "{kind:?}");
+        assert_eq!(m.stat(g).unwrap().size, 2);
+    }
+    m.server.change_type("f", FileType::Regular);
+    assert_eq!(m.stat(f).unwrap().size, 1);
 }

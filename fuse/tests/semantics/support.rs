@@ -153,19 +153,23 @@ impl Mount {
     }
 
     /// All names of a directory, as a program gets them that takes `step` entries at a time.
-    pub(crate) fn list(
+    pub(crate) fn list(&self, node: u64, step: usize, between: impl FnMut(usize)) -> Vec<String> {
+        self.try_list(node, step, between).unwrap()
+    }
+
+    pub(crate) fn try_list(
         &self,
         node: u64,
         step: usize,
         mut between: impl FnMut(usize),
-    ) -> Vec<String> {
-        let opened = block_on(self.fs.opendir(&self.cred, node)).unwrap();
+    ) -> FsResult<Vec<String>> {
+        let opened = block_on(self.fs.opendir(&self.cred, node))?;
         let mut names = Vec::new();
         let mut offset = 0;
         loop {
             let listing = match self.fs.readdir_cached(opened.handle, offset) {
-                Some(known) => known.unwrap(),
-                None => block_on(self.fs.readdir(opened.handle, offset)).unwrap(),
+                Some(known) => known?,
+                None => block_on(self.fs.readdir(opened.handle, offset))?,
             };
             if listing.entries().is_empty() {
                 break;
@@ -174,11 +178,12 @@ impl Mount {
                 names.push(String::from_utf8(entry.name.to_vec()).unwrap());
                 offset = entry.cookie;
             }
+            assert!(names.len() < 1_000_000, "a listing without end");
             between(names.len());
         }
-        self.fs.releasedir(opened.handle).unwrap();
+        self.fs.releasedir(opened.handle)?;
         names.retain(|name| name != "." && name != "..");
-        names
+        Ok(names)
     }
 
     pub(crate) fn count(&self, name: &str) -> u64 {
