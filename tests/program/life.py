@@ -122,7 +122,8 @@ def not_ours():
 def one_line():
     with Server() as server:
         line = server.mount_well()
-        for part in ("iwarp", "rsize", "wsize", "inline", "credits", "CRC", "a handle for each call"):
+        parts = ("iwarp", "rsize", "wsize", "inline", "credits", "CRC", "a handle for each call", "soft-iWARP because")
+        for part in parts:
             assert part in line, f"{part} is not in {line!r}"
         assert line.count("\n") == 1, line
         source, _, kind, flags, *_ = mounted(server.mnt)

@@ -1,7 +1,8 @@
 //! What went wrong on this machine, in one sentence that names the remedy.
 
 use nfsrdma_rdma::Error;
-use std::io;
+use std::net::SocketAddr;
+use std::{fmt, io};
 
 /// The remedy for a failure of libibverbs or librdmacm.
 pub(crate) fn local(what: &str, error: io::Error) -> Error {
@@ -33,9 +34,71 @@ pub(crate) fn local(what: &str, error: io::Error) -> Error {
     Error::local(format!("{what}; {remedy}"), error)
 }
 
+/// Why a peer is not reached by an RDMA device.
+#[derive(Debug, Clone)]
+pub struct NoWay {
+    reason: String,
+    /// The same in full, with its remedy.
+    pub error: Error,
+}
+
+impl NoWay {
+    pub(crate) fn unusable(error: Error) -> Self {
+        let errno = match &error {
+            Error::Local { error, .. } => error.raw_os_error(),
+            _ => None,
+        };
+        let reason = match errno {
+            Some(libc::ENODEV | libc::ENOSYS | libc::ENXIO) => "this machine has no RDMA device",
+            Some(libc::ENOENT) => "there is no /dev/infiniband/rdma_cm here",
+            Some(libc::EACCES | libc::EPERM) => "this user may not open /dev/infiniband",
+            _ => "RDMA does not work on this machine",
+        };
+        NoWay {
+            reason: reason.to_owned(),
+            error,
+        }
+    }
+
+    pub(crate) fn unreachable(peer: SocketAddr, error: Error) -> Self {
+        NoWay {
+            reason: format!("no RDMA device reaches {}", peer.ip()),
+            error,
+        }
+    }
+
+    /// A few words, to follow "because".
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl fmt::Display for NoWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for NoWay {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_is_short() {
+        for (errno, words) in [
+            (libc::ENODEV, "no RDMA device"),
+            (libc::ENOENT, "no /dev/infiniband"),
+            (libc::EACCES, "this user"),
+            (libc::EIO, "does not work"),
+        ] {
+            let error = local("cannot do it", io::Error::from_raw_os_error(errno));
+            let no = NoWay::unusable(error);
+            assert!(no.reason().contains(words), "{}", no.reason());
+            assert!(no.to_string().starts_with("cannot do it; "));
+        }
+    }
 
     #[test]
     fn each_error_names_its_remedy() {

@@ -16,6 +16,7 @@ mod work;
 mod wr;
 
 use crate::cm::{Ask, Channel, Id};
+pub use crate::error::NoWay;
 use crate::error::local;
 use crate::pair::{Core, Poster};
 use crate::poll::Poller;
@@ -72,12 +73,18 @@ impl Verbs {
         Verbs { choice }
     }
 
-    /// The name of the device by which `peer` is reached, without connecting. An error says,
-    /// in one sentence, why there is none.
-    pub fn reaches(&self, peer: SocketAddr, timeout: Duration) -> Result<String> {
-        let id = Id::new(&Channel::new()?)?;
-        id.resolve(peer, Instant::now() + timeout)?;
-        Ok(Device::of(&id)?.name)
+    /// The name of the device by which `peer` is reached, without connecting.
+    pub fn reaches(
+        &self,
+        peer: SocketAddr,
+        timeout: Duration,
+    ) -> std::result::Result<String, NoWay> {
+        let id = Channel::new().and_then(|channel| Id::new(&channel));
+        let id = id.map_err(NoWay::unusable)?;
+        id.resolve(peer, Instant::now() + timeout)
+            .map_err(|error| NoWay::unreachable(peer, error))?;
+        let device = Device::of(&id).map_err(NoWay::unusable)?;
+        Ok(device.name)
     }
 
     /// Makes everything a connection needs on this side, Receives included.
@@ -244,10 +251,9 @@ impl Provider for Verbs {
     }
 
     fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection> {
-        let deadline = Instant::now() + params.timeout;
         params.check()?;
         let id = Arc::new(Id::new(&Channel::new()?)?);
-        id.resolve(peer, deadline)?;
+        id.resolve(peer, Instant::now() + params.timeout)?;
         let most = Reads {
             out: u32::MAX,
             into: u32::MAX,
@@ -258,7 +264,8 @@ impl Provider for Verbs {
             reads_in: draft.reads.into,
             reads_out: draft.reads.out,
         };
-        let answer = match id.connect(ask, deadline) {
+        // The time is the peer's. Locking a large pool, before, takes seconds, and is ours.
+        let answer = match id.connect(ask, Instant::now() + params.timeout) {
             Ok(answer) => answer,
             Err(error) => {
                 // The end of an unanswered iWARP connection waits for the transport's own
@@ -385,7 +392,6 @@ impl Incoming for VerbsIncoming {
     }
 
     fn accept(mut self: Box<Self>, params: &ConnectParams) -> Result<Connection> {
-        let deadline = Instant::now() + params.timeout;
         let id = self
             .id
             .clone()
@@ -399,7 +405,7 @@ impl Incoming for VerbsIncoming {
             reads_in: reads.into,
             reads_out: reads.out,
         };
-        id.accept(ask, deadline)?;
+        id.accept(ask, Instant::now() + params.timeout)?;
         Ok(draft.finish(reads, std::mem::take(&mut self.private_data)))
     }
 
@@ -448,7 +454,13 @@ mod tests {
         let errors = [
             provider.connect(peer, &params).err(),
             provider.listen(peer).err(),
-            provider.reaches(peer, params.timeout).err(),
+            provider
+                .reaches(peer, params.timeout)
+                .map_err(|no| {
+                    assert!(no.reason().contains("RDMA") || no.reason().contains("/dev/"));
+                    no.error
+                })
+                .err(),
         ];
         for error in errors {
             assert!(matches!(error, Some(Error::Local { .. })), "{error:?}");

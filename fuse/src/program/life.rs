@@ -185,10 +185,10 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let config = settings::file_system(&plan.options);
     let pool = Pool::new(settings::pool_bytes(&plan.options, &config))
         .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
-    let (mounted, signals) = runtime.block_on(async {
+    let (mounted, reason, signals) = runtime.block_on(async {
         let mut signals = Signals::new(reporter.is_foreground()).map_err(system)?;
-        let mounted = tokio::select! {
-            mounted = connect(plan, log, reporter, &pool) => mounted?,
+        let (mounted, reason) = tokio::select! {
+            connected = connect(plan, log, reporter, &pool) => connected?,
             name = signals.next() => {
                 return Err(Failure::new(
                     Exit::Interrupted,
@@ -196,7 +196,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
                 ));
             }
         };
-        Ok((mounted, signals))
+        Ok((mounted, reason, signals))
     })?;
     let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
     let device = attach::attach(&plan.dir, &plan.spec.source(), &plan.options)?;
@@ -232,7 +232,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         runtime.spawn(stats::metrics::serve(listener, source));
     }
     raise_read_ahead(plan);
-    let line = summary(plan, &mounted);
+    let line = summary(plan, &mounted, &reason);
     if plan.verbose {
         reporter.notice(&format!("options: {}", effective(plan, &mounted)));
     }
@@ -265,9 +265,9 @@ fn raise_read_ahead(plan: &Plan) {
 }
 
 /// The one line that says what was mounted how.
-fn summary(plan: &Plan, mounted: &Mounted) -> String {
+fn summary(plan: &Plan, mounted: &Mounted, reason: &str) -> String {
     format!(
-        "{} mounted on {}: {}",
+        "{} mounted on {}: {}; {reason}",
         plan.spec,
         plan.dir.display(),
         mounted.description
@@ -281,13 +281,13 @@ fn effective(plan: &Plan, mounted: &Mounted) -> String {
     })
 }
 
-/// Connects, again and again as `retry`, `bg` and `fg` say.
+/// Connects, again and again as `retry`, `bg` and `fg` say; also gives why by this provider.
 async fn connect(
     plan: &Plan,
     log: &Log,
     reporter: &mut Reporter,
     pool: &Pool,
-) -> Result<Mounted, Failure> {
+) -> Result<(Mounted, String), Failure> {
     let options = &plan.options;
     let start = Instant::now();
     let limit = match (options.retry, options.background) {
@@ -298,7 +298,7 @@ async fn connect(
     let mut pause = Duration::from_secs(1);
     loop {
         let failure = match attempt(plan, pool).await {
-            Ok(mounted) => return Ok(mounted),
+            Ok(connected) => return Ok(connected),
             Err(failure) => failure,
         };
         let wait = match failure.patience {
@@ -334,12 +334,15 @@ async fn connect(
     }
 }
 
-async fn attempt(plan: &Plan, pool: &Pool) -> Result<Mounted, Failure> {
+/// One try: the mount, and why it is by this provider.
+async fn attempt(plan: &Plan, pool: &Pool) -> Result<(Mounted, String), Failure> {
     let options = &plan.options;
     let client = settings::client(options)?;
     let target = settings::target(&plan.spec, options)?;
-    let provider = provider::provider(options, &target.host)?;
-    Ok(mount::connect(&target, &client, provider, pool.clone()).await?)
+    let chosen = provider::choose(options, &target.host)?;
+    let mounted = mount::connect(&target, &client, chosen.provider.clone(), pool.clone()).await;
+    let mounted = mounted.map_err(|error| chosen.failed(error))?;
+    Ok((mounted, chosen.reason))
 }
 
 impl Service {

@@ -2,16 +2,50 @@
 
 use super::failure::Failure;
 use super::options::{Options, Transport};
+use nfsrdma_client::mount::{MountError, Step};
 use nfsrdma_iwarp::{Fpdu, IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::Provider;
 use std::sync::Arc;
 
-/// The provider that `transport=` asks for, to reach `host`.
-pub fn provider(options: &Options, host: &str) -> Result<Arc<dyn Provider>, Failure> {
+/// A provider, and why it is this one.
+#[derive(Debug)]
+pub struct Chosen {
+    pub provider: Arc<dyn Provider>,
+    pub reason: String,
+    /// Whether it is our choice, not the user's.
+    ours: bool,
+}
+
+impl Chosen {
+    /// Why mounting by it failed. Where the choice may be the cause, it is told.
+    pub fn failed(&self, error: MountError) -> Failure {
+        let told = self.ours && error.step == Step::Connect;
+        let mut failure = Failure::from(error);
+        if told {
+            failure.message = format!("{} ({})", failure.message, self.reason);
+        }
+        failure
+    }
+}
+
+/// The provider that `transport=` asks for, to reach `host`. May wait for the network.
+pub fn choose(options: &Options, host: &str) -> Result<Chosen, Failure> {
     match options.transport {
-        Transport::Iwarp => Ok(iwarp(options)),
-        Transport::Auto => Ok(verbs_to(options, host).unwrap_or_else(|| iwarp(options))),
-        Transport::Verbs => verbs(),
+        Transport::Iwarp => Ok(Chosen {
+            provider: iwarp(options),
+            reason: "soft-iWARP as transport=iwarp asks".to_owned(),
+            ours: false,
+        }),
+        Transport::Verbs => Ok(Chosen {
+            provider: verbs()?,
+            reason: "verbs as transport=verbs asks".to_owned(),
+            ours: false,
+        }),
+        Transport::Auto => Ok(verbs_to(options, host).unwrap_or_else(|why| Chosen {
+            provider: iwarp(options),
+            reason: format!("soft-iWARP because {why}"),
+            ours: true,
+        })),
     }
 }
 
@@ -29,29 +63,45 @@ fn verbs() -> Result<Arc<dyn Provider>, Failure> {
     ))
 }
 
-/// The verbs provider, if a device of this machine reaches `host`.
+/// The verbs provider, if a device of this machine reaches `host`; else why not.
 #[cfg(feature = "verbs")]
-fn verbs_to(options: &Options, host: &str) -> Option<Arc<dyn Provider>> {
+fn verbs_to(options: &Options, host: &str) -> Result<Chosen, String> {
     use std::net::ToSocketAddrs;
+    use std::time::{Duration, Instant};
     /// For the device to find its way; without devices the answer is immediate.
-    const ROUTE: std::time::Duration = std::time::Duration::from_secs(2);
+    const ROUTE: Duration = Duration::from_secs(2);
     let verbs = nfsrdma_verbs::Verbs::new();
-    let peer = (host, options.port).to_socket_addrs().ok()?.next()?;
-    match verbs.reaches(peer, ROUTE) {
-        Ok(device) => {
-            tracing::debug!(%device, "an RDMA device reaches the server");
-            Some(Arc::new(verbs))
-        }
-        Err(error) => {
-            tracing::debug!(%error, "soft-iWARP it is");
-            None
+    // Who cannot be found is told of by mounting, which looks again.
+    let peers = (host, options.port)
+        .to_socket_addrs()
+        .map_err(|_| format!("{host} cannot be resolved"))?;
+    let end = Instant::now() + ROUTE;
+    let mut why = format!("{host} has no address");
+    for peer in peers {
+        let left = end.saturating_duration_since(Instant::now());
+        match verbs.reaches(peer, left) {
+            Ok(device) => {
+                return Ok(Chosen {
+                    provider: Arc::new(verbs),
+                    reason: format!(
+                        "verbs because the RDMA device {device} reaches {}",
+                        peer.ip()
+                    ),
+                    ours: true,
+                });
+            }
+            Err(no) => {
+                tracing::debug!(error = %no, %peer, "not by verbs");
+                no.reason().clone_into(&mut why);
+            }
         }
     }
+    Err(why)
 }
 
 #[cfg(not(feature = "verbs"))]
-fn verbs_to(_: &Options, _: &str) -> Option<Arc<dyn Provider>> {
-    None
+fn verbs_to(_: &Options, _: &str) -> Result<Chosen, String> {
+    Err("this build has no verbs provider".to_owned())
 }
 
 fn iwarp(options: &Options) -> Arc<dyn Provider> {

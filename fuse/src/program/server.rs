@@ -99,12 +99,13 @@ pub(super) fn ping(args: &ServerArgs) -> Result<(), Failure> {
         println!("{:<12} {ms:>8.2} ms  {}", name(taken.step), taken.found);
     };
     let export = (!spec.export.is_empty()).then_some(spec.export.as_slice());
-    let provider = provider::provider(&options, &host)?;
+    let chosen = provider::choose(&options, &host)?;
+    let provider = chosen.provider.clone();
     runtime()?
         .block_on(mount::ping(&host, export, &client, provider, pool, tell))
         .map_err(|error| {
             let step = name(error.step);
-            let mut failure = Failure::from(error);
+            let mut failure = chosen.failed(error);
             failure.message = format!("{step}: {}", failure.message);
             failure
         })

@@ -39,6 +39,9 @@ knfsd_start() {
     pidof rpc.mountd >/dev/null || rpc.mountd --port "$MOUNTD_PORT"
 }
 
+# link_ipv6 ADDRESS: gives the network device an address of that family, usable at once.
+link_ipv6() { ip -6 address add "$1/64" dev "$netdev" nodad; }
+
 knfsd_stop() { rpc.nfsd 0; }
 
 # knfsd_end: everything knfsd_start started.
