@@ -38,6 +38,10 @@ thread_cell! {
     /// `Some` while this thread is inside `drain`: the tasks to run next.
     static QUEUE: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
+thread_cell! {
+    /// Inside [`deferring`].
+    static DEFERRING: RefCell<bool> = const { RefCell::new(false) };
+}
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
@@ -151,6 +155,24 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
         }
     }
     result
+}
+
+/// Runs `body`, in which small calls need not leave at once: one system call then sends many.
+/// Whoever calls this owes an [`Nfs3::flush`](crate::nfs::Nfs3::flush).
+pub fn deferring<T>(body: impl FnOnce() -> T) -> T {
+    struct Leave(bool);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            DEFERRING.with_borrow_mut(|inside| *inside = self.0);
+        }
+    }
+    let _leave = Leave(DEFERRING.with_borrow_mut(|inside| std::mem::replace(inside, true)));
+    body()
+}
+
+/// Whether this thread is inside [`deferring`].
+pub(crate) fn is_deferring() -> bool {
+    DEFERRING.with_borrow_mut(|inside| *inside)
 }
 
 struct Unpark(Thread);

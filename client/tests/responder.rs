@@ -447,3 +447,34 @@ async fn calls_survive_restarts_of_the_server() {
     assert!(mounted.client.stats().connections[1].connects >= 4);
     mounted.client.shutdown();
 }
+
+/// Calls put off to be sent together leave with the flush, or with the next reply.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_put_off_are_sent() {
+    let responder = Responder::start(&[]);
+    let (mounted, _pool) = responder.mount(&responder.options()).await;
+    let client = mounted.client.clone();
+    let root = mounted.root;
+    for flush in [true, false] {
+        let mut answers = Vec::new();
+        nfsrdma_client::exec::deferring(|| {
+            for _ in 0..48 {
+                let (give, take) = tokio::sync::oneshot::channel();
+                let client = client.clone();
+                nfsrdma_client::exec::spawn(async move {
+                    let _ = give.send(client.getattr(&cred(), &root).await);
+                });
+                answers.push(take);
+            }
+        });
+        if flush {
+            client.flush();
+            assert_eq!(client.deferred(), 0);
+        }
+        for answer in answers {
+            let attributes = answer.await.unwrap().unwrap();
+            assert_eq!(attributes.kind, FileType::Directory);
+        }
+    }
+    mounted.unmount().await;
+}

@@ -366,6 +366,15 @@ pub trait QueuePair: Send + Sync {
     /// does not allow, ends the connection.
     fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()>;
 
+    /// As [`QueuePair::post`], but a provider that pays for each start of sending may put it
+    /// off until the next `post` or [`QueuePair::flush`], which whoever calls this owes.
+    fn post_later(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
+        self.post(batch)
+    }
+
+    /// Starts what [`QueuePair::post_later`] put off.
+    fn flush(&self) {}
+
     /// Gives the peer access to `memory` under fresh handles. A [`WorkRequest::Send`] that
     /// names them may be posted at once, and who has received it may use them. On error the memory comes back; an empty list or an
     /// empty buffer is [`Error::Misuse`]. Sinks come back with their lengths, whatever the

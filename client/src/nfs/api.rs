@@ -199,6 +199,12 @@ pub trait Nfs3: Send + Sync + 'static {
     /// What the server and this connection allow, from FSINFO at mount, option limits
     /// applied.
     fn limits(&self) -> Limits;
+    /// Calls that wait to be sent with others: see [`crate::exec::deferring`].
+    fn deferred(&self) -> u32 {
+        0
+    }
+    /// Sends them.
+    fn flush(&self) {}
 }
 
 /// Sizes in force, in bytes.

@@ -693,4 +693,12 @@ impl Nfs3 for Nfs3Client {
     fn limits(&self) -> Limits {
         *self.inner.limits.read()
     }
+
+    fn deferred(&self) -> u32 {
+        self.inner.engine.deferred()
+    }
+
+    fn flush(&self) {
+        self.inner.engine.flush();
+    }
 }

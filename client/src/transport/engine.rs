@@ -228,6 +228,16 @@ impl Engine {
         }
     }
 
+    /// Calls whose sending was put off ([`crate::exec::deferring`]).
+    pub fn deferred(&self) -> u32 {
+        self.links.iter().map(|link| link.deferred()).sum()
+    }
+
+    /// Sends them.
+    pub fn flush(&self) {
+        self.links.iter().for_each(|link| link.flush());
+    }
+
     /// Waits; ends early at shutdown.
     pub fn sleep(&self, time: Duration) -> Sleep {
         self.timer.sleep(time)

@@ -25,12 +25,17 @@ use slab::Slab;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 /// First and longest pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Payload of a call that may wait to be sent with others, at most.
+const DEFERRABLE: u64 = 64 << 10;
+/// A call waits only while more than this many are under way.
+const BUSY: u32 = 4;
 
 pub(super) struct Link {
     shared: Arc<Shared>,
@@ -39,6 +44,8 @@ pub(super) struct Link {
     pub(super) counters: LinkCounters,
     /// Payload bytes of calls that are not over.
     pub(super) load: AtomicU64,
+    /// Calls posted whose sending was put off.
+    deferred: AtomicU32,
     state: Mutex<State>,
     /// Ends a pause between attempts.
     hurry: Condvar,
@@ -70,6 +77,7 @@ impl Link {
             slot,
             counters: LinkCounters::default(),
             load: AtomicU64::new(0),
+            deferred: AtomicU32::new(0),
             state: Mutex::new(State {
                 session: None,
                 receives: None,
@@ -140,6 +148,7 @@ impl Link {
             count(&self.shared.procedures.get(call.procedure).resends);
         }
         let xid = call.xid;
+        let small = call_load(&call) <= DEFERRABLE;
         let queue_pair = &*session.queue_pair;
         let prepared = self.shared.kit.prepare(
             call,
@@ -157,12 +166,10 @@ impl Link {
             self.observe_sending(session, &mut prepared, wanted);
         }
         // The call is in the table before the reply can come.
-        let in_use = {
+        let (in_use, busy) = {
             let mut state = self.state.lock();
-            state
-                .machine
-                .launch(xid, prepared.offer, prepared.launched)
-                .err()
+            let launched = state.machine.launch(xid, prepared.offer, prepared.launched);
+            (launched.err(), state.machine.used() > BUSY)
         };
         if let Some(crate::rpcrdma::InUse(launched)) = in_use {
             let error = Some(NfsError::Local("the XID is in use".to_owned()));
@@ -170,7 +177,9 @@ impl Link {
             return self.could_not_send(session, failed);
         }
         count(&self.counters.sends);
-        if let Err(error) = post(queue_pair, prepared.send) {
+        // Other calls are under way: at the latest the thread that takes their replies sends it.
+        let defer = busy && small && exec::is_deferring();
+        if let Err(error) = post(queue_pair, prepared.send, defer) {
             // In one step: `lost` must see it in the table or among the failed.
             let mut state = self.state.lock();
             if let Some(launched) = state.machine.withdraw(xid) {
@@ -179,6 +188,9 @@ impl Link {
             }
             drop(state);
             queue_pair.wake();
+        } else if defer {
+            // After posting: whoever flushes between the two sends it, or leaves the count.
+            self.deferred.fetch_add(1, AcqRel);
         }
     }
 
@@ -285,11 +297,32 @@ impl Link {
                 self.end_failed(&session, &mut local);
                 self.pump(&session);
             });
+            self.flush_on(&session);
             if let Err(error) = result {
                 break error;
             }
         };
         self.lost(&session, &mut *completions, &mut local, &why)
+    }
+
+    /// Calls whose sending was put off.
+    pub(super) fn deferred(&self) -> u32 {
+        self.deferred.load(Relaxed)
+    }
+
+    /// Sends them.
+    pub(super) fn flush(&self) {
+        if self.deferred() > 0
+            && let Some(session) = self.session()
+        {
+            self.flush_on(&session);
+        }
+    }
+
+    fn flush_on(&self, session: &Session) {
+        if self.deferred.swap(0, AcqRel) > 0 {
+            session.queue_pair.flush();
+        }
     }
 
     /// Sends waiting calls for which there are credits.
@@ -656,6 +689,7 @@ impl Link {
 
     /// Looks for calls whose time is over.
     pub(super) fn check_time(&self, now: Instant) {
+        self.flush();
         let policy = &self.shared.policy;
         let mut disconnect = false;
         let mut silent = false;
@@ -762,13 +796,16 @@ fn call_load(call: &Call) -> u64 {
     (call.shape.argument + call.shape.max_ddp_result) as u64
 }
 
-fn post(queue_pair: &dyn QueuePair, request: WorkRequest) -> nfsrdma_rdma::Result<()> {
+fn post(queue_pair: &dyn QueuePair, request: WorkRequest, later: bool) -> nfsrdma_rdma::Result<()> {
     thread_cell! {
         static BATCH: RefCell<Vec<WorkRequest>> = const { RefCell::new(Vec::new()) };
     }
     let mut batch = BATCH.take();
     batch.push(request);
-    let result = queue_pair.post(&mut batch);
+    let result = match later {
+        true => queue_pair.post_later(&mut batch),
+        false => queue_pair.post(&mut batch),
+    };
     batch.clear();
     BATCH.set(batch);
     result

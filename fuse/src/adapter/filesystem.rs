@@ -21,8 +21,10 @@ use fuser::{
 use nfsrdma_client::exec;
 use nfsrdma_client::nfs::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -35,6 +37,20 @@ pub(super) struct Adapter<N> {
     /// Tells the kernel what it must not believe any more; there once the mount is.
     pub(super) notifier: Arc<OnceLock<fuser::Notifier>>,
     pub(super) options: FuseOptions,
+    /// The FUSE device, to see whether there are more requests.
+    pub(super) queue: Option<OwnedFd>,
+}
+
+/// Calls sent together, at most.
+const MOST_DEFERRED: u32 = 16;
+
+/// Whether the kernel has a request that nobody has read.
+fn has_request(device: &OwnedFd) -> bool {
+    let mut poll = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+    nix::poll::poll(&mut poll, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        && poll[0]
+            .revents()
+            .is_some_and(|events| events == PollFlags::POLLIN)
 }
 
 /// Tells the kernel what is wanted of it.
@@ -65,6 +81,29 @@ impl<N: Nfs3> Adapter<N> {
     fn cred(&self, request: &Request) -> Cred {
         self.credentials.of(request)
     }
+
+    /// Runs an operation: now, and where it waits for the server, on the thread that gets the
+    /// answer.
+    fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
+        match self.queue {
+            Some(_) => exec::deferring(|| exec::spawn(operation)),
+            None => exec::spawn(operation),
+        }
+        self.settle();
+    }
+
+    /// A request is dealt with. If the kernel has another one, its calls may go out together
+    /// with those of this one; otherwise this is the moment to send them. (The kernel's other
+    /// request may need no call and end elsewhere, as FUSE_INTERRUPT does: then the next reply
+    /// sends them.)
+    fn settle(&self) {
+        let deferred = self.fs.deferred();
+        if deferred > 0
+            && (deferred >= MOST_DEFERRED || !self.queue.as_ref().is_some_and(has_request))
+        {
+            self.fs.send_deferred();
+        }
+    }
 }
 
 /// Closes a file that nobody got to know.
@@ -88,11 +127,12 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             Found::Absent(ttl) => tell_absent(reply, ttl),
         };
         if let Some(known) = self.fs.lookup_cached(parent.0, name.as_bytes()) {
-            return tell(reply, known);
+            tell(reply, known);
+            return self.settle();
         }
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let found = fs.lookup(&cred, parent.0, name.as_bytes()).await;
             answer_or(reply, found, tell, |found| {
                 if let Found::Is(entry) = found {
@@ -104,6 +144,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn forget(&self, _: &Request, node: INodeNo, count: u64) {
         self.fs.forget(node.0, count);
+        self.settle();
     }
 
     fn getattr(
@@ -116,11 +157,12 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         // With a handle the kernel asks for itself; stat(2) and fstat(2) come without.
         let revalidate = handle.is_some();
         if let Some(known) = self.fs.getattr_cached(node.0, revalidate) {
-            return tell_attributes(reply, node.0, known);
+            tell_attributes(reply, node.0, known);
+            return self.settle();
         }
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.getattr(&cred, node.0, revalidate).await;
             answer_held(reply, result, |reply, of| {
                 tell_attributes(reply, node.0, of)
@@ -160,7 +202,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         };
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.setattr(&cred, node.0, &new).await;
             answer_held(reply, result, |reply, of| {
                 tell_attributes(reply, node.0, of)
@@ -171,7 +213,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.readlink(&cred, node.0).await;
             answer_held(reply, result, |reply, path| reply.data(&path));
         });
@@ -189,7 +231,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.mknod(&cred, parent.0, name.as_bytes(), mode, rdev).await;
             answer_or(reply, result, tell_entry, |entry| {
                 fs.forget(entry.nodeid, 1)
@@ -208,7 +250,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.mkdir(&cred, parent.0, name.as_bytes(), mode).await;
             answer_or(reply, result, tell_entry, |entry| {
                 fs.forget(entry.nodeid, 1)
@@ -219,7 +261,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             answer_held(
                 reply,
                 fs.unlink(&cred, parent.0, name.as_bytes()).await,
@@ -231,7 +273,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             answer_held(
                 reply,
                 fs.rmdir(&cred, parent.0, name.as_bytes()).await,
@@ -251,7 +293,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let target = target.as_os_str().to_owned();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs
                 .symlink(&cred, parent.0, name.as_bytes(), target.as_bytes())
                 .await;
@@ -274,7 +316,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let from = (parent.0, name.as_bytes());
             let to = (new_parent.0, new_name.as_bytes());
             answer_held(reply, fs.rename(&cred, from, to, flags.bits()).await, done);
@@ -291,7 +333,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.link(&cred, node.0, parent.0, name.as_bytes()).await;
             answer_or(reply, result, tell_entry, |entry| {
                 fs.forget(entry.nodeid, 1)
@@ -303,7 +345,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let notifier = self.notifier.clone();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.open(&cred, node.0, flags.0).await;
             answer_or(
                 reply,
@@ -336,11 +378,12 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         reply: ReplyData,
     ) {
         if let Some(data) = self.fs.read_cached(handle.0, offset, size, flags.0) {
-            return tell_data(reply, data);
+            tell_data(reply, data);
+            return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             answer_held(
                 reply,
                 fs.read(handle.0, offset, size, flags.0).await,
@@ -362,12 +405,13 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         reply: ReplyWrite,
     ) {
         if let Some(result) = self.fs.write_cached(handle.0, offset, data, flags.0) {
-            return answer(reply, result, ReplyWrite::written);
+            answer(reply, result, ReplyWrite::written);
+            return self.settle();
         }
         // The reader's buffer is only lent for this call.
         let (fs, data) = (self.fs.clone(), data.to_vec());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.write(handle.0, offset, &data, flags.0).await;
             answer_held(reply, result, ReplyWrite::written);
         });
@@ -382,11 +426,12 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         reply: ReplyEmpty,
     ) {
         if let Some(result) = self.fs.flush_cached(handle.0) {
-            return answer(reply, result, done);
+            answer(reply, result, done);
+            return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move { answer_held(reply, fs.flush(handle.0).await, done) });
+        self.start(async move { answer_held(reply, fs.flush(handle.0).await, done) });
     }
 
     fn release(
@@ -401,19 +446,19 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     ) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move { answer_held(reply, fs.release(handle.0).await, done) });
+        self.start(async move { answer_held(reply, fs.release(handle.0).await, done) });
     }
 
     fn fsync(&self, request: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move { answer_held(reply, fs.fsync(handle.0).await, done) });
+        self.start(async move { answer_held(reply, fs.fsync(handle.0).await, done) });
     }
 
     fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.opendir(&cred, node.0).await;
             answer_or(
                 reply,
@@ -450,11 +495,12 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             reply.ok();
         };
         if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
-            return answer(reply, known, tell);
+            answer(reply, known, tell);
+            return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move { answer_held(reply, fs.readdir(handle.0, offset).await, tell) });
+        self.start(async move { answer_held(reply, fs.readdir(handle.0, offset).await, tell) });
     }
 
     fn readdirplus(
@@ -466,13 +512,14 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         reply: ReplyDirectoryPlus,
     ) {
         if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
-            return answer(reply, known, |reply, listing| {
+            answer(reply, known, |reply, listing| {
                 tell_plus(&self.fs, reply, &listing)
             });
+            return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs.readdir(handle.0, offset).await;
             answer_held(reply, result, |reply, listing| {
                 tell_plus(&fs, reply, &listing)
@@ -489,16 +536,18 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         reply: ReplyEmpty,
     ) {
         answer(reply, self.fs.releasedir(handle.0), done);
+        self.settle();
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         answer(reply, self.fs.fsyncdir(handle.0), done);
+        self.settle();
     }
 
     fn statfs(&self, request: &Request, node: INodeNo, reply: ReplyStatfs) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             answer_held(
                 reply,
                 fs.statfs(&cred, node.0).await,
@@ -522,11 +571,12 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let cred = self.cred(request);
         if let Some(known) = self.fs.access_cached(&cred, node.0, mask.bits()) {
-            return answer(reply, known, done);
+            answer(reply, known, done);
+            return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             answer_held(reply, fs.access(&cred, node.0, mask.bits()).await, done);
         });
     }
@@ -543,7 +593,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        exec::spawn(async move {
+        self.start(async move {
             let result = fs
                 .create(&cred, parent.0, name.as_bytes(), mode, flags)
                 .await;

@@ -96,7 +96,7 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
         .mount_options
         .extend(options.options.iter().map(|option| mount_option(option)));
     let waiting = Arc::new(Waiting::default());
-    let adapter = adapter(&fs, &waiting, options);
+    let adapter = adapter(&fs, &waiting, options, None);
     let notifier = adapter.notifier.clone();
     let background = fuser::spawn_mount(adapter, &dir, &config)?;
     let _ = notifier.set(background.notifier());
@@ -130,7 +130,8 @@ pub fn serve<N: Nfs3>(
     let config = config(options);
     let acl = config.acl;
     let waiting = Arc::new(Waiting::default());
-    let adapter = adapter(&fs, &waiting, options);
+    let queue = device.try_clone()?;
+    let adapter = adapter(&fs, &waiting, options, Some(queue));
     let notifier = adapter.notifier.clone();
     let session = fuser::Session::from_fd(adapter, device, acl, config)?;
     let _ = notifier.set(session.notifier());
@@ -149,13 +150,19 @@ fn config(options: &FuseOptions) -> fuser::Config {
     config
 }
 
-fn adapter<N: Nfs3>(fs: &Arc<Fs<N>>, waiting: &Arc<Waiting>, options: &FuseOptions) -> Adapter<N> {
+fn adapter<N: Nfs3>(
+    fs: &Arc<Fs<N>>,
+    waiting: &Arc<Waiting>,
+    options: &FuseOptions,
+    queue: Option<OwnedFd>,
+) -> Adapter<N> {
     Adapter {
         fs: fs.clone(),
         waiting: waiting.clone(),
         credentials: Credentials::default(),
         notifier: Arc::default(),
         options: options.clone(),
+        queue,
     }
 }
 

@@ -92,6 +92,16 @@ pub struct Fs<N> {
 }
 
 impl<N: Nfs3> Fs<N> {
+    /// Calls that wait to be sent with others ([`nfsrdma_client::exec::deferring`]).
+    pub fn deferred(&self) -> u32 {
+        self.nfs.deferred()
+    }
+
+    /// Sends them.
+    pub fn send_deferred(&self) {
+        self.nfs.flush();
+    }
+
     /// The export whose root directory is `root`. Buffers come from `pool`, which is the one
     /// the connection registered; see [`FsConfig::pool_bytes`] for its size.
     pub fn new(nfs: Arc<N>, root: FileHandle, pool: Pool, config: FsConfig) -> Arc<Self> {

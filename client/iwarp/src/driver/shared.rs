@@ -496,6 +496,16 @@ impl QueuePair for IwarpQueuePair {
     }
 
     fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
+        let result = self.post_later(batch);
+        self.0.pump();
+        result
+    }
+
+    fn flush(&self) {
+        self.0.pump();
+    }
+
+    fn post_later(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let mut rest = std::mem::take(batch).into_iter();
@@ -514,10 +524,7 @@ impl QueuePair for IwarpQueuePair {
                 state.queue.polled(state.work_done.len());
                 state.work_done.clear();
             }
-            return result;
         }
-        drop(guard);
-        self.0.pump();
         result
     }
 

@@ -58,6 +58,34 @@ pub fn sends_are_gathered(bench: &Bench<'_>) {
     finish(a, b);
 }
 
+/// Sends posted by `post_later` leave with a flush or the next `post`, before what comes after
+/// them.
+pub fn sends_put_off_keep_their_order(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    let later = |id: u64, text: &[u8]| {
+        let mut batch = vec![send(id, smallvec![a.buf(text)], true)];
+        a.qp.post_later(&mut batch).unwrap();
+        assert!(batch.is_empty());
+    };
+    let sent = |id: u64| {
+        a.wait(
+            "Sent",
+            |c| matches!(c, Completion::Sent { id: WorkId(done) } if *done == id),
+        );
+    };
+    later(1, b"one");
+    later(2, b"two");
+    a.post(send(3, smallvec![a.buf(b"three")], true));
+    later(4, b"four");
+    a.qp.flush();
+    for (id, text) in [(1, "one"), (2, "two"), (3, "three"), (4, "four")] {
+        assert_eq!(b.receive().1, text.as_bytes());
+        sent(id);
+    }
+    a.qp.flush();
+    finish(a, b);
+}
+
 /// A message as large as the provider's largest, or a megabyte.
 pub fn a_large_send_arrives(bench: &Bench<'_>) {
     let mut params = bench.params();

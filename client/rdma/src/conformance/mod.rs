@@ -51,6 +51,7 @@ macro_rules! conformance_tests {
             connections_are_independent
             sends_of_every_size_arrive
             sends_are_gathered
+            sends_put_off_keep_their_order
             a_large_send_arrives
             sends_arrive_in_order
             sends_cross

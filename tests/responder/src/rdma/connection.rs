@@ -12,14 +12,23 @@ use nfsrdma_rdma::{
 use nfsrdma_xdr::codec::{Encode, padding};
 use nfsrdma_xdr::rpcrdma::Header;
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Names of RDMA Reads; Receives have smaller ones.
 const FIRST_READ: u64 = 1 << 32;
+
+/// Replies to calls that came together leave together, unless that takes longer.
+const PATIENCE: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// Replies of this thread leave when it has done all calls that came.
+    static TOGETHER: Cell<bool> = const { Cell::new(false) };
+}
 
 /// What was agreed on for a connection.
 #[derive(Debug, Clone, Copy)]
@@ -103,10 +112,22 @@ pub(super) fn run(shared: &Arc<Shared>, mut completions: Box<dyn CompletionQueue
     let mut out = Vec::new();
     loop {
         let polled = completions.poll(&mut out, Wait::Forever);
+        let mut first = Instant::now();
+        let several = out.len() > 1;
+        TOGETHER.set(several);
         for completion in out.drain(..) {
             if let Err(error) = intake.completed(completion) {
                 shared.close(&error);
             }
+            // No reply waits for long for calls that came after its own.
+            if several && first.elapsed() > PATIENCE {
+                shared.queue_pair.flush();
+                first = Instant::now();
+            }
+        }
+        TOGETHER.set(false);
+        if several {
+            shared.queue_pair.flush();
         }
         shared.deliver();
         if let Err(error) = polled {
@@ -390,6 +411,9 @@ impl Shared {
 
     fn post(&self, batch: Vec<WorkRequest>) -> Result<(), Error> {
         match self.leave(Letter::Post(batch)) {
+            Some(Letter::Post(mut batch)) if TOGETHER.get() => {
+                self.queue_pair.post_later(&mut batch)
+            }
             Some(Letter::Post(mut batch)) => self.queue_pair.post(&mut batch),
             _ => Ok(()),
         }
