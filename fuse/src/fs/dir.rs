@@ -7,6 +7,7 @@
 
 use super::names::Child;
 use super::*;
+use nfsrdma_client::exec;
 use nfsrdma_client::nfs::{Cred, DirEntry, DirPage};
 use nfsrdma_xdr::nfs3::Verifier;
 use std::collections::HashSet;
@@ -20,10 +21,30 @@ pub struct DirHandle {
     cred: Cred,
     place: Mutex<Place>,
     hasher: RandomState,
+    /// A page asked for ahead is there.
+    arrived: Notify,
+}
+
+/// A page as the server gave it, when it was asked for, and the directory's epoch then.
+type Page = (DirPage, Stamp, u64);
+
+/// The page behind the part at hand, asked for before the kernel wants it.
+#[derive(Debug)]
+struct Ahead {
+    cookie: u64,
+    /// Which asking of this handle: the listing may have begun again since.
+    number: u64,
+    /// `None`: on its way.
+    page: Option<FsResult<Page>>,
 }
 
 #[derive(Debug, Default)]
 struct Place {
+    ahead: Option<Ahead>,
+    /// Pages asked for ahead so far.
+    asked_ahead: u64,
+    /// One of them was of no use: the directory is changed while it is listed.
+    ahead_is_vain: bool,
     part: Option<Arc<Part>>,
     /// Of the pages listed through this handle.
     verifier: Option<Verifier>,
@@ -134,6 +155,7 @@ impl<N: Nfs3> Fs<N> {
             cred: cred.clone(),
             place: Mutex::default(),
             hasher: RandomState::new(),
+            arrived: Notify::new(),
         });
         let handle = self.dirs.write().insert(dir) as u64;
         Ok(Opened {
@@ -168,12 +190,14 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Entries from position `offset` on; none at the end.
-    pub async fn readdir(&self, handle: u64, offset: u64) -> FsResult<Listing> {
+    pub async fn readdir(self: &Arc<Self>, handle: u64, offset: u64) -> FsResult<Listing> {
         let dir = self.dir(handle)?;
         self.know_fsid(&dir.cred).await?;
         if offset == 0 {
-            *dir.place.lock() = Place {
+            let mut place = dir.place.lock();
+            *place = Place {
                 complete: true,
+                asked_ahead: place.asked_ahead,
                 ..Place::default()
             };
         } else if let Some(listing) = listing(&dir, offset) {
@@ -197,6 +221,9 @@ impl<N: Nfs3> Fs<N> {
             at = part.next;
             dir.place.lock().part = Some(part.clone());
             if done {
+                if !part.eof && offset != 0 {
+                    self.ask_ahead(&dir, part.next);
+                }
                 return Ok(Listing {
                     dir: dir.inode.clone(),
                     part,
@@ -218,7 +245,11 @@ impl<N: Nfs3> Fs<N> {
                     known.unwrap_or_else(|| dir.inode.state.lock().cookies)
                 }
             };
-            match self.ask(dir, cookie, verifier).await {
+            let answer = match self.page_ahead(dir, cookie).await {
+                Some(page) => Ok(page),
+                None => self.ask(dir, cookie, verifier).await,
+            };
+            match answer {
                 Ok((page, stamp, epoch)) => {
                     return self.take_in(dir, cookie, page, stamp, epoch).await;
                 }
@@ -252,6 +283,72 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         Err(FsError::Nfs(NfsError::Status(Status::BadCookie)))
+    }
+
+    /// Asks for the page at `cookie`, so that the server reads it while the kernel takes the
+    /// part before it. Only from the second part on: many listings end in the first.
+    fn ask_ahead(self: &Arc<Self>, dir: &Arc<DirHandle>, cookie: u64) {
+        let (number, verifier) = {
+            let mut place = dir.place.lock();
+            let Some(verifier) = place.verifier else {
+                return;
+            };
+            if place.ahead_is_vain || place.ahead.is_some() {
+                return;
+            }
+            place.asked_ahead += 1;
+            let number = place.asked_ahead;
+            place.ahead = Some(Ahead {
+                cookie,
+                number,
+                page: None,
+            });
+            (number, verifier)
+        };
+        let (fs, dir) = (self.clone(), dir.clone());
+        exec::spawn(async move {
+            let page = fs.ask(&dir, cookie, verifier).await;
+            if let Some(ahead) = &mut dir.place.lock().ahead
+                && ahead.number == number
+            {
+                ahead.page = Some(page);
+            }
+            dir.arrived.notify_waiters();
+        });
+    }
+
+    /// The page at `cookie` if it was asked for ahead and the directory is still the same;
+    /// what is gone must not be told to the kernel as being there.
+    async fn page_ahead(&self, dir: &DirHandle, cookie: u64) -> Option<Page> {
+        loop {
+            let mut arrived = std::pin::pin!(dir.arrived.notified());
+            arrived.as_mut().enable();
+            let ahead = {
+                let mut place = dir.place.lock();
+                let on_its_way = |ahead: &Ahead| ahead.cookie == cookie && ahead.page.is_none();
+                match place.ahead.take()? {
+                    ahead if on_its_way(&ahead) => {
+                        place.ahead = Some(ahead);
+                        None
+                    }
+                    ahead => Some(ahead),
+                }
+            };
+            let Some(ahead) = ahead else {
+                arrived.await;
+                continue;
+            };
+            let page = ahead
+                .page
+                .filter(|_| ahead.cookie == cookie)
+                .and_then(Result::ok)
+                .filter(|(_, stamp, epoch)| {
+                    let state = dir.inode.state.lock();
+                    state.undisturbed(*stamp) && state.epoch == *epoch
+                });
+            dir.place.lock().ahead_is_vain |= page.is_none();
+            return page;
+        }
     }
 
     async fn ask(
