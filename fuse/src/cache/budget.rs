@@ -60,6 +60,22 @@ impl<T: Evict> Budget<T> {
         }
     }
 
+    /// File `id` has dropped its blocks at `offsets`: nothing is left to evict there.
+    pub fn forget(&self, id: u64, offsets: impl Iterator<Item = u64>) {
+        let mut offsets = offsets.peekable();
+        if offsets.peek().is_some() {
+            let mut blocks = self.blocks.lock();
+            for offset in offsets {
+                blocks.pop(&(id, offset));
+            }
+        }
+    }
+
+    /// Blocks there are to evict, by count.
+    pub fn blocks(&self) -> usize {
+        self.blocks.lock().len()
+    }
+
     /// Drops blocks, least recently used first, until `bytes` more fit. False if they still
     /// do not: the rest is in use or dirty. Must not be called with a file locked.
     pub fn make_room(&self, bytes: usize) -> bool {

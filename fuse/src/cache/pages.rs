@@ -164,6 +164,8 @@ pub struct Pages {
     run_len: u64,
     /// Blocks made since [`Pages::take_fresh`].
     fresh: Vec<u64>,
+    /// Blocks dropped since [`Pages::take_gone`].
+    gone: Vec<u64>,
 }
 
 fn fit(at: u64, limit: u64, most: u64) -> u64 {
@@ -204,6 +206,16 @@ impl Pages {
     /// Blocks made since the last call, by offset.
     pub fn take_fresh(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.fresh)
+    }
+
+    /// Blocks dropped since the last call, other than by [`Pages::evict`].
+    pub fn take_gone(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// All blocks, by offset.
+    pub fn offsets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.blocks.keys().copied()
     }
 
     fn block_at(&self, at: u64) -> Option<(u64, &Block)> {
@@ -693,16 +705,10 @@ impl Pages {
 
     /// Drops everything the server has; what it has not stays.
     pub fn invalidate(&mut self) {
-        let mut freed = 0;
-        self.blocks.retain(|_, block| {
+        for block in self.blocks.values_mut() {
             block.valid = block.kept();
-            let keep = !block.valid.is_empty();
-            if !keep {
-                freed += block.size as usize;
-            }
-            keep
-        });
-        self.resident -= freed;
+        }
+        self.drop_empty();
     }
 
     /// Drops what is clean in `range`.
@@ -723,11 +729,12 @@ impl Pages {
     }
 
     fn drop_empty(&mut self) {
-        let mut freed = 0;
-        self.blocks.retain(|_, block| {
+        let (mut freed, gone) = (0, &mut self.gone);
+        self.blocks.retain(|&start, block| {
             let keep = !block.valid.is_empty();
             if !keep {
                 freed += block.size as usize;
+                gone.push(start);
             }
             keep
         });

@@ -4,6 +4,12 @@ use std::ops::Range;
 
 /// Parts of a strided stream fetched ahead, at most.
 const MOST_PARTS: u64 = 16;
+/// From so many bytes on a sequence keeps nothing but what was read last,
+const LONG: u64 = 48 << 20;
+/// so much of that (the kernel's requests of one sequence come in no strict order),
+const NEAR: u64 = 16 << 20;
+/// and lets go so much at a time.
+const PART: u64 = 4 << 20;
 /// Equal steps before a stream counts as strided.
 const STEPS: u32 = 3;
 
@@ -19,6 +25,9 @@ pub struct ReadAhead {
     window: u64,
     /// How far was fetched.
     fetched: u64,
+    /// Where the sequence began, and up to where what was read was let go.
+    start: u64,
+    left: u64,
     stride: Stride,
 }
 
@@ -89,6 +98,19 @@ impl ReadAhead {
         }
     }
 
+    /// What a long sequence has read and left behind since the last call, in whole `unit`s.
+    /// The kernel has it now: to keep it here, too, would push out what others use, and fill
+    /// ever more memory where little does.
+    pub fn left_behind(&mut self, unit: u64) -> Option<Range<u64>> {
+        let end = self.next.saturating_sub(NEAR) / unit * unit;
+        if self.next.saturating_sub(self.start) < LONG || end < self.left + PART {
+            return None;
+        }
+        let left = self.left..end;
+        self.left = end;
+        Some(left)
+    }
+
     /// `None`: the read is not in order.
     fn in_order(
         &mut self,
@@ -104,6 +126,8 @@ impl ReadAhead {
         if !near {
             *self = ReadAhead {
                 next: range.end,
+                start: range.start,
+                left: range.start,
                 streak: u32::from(range.start == 0),
                 stride: self.stride,
                 ..ReadAhead::default()
@@ -188,6 +212,35 @@ mod tests {
         assert!(told > 0);
         assert_eq!(note(500 * UNIT), []);
         assert_eq!(note(517 * UNIT), []);
+    }
+
+    #[test]
+    fn a_long_sequence_leaves_all_but_its_end_behind() {
+        let mut ahead = ReadAhead::default();
+        let size = 100 * UNIT;
+        let mut left = 0;
+        for at in (0..size).step_by(UNIT as usize / 2) {
+            ahead.note(at..at + UNIT / 2, size, UNIT, 8 * UNIT);
+            if let Some(range) = ahead.left_behind(UNIT) {
+                assert!(at + UNIT / 2 >= LONG, "{at}");
+                assert_eq!(range.start, left);
+                assert!(range.end <= at + UNIT / 2 - NEAR && range.end % UNIT == 0);
+                left = range.end;
+            }
+        }
+        assert!(left >= size - NEAR - 2 * PART, "{left}");
+        // Elsewhere a sequence begins anew.
+        ahead.note(0..4096, size, UNIT, 8 * UNIT);
+        assert_eq!(ahead.left_behind(UNIT), None);
+    }
+
+    #[test]
+    fn short_sequences_stay() {
+        let mut ahead = ReadAhead::default();
+        for at in (0..LONG - UNIT).step_by(UNIT as usize) {
+            ahead.note(at..at + UNIT, LONG, UNIT, 8 * UNIT);
+            assert_eq!(ahead.left_behind(UNIT), None);
+        }
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl FileData {
         let before = count(&inner);
         let result = f(&mut inner);
         let after = count(&inner);
-        let fresh = inner.pages.take_fresh();
+        let (gone, fresh) = (inner.pages.take_gone(), inner.pages.take_fresh());
         // Wrapping: the sums over all files are what counts.
         if before.1 != after.1 {
             let grown = after.1.wrapping_sub(before.1);
@@ -168,6 +168,8 @@ impl FileData {
         }
         // Before anybody can drop what is new: the sum must not go below zero meanwhile.
         self.shared.budget.settle(before.0, after.0);
+        // Before anybody can read it in again, which would be forgotten, too.
+        self.shared.budget.forget(self.id, gone.into_iter());
         drop(inner);
         self.shared.budget.add(self.id, &self.this, fresh);
         result
@@ -201,6 +203,7 @@ impl Drop for FileData {
         let pages = &self.inner.get_mut().pages;
         let dirty = (pages.dirty() + pages.writing()) as usize;
         self.shared.budget.settle(pages.resident(), 0);
+        self.shared.budget.forget(self.id, pages.offsets());
         self.shared.dirty.fetch_sub(dirty, Ordering::Relaxed);
         let uncommitted = pages.uncommitted() as usize;
         self.shared

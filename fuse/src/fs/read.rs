@@ -376,9 +376,16 @@ impl<N: Nfs3> Fs<N> {
     fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, size: u64) {
         let most = self.config.readahead_bytes.min(self.config.cache_bytes / 4) as u64;
         let unit = prev_power_of_two(u64::from(self.limits().rtmax)).clamp(4096, MAX_PIECE);
-        let ahead = file.readahead.lock().note(range, size, unit, most);
+        let (ahead, left) = {
+            let mut readahead = file.readahead.lock();
+            let ahead = readahead.note(range, size, unit, most);
+            (ahead, readahead.left_behind(unit))
+        };
         for part in ahead {
             self.start_reads(file, part, unit);
+        }
+        if let (Some(left), Some(data)) = (left, file.inode.data()) {
+            data.with(|inner| inner.pages.invalidate_range(left));
         }
     }
 
