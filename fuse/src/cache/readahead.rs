@@ -4,12 +4,10 @@ use std::ops::Range;
 
 /// Parts of a strided stream fetched ahead, at most.
 const MOST_PARTS: u64 = 16;
-/// From so many bytes on a sequence keeps nothing but what was read last,
-const LONG: u64 = 48 << 20;
-/// so much of that (the kernel's requests of one sequence come in no strict order),
-const NEAR: u64 = 16 << 20;
+/// A sequence that read so much keeps nothing but the last part of it,
+const LONG: u64 = 24 << 20;
 /// and lets go so much at a time.
-const PART: u64 = 4 << 20;
+const PART: u64 = 2 << 20;
 /// Equal steps before a stream counts as strided.
 const STEPS: u32 = 3;
 
@@ -100,10 +98,12 @@ impl ReadAhead {
 
     /// What a long sequence has read and left behind since the last call, in whole `unit`s.
     /// The kernel has it now: to keep it here, too, would push out what others use, and fill
-    /// ever more memory where little does.
-    pub fn left_behind(&mut self, unit: u64) -> Option<Range<u64>> {
-        let end = self.next.saturating_sub(NEAR) / unit * unit;
-        if self.next.saturating_sub(self.start) < LONG || end < self.left + PART {
+    /// ever more memory where little does. `most`: bytes ahead, as the kernel's own read-ahead.
+    pub fn left_behind(&mut self, unit: u64, most: u64) -> Option<Range<u64>> {
+        // The kernel has up to two windows of requests under way, in no strict order.
+        let near = 2 * most + PART;
+        let end = self.next.saturating_sub(near) / unit * unit;
+        if self.next.saturating_sub(self.start) < near.max(LONG) || end < self.left + PART {
             return None;
         }
         let left = self.left..end;
@@ -220,18 +220,18 @@ mod tests {
         let size = 100 * UNIT;
         let mut left = 0;
         for at in (0..size).step_by(UNIT as usize / 2) {
-            ahead.note(at..at + UNIT / 2, size, UNIT, 8 * UNIT);
-            if let Some(range) = ahead.left_behind(UNIT) {
+            ahead.note(at..at + UNIT / 2, size, UNIT, 4 * UNIT);
+            if let Some(range) = ahead.left_behind(UNIT, 4 * UNIT) {
                 assert!(at + UNIT / 2 >= LONG, "{at}");
                 assert_eq!(range.start, left);
-                assert!(range.end <= at + UNIT / 2 - NEAR && range.end % UNIT == 0);
+                assert!(range.end + 8 * UNIT <= at && range.end % UNIT == 0);
                 left = range.end;
             }
         }
-        assert!(left >= size - NEAR - 2 * PART, "{left}");
+        assert!(left >= size - 8 * UNIT - 3 * PART, "{left}");
         // Elsewhere a sequence begins anew.
         ahead.note(0..4096, size, UNIT, 8 * UNIT);
-        assert_eq!(ahead.left_behind(UNIT), None);
+        assert_eq!(ahead.left_behind(UNIT, 4 * UNIT), None);
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         let mut ahead = ReadAhead::default();
         for at in (0..LONG - UNIT).step_by(UNIT as usize) {
             ahead.note(at..at + UNIT, LONG, UNIT, 8 * UNIT);
-            assert_eq!(ahead.left_behind(UNIT), None);
+            assert_eq!(ahead.left_behind(UNIT, 4 * UNIT), None);
         }
     }
 

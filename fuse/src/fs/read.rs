@@ -379,7 +379,7 @@ impl<N: Nfs3> Fs<N> {
         let (ahead, left) = {
             let mut readahead = file.readahead.lock();
             let ahead = readahead.note(range, size, unit, most);
-            (ahead, readahead.left_behind(unit))
+            (ahead, readahead.left_behind(unit, most))
         };
         for part in ahead {
             self.start_reads(file, part, unit);
@@ -425,7 +425,7 @@ impl<N: Nfs3> Fs<N> {
 }
 
 /// Runs all of `futures` at the same time.
-async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub(super) async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     if futures.len() == 1 {
         let mut results = Vec::with_capacity(1);
         for future in futures {

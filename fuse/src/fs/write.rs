@@ -1,6 +1,7 @@
 //! WRITE: into the cache, and from there to the server.
 
 use super::file::{FileData, Inner};
+use super::read::join;
 use super::*;
 use crate::cache::{Verdict, WriteJob};
 use nfsrdma_client::exec;
@@ -371,10 +372,29 @@ impl<N: Nfs3> Fs<N> {
             inner.void_reads(range.clone());
         };
         data.with(void);
+        // As many WRITEs as it takes, all at once.
         let wtmax = self.limits().wtmax.max(1) as usize;
+        let parts = bytes.chunks(wtmax).zip((offset..).step_by(wtmax));
+        let parts = parts.map(|(part, at)| self.write_part(file, at, part));
+        let results = join(parts.collect()).await;
+        // What was read meanwhile may be the old data.
+        data.with(void);
+        results.into_iter().collect::<FsResult<()>>()?;
+        self.shared.stats.write_bytes.add(bytes.len() as u64);
+        Ok(())
+    }
+
+    /// At most one WRITE of it; several if the server takes less at a time.
+    async fn write_part(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        offset: u64,
+        bytes: &[u8],
+    ) -> FsResult<()> {
+        let inode = &file.inode;
         let mut at = 0;
         while at < bytes.len() {
-            let n = wtmax.min(bytes.len() - at);
+            let n = bytes.len() - at;
             let mut buf = self.alloc(n).await?;
             buf.copy_from_slice(&bytes[at..at + n]);
             let piece = Segs::from_iter([buf.freeze()]);
@@ -415,9 +435,6 @@ impl<N: Nfs3> Fs<N> {
             }
             drop(busy);
         }
-        // What was read meanwhile may be the old data.
-        data.with(void);
-        self.shared.stats.write_bytes.add(bytes.len() as u64);
         Ok(())
     }
 }
