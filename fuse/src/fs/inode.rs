@@ -104,8 +104,8 @@ pub struct State {
     contents: Option<WccAttributes>,
     /// An own call on a name changed the ctime to something not told.
     ctime_open: bool,
-    /// After the newest own change.
-    newest: Option<WccAttributes>,
+    /// After the newest own change. Boxed: most inodes are only looked at, and there are many.
+    newest: Option<Box<WccAttributes>>,
     /// Number of the contents.
     pub epoch: u64,
     /// Number of the contents in the kernel's cache.
@@ -304,7 +304,7 @@ impl State {
                 let seen = wcc(after);
                 let key = |w: &WccAttributes| (w.ctime, w.mtime, w.size);
                 if self.newest.as_ref().is_none_or(|n| key(n) <= key(&seen)) {
-                    self.newest = Some(seen);
+                    self.newest = Some(Box::new(seen));
                 }
             }
             None => self.unknown = true,
@@ -326,7 +326,7 @@ impl State {
         }
         self.overlapped = false;
         if let Some(newest) = self.newest.take() {
-            self.contents = Some(newest);
+            self.contents = Some(*newest);
         }
         if std::mem::take(&mut self.unknown) {
             self.contents = None;
