@@ -88,6 +88,7 @@ fn run(options: Options) -> Result<()> {
         max_connections: options.max_connections,
         drc: options.drc,
         delay: Duration::from_millis(options.delay_ms),
+        failing: options.fail.clone(),
     };
     let server = Server::start(fs, settings, Some(provider(&options)?))?;
     ready(&options, ready_file, server.ports())?;

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::fs::ExportSpec;
+use crate::rpc::Failing;
 use clap::{Parser, ValueEnum};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -160,6 +161,11 @@ pub struct Options {
     /// Delay every NFS call, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub delay_ms: u64,
+
+    /// Answer calls of an NFS procedure with an error instead of running them, or run them
+    /// and lose the reply (LOST); the first COUNT of them, or all. May be given again
+    #[arg(long, value_name = "PROCEDURE=STATUS|LOST[:COUNT]")]
+    pub fail: Vec<Failing>,
 
     /// Threads for calls that take long
     #[arg(long, value_name = "N", default_value_t = 8,

@@ -2,7 +2,7 @@
 
 use crate::fs::FileSystem;
 use crate::rdma;
-use crate::rpc::{Ports, Service};
+use crate::rpc::{Failing, Ports, Service};
 use crate::tcp;
 use crate::workers::Workers;
 use nfsrdma_rdma::{Listener, Provider, QueuePair};
@@ -33,6 +33,8 @@ pub struct Settings {
     /// Remembered calls.
     pub drc: usize,
     pub delay: Duration,
+    /// Failures on demand.
+    pub failing: Vec<Failing>,
 }
 
 enum Live {
@@ -81,7 +83,12 @@ impl Server {
         settings: Settings,
         provider: Option<Arc<dyn Provider>>,
     ) -> io::Result<Self> {
-        let service = Arc::new(Service::new(fs, settings.drc, settings.delay));
+        let service = Arc::new(Service::new(
+            fs,
+            settings.drc,
+            settings.delay,
+            &settings.failing,
+        ));
         let workers = Arc::new(Workers::start(settings.workers)?);
         let shared = Arc::new(Shared {
             service,

@@ -1,16 +1,19 @@
 //! RPC calls to replies, whatever transport they came by.
 
 mod drc;
+mod failing;
 mod mount;
 mod nfs;
 mod portmap;
 
 pub use drc::{Admission, CallKey, Drc, Ticket, Waiter};
+pub use failing::Failing;
 pub use mount::Mounts;
 pub use nfs::Weight;
 pub use portmap::Ports;
 
 use crate::fs::{FileSystem, Identity};
+use failing::{Failure, Failures};
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
@@ -116,6 +119,7 @@ pub struct Service {
     pub ports: OnceLock<Ports>,
     /// Added to every NFS call, for tests.
     pub delay: Duration,
+    failures: Failures,
 }
 
 /// Something that stops a call before its procedure.
@@ -153,13 +157,14 @@ fn begin(xid: u32, status: Accepted) -> Encoder {
 
 impl Service {
     /// A service of `fs` that remembers `drc` calls.
-    pub fn new(fs: FileSystem, drc: usize, delay: Duration) -> Self {
+    pub fn new(fs: FileSystem, drc: usize, delay: Duration, failing: &[Failing]) -> Self {
         Service {
             fs,
             drc: Drc::new(drc),
             mounts: Mounts::default(),
             ports: OnceLock::new(),
             delay,
+            failures: Failures::new(failing),
         }
     }
 
@@ -211,7 +216,22 @@ impl Service {
         if call.program == nfs3::PROGRAM && !self.delay.is_zero() {
             std::thread::sleep(self.delay);
         }
+        let failure = match (call.program, call.version) {
+            (nfs3::PROGRAM, nfs3::VERSION) => self.failures.next(call.procedure),
+            _ => None,
+        };
         let mut out = begin(call.xid, Accepted::Success);
+        if let Some(Failure::Status(procedure, status)) = failure {
+            nfs::fail(procedure, status, &mut out);
+            let head = out.into_vec();
+            if let Some(ticket) = ticket {
+                ticket.finish(&head);
+            }
+            return Outcome::Reply(Reply {
+                head,
+                payload: None,
+            });
+        }
         let reply = match self.run(peer, &call, from, message.placed, alloc, &mut out) {
             Ok(payload) => Reply {
                 head: out.into_vec(),
@@ -227,7 +247,10 @@ impl Service {
         if let Some(ticket) = ticket {
             ticket.finish(&reply.head);
         }
-        Outcome::Reply(reply)
+        match failure {
+            Some(Failure::Lost) => Outcome::Discard,
+            _ => Outcome::Reply(reply),
+        }
     }
 
     /// Gives `waiter` the reply of a call in progress.

@@ -165,7 +165,7 @@ fn argument<'a>(
 }
 
 /// A failure without any attributes.
-fn fail(
+pub(super) fn fail(
     procedure: ProcedureNumber,
     status: Status,
     out: &mut Encoder,

@@ -70,6 +70,7 @@ pub fn serve(
             max_connections: 16,
             drc: 64,
             delay: Duration::ZERO,
+            failing: Vec::new(),
         },
         Some(provider),
     )
