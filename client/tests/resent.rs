@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use nfsrdma_client::nfs::{CreateMode, Cred, Credential, Nfs3, NfsError};
+use nfsrdma_client::nfs::{CreateMode, Cred, Credential, Nfs3, NfsError, Special};
 use nfsrdma_xdr::nfs3::*;
 use std::sync::Arc;
 
@@ -169,5 +169,82 @@ async fn link() {
     let (mounted, _pool) = server.mount(&options()).await;
     let result = mounted.client.link(&who, &file, &mounted.root, b"b").await;
     assert!(is(result, Status::Exist));
+    mounted.unmount().await;
+}
+
+#[tokio::test]
+async fn mknod() {
+    let plain = SetAttributes::default();
+    let device = SpecData { major: 1, minor: 3 };
+    for special in [
+        Special::Fifo,
+        Special::Socket,
+        Special::Block(device),
+        Special::Character(device),
+    ] {
+        let server = forgetful::<Mknod>();
+        let (mounted, _pool) = server.mount(&options()).await;
+        let (client, root) = (&mounted.client, &mounted.root);
+        let who = cred();
+        let made = client.mknod(&who, root, b"n", special, &plain).await;
+        assert_eq!(made.unwrap().object, Some(handle_of(b"n")));
+        let again = client.mknod(&who, root, b"n", special, &plain).await;
+        assert!(is(again, Status::Exist));
+        mounted.unmount().await;
+    }
+
+    // Sent twice, but what is there is something else.
+    let server = clumsy::<Mknod>();
+    let socket = (b"n".to_vec(), FileType::Socket);
+    server.files.lock().special.nodes.extend([socket]);
+    let (mounted, _pool) = server.mount(&options()).await;
+    let (client, root, who) = (&mounted.client, &mounted.root, cred());
+    let made = client.mknod(&who, root, b"n", Special::Fifo, &plain).await;
+    assert!(is(made, Status::Exist));
+    mounted.unmount().await;
+}
+
+#[tokio::test]
+async fn rmdir() {
+    let server = forgetful::<Rmdir>();
+    server.files.lock().dirs.insert(b"d".to_vec());
+    let (mounted, _pool) = server.mount(&options()).await;
+    let (client, root) = (&mounted.client, &mounted.root);
+    client.rmdir(&cred(), root, b"d").await.unwrap();
+    assert!(server.files.lock().dirs.is_empty());
+    let again = client.rmdir(&cred(), root, b"d").await;
+    assert!(is(again, Status::NoEnt));
+    mounted.unmount().await;
+}
+
+#[tokio::test]
+async fn guarded_setattr() {
+    let new = SetAttributes {
+        mode: Some(0o600),
+        ..SetAttributes::default()
+    };
+    // The ctime of everything there, before.
+    let guard = Some(Time {
+        seconds: 1,
+        nanoseconds: 2,
+    });
+    let file = handle_of(b"f");
+    let server = forgetful::<Setattr>();
+    let (mounted, _pool) = server.mount(&options()).await;
+    let client = &mounted.client;
+    let wcc = client.setattr(&cred(), &file, &new, guard).await.unwrap();
+    assert_eq!(wcc.after.unwrap().mode, 0o600);
+    // Sent once: an honest NOT_SYNC.
+    let again = client.setattr(&cred(), &file, &new, guard).await;
+    assert!(is(again, Status::NotSync));
+    mounted.unmount().await;
+
+    // Sent twice, but somebody else made it something else.
+    let server = clumsy::<Setattr>();
+    let changed = (b"f".to_vec(), (0o640, 7));
+    server.files.lock().special.set.extend([changed]);
+    let (mounted, _pool) = server.mount(&options()).await;
+    let result = mounted.client.setattr(&cred(), &file, &new, guard).await;
+    assert!(is(result, Status::NotSync));
     mounted.unmount().await;
 }

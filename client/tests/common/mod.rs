@@ -7,6 +7,7 @@
 )]
 
 pub mod data;
+pub mod special;
 
 use nfsrdma_client::options::NFS_RDMA_PORT;
 use nfsrdma_client::{ClientOptions, MountProtocol, MountTarget, Mounted};
@@ -102,6 +103,8 @@ pub struct Files {
     pub dirs: std::collections::BTreeSet<Vec<u8>>,
     /// Second names.
     pub aliases: BTreeMap<Vec<u8>, FileHandle>,
+    /// Special files, and what SETATTR changed.
+    pub special: special::Special,
 }
 
 pub struct Server {
@@ -552,6 +555,9 @@ fn run(
     }
     let name_of = |handle: &FileHandle| handle.as_bytes().strip_prefix(b"f:").map(<[u8]>::to_vec);
     let dir = Some(attributes(FileType::Directory, 4096, 1));
+    if special::run(call.procedure, args, &mut files, &mut to) {
+        return (to.into_vec(), data);
+    }
     match call.procedure {
         0 => {}
         1 => {
