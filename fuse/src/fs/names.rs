@@ -74,6 +74,40 @@ impl Names {
         drop(old);
     }
 
+    /// A name that led to the file `fileid` when it was last looked up, with the names of the
+    /// directories above it as far as they are known. Goes through everything: for what is
+    /// rare.
+    pub(super) fn find(&self, fileid: u64) -> Option<String> {
+        let mut path = String::new();
+        let mut wanted = fileid;
+        let mut by_node = false;
+        // Deeper than that, or in a circle that a server made up, the rest is left out.
+        for _ in 0..64 {
+            let found = self.shards.iter().find_map(|shard| {
+                let shard = shard.lock();
+                let mut all = shard.iter();
+                all.find_map(|(key, (_, child))| match child {
+                    Child::Is(inode)
+                        if wanted == if by_node { inode.nodeid } else { inode.fileid } =>
+                    {
+                        Some(key.clone())
+                    }
+                    Child::Is(_) | Child::Absent => None,
+                })
+            });
+            let Some(key) = found else { break };
+            let (dir, name) = key.split_at(size_of::<u64>());
+            let dir = u64::from_ne_bytes(dir.try_into().ok()?);
+            path.insert_str(0, &String::from_utf8_lossy(name));
+            path.insert(0, '/');
+            if dir == super::ROOT {
+                return Some(path);
+            }
+            (wanted, by_node) = (dir, true);
+        }
+        (!path.is_empty()).then(|| format!("...{path}"))
+    }
+
     pub(super) fn remove(&self, dir: u64, name: &[u8]) {
         let key = key(dir, name);
         let old = self.shard(&key).lock().pop(&key[..]);

@@ -51,7 +51,7 @@ impl<N: Nfs3> Fs<N> {
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
         if !file.wrote.load(Ordering::Relaxed) {
-            return Some(Ok(()));
+            return Some(file.take_error());
         }
         let data = file.inode.data()?;
         let clean = data
@@ -135,7 +135,17 @@ impl<N: Nfs3> Fs<N> {
         if safe {
             // `wrote` puts it back in the same order of locks.
             let mut files = self.unsafe_files.lock();
-            if data.with(|inner| !inner.is_dirty() && inner.pages.uncommitted() == 0) {
+            let safe = data.with(|inner| {
+                let safe = !inner.is_dirty() && inner.pages.uncommitted() == 0;
+                if safe {
+                    // What others lose later is not theirs to be told of.
+                    for writer in inner.writers.drain(..).filter_map(|file| file.upgrade()) {
+                        writer.wrote.store(false, Ordering::Relaxed);
+                    }
+                }
+                safe
+            });
+            if safe {
                 files.remove(&data.id);
             }
         }
@@ -232,6 +242,43 @@ impl<N: Nfs3> Fs<N> {
                 self.remove_silly(*silly).await;
             }
         }
-        std::mem::take(&mut *self.lost.lock())
+        let lost = std::mem::take(&mut *self.lost.lock());
+        self.summed_up(lost)
+    }
+
+    /// What is written and not safe at the server, if nobody waits for it any longer.
+    pub fn unsaved(&self, reason: &str) -> Vec<Unwritten> {
+        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        let unsaved = files.iter().filter_map(|inode| {
+            let ranges = inode.data()?.with(|inner| inner.pages.unsaved());
+            Some(ranges.into_iter().map(|range| Unwritten {
+                fileid: inode.fileid,
+                name: None,
+                range,
+                reason: reason.to_owned(),
+            }))
+        });
+        let lost = std::mem::take(&mut *self.lost.lock());
+        self.summed_up(lost.into_iter().chain(unsaved.flatten()).collect())
+    }
+
+    /// By file and place, ranges that touch as one, with names.
+    fn summed_up(&self, mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
+        lost.sort_by_key(|u| (u.fileid, u.range.start));
+        lost.dedup_by(|next, last| {
+            let same = (last.fileid, &last.reason) == (next.fileid, &next.reason);
+            let touch = same && next.range.start <= last.range.end;
+            if touch {
+                last.range.end = last.range.end.max(next.range.end);
+            }
+            touch
+        });
+        for at in 0..lost.len() {
+            lost[at].name = match at.checked_sub(1).map(|before| &lost[before]) {
+                Some(before) if before.fileid == lost[at].fileid => before.name.clone(),
+                _ => self.names.find(lost[at].fileid),
+            };
+        }
+        lost
     }
 }

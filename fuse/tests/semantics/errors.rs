@@ -147,3 +147,56 @@ fn an_object_that_changes_its_type_is_an_error_of_its_own() {
     m.server.change_type("f", FileType::Regular);
     assert_eq!(m.stat(f).unwrap().size, 1);
 }
+
+#[test]
+fn who_has_everything_on_the_server_is_not_told_of_what_others_lose() {
+    let m = Mount::new();
+    let (node, safe) = m.create("f");
+    m.write(safe, 0, b"safe").unwrap();
+    assert_eq!(errno(m.fsync(safe)), 0);
+    let other = m.open(node, RW).unwrap();
+    m.write(other, 100, b"other").unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Write => Fate::Refused(Status::DQuot),
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.fsync(safe)), 0);
+    assert_eq!(errno(m.fsync(other)), libc::EDQUOT);
+    // Both wrote: both are told, each once.
+    m.write(safe, 0, b"more").unwrap();
+    m.write(other, 100, b"other").unwrap();
+    assert_eq!(errno(m.fsync(safe)), libc::EDQUOT);
+    assert_eq!(errno(m.flush(other)), libc::EDQUOT);
+    assert_eq!(errno(m.flush(safe)), 0);
+    assert_eq!(errno(m.fsync(other)), 0);
+    m.server.clear_hook();
+    assert_eq!(m.server.contents("f").unwrap(), b"safe");
+    m.release(safe);
+    m.release(other);
+}
+
+#[test]
+fn what_is_lost_at_the_end_has_a_name() {
+    let m = Mount::new();
+    let dir = block_on(m.fs.mkdir(&m.cred, 1, b"dir", 0o755))
+        .unwrap()
+        .nodeid;
+    let (_, f) = {
+        let flags = RW | libc::O_CREAT;
+        let (entry, opened) = block_on(m.fs.create(&m.cred, dir, b"f", 0o644, flags)).unwrap();
+        (entry, opened.handle)
+    };
+    // Far apart, and touching.
+    m.write(f, 100, &[1; 50]).unwrap();
+    m.write(f, 5 << 20, &[1; 5000]).unwrap();
+    m.write(f, (5 << 20) + 5000, &[1; 5000]).unwrap();
+    let unsaved = m.fs.unsaved("nobody waits");
+    let ranges: Vec<_> = unsaved.iter().map(|lost| lost.range.clone()).collect();
+    assert_eq!(ranges, [100..150, 5 << 20..(5 << 20) + 10_000]);
+    m.server.set_capacity(0);
+    let lost = block_on(m.fs.shutdown());
+    for lost in unsaved.iter().chain(&lost) {
+        assert_eq!(lost.name.as_deref(), Some("/dir/f"));
+    }
+    assert_eq!(lost.last().unwrap().range.end, (5 << 20) + 10_000);
+}
