@@ -7,7 +7,7 @@ use super::log::Log;
 use super::options::Options;
 use super::options::show::Settled;
 use super::spec::Spec;
-use super::{attach, control, mounts, presence, provider, remount, settings, stats};
+use super::{attach, control, mounts, presence, privileges, provider, remount, settings, stats};
 use crate::adapter::{self, Session};
 use crate::fs::{Fs, Unwritten};
 use nfsrdma_client::mount::{self, Mounted};
@@ -160,10 +160,14 @@ struct Service {
     presence: Option<presence::Presence>,
     control: Option<control::Control>,
     name: String,
+    /// What could not be written, a line each.
+    lost: Vec<String>,
 }
 
 fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Service), Failure> {
     daemon::mark_io_flusher();
+    // While there is one thread.
+    privileges::give_up();
     let system = |error: std::io::Error| {
         Failure::new(
             Exit::System,
@@ -252,6 +256,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         presence,
         control,
         name: format!("{} on {}", plan.spec, plan.dir.display()),
+        lost: Vec::new(),
     };
     Ok((runtime, service))
 }
@@ -384,7 +389,19 @@ impl Service {
             Ok(Err(error)) => warn!("{}: {error}", self.name),
             Err(error) => error!("{}: {error}", self.name),
         }
-        let lost = self.last_flush(presence.as_mut()).await;
+        self.last_flush(presence.as_mut()).await;
+        let lost = std::mem::take(&mut self.lost);
+        if let Some(presence) = &mut presence
+            && !lost.is_empty()
+        {
+            presence.tell_lost(
+                &(lost.join(
+                    "
+",
+                ) + "
+"),
+            );
+        }
         // The end of the process closes it, not the end of this function: memory and threads are
         // still to be given back, and others wait for all of that.
         std::mem::forget(presence);
@@ -393,23 +410,23 @@ impl Service {
             debug!("{}: the server did not answer UMNT", self.name);
         }
         info!("{}: ended", self.name);
-        if lost == 0 {
+        if lost.is_empty() {
             return Ok(());
         }
         Err(Failure::new(
             Exit::Failed,
-            format!("{}: data of {lost} files could not be written", self.name),
+            format!("{}: data were lost:\n{}", self.name, lost.join("\n")),
         ))
     }
 
     /// Flushes, and tells whoever waits for the end how much is left.
-    async fn last_flush(&mut self, mut presence: Option<&mut presence::Presence>) -> usize {
+    async fn last_flush(&mut self, mut presence: Option<&mut presence::Presence>) {
         let fs = self.fs.clone();
         let flush = self.flush();
         tokio::pin!(flush);
         loop {
             tokio::select! {
-                lost = &mut flush => return lost,
+                () = &mut flush => return,
                 () = tokio::time::sleep(PROGRESS) => {
                     let dirty = fs.statistics().into_iter().find(|(name, _)| *name == "dirty_bytes");
                     if let (Some(presence), Some((_, bytes))) = (presence.as_mut(), dirty) {
@@ -429,9 +446,7 @@ impl Service {
                 self.name
             ),
         }
-        if self.flush().await > 0 {
-            warn!("{}: some data could not be written yet", self.name);
-        }
+        self.flush().await;
         match self.unmount_by(true).await {
             Ok(()) => true,
             Err(error) => {
@@ -448,31 +463,30 @@ impl Service {
             .map_err(std::io::Error::other)?
     }
 
-    /// Writes everything back; a signal ends the wait. The number of files with data that
-    /// could not be written.
-    async fn flush(&mut self) -> usize {
+    /// Writes everything back; a signal ends the wait. What cannot be written is told.
+    async fn flush(&mut self) {
         let lost = tokio::select! {
             lost = self.fs.shutdown() => lost,
             name = self.signals.next() => {
-                error!("{}: {name}: not waiting for data to be written", self.name);
-                return 1;
+                self.fs.unsaved(&format!("{name} came before the server's answer"))
             }
         };
-        for Unwritten {
-            fileid,
-            name,
-            range,
-            reason,
-        } in &lost
-        {
-            error!(
-                "{}: bytes {}-{} of file {fileid} ({}) are lost: {reason}",
-                self.name,
-                range.start,
-                range.end,
-                name.as_deref().unwrap_or("no name"),
+        for unwritten in lost {
+            let Unwritten {
+                fileid,
+                name,
+                range,
+                reason,
+            } = unwritten;
+            let name = name.as_deref().unwrap_or("name not known");
+            let line = format!(
+                "bytes {} to {} of {name} (file {fileid}) are lost: {reason}",
+                range.start, range.end
             );
+            if !self.lost.contains(&line) {
+                error!("{}: {line}", self.name);
+                self.lost.push(line);
+            }
         }
-        lost.len()
     }
 }

@@ -11,6 +11,7 @@ pub mod log;
 pub mod mounts;
 pub mod options;
 pub mod presence;
+mod privileges;
 pub mod provider;
 mod remount;
 mod server;

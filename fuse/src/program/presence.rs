@@ -1,7 +1,8 @@
 //! Lets others wait for the end of the process that serves a mount.
 //!
 //! The process binds an abstract Unix socket (unix(7)) named after the mount's device number.
-//! Whoever connects gets the end of file when the process is gone: after the last flush.
+//! Whoever connects gets the end of file when the process is gone, after the last flush.
+//! Root and the mount's owner are told before that what could not be written, if anything.
 //!
 //! The kernel gives a device number to the next mount as soon as the file system is out of
 //! sight, while the process may still flush. So a process whose session has ended gives the
@@ -9,6 +10,7 @@
 //! the name a little. What it tells them meanwhile is lines with the bytes still to be written.
 
 use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -74,12 +76,37 @@ impl Presence {
             let _ = watcher.write_all(format!("{bytes}\n").as_bytes());
         }
     }
+
+    /// Tells those of them who may know what is lost, a line each. Waits for nobody either:
+    /// who does not listen has the log.
+    pub fn tell_lost(&mut self, lines: &str) {
+        let own = geteuid().as_raw();
+        let end = lines.floor_char_boundary(LAST_WORDS);
+        for watcher in &mut self.watchers {
+            let uid = getsockopt(watcher, sockopt::PeerCredentials).map(|peer| peer.uid());
+            if uid.is_ok_and(|uid| uid == 0 || uid == own) {
+                let _ = watcher.write_all(&lines.as_bytes()[..end]);
+            }
+        }
+    }
 }
+
+/// Bytes of last words a watcher takes, and a process says.
+const LAST_WORDS: usize = 16 << 10;
 
 /// The waiting side; connect before unmounting.
 #[derive(Debug)]
 pub struct Watch {
     stream: UnixStream,
+}
+
+/// How waiting ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// The process is gone; what it said is lost, a line each.
+    Gone(String),
+    /// It is still there.
+    NotYet,
 }
 
 impl Watch {
@@ -97,33 +124,57 @@ impl Watch {
         Some(peer.pid()).filter(|&pid| pid > 0)
     }
 
-    /// Waits until the process has ended; false after `limit`. `progress` gets the bytes still
-    /// to be written, whenever the process says so.
-    pub fn wait(mut self, limit: Duration, mut progress: impl FnMut(u64)) -> bool {
+    /// Waits until the process has ended, `limit` at most. `progress` gets the bytes still to
+    /// be written, whenever the process says so. What it says is lost is passed on only if it
+    /// is root's or `owner`'s, the mount's: anybody can take a free name.
+    pub fn wait(
+        mut self,
+        limit: Duration,
+        owner: Option<u32>,
+        mut progress: impl FnMut(u64),
+    ) -> End {
         let begin = Instant::now();
-        let mut buffer = [0; 256];
+        let uid = getsockopt(&self.stream, sockopt::PeerCredentials).map(|peer| peer.uid());
+        let trusted = uid.is_ok_and(|uid| uid == 0 || owner == Some(uid));
+        let (mut line, mut said) = (Vec::new(), Vec::new());
+        let mut piece = [0; 4096];
         loop {
             let left = limit.saturating_sub(begin.elapsed());
-            if left.is_zero() {
-                return false;
+            if left.is_zero() || self.stream.set_read_timeout(Some(left)).is_err() {
+                return End::NotYet;
             }
-            let set = self.stream.set_read_timeout(Some(left));
-            match set.and_then(|()| self.stream.read(&mut buffer)) {
-                Ok(0) => return true,
-                Ok(n) => {
-                    // A line is written at once; of several the last one counts.
-                    let text = String::from_utf8_lossy(&buffer[..n]);
-                    if let Some(Ok(bytes)) = text.lines().last().map(str::parse) {
-                        progress(bytes);
-                    }
-                }
+            let read = match self.stream.read(&mut piece) {
+                Ok(0) => break,
+                Ok(n) => n,
                 Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return false,
-                    _ => return true,
+                    io::ErrorKind::Interrupted => continue,
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return End::NotYet,
+                    // Reset: it ended without reading.
+                    _ => break,
                 },
+            };
+            for &byte in &piece[..read] {
+                if line.len() < LAST_WORDS {
+                    line.push(byte);
+                }
+                if byte != b'\n' {
+                    continue;
+                }
+                match std::str::from_utf8(&line).map(|line| line.trim_end().parse()) {
+                    Ok(Ok(bytes)) => progress(bytes),
+                    _ if trusted && said.len() < LAST_WORDS => said.append(&mut line),
+                    _ => {}
+                }
+                line.clear();
             }
         }
+        // Half a number is none.
+        if trusted && !line.iter().all(u8::is_ascii_digit) {
+            said.append(&mut line);
+        }
+        // Names in it are whatever a server or a user made them: no terminal obeys them.
+        let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
+        End::Gone(String::from_utf8_lossy(&said).chars().map(plain).collect())
     }
 }
 
@@ -138,10 +189,10 @@ mod tests {
         let presence = Presence::announce(&device).unwrap();
         let early = Watch::connect(&device).unwrap();
         assert_eq!(early.pid(), Some(std::process::id() as i32));
-        assert!(!early.wait(Duration::from_millis(10), |_| ()));
+        assert!(early.wait(Duration::from_millis(10), None, |_| ()) == End::NotYet);
         let watch = Watch::connect(&device).unwrap();
         drop(presence);
-        assert!(watch.wait(Duration::from_secs(60), |_| ()));
+        assert!(watch.wait(Duration::from_secs(60), None, |_| ()) == End::Gone(String::new()));
     }
 
     #[test]
@@ -153,10 +204,10 @@ mod tests {
         let next = std::thread::spawn(move || Presence::announce(&name).unwrap());
         old.retire();
         let next = next.join().unwrap();
-        assert!(!watch.wait(Duration::from_millis(10), |_| ()));
+        assert!(watch.wait(Duration::from_millis(10), None, |_| ()) == End::NotYet);
         let other = Watch::connect(&device).unwrap();
         drop(old);
-        assert!(!other.wait(Duration::from_millis(10), |_| ()));
+        assert!(other.wait(Duration::from_millis(10), None, |_| ()) == End::NotYet);
         drop(next);
     }
 
@@ -173,9 +224,34 @@ mod tests {
         let mut told = Vec::new();
         let early = Instant::now();
         drop(presence);
-        assert!(watch.wait(Duration::from_secs(60), |bytes| told.push(bytes)));
+        let end = watch.wait(Duration::from_secs(60), None, |bytes| told.push(bytes));
+        assert_eq!(end, End::Gone(String::new()));
         assert!(early.elapsed() < Duration::from_secs(60));
         assert!(!told.is_empty() && told[0] < 100_000, "{told:?}");
         drop(deaf);
+    }
+
+    #[test]
+    fn last_words_reach_the_owner_and_no_terminal_obeys_them() {
+        let own = Some(geteuid().as_raw());
+        let device = format!("words:{}", std::process::id());
+        let mut presence = Presence::announce(&device).unwrap();
+        let watch = Watch::connect(&device).unwrap();
+        presence.retire();
+        presence.tell(17);
+        presence.tell_lost("bytes 1-2 of /a\x1b[31m are lost\n");
+        drop(presence);
+        let said = "bytes 1-2 of /a?[31m are lost\n".to_owned();
+        assert_eq!(
+            watch.wait(Duration::from_secs(60), own, |_| ()),
+            End::Gone(said)
+        );
+        let mut presence = Presence::announce(&device).unwrap();
+        let watch = Watch::connect(&device).unwrap();
+        presence.retire();
+        presence.tell_lost(&"é".repeat(LAST_WORDS));
+        drop(presence);
+        let end = watch.wait(Duration::from_secs(60), own, |_| ());
+        assert_eq!(end, End::Gone("é".repeat(LAST_WORDS / 2)));
     }
 }

@@ -3,7 +3,7 @@
 use super::cli::UnmountArgs;
 use super::failure::{Exit, Failure};
 use super::mounts::{self, FSTYPE, Mount};
-use super::presence::Watch;
+use super::presence::{End, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
@@ -53,23 +53,31 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         Err(errno) => return Err(explain(&dir, errno)),
     }
     // A lazy unmount ends when its last user does.
-    if !args.lazy
-        && let Ok(watch) = watch
-        && !wait(watch, if args.force { FORCED_FLUSH } else { LAST_FLUSH })
-    {
-        return Err(Failure::new(
+    let (false, Ok(watch)) = (args.lazy, watch) else {
+        return Ok(());
+    };
+    let limit = if args.force { FORCED_FLUSH } else { LAST_FLUSH };
+    match wait(watch, limit, mount.owner) {
+        End::Gone(said) if said.is_empty() => Ok(()),
+        End::Gone(said) => Err(Failure::new(
+            Exit::Failed,
+            format!(
+                "{shown} is unmounted, but data were lost:\n{}",
+                said.trim_end()
+            ),
+        )),
+        End::NotYet => Err(Failure::new(
             Exit::Failed,
             format!("{shown} is unmounted, but its process is still writing data: see the log"),
-        ));
+        )),
     }
-    Ok(())
 }
 
 /// Waits for the end of the process. A bar shows what is left, if standard error is a terminal
 /// and the process has something to say about it.
-fn wait(watch: Watch, limit: Duration) -> bool {
+fn wait(watch: Watch, limit: Duration, owner: Option<u32>) -> End {
     let mut bar: Option<ProgressBar> = None;
-    let ended = watch.wait(limit, |left| {
+    let ended = watch.wait(limit, owner, |left| {
         let bar = bar.get_or_insert_with(|| progress_bar(left));
         bar.set_length(bar.length().unwrap_or(0).max(left));
         bar.set_position(bar.length().unwrap_or(0) - left);
