@@ -281,9 +281,10 @@ async fn an_oversized_record_ends_its_connection_alone() {
     let mut other = connect(&responder).await;
     let root = other.root_nfs_fh3();
     // Announced and never sent; fragments without a last one.
-    let ends: [&dyn Fn(&mut TcpStream) -> std::io::Result<()>; 2] = [
-        &|stream| stream.write_all(&0xffff_ffff_u32.to_be_bytes()),
-        &|stream| {
+    type Send = fn(&mut TcpStream) -> std::io::Result<()>;
+    let ends: [Send; 2] = [
+        |stream| stream.write_all(&0xffff_ffff_u32.to_be_bytes()),
+        |stream| {
             for _ in 0..64 {
                 stream.write_all(&(1u32 << 20).to_be_bytes())?;
                 stream.write_all(&vec![0; 1 << 20])?;
