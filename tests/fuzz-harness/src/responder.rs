@@ -91,7 +91,7 @@ impl World {
         };
         let fs = FileSystem::new(settings).ok()?;
         let mut world = World {
-            service: Service::new(fs, 64, Duration::ZERO),
+            service: Service::new(fs, 64, Duration::ZERO, &[]),
             pool: Pool::new(4 << 20).ok()?,
             outside,
             handles: Vec::new(),
