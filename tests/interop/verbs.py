@@ -134,6 +134,24 @@ def responder(link):
         compare("read again", guest.run("python3 /job/checks.py sum /mnt/set; umount /mnt", 300), expected())
 
 
+def restart(link):
+    """knfsd is stopped and started while a copy to it and a copy from it run over verbs."""
+    with Mounting(link) as side:
+        side.source(64)
+        for source, target, seen in (("/srv/source", "/mnt/copy", f"{EXPORT}/copy"),
+                                     ("/mnt/copy", "/srv/back", "/srv/back")):
+            side.run(mounting(options="transport=verbs,cache=64M,timeo=50"))
+            job, finish = side.copy(source, target)
+            side.until_under_way(job, seen)
+            side.run("knfsd_stop; sleep 1")
+            side.still_running(job)
+            side.run("knfsd_start")
+            finish()
+            side.run("/job/nfsrdma umount /mnt")
+        side.run(f"cmp /srv/source {EXPORT}/copy; cmp /srv/source /srv/back")
+        side.nothing_left()
+
+
 def ipv6(link):
     """The same server at its IPv6 address, chosen by transport=auto, which says why."""
     with Mounting(link) as side:
@@ -154,5 +172,6 @@ CASES = {
     "verbs-conformance-rxe": lambda: conformance("rxe", "best", "window"),
     "verbs-conformance-siw": lambda: conformance("siw", "best"),
     "verbs-responder": lambda: responder("rxe"),
+    "verbs-restart": lambda: restart("rxe"),
     "verbs-ipv6": lambda: ipv6("rxe"),
 }
