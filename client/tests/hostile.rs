@@ -259,3 +259,37 @@ async fn names_are_components_both_ways() {
     }
     leaves_nothing(mounted, pool).await;
 }
+
+#[tokio::test]
+async fn a_write_that_took_more_than_was_sent_or_nothing_is_an_error() {
+    for count in [0u32, 5001, u32::MAX] {
+        let server = Server::scripted::<Write>(move |_, n| match n {
+            // The results end in count, committed and the verifier of 8 bytes.
+            0 => tamper(move |_, results| {
+                let at = results.len() - 16;
+                results[at..at + 4].copy_from_slice(&count.to_be_bytes());
+            }),
+            _ => Act::Answer,
+        });
+        let (mounted, pool) = server.mount(&options()).await;
+        server.files.lock().files.insert(b"f".to_vec(), vec![]);
+        let data = source(&pool, &pattern(5000, 1), 4096);
+        let file = handle_of(b"f");
+        let result = mounted
+            .client
+            .write(&cred(), &file, 0, data, Stable::FileSync)
+            .await;
+        assert!(
+            matches!(result, Err(NfsError::PeerMisbehaved(_))),
+            "{count}: {result:?}"
+        );
+        let stats = mounted.client.stats();
+        assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
+        write(&mounted, &pool, b"f", &pattern(5000, 2), 4096).await;
+        assert_eq!(
+            read(&mounted, &pool, b"f", 5000, 4096).await,
+            pattern(5000, 2)
+        );
+        leaves_nothing(mounted, pool).await;
+    }
+}
