@@ -13,13 +13,17 @@ check "apt installs it beside systemd" \
 check "the responder starts" serve
 echo world >"$work/export/hello"
 
-mkdir -p "$root"/srv/{data,unit,auto}
+mkdir -p "$root"/srv/{data,unit,auto,look}
 cat >"$root/etc/fstab" <<FSTAB
 server:/export /srv/data nfsrdma _netdev,nofail 0 0
 server:/export /srv/auto nfsrdma noauto,_netdev,x-systemd.automount 0 0
 FSTAB
 sed 's#/srv/data#/srv/unit#' "$(dirname "$0")/../../packaging/examples/srv-data.mount" \
     >"$root/etc/systemd/system/srv-unit.mount"
+for kind in mount automount; do
+    sed 's#/srv/data#/srv/look#' "$(dirname "$0")/../../packaging/examples/srv-data.$kind" \
+        >"$root/etc/systemd/system/srv-look.$kind"
+done
 
 cat >"$root/etc/systemd/system/try.service" <<UNIT
 [Unit]
@@ -37,6 +41,8 @@ systemctl --failed --no-legend --plain | sed 's/^/failed unit: /'
 until findmnt -n /srv/data >/dev/null; do sleep 0.1; done
 findmnt -t fuse.nfsrdma -no TARGET
 echo "demand: $(cat /srv/auto/hello) $(findmnt -t fuse.nfsrdma -no SOURCE /srv/auto)"
+echo "before: $(systemctl is-active srv-look.mount srv-look.automount | tr '\n' ' ')"
+echo "look: $(cat /srv/look/hello) $(systemctl is-active srv-look.mount)"
 echo "fstab: $(cat /srv/data/hello)"
 echo "unit: $(cat /srv/unit/hello) $(systemctl is-active srv-unit.mount)"
 echo "after: $(systemctl show -p After --value srv-data.mount | tr ' ' '\n' | grep -c '^network-online.target$')"
@@ -45,7 +51,7 @@ systemctl stop srv-unit.mount && echo "stopped: $(ls -A /srv/unit | wc -l)"
 head -c 20000000 /dev/urandom | tee /srv/data/late | sha256sum >/sum
 systemctl --no-block exit 0
 TRY
-inside systemctl -q enable try.service srv-unit.mount
+inside systemctl -q enable try.service srv-unit.mount srv-look.automount
 ln -sf /usr/lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
 
 unified=$(findmnt -t cgroup2 -no TARGET | head -1)
@@ -84,6 +90,8 @@ check "no unit failed" refuses "" grep "^failed unit" "$root/result"
 check "mounted at boot by fstab" result "fstab: world"
 check "after the network" result "after: 1"
 check "mounted at boot by the example unit" result "unit: world active"
+check "the example automount unit waits" result "before: inactive active "
+check "and mounts when somebody looks" result "look: world active"
 check "a stopped unit is unmounted" result "stopped: 0"
 check "mounted on demand" result "demand: world server:/export"
 check "the shutdown wrote everything back" gives "$(cat "$root/sum")" sh -c 'sha256sum <"$0"' "$work/export/late"

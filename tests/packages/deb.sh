@@ -47,14 +47,25 @@ for file in changelog.Debian.gz copyright CONFIGURATION.md examples/fstab exampl
     check "documentation: $file" test -s "$work/content/usr/share/doc/nfsrdma/$file"
 done
 check "completions of bash" bash "$(dirname "$0")/completions.bash" "$work/content/usr/share/bash-completion/completions/nfsrdma"
+for shell in zsh:zsh/vendor-completions/_nfsrdma fish:fish/vendor_completions.d/nfsrdma.fish; do
+    if command -v "${shell%%:*}" >/dev/null; then
+        check "completions of ${shell%%:*}" "${shell%%:*}" "$(dirname "$0")/completions.${shell%%:*}" \
+            "$work/content/usr/share/${shell#*:}"
+    else
+        skip "completions of ${shell%%:*}" "it is not installed"
+    fi
+done
 
 check "the responder starts" serve
 mkdir -p "$root/mnt" "$root/srv/data"
 
-check "mount -t nfsrdma" inside mount -t nfsrdma server:/export /mnt
+check "mount -t nfsrdma, which says nothing" gives "" inside mount -t nfsrdma server:/export /mnt
 check "it is mounted, and data goes both ways" mounted_at /mnt
 check "df" inside df --output=source,target /mnt
+check "df names the server" gives server:/export inside sh -c 'df --output=source /mnt | tail -1'
 check "findmnt -t fuse.nfsrdma" gives /mnt inside findmnt -t fuse.nfsrdma -no TARGET
+check "stats" inside sh -c 'nfsrdma stats /mnt | grep "^server:/export on /mnt"'
+check "the log's level" inside nfsrdma log /mnt debug
 check "remount read-only" inside mount -o remount,ro /mnt
 check "it is read-only" refuses "Read-only" inside touch /mnt/no
 check "a remount that cannot be is refused" refuses "remount" inside mount -o remount,rsize=4096 /mnt
