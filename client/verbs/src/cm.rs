@@ -1,6 +1,7 @@
 //! librdmacm: event channels, connection identifiers, events.
 
 use crate::error::local;
+use crate::gone;
 use crate::sys::nonblocking;
 use crate::wait::readable;
 use nfsrdma_rdma::{Error, Result};
@@ -12,7 +13,7 @@ use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Where events of identifiers arrive.
@@ -116,6 +117,8 @@ impl Drop for Channel {
 pub(crate) struct Id {
     id: NonNull<ib::rdma_cm_id>,
     channel: Arc<Channel>,
+    /// What is to be told to [`gone::gave`].
+    device: OnceLock<RawFd>,
 }
 
 // SAFETY: librdmacm's calls may be made from any thread.
@@ -177,6 +180,7 @@ impl Id {
         Ok(Id {
             id: NonNull::new(id).ok_or(Error::Misuse("librdmacm made no identifier"))?,
             channel: channel.clone(),
+            device: OnceLock::new(),
         })
     }
 
@@ -185,6 +189,7 @@ impl Id {
         let id = Id {
             id: NonNull::new(event.id).ok_or(Error::Misuse("a request without identifier"))?,
             channel: listener.clone(),
+            device: OnceLock::new(),
         };
         let channel = Channel::new()?;
         // SAFETY: both exist; the request's event is acknowledged.
@@ -195,10 +200,12 @@ impl Id {
         let new = Id {
             id: old.id,
             channel,
+            device: OnceLock::new(),
         };
         // SAFETY: `old` is never used again, so its share of the listener's channel is
         // dropped once.
         unsafe { std::ptr::drop_in_place(&mut old.channel) };
+        new.took_device();
         Ok(new)
     }
 
@@ -218,6 +225,16 @@ impl Id {
             return Err(Error::Misuse("the identifier has no device yet"));
         }
         Ok(context)
+    }
+
+    /// Notes the device this is bound to now, if it is.
+    fn took_device(&self) {
+        if let Ok(context) = self.context() {
+            // SAFETY: the identifier keeps its device open.
+            if let Some(device) = unsafe { gone::took(context) } {
+                let _ = self.device.set(device);
+            }
+        }
     }
 
     pub(crate) fn port(&self) -> u8 {
@@ -262,6 +279,7 @@ impl Id {
             "resolving the address",
         )
         .map_err(|fault| fault.of_resolving(unreachable))?;
+        self.took_device();
         // SAFETY: the address is resolved.
         status(unsafe { ib::rdma_resolve_route(self.as_ptr(), milliseconds(deadline)) })
             .map_err(unreachable)?;
@@ -351,6 +369,8 @@ impl Drop for Id {
         // SAFETY: made once, destroyed here only; all events were acknowledged, and what was
         // made for it (queue pair, domain, queue) holds it and is gone.
         unsafe { ib::rdma_destroy_id(self.id.as_ptr()) };
+        // Also by one that found no device: that of an earlier connection may be gone.
+        gone::gave(self.device.get().copied());
     }
 }
 

@@ -50,7 +50,7 @@ impl NoWay {
         };
         let reason = match errno {
             Some(libc::ENODEV | libc::ENOSYS | libc::ENXIO) => "this machine has no RDMA device",
-            Some(libc::ENOENT) => "there is no /dev/infiniband/rdma_cm here",
+            Some(libc::ENOENT) => "/dev/infiniband/rdma_cm is missing or closed to this user",
             Some(libc::EACCES | libc::EPERM) => "this user may not open /dev/infiniband",
             _ => "RDMA does not work on this machine",
         };
@@ -89,7 +89,7 @@ mod tests {
     fn each_reason_is_short() {
         for (errno, words) in [
             (libc::ENODEV, "no RDMA device"),
-            (libc::ENOENT, "no /dev/infiniband"),
+            (libc::ENOENT, "missing or closed"),
             (libc::EACCES, "this user"),
             (libc::EIO, "does not work"),
         ] {

@@ -8,6 +8,7 @@
 
 mod cm;
 mod error;
+mod gone;
 mod pair;
 mod poll;
 mod sys;

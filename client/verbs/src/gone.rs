@@ -1,0 +1,101 @@
+//! Letting go of devices that are gone.
+//!
+//! The kernel takes most devices from their users when a driver goes. Its software devices it
+//! does not: `rdma link delete` waits until nobody has the device open. librdmacm keeps each
+//! device open that it has ever used, and looks for dead ones only when it meets a new one.
+//! So, once the last connection of a device that is gone has ended, its descriptors are
+//! replaced by ones that refer to nothing; librdmacm closes those in its own time.
+
+use parking_lot::Mutex;
+use rdma_sys as ib;
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+/// A device that librdmacm has open.
+struct Held {
+    /// That of commands, then that of events; with what each of them is.
+    fds: [(RawFd, PathBuf); 2],
+    /// There as long as the device is.
+    sysfs: PathBuf,
+    /// Identifiers that use it.
+    users: usize,
+}
+
+static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
+/// What a descriptor refers to.
+fn what(fd: RawFd) -> Option<PathBuf> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    let text = link.to_str()?;
+    Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
+}
+
+/// An identifier uses a device; the value is for [`gave`].
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn took(context: *mut ib::ibv_context) -> Option<RawFd> {
+    // SAFETY: the caller vouches for the context; its device's path is a C string.
+    let (fds, sysfs) = unsafe {
+        let path = CStr::from_ptr((*(*context).device).dev_path.as_ptr());
+        let fds = [(*context).cmd_fd, (*context).async_fd];
+        (fds, PathBuf::from(path.to_string_lossy().into_owned()))
+    };
+    let mut held = HELD.lock();
+    let fds = [(fds[0], what(fds[0])?), (fds[1], what(fds[1])?)];
+    let command = fds[0].0;
+    match held.iter_mut().find(|h| h.fds == fds && h.sysfs == sysfs) {
+        Some(held) => held.users += 1,
+        None => {
+            // What had these numbers before is closed.
+            held.retain(|h| h.fds[0].0 != command);
+            held.push(Held {
+                fds,
+                sysfs,
+                users: 1,
+            });
+        }
+    }
+    Some(command)
+}
+
+/// An identifier that used the device of this descriptor, if any, is gone.
+pub(crate) fn gave(command: Option<RawFd>) {
+    let mut held = HELD.lock();
+    let mine = |held: &&mut Held| Some(held.fds[0].0) == command;
+    if let Some(held) = held.iter_mut().find(mine) {
+        held.users = held.users.saturating_sub(1);
+    }
+    let_go(&mut held);
+}
+
+/// Looks for devices that are gone and used by nobody.
+fn let_go(held: &mut Vec<Held>) {
+    held.retain(|held| {
+        if held.users > 0 || held.sysfs.exists() {
+            return true;
+        }
+        for (fd, was) in &held.fds {
+            // Closed by librdmacm, and perhaps another's now.
+            if what(*fd).as_ref() == Some(was) {
+                replace(*fd);
+            }
+        }
+        tracing::info!(device = %held.sysfs.display(), "let go of an RDMA device that is gone");
+        false
+    });
+}
+
+/// Makes a descriptor refer to an eventfd, which knows none of a device's requests.
+fn replace(fd: RawFd) {
+    // SAFETY: eventfd touches no memory; the descriptor it returns is ours. dup3 closes what
+    // `fd` was, which is librdmacm's: nobody of ours uses the device any more.
+    unsafe {
+        let nothing = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        if nothing >= 0 {
+            let nothing = OwnedFd::from_raw_fd(nothing);
+            libc::dup3(nothing.as_raw_fd(), fd, libc::O_CLOEXEC);
+        }
+    }
+}
