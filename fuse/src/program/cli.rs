@@ -15,6 +15,8 @@ pub enum Command {
     Ping(ServerArgs),
     Stats(StatsArgs),
     Log(LogArgs),
+    Trace(TraceArgs),
+    Capture(CaptureArgs),
 }
 
 /// `mount`.
@@ -82,6 +84,75 @@ pub enum StatsForm {
     Prometheus,
 }
 
+/// `trace`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TraceArgs {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// One JSON object on each line
+    #[arg(long)]
+    pub json: bool,
+    /// Only these procedures, separated by commas (READ,WRITE); OTHER: calls of other programs
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        value_parser = super::observe::procedure
+    )]
+    pub procedure: Vec<u32>,
+    /// Only calls that end with an error
+    #[arg(long)]
+    pub errors: bool,
+    /// Only calls that take at least MS milliseconds
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub slow: u32,
+    /// A line when a call is sent, too, not only when it is over
+    #[arg(long, conflicts_with_all = ["errors", "slow"])]
+    pub sent: bool,
+}
+
+/// `capture`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct CaptureArgs {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Where to write the packets; - for standard output
+    #[arg(value_name = "FILE.pcapng")]
+    pub file: PathBuf,
+    /// At most N bytes of each message and of each chunk's data (all of them by default)
+    #[arg(long, value_name = "N", value_parser = snapshot)]
+    pub snaplen: Option<u32>,
+    /// End after N seconds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub seconds: Option<u32>,
+    /// End after N packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub packets: Option<u64>,
+    /// End when the file has N bytes, or NK, NM, NG
+    #[arg(long, value_name = "N", value_parser = bytes)]
+    pub size: Option<u64>,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    super::size::parse_size(text).ok_or_else(|| "a number of bytes, or with K, M, G".to_owned())
+}
+
+/// Less would cut transport headers.
+fn snapshot(text: &str) -> Result<u32, String> {
+    let size = bytes(text)?;
+    u32::try_from(size)
+        .ok()
+        .filter(|size| *size >= 64)
+        .ok_or_else(|| "at least 64 bytes".to_owned())
+}
+
 /// NFSv3 over RDMA in user space
 #[derive(Debug, Parser)]
 #[command(name = "nfsrdma", version, max_term_width = 100)]
@@ -109,6 +180,18 @@ enum CliCommand {
     Stats(CliStats),
     /// Change how much a mount logs
     Log(LogArgs),
+    /// Show a mount's calls as they happen
+    ///
+    /// A line for each call that is over, for each one sent again, and for each connection made
+    /// or lost, until the mount ends. Times are UTC.
+    Trace(TraceArgs),
+    /// Record a mount's RPC-over-RDMA traffic for Wireshark
+    ///
+    /// Whatever the transport, the file shows it as iWARP over TCP, which Wireshark dissects by
+    /// itself. Send and received messages are those of the connection; TCP and MPA frames, RDMA
+    /// Reads and RDMA Writes are put together from what both sides said of them. The file holds
+    /// the data of the files read and written meanwhile, whoever's they are.
+    Capture(CaptureArgs),
 }
 
 #[derive(Debug, Args)]
@@ -380,6 +463,8 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         CliCommand::Ping(args) => Command::Ping(args.into()),
         CliCommand::Stats(args) => Command::Stats(args.into()),
         CliCommand::Log(args) => Command::Log(args),
+        CliCommand::Trace(args) => Command::Trace(args),
+        CliCommand::Capture(args) => Command::Capture(args),
     })
 }
 
@@ -532,6 +617,43 @@ mod tests {
             })
         );
         assert!(refused("nfsrdma log /mnt loud").contains("debug"));
+    }
+
+    #[test]
+    fn listening() {
+        let trace = TraceArgs {
+            dir: "/mnt".into(),
+            json: false,
+            procedure: vec![],
+            errors: false,
+            slow: 0,
+            sent: false,
+        };
+        assert_eq!(run("nfsrdma trace /mnt"), Command::Trace(trace.clone()));
+        assert_eq!(
+            run("nfsrdma trace --json --procedure READ,write,OTHER --errors --slow 5 /mnt"),
+            Command::Trace(TraceArgs {
+                json: true,
+                procedure: vec![6, 7, 22],
+                errors: true,
+                slow: 5,
+                ..trace
+            })
+        );
+        assert!(refused("nfsrdma trace /mnt --procedure REED").contains("'REED'"));
+        let capture = CaptureArgs {
+            dir: "/mnt".into(),
+            file: "f".into(),
+            snaplen: Some(128),
+            seconds: Some(3),
+            packets: Some(7),
+            size: Some(2 << 20),
+        };
+        assert_eq!(
+            run("nfsrdma capture /mnt f --snaplen 128 --seconds 3 --packets 7 --size 2M"),
+            Command::Capture(capture)
+        );
+        assert!(refused("nfsrdma capture /mnt f --snaplen 3").contains("at least 64"));
     }
 
     #[test]

@@ -4,14 +4,19 @@
 //! of [`presence`](super::presence). A client sends one line and gets one JSON document. Only
 //! root and the user the process runs as are answered; whoever else connects is told so and
 //! let go at once. Nobody can hold more than [`CLIENTS`] conversations, each of them ends
-//! within [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes.
+//! within [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes. Some requests are
+//! answered by a [`Feed`], which goes on until the mount or the client ends; there are at most
+//! [`FEEDS`].
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
+use parking_lot::Mutex;
 use std::fmt;
+use std::future::Future;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,7 +28,11 @@ const CLIENTS: usize = 4;
 /// For one conversation as a whole.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Longest request, in bytes.
-const REQUEST_MAX: usize = 64;
+const REQUEST_MAX: usize = 256;
+/// Feeds at a time.
+const FEEDS: usize = 16;
+/// For feeds to say the last of it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest answer a client takes, in bytes.
 const ANSWER_MAX: u64 = 4 << 20;
 /// How long the asking side waits for the whole answer.
@@ -38,12 +47,51 @@ fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("nfsrdma-control-{device}"))
 }
 
-/// Gives the document for a request; `None` if there is no such request.
-pub type Answer = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+/// Writes to the client for as long as it likes.
+pub type Feed =
+    Box<dyn FnOnce(tokio::net::UnixStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+/// What a request gets.
+pub enum Said {
+    Document(String),
+    Feed(Feed),
+}
+
+impl fmt::Debug for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Said::Document(text) => f.debug_tuple("Document").field(text).finish(),
+            Said::Feed(_) => f.debug_tuple("Feed").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// Answers a request; `None` if there is no such request.
+pub type Answer = Arc<dyn Fn(&str) -> Option<Said> + Send + Sync>;
 
 /// The answering side.
 pub struct Control {
     task: JoinHandle<()>,
+    feeds: Arc<Mutex<JoinSet<()>>>,
+}
+
+/// The feeds of a control that gave its name back.
+pub struct Feeds(Arc<Mutex<JoinSet<()>>>);
+
+impl fmt::Debug for Feeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Feeds").finish_non_exhaustive()
+    }
+}
+
+impl Feeds {
+    /// Waits a little for feeds whose source has ended.
+    pub async fn finish(self) {
+        let mut feeds = std::mem::take(&mut *self.0.lock());
+        let all = async { while feeds.join_next().await.is_some() {} };
+        // Whoever does not read has heard enough.
+        let _ = tokio::time::timeout(LAST_WORDS, all).await;
+    }
 }
 
 impl fmt::Debug for Control {
@@ -75,21 +123,34 @@ impl Control {
         };
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
+        let feeds = Arc::default();
         Ok(Control {
-            task: tokio::spawn(listen(listener, geteuid().as_raw(), answer)),
+            task: tokio::spawn(listen(
+                listener,
+                geteuid().as_raw(),
+                answer,
+                Arc::clone(&feeds),
+            )),
+            feeds,
         })
     }
 
-    /// Gives the name back, and ends every conversation.
-    pub async fn stop(self) {
+    /// Gives the name back, and ends every conversation except feeds.
+    pub async fn stop(self) -> Feeds {
         self.task.abort();
         // It was told to end; how it did is of no interest.
         let _ = self.task.await;
+        Feeds(self.feeds)
     }
 }
 
 /// Answers until it is aborted. Conversations end with it.
-async fn listen(listener: tokio::net::UnixListener, owner: u32, answer: Answer) {
+async fn listen(
+    listener: tokio::net::UnixListener,
+    owner: u32,
+    answer: Answer,
+    feeds: Arc<Mutex<JoinSet<()>>>,
+) {
     let slots = Arc::new(Semaphore::new(CLIENTS));
     let mut clients = JoinSet::new();
     loop {
@@ -110,10 +171,13 @@ async fn listen(listener: tokio::net::UnixListener, owner: u32, answer: Answer) 
         }
         match slots.clone().try_acquire_owned() {
             Ok(slot) => {
-                let answer = answer.clone();
+                let (answer, feeds) = (answer.clone(), feeds.clone());
                 clients.spawn(async move {
-                    let _ = tokio::time::timeout(PATIENCE, converse(stream, &answer)).await;
+                    let said = tokio::time::timeout(PATIENCE, converse(stream, &answer)).await;
                     drop(slot);
+                    if let Ok(Ok(Some((feed, stream)))) = said {
+                        begin(feed, stream, &mut feeds.lock());
+                    }
                 });
             }
             Err(_) => dismiss(stream, "too many ask at a time: try again"),
@@ -128,12 +192,26 @@ fn dismiss(stream: tokio::net::UnixStream, why: &str) {
     }
 }
 
-async fn converse(mut stream: tokio::net::UnixStream, answer: &Answer) -> io::Result<()> {
+fn begin(feed: Feed, stream: tokio::net::UnixStream, feeds: &mut JoinSet<()>) {
+    while feeds.try_join_next().is_some() {}
+    if feeds.len() < FEEDS {
+        feeds.spawn(feed(stream));
+    } else {
+        dismiss(stream, "too many listen already: try again later");
+    }
+}
+
+/// Answers one request; gives back what a feed is to be given.
+async fn converse(
+    mut stream: tokio::net::UnixStream,
+    answer: &Answer,
+) -> io::Result<Option<(Feed, tokio::net::UnixStream)>> {
     let mut request = Vec::with_capacity(REQUEST_MAX);
     while !request.contains(&b'\n') {
         if request.len() >= REQUEST_MAX {
             let said = refusal("the request is too long");
-            return stream.write_all(said.as_bytes()).await;
+            stream.write_all(said.as_bytes()).await?;
+            return Ok(None);
         }
         let room = REQUEST_MAX - request.len();
         if (&mut stream)
@@ -149,9 +227,15 @@ async fn converse(mut stream: tokio::net::UnixStream, answer: &Answer) -> io::Re
     let said = line
         .and_then(|line| std::str::from_utf8(line).ok())
         .and_then(|line| answer(line.trim_end()))
-        .unwrap_or_else(|| refusal("no such request"));
-    stream.write_all(said.as_bytes()).await?;
-    stream.shutdown().await
+        .unwrap_or_else(|| Said::Document(refusal("no such request")));
+    match said {
+        Said::Feed(feed) => Ok(Some((feed, stream))),
+        Said::Document(text) => {
+            stream.write_all(text.as_bytes()).await?;
+            stream.shutdown().await?;
+            Ok(None)
+        }
+    }
 }
 
 /// Why there is no answer.
@@ -169,6 +253,15 @@ pub enum AskError {
 
 /// Asks the process that serves `device`, mounted by `owner`. The answer may be anything.
 pub fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, AskError> {
+    read_answer(&mut begin_to_ask(device, owner, request)?).map_err(AskError::Broken)
+}
+
+/// Connects and sends the request.
+pub fn begin_to_ask(
+    device: &str,
+    owner: Option<u32>,
+    request: &str,
+) -> Result<UnixStream, AskError> {
     let mut stream = UnixStream::connect_addr(&address(device).map_err(AskError::Unreachable)?)
         .map_err(AskError::Unreachable)?;
     let peer = getsockopt(&stream, sockopt::PeerCredentials)
@@ -178,7 +271,7 @@ pub fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, A
     }
     // Who refuses may have closed already: what was said is read all the same.
     let _ = stream.write_all(format!("{request}\n").as_bytes());
-    read_answer(&mut stream).map_err(AskError::Broken)
+    Ok(stream)
 }
 
 fn read_answer(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
@@ -211,7 +304,17 @@ mod tests {
     use super::*;
 
     fn answer() -> Answer {
-        Arc::new(|request| (request == STATS).then(|| "x".repeat(300_000)))
+        Arc::new(|request| match request {
+            STATS => Some(Said::Document("x".repeat(300_000))),
+            "feed" => Some(Said::Feed(Box::new(|mut stream| {
+                Box::pin(async move {
+                    let _ = stream.write_all(b"first").await;
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    let _ = stream.write_all(b"last").await;
+                })
+            }))),
+            _ => None,
+        })
     }
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -249,6 +352,41 @@ mod tests {
     }
 
     #[test]
+    fn a_feed_outlives_the_name() {
+        let device = format!("feed:{}", std::process::id());
+        let runtime = runtime();
+        let start = || {
+            runtime
+                .block_on(async { Control::start(&device, answer()) })
+                .unwrap()
+        };
+        let control = start();
+        let mut feed = begin_to_ask(&device, own(), "feed").unwrap();
+        let mut first = [0; 5];
+        feed.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"first");
+        let feeds = runtime.block_on(control.stop());
+        let other = start();
+        runtime.block_on(feeds.finish());
+        let mut rest = String::new();
+        feed.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "last");
+        let feeds: Vec<_> = (0..=FEEDS)
+            .map(|_| begin_to_ask(&device, own(), "feed").unwrap())
+            .map(|mut feed| {
+                let mut said = [0; 5];
+                feed.read_exact(&mut said).unwrap();
+                (feed, said)
+            })
+            .collect();
+        assert_eq!(
+            feeds.iter().filter(|(_, said)| said == b"first").count(),
+            FEEDS
+        );
+        runtime.block_on(other.stop());
+    }
+
+    #[test]
     fn the_silent_are_limited_and_let_go() {
         let device = format!("silent:{}", std::process::id());
         let runtime = runtime();
@@ -281,7 +419,7 @@ mod tests {
         // As if somebody else had mounted: only root is answered.
         let task = runtime.spawn(async move {
             let listener = tokio::net::UnixListener::from_std(listener).unwrap();
-            listen(listener, u32::MAX - 1, answer()).await;
+            listen(listener, u32::MAX - 1, answer(), Arc::default()).await;
         });
         let said = ask(&device, own(), STATS).unwrap();
         assert_eq!(said.len() == 300_000, geteuid().is_root());

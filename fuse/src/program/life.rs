@@ -356,23 +356,25 @@ impl Service {
         let session = self.session.clone();
         let mut presence = self.presence.take();
         let control = self.control.take();
+        let mut feeds = None;
         let runtime = tokio::runtime::Handle::current();
         let mut ended = tokio::task::spawn_blocking(move || {
             let outcome = session.join();
-            if let Some(control) = control {
-                // Before a new mount can have the device number.
-                runtime.block_on(control.stop());
-            }
+            // Before a new mount can have the device number.
+            let feeds = control.map(|control| runtime.block_on(control.stop()));
             if let Some(presence) = &mut presence {
                 presence.retire();
             }
-            (outcome, presence)
+            (outcome, presence, feeds)
         });
         let mut signalled = 0;
         let (outcome, mut presence) = loop {
             tokio::select! {
                 joined = &mut ended => match joined {
-                    Ok((outcome, presence)) => break (Ok(outcome), presence),
+                    Ok((outcome, presence, rest)) => {
+                        feeds = rest;
+                        break (Ok(outcome), presence);
+                    }
                     Err(error) => break (Err(error), None),
                 },
                 name = self.signals.next() => {
@@ -408,6 +410,11 @@ impl Service {
         let farewell = tokio::time::timeout(FAREWELL, self.mounted.unmount()).await;
         if farewell.is_err() {
             debug!("{}: the server did not answer UMNT", self.name);
+        }
+        // Whoever listens has heard the last flush, too.
+        self.mounted.client.tap().close();
+        if let Some(feeds) = feeds {
+            feeds.finish().await;
         }
         info!("{}: ended", self.name);
         if lost.is_empty() {

@@ -1,7 +1,7 @@
 //! Where the log goes: standard error while in the foreground, syslog (or a file) once
 //! detached.
 
-use super::control::Answer;
+use super::control::{Answer, Said};
 use super::failure::{Exit, Failure};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -132,7 +132,8 @@ impl Log {
             Some(level) => {
                 let change = shared.change.get()?;
                 change(level)?;
-                Some(serde_json::json!({ "level": level }).to_string())
+                let said = serde_json::json!({ "level": level }).to_string();
+                Some(Said::Document(said))
             }
         })
     }

@@ -9,10 +9,12 @@ mod levels;
 mod life;
 pub mod log;
 pub mod mounts;
+pub mod observe;
 pub mod options;
 pub mod presence;
 mod privileges;
 pub mod provider;
+mod reach;
 mod remount;
 mod server;
 pub mod settings;
@@ -59,5 +61,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Ping(args) => server::ping(args),
         Command::Stats(args) => stats::run(args),
         Command::Log(args) => levels::run(args),
+        Command::Trace(args) => observe::trace::run(args),
+        Command::Capture(args) => observe::capture::run(args),
     }
 }

@@ -9,14 +9,13 @@ mod text;
 pub use document::Document;
 
 use super::cli::{StatsArgs, StatsForm};
-use super::control::{self, AskError};
+use super::control::{self, Said};
 use super::failure::{Exit, Failure};
-use super::mounts::{self, FSTYPE};
+use super::{observe, reach};
 use crate::fs::Fs;
 use document::ServerLimits;
 use nfsrdma_client::mount::Mounted;
 use nfsrdma_client::nfs::client::Nfs3Client;
-use serde::Deserialize;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -81,16 +80,12 @@ impl Source {
     /// For the control socket.
     pub(super) fn answer(self: Arc<Self>) -> control::Answer {
         Arc::new(move |request| match request {
-            control::STATS => serde_json::to_string(&self.document()).ok(),
-            _ => None,
+            control::STATS => serde_json::to_string(&self.document())
+                .ok()
+                .map(Said::Document),
+            _ => observe::answer(self.client.tap(), request).map(Said::Feed),
         })
     }
-}
-
-/// What the serving process says instead of a document.
-#[derive(Debug, Deserialize)]
-struct Refusal {
-    error: String,
 }
 
 /// Runs `stats`.
@@ -139,41 +134,9 @@ fn json(document: &Document, line: bool) -> Result<String, Failure> {
 }
 
 fn fetch(dir: &Path) -> Result<Document, Failure> {
-    let shown = dir.display();
-    let failed = |message: String| Failure::new(Exit::Failed, message);
-    let none = || {
-        Failure::new(
-            Exit::Usage,
-            format!("{shown} is not an nfsrdma mount: see 'findmnt -t {FSTYPE}'"),
-        )
-    };
-    let table = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => none(),
-        _ => failed(format!("cannot look at {shown}: {error}")),
-    };
-    let dir = mounts::resolve(dir).map_err(table)?;
-    let mount = mounts::on_top_of(&dir)
-        .map_err(table)?
-        .filter(|mount| mount.fstype == FSTYPE)
-        .ok_or_else(none)?;
-    let answer = control::ask(&mount.device, mount.owner, control::STATS).map_err(|error| {
-        failed(match error {
-            AskError::Unreachable(_) => format!(
-                "nobody answers for {shown}: its process has ended, or runs in another network namespace"
-            ),
-            other => format!("cannot ask the process that serves {shown}: {other}"),
-        })
-    })?;
-    if let Ok(Refusal { error }) = serde_json::from_slice(&answer) {
-        let error: String = error.chars().filter(|c| !c.is_control()).collect();
-        return Err(Failure::new(
-            Exit::Usage,
-            format!("the process that serves {shown} refuses: {error}"),
-        ));
-    }
-    serde_json::from_slice(&answer).map_err(|error| {
-        failed(format!(
-            "the process that serves {shown} is of another version: {error}; mount again"
-        ))
-    })
+    let mount = reach::mount(dir)?;
+    let answer = control::ask(&mount.device, mount.owner, control::STATS)
+        .map_err(|error| reach::failure(dir, error))?;
+    reach::refusal(dir, &answer)?;
+    serde_json::from_slice(&answer).map_err(|error| reach::other_version(dir, error))
 }

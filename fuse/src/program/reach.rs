@@ -1,0 +1,84 @@
+//! Finding the process that serves a mount, for commands that ask it.
+
+use super::control::{self, AskError};
+use super::failure::{Exit, Failure};
+use super::mounts::{self, FSTYPE, Mount};
+use serde::Deserialize;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+fn failed(message: String) -> Failure {
+    Failure::new(Exit::Failed, message)
+}
+
+/// The mount on `dir`, if it is one of ours.
+pub(super) fn mount(dir: &Path) -> Result<Mount, Failure> {
+    let shown = dir.display();
+    let none = || {
+        Failure::new(
+            Exit::Usage,
+            format!("{shown} is not an nfsrdma mount: see 'findmnt -t {FSTYPE}'"),
+        )
+    };
+    let table = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => none(),
+        _ => failed(format!("cannot look at {shown}: {error}")),
+    };
+    let dir = mounts::resolve(dir).map_err(table)?;
+    mounts::on_top_of(&dir)
+        .map_err(table)?
+        .filter(|mount| mount.fstype == FSTYPE)
+        .ok_or_else(none)
+}
+
+/// Sends the request to the process that serves `mount`.
+pub(super) fn connect(dir: &Path, mount: &Mount, request: &str) -> Result<UnixStream, Failure> {
+    control::begin_to_ask(&mount.device, mount.owner, request).map_err(|error| failure(dir, error))
+}
+
+/// Why nobody answers for `dir`.
+pub(super) fn failure(dir: &Path, error: AskError) -> Failure {
+    let shown = dir.display();
+    failed(match error {
+        AskError::Unreachable(_) => format!(
+            "nobody answers for {shown}: its process has ended, or runs in another network namespace"
+        ),
+        other => format!("cannot ask the process that serves {shown}: {other}"),
+    })
+}
+
+/// The process speaks, but not as expected.
+pub(super) fn other_version(dir: &Path, error: impl std::fmt::Display) -> Failure {
+    failed(format!(
+        "the process that serves {} is of another version: {error}; mount again",
+        dir.display()
+    ))
+}
+
+/// The process is gone before it said that the mount ended.
+pub(super) fn gone(dir: &Path) -> Failure {
+    failed(format!(
+        "the process that serves {} ended without a word",
+        dir.display()
+    ))
+}
+
+/// What the serving process says instead of an answer.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Refusal {
+    error: String,
+}
+
+/// An error if `answer` is a refusal.
+pub(super) fn refusal(dir: &Path, answer: &[u8]) -> Result<(), Failure> {
+    let Ok(Refusal { error }) = serde_json::from_slice(answer) else {
+        return Ok(());
+    };
+    let error: String = error.chars().filter(|c| !c.is_control()).collect();
+    Err(Failure::new(
+        Exit::Usage,
+        format!("the process that serves {} refuses: {error}", dir.display()),
+    ))
+}
