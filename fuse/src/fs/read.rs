@@ -283,15 +283,10 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Segs<Buf>> {
         let inode = &file.inode;
         let wanted = offset..offset + u64::from(len);
-        // A server that restarted has lost what was not committed, and READ does not tell. A
-        // hole before data not yet written lies behind the end that the server knows.
-        let known = inode.state.lock().attributes().map_or(0, |a| a.size);
+        // A server that restarted has lost what was not committed, the size included, and READ
+        // does not tell.
         if let Some(data) = inode.data()
-            && data.with(|inner| {
-                let unsaved = inner.is_dirty() || inner.pages.uncommitted() > 0;
-                inner.pages.is_unsaved(wanted.clone())
-                    || (unsaved && wanted.end > known && inner.end > known)
-            })
+            && data.with(|inner| inner.is_dirty() || inner.pages.uncommitted() > 0)
         {
             self.write_back(inode, true).await;
         }

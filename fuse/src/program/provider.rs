@@ -6,6 +6,10 @@ use nfsrdma_client::mount::{MountError, Step};
 use nfsrdma_iwarp::{Fpdu, IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::Provider;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The least TCP counts idle time in.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// A provider, and why it is this one.
 #[derive(Debug)]
@@ -105,12 +109,18 @@ fn verbs_to(_: &Options, _: &str) -> Result<Chosen, String> {
 }
 
 fn iwarp(options: &Options) -> Arc<dyn Provider> {
+    let defaults = IwarpOptions::default();
+    // Who wants to know earlier of a server that is silent (`timeo`) also wants to know
+    // earlier of a path that is, with calls under way or without.
+    let within = |time: Option<Duration>| time.map(|time| time.min(options.timeo.max(SECOND)));
     Arc::new(IwarpProvider::new(IwarpOptions {
         crc: options.crc,
         fpdu: match options.fpdu {
             Some(size) => Fpdu::Bytes(size as usize),
             None => Fpdu::Auto,
         },
-        ..IwarpOptions::default()
+        user_timeout: within(defaults.user_timeout),
+        keepalive: within(defaults.keepalive),
+        ..defaults
     }))
 }

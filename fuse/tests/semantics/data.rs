@@ -390,6 +390,13 @@ fn what_a_restart_lost_is_written_again_before_it_is_read_past_the_cache() {
     let got = block_on(m.fs.read(d, 0, 8192, direct)).unwrap();
     let got: Vec<u8> = got.iter().flat_map(|part| part.to_vec()).collect();
     assert!(got == [2; 8192]);
+    // A hole before what was lost, which the server takes for the end.
+    m.write(f, 100_000, &[3; 10]).unwrap();
+    m.stat(node).unwrap();
+    m.server.restart();
+    let got = block_on(m.fs.read(d, 50_000, 4096, direct)).unwrap();
+    let got: Vec<u8> = got.iter().flat_map(|part| part.to_vec()).collect();
+    assert!(got == [0; 4096]);
 }
 
 #[test]

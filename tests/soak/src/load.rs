@@ -457,7 +457,7 @@ impl Load {
         self.tell(format!("mmap-read #{id} [{offset}, +{len})"));
         let map = Mapping::new(&self.open[at].file, offset + len, false)?;
         let mut got = vec![0; len];
-        map.read(offset, &mut got);
+        map.read(offset, &mut got)?;
         let expected = &self.contents[id].bytes[offset..offset + len];
         tree::same(&format!("mapping of #{id} at {offset}"), &got, expected)?;
         self.compared += len as u64;
@@ -471,7 +471,7 @@ impl Load {
         self.tell(format!("mmap-write #{id} [{offset}, +{len})"));
         let data = self.random.bytes(len);
         let map = Mapping::new(&self.open[at].file, offset + len, true)?;
-        map.write(offset, &data);
+        map.write(offset, &data)?;
         map.sync()?;
         self.contents[id].bytes[offset..offset + len].copy_from_slice(&data);
         self.compare_direct(id, "msync")
@@ -577,7 +577,7 @@ impl Load {
             }
             // Files that are open and have no name any more are still in it.
             Err(e) if e.raw_os_error() == Some(libc::ENOTEMPTY) => {
-                let hidden = self.contents.iter().any(|c| c.links == 0 && c.opens > 0);
+                let hidden = self.contents.iter().any(|c| c.hidden && c.opens > 0);
                 ensure!(hidden, "rmdir of the empty {dir}: {e}");
             }
             Err(e) => return Err(e.into()),

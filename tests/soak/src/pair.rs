@@ -231,14 +231,14 @@ impl Pair {
                 let data = random.bytes(len);
                 let map = Mapping::new(&open.file, offset + data.len(), true)?;
                 let mut got = vec![0; data.len()];
-                map.read(offset, &mut got);
+                map.read(offset, &mut got)?;
                 let place = &mut bytes[offset..offset + data.len()];
                 tree::same(
                     &format!("mapping of {name} by {mount} at {offset}"),
                     &got,
                     place,
                 )?;
-                map.write(offset, &data);
+                map.write(offset, &data)?;
                 map.sync()?;
                 place.copy_from_slice(&data);
                 self.tell(format!("{mount}: mmap {name} [{offset}, +{})", data.len()));

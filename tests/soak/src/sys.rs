@@ -3,7 +3,8 @@
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::FileExt;
 
 /// A shared mapping of the first bytes of a file, unmapped when dropped.
 #[derive(Debug)]
@@ -32,29 +33,48 @@ impl Mapping {
         Ok(Mapping { at, len })
     }
 
-    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+    /// Has the kernel copy, by way of a file in memory: a page that cannot be had is then an
+    /// error of the call (EFAULT), and not a SIGBUS that tells nothing.
+    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         assert!(offset + out.len() <= self.len, "inside the mapping");
-        // SAFETY: checked to lie in the mapping, which `self` keeps; the file is no shorter.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.at.cast::<u8>().add(offset),
-                out.as_mut_ptr(),
-                out.len(),
-            );
+        let by_way = memory()?;
+        let mut done = 0;
+        while done < out.len() {
+            // SAFETY: the kernel checks each page it reads; the range was checked to lie in
+            // the mapping, which `self` keeps.
+            let n = unsafe {
+                libc::pwrite(
+                    by_way.as_raw_fd(),
+                    self.at.cast::<u8>().add(offset + done).cast(),
+                    out.len() - done,
+                    done as libc::off_t,
+                )
+            };
+            done += moved(n).context("reading a mapping")?;
         }
+        by_way.read_exact_at(out, 0)?;
+        Ok(())
     }
 
-    /// Only of a mapping made with `write`.
-    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
+    /// Likewise; only of a mapping made with `write`.
+    pub(crate) fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         assert!(offset + data.len() <= self.len, "inside the mapping");
-        // SAFETY: as in `read`; made writable.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                data.as_ptr(),
-                self.at.cast::<u8>().add(offset),
-                data.len(),
-            );
+        let by_way = memory()?;
+        by_way.write_all_at(data, 0)?;
+        let mut done = 0;
+        while done < data.len() {
+            // SAFETY: as in `read`; nothing else refers to the mapping's bytes.
+            let n = unsafe {
+                libc::pread(
+                    by_way.as_raw_fd(),
+                    self.at.cast::<u8>().add(offset + done).cast(),
+                    data.len() - done,
+                    done as libc::off_t,
+                )
+            };
+            done += moved(n).context("writing to a mapping")?;
         }
+        Ok(())
     }
 
     pub(crate) fn sync(&self) -> Result<()> {
@@ -70,6 +90,25 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: made by mmap with this length, and nothing refers to it any more.
         unsafe { libc::munmap(self.at, self.len) };
+    }
+}
+
+fn moved(n: isize) -> Result<usize> {
+    match n {
+        0 => bail!("nothing was copied"),
+        n => usize::try_from(n).map_err(|_| io::Error::last_os_error().into()),
+    }
+}
+
+/// A file in memory.
+fn memory() -> Result<File> {
+    // SAFETY: a C string; the descriptor is new and nobody else's.
+    unsafe {
+        let fd = libc::memfd_create(c"copy".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error()).context("memfd_create");
+        }
+        Ok(File::from_raw_fd(fd))
     }
 }
 

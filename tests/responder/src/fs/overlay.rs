@@ -5,7 +5,6 @@ use nfsrdma_xdr::nfs3::{Attributes, Time};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most bytes held for all files; more is written as it comes.
 const BYTES_MAX: usize = 512 << 20;
@@ -193,13 +192,13 @@ impl Overlay {
     }
 }
 
+/// By the clock that file systems take their times from: it is a tick behind, and a ctime
+/// must not go back when data reaches the file.
 fn now() -> Time {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     Time {
-        seconds: since.as_secs() as u32,
-        nanoseconds: since.subsec_nanos(),
+        seconds: now.tv_sec as u32,
+        nanoseconds: now.tv_nsec as u32,
     }
 }
 
