@@ -12,9 +12,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from reliability import CASES, LIMIT, READY, Setup, begin, case, gone, mounted, ready, run, state, until, waits
+from support import CASES, LIMIT, READY, Setup, begin, case, gone, mounted, ready, run, state, until, waits
 
-import reliability
+import support
 
 
 def fails(*failures):
@@ -83,7 +83,7 @@ def some_writes_fail_and_the_others_are_kept():
     with Setup(",wsize=1M") as setup:
         setup.restart(*fails("WRITE=IO:2"))
         file = os.open(setup.mnt / "f", os.O_RDWR | os.O_CREAT)
-        data = reliability.pattern(8 << 20, 5)
+        data = support.pattern(8 << 20, 5)
         for at in range(0, len(data), 1 << 20):
             assert os.pwrite(file, data[at : at + (1 << 20)], at) == 1 << 20
         assert [code(os.fsync, file), code(os.fsync, file)] == [errno.EIO, 0]
@@ -190,7 +190,7 @@ def lost_replies(arguments):
         assert code(os.mkdir, mnt / "made") == errno.EEXIST
         assert code(os.rmdir, mnt / "d") == errno.ENOENT
         assert code(os.link, mnt / "a", mnt / "a2") == errno.EEXIST
-        document = run(reliability.BIN / "nfsrdma", "stats", "--json", mnt).stdout
+        document = run(support.program("nfsrdma"), "stats", "--json", mnt).stdout
         assert setup.unmount().returncode == 0
         setup.client_ended()
         return f"{len(names)} replies lost" if document else None
@@ -238,7 +238,7 @@ def a_core_dump_holds_no_file_data():
     """There is none, where other processes leave one; and buffers with pages would not be in it."""
     pattern = Path("/proc/sys/kernel/core_pattern").read_text()
     if pattern.startswith(("|", "/")):
-        raise reliability.Skip("cores go elsewhere here: kernel.core_pattern")
+        raise support.Skip("cores go elsewhere here: kernel.core_pattern")
 
     def cores():
         return {path for path in Path("/").iterdir() if "core" in path.name}
@@ -253,7 +253,7 @@ def a_core_dump_holds_no_file_data():
             control.send_signal(signal.SIGABRT)
             control.wait(LIMIT)
             if not [path for path in setup.base.iterdir() if "core" in path.name]:
-                raise reliability.Skip("no process leaves a core here")
+                raise support.Skip("no process leaves a core here")
             (setup.mnt / "f").write_bytes(b"nobody is to find this in a core" * 1000)
             regions = Path(f"/proc/{setup.client}/smaps").read_text()
             assert any(line.startswith("VmFlags") and " dd" in line for line in regions.splitlines())
@@ -306,7 +306,7 @@ def options_are_on_no_command_line_of_a_child():
         # Without this capability mount(2) is refused, as to a plain user.
         result = subprocess.run(
             ["capsh", "--drop=cap_sys_admin", "--", "-c", 'exec "$@"', "-",
-             reliability.BIN / "nfsrdma", "mount", f"127.0.0.1:{setup.export}", point, "-o",
+             support.program("nfsrdma"), "mount", f"127.0.0.1:{setup.export}", point, "-o",
              f"port={setup.port},mountport={setup.mountport},mountproto=tcp,noresvport,cache=17M,timeo=77"],
             env={"PATH": f"{shim}:/usr/sbin:/usr/bin:/sbin:/bin"}, capture_output=True, text=True, check=False,
         )  # fmt: skip

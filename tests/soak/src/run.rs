@@ -277,18 +277,25 @@ fn asked_faults(
     let mut looked = Instant::now();
     while worker.outcome.is_none() && (options.steps.is_some() || Instant::now() < end) {
         let fault = worker.listen(Duration::from_millis(50))?;
-        let one = std::slice::from_mut(worker);
         let Some(fault) = fault else {
-            wait(Duration::ZERO, one, stand, figures, &mut looked)?;
+            ensure!(
+                worker.moved.elapsed() < LIMIT,
+                "{} hangs: nothing done in {LIMIT:?}",
+                worker.name
+            );
+            if looked.elapsed() > Duration::from_secs(1) {
+                looked = Instant::now();
+                look(stand, figures)?;
+            }
             continue;
         };
         if options.calm {
-            one[0].go_on();
+            worker.go_on();
             continue;
         }
         *figures.faults.entry(fault).or_default() += 1;
         fault.begin(stand)?;
-        one[0].go_on();
+        worker.go_on();
         // The next one is heard only when this one is over.
         std::thread::sleep(fault.lasts(chance));
         fault.end(stand)?;
