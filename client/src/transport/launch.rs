@@ -338,3 +338,23 @@ impl Kit {
         Some((chunks, send))
     }
 }
+
+/// Posts one request.
+pub(super) fn post(
+    queue_pair: &dyn QueuePair,
+    request: WorkRequest,
+    later: bool,
+) -> nfsrdma_rdma::Result<()> {
+    thread_cell! {
+        static BATCH: RefCell<Vec<WorkRequest>> = const { RefCell::new(Vec::new()) };
+    }
+    let mut batch = BATCH.take();
+    batch.push(request);
+    let result = match later {
+        true => queue_pair.post_later(&mut batch),
+        false => queue_pair.post(&mut batch),
+    };
+    batch.clear();
+    BATCH.set(batch);
+    result
+}

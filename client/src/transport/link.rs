@@ -7,7 +7,7 @@
 use super::call::{Call, Reply};
 use super::counters::{LinkCounters, count};
 use super::ending::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
-use super::launch::{Launched, Unprepared};
+use super::launch::{Launched, Unprepared, post};
 use super::memory::{Blocks, ReplyBytes};
 use super::session::{ConnectError, Established, Session, establish};
 use super::shared::Shared;
@@ -15,14 +15,12 @@ use crate::exec;
 use crate::nfs::api::{NfsError, NfsResult};
 use crate::rpc::Expiry;
 use crate::rpcrdma::{Event, Failure, ReplyBody, Requester};
-use crate::sync::{Condvar, Mutex, thread, thread_cell};
+use crate::sync::{Condvar, Mutex, thread};
 use crate::tap::{Disconnected, Tap};
 use nfsrdma_rdma::{
-    BufMut, Completion, CompletionQueue, Error, Handle, Invalidation, Memory, QueuePair, Wait,
-    WorkId, WorkRequest,
+    BufMut, Completion, CompletionQueue, Error, Handle, Invalidation, Memory, Wait, WorkId,
 };
 use slab::Slab;
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -794,19 +792,4 @@ impl Link {
 
 fn call_load(call: &Call) -> u64 {
     (call.shape.argument + call.shape.max_ddp_result) as u64
-}
-
-fn post(queue_pair: &dyn QueuePair, request: WorkRequest, later: bool) -> nfsrdma_rdma::Result<()> {
-    thread_cell! {
-        static BATCH: RefCell<Vec<WorkRequest>> = const { RefCell::new(Vec::new()) };
-    }
-    let mut batch = BATCH.take();
-    batch.push(request);
-    let result = match later {
-        true => queue_pair.post_later(&mut batch),
-        false => queue_pair.post(&mut batch),
-    };
-    batch.clear();
-    BATCH.set(batch);
-    result
 }
