@@ -8,8 +8,8 @@ from guest import EXPORT, Guest, HERE, MOUNTD, NFS, Skip
 from host import CaseError, compare, expected, indent, program, run, run_status, wait_for
 
 ADDRESS, ADDRESS_6 = "10.0.2.15", "fd6e:6673::15"
-# What the kernel has of RDMA, less what changes with every connection; and the queue pair of the device's own.
-RESOURCES = "rdma resource show | sed 's/cm_id [0-9]* //'"
+# What the kernel has of RDMA, less what changes with every connection, and the number of a device that came back.
+RESOURCES = "rdma resource show | sed 's/^[0-9]*: //; s/cm_id [0-9]* //'"
 
 
 def programs():
@@ -166,7 +166,47 @@ def ipv6(link):
         side.nothing_left()
 
 
+# What goes wrong on a machine, step by step: what to do first, as whom, and what must be said with transport=verbs,
+# and as the reason with transport=auto.
+WRONG = (
+    ("no RDMA modules", "rm -rf /dev/infiniband", "root", "load the driver of one", "this machine has no RDMA device"),
+    ("no device", "modprobe -a rdma_rxe rdma_cm ib_uverbs rdma_ucm; make_nodes", "root",
+     "load the driver of one", "this machine has no RDMA device"),
+    ("no permission", "link rxe; chmod 600 /dev/infiniband/*", "user", "run as root", ""),
+    ("a limit of locked memory", "chmod 666 /dev/infiniband/*", "user", "ulimit -l unlimited", ""),
+    ("the same for root without its capability", "", "contained", "--ulimit memlock=-1", ""),
+    ("no file of the connection manager", "rm /dev/infiniband/rdma_cm", "root", "--device /dev/infiniband/rdma_cm", ""),
+)
+AS = {"root": "", "user": "setpriv --reuid 1000 --regid 1000 --clear-groups",
+      "contained": "capsh --drop=cap_ipc_lock --shell=/usr/bin/env --"}
+
+
+def errors():
+    """What is missing on a machine is told in one sentence with its remedy; and only this build needs RDMA libraries."""
+    binary = programs() / "nfsrdma"
+    for path, wanted in ((program("nfsrdma"), False), (binary, True)):
+        libraries = run(["ldd", path])
+        for name in ("libibverbs.so", "librdmacm.so"):
+            if (name in libraries) != wanted:
+                raise CaseError(f"{path} is {'not ' if wanted else ''}linked with {name}: {libraries}")
+    with Guest() as guest:
+        guest.put(binary, "nfsrdma")
+        # A server of MOUNT, so that the first thing missing is the device.
+        guest.run("install -m 755 /job/nfsrdma /usr/local/bin/; knfsd_start")
+        for what, first, whose, remedy, reason in WRONG:
+            guest.run(first or "true")
+            for transport in ("verbs", "auto") if reason else ("verbs",):
+                options = f"transport={transport},port={NFS},mountport={MOUNTD},mountproto=tcp"
+                status, said = guest.run(f"ulimit -l 64; {AS[whose]} /usr/local/bin/nfsrdma ping {ADDRESS}:{EXPORT} "
+                                         f"-o {options} 2>&1 >/dev/null", check=False)
+                indent(f"{what}, transport={transport}: {said}")
+                wanted = remedy if transport == "verbs" else f"soft-iWARP because {reason}"
+                if status == 0 or said.count("\n") != 1 or not all(part in said for part in wanted.split("...")):
+                    raise CaseError(f"{what}: status {status}, {wanted!r} is not in one line: {said!r}")
+
+
 CASES = {
+    "verbs-errors": errors,
     "verbs-rxe": lambda: mount("rxe"),
     "verbs-siw": lambda: mount("siw"),
     "verbs-conformance-rxe": lambda: conformance("rxe", "best", "window"),
