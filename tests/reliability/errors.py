@@ -317,7 +317,7 @@ def options_are_on_no_command_line_of_a_child():
 
 @case
 def a_silent_server_and_a_mapping():
-    """A process that has a mapping of a file can be killed in msync, munmap and exit, and what it wrote arrives."""
+    """A process that has a mapping of a file can be killed in munmap and exit, and what it wrote arrives."""
     with Setup(",cache=16M") as setup:
         (setup.export / "old").write_bytes(bytes(1 << 20))
         child = setup.helper(
