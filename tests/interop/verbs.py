@@ -88,6 +88,12 @@ class Mounting:
         if job in self.guest.statuses:
             raise CaseError(f"the copy was over too early: {self.guest.output(job)}")
 
+    def until_ended(self, limit=30):
+        """Waits for the end of our process; says where its threads are if it does not come."""
+        threads = "cd /proc/$(pidof nfsrdma)/task && for t in *; do echo $t $(cat $t/comm $t/wchan); cat $t/stack; done"
+        waiting = f"for i in $(seq {limit * 10}); do pidof nfsrdma >/dev/null || exit 0; sleep 0.1; done"
+        self.run(f"{waiting}; {threads}; exit 1", limit + 60)
+
 
 def mount(link):
     """Our client, built with the verbs provider, runs inside the guest and mounts its knfsd."""
@@ -132,6 +138,59 @@ def responder(link):
         compare("at the responder", guest.run("python3 /job/checks.py sum /srv/ours/set"), expected())
         guest.run(mount)
         compare("read again", guest.run("python3 /job/checks.py sum /mnt/set; umount /mnt", 300), expected())
+
+
+def removal(link):
+    """The RDMA device goes away under load and comes back; then for good: calls wait, and unmounting works."""
+    with Mounting(link) as side:
+        side.source(64)
+        side.run(mounting())
+        job, finish = side.copy("/srv/source", "/mnt/copy")
+        side.until_under_way(job, f"{EXPORT}/copy")
+        side.run(f"rdma link delete {link}0; sleep 1", 60)
+        side.still_running(job)
+        side.run(f"link {link}", 60)
+        finish()
+        side.run(f"cmp /srv/source {EXPORT}/copy; /job/nfsrdma umount /mnt")
+        side.nothing_left()
+        for ending in ("umount -f /mnt", "/job/nfsrdma umount -f /mnt"):
+            gone(side, link, ending, "/mnt/copy", "/srv/back", "/srv/back")
+            side.until_ended()
+            side.run(f"link {link}; rm /srv/back")
+            side.nothing_left()
+        # What was written is kept until the server can be reached again, or the process is told to end.
+        gone(side, link, "umount -f /mnt", "/srv/source", "/mnt/kept", f"{EXPORT}/kept")
+        size = int(side.run(f"pidof nfsrdma >/dev/null; stat -c %s {EXPORT}/kept"))
+        side.run(f"link {link}")
+        side.until_ended()
+        kept = int(side.run(f"size=$(stat -c %s {EXPORT}/kept); cmp -n $size /srv/source {EXPORT}/kept; echo $size"))
+        if kept <= size:
+            raise CaseError(f"nothing was written after the device came back: {size} bytes before, {kept} after")
+        side.nothing_left()
+        killing = "kill -KILL $(pidof dd); while pidof dd >/dev/null; do sleep 0.1; done"
+        said = gone(side, link, f"{{ {killing}; /job/nfsrdma umount -f /mnt; }}", "/srv/source", "/mnt/lost",
+                    f"{EXPORT}/lost")
+        if "is still writing data" not in said:
+            raise CaseError(f"nobody was told of the data: {said!r}")
+        side.run("kill $(pidof nfsrdma)")
+        side.until_ended()
+        side.run(f"link {link}")
+        side.nothing_left()
+
+
+def gone(side, link, ending, source, target, seen):
+    """Mounts, removes the device under a copy, and unmounts; the copy fails. What unmounting said."""
+    side.run(mounting())
+    job, _ = side.copy(source, target)
+    side.until_under_way(job, seen)
+    side.run(f"rdma link delete {link}0; sleep 1", 60)
+    side.still_running(job)
+    # Busy until the copy has seen its error.
+    said = side.run(f"while grep -q ' /mnt ' /proc/mounts; do {ending} 2>&1 || sleep 0.1; done", 60)
+    status, _ = side.guest.wait(job, 60)
+    if status == 0:
+        raise CaseError("a copy to a server that is out of reach succeeded")
+    return said
 
 
 def restart(link):
@@ -212,6 +271,7 @@ CASES = {
     "verbs-conformance-rxe": lambda: conformance("rxe", "best", "window"),
     "verbs-conformance-siw": lambda: conformance("siw", "best"),
     "verbs-responder": lambda: responder("rxe"),
+    "verbs-removal": lambda: removal("rxe"),
     "verbs-restart": lambda: restart("rxe"),
     "verbs-ipv6": lambda: ipv6("rxe"),
 }
