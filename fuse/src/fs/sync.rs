@@ -50,19 +50,22 @@ impl<N: Nfs3> Fs<N> {
     /// FLUSH with nothing to do, which is most of them.
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
-        if !file.wrote.load(Ordering::Relaxed) {
+        if !file.can_write() {
             return Some(file.take_error());
         }
-        let data = file.inode.data()?;
+        let Some(data) = file.inode.data() else {
+            return Some(file.take_error());
+        };
         let clean = data
             .with(|inner| !inner.is_dirty() && inner.pages.uncommitted() == 0 && inner.writes == 0);
         clean.then(|| file.take_error())
     }
 
-    /// A descriptor is closed: everything written is on stable storage, or the error is told.
+    /// A descriptor is closed: if it may write, everything written to the file, by whatever
+    /// descriptor, is on stable storage, or the error is told to those who wrote.
     pub async fn flush(self: &Arc<Self>, handle: u64) -> FsResult<()> {
         let file = self.file(handle)?;
-        if file.wrote.load(Ordering::Relaxed) {
+        if file.can_write() {
             self.write_back(&file.inode, true).await;
         }
         file.take_error()

@@ -43,6 +43,22 @@ fn data_is_at_the_server_when_close_or_fsync_returns_and_small_files_take_one_wr
 }
 
 #[test]
+fn closing_any_descriptor_that_may_write_writes_back_what_others_wrote() {
+    let m = Mount::new();
+    let (node, one) = m.create("f");
+    m.write(one, 0, b"safe").unwrap();
+    m.fsync(one).unwrap();
+    let other = m.open(node, RW).unwrap();
+    let reader = m.open(node, libc::O_RDONLY).unwrap();
+    m.write(other, 4, b" and more").unwrap();
+    m.close(reader).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), b"safe");
+    m.close(one).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), b"safe and more");
+    m.close(other).unwrap();
+}
+
+#[test]
 fn writes_in_order_are_gathered_to_full_ones() {
     let m = roomy();
     let (_, f) = m.create("f");
