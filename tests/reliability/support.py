@@ -189,7 +189,7 @@ class Setup:
     def helper(self, code, *words):
         """A Python program; says what `said` waits for on its standard output."""
         child = subprocess.Popen(
-            [sys.executable, "-c", "import os, sys, mmap, time, signal\n" + code, str(self.mnt), *map(str, words)],
+            [sys.executable, "-c", HELPER + code, str(self.mnt), *map(str, words)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.helpers.append(child)
@@ -261,4 +261,6 @@ def gone(child, number=signal.SIGKILL):
     return time.monotonic() - start
 
 
+# What a background job of a shell ignores, the helper is not to.
+HELPER = "import os, sys, mmap, time, signal\nfor s in (signal.SIGQUIT, signal.SIGTERM): signal.signal(s, signal.SIG_DFL)\n"
 READY = "print('ready', flush=True); sys.stdin.readline(); print('now', flush=True)\n"
