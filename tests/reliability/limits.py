@@ -7,6 +7,8 @@ from support import LIMIT, READY, Setup, begin, case, pattern, ready, run, state
 
 #: Files held open at a time.
 FILES = 10000
+#: Callers killed while the server is silent: processes at a time, such times, and after how many the server answers.
+CALLERS, TIMES, SILENT = 100, 20, 5
 
 
 def descriptors(pid):
@@ -117,3 +119,92 @@ def a_thousand_processes():
         for i in range(1000):
             assert (setup.export / f"m{i}").read_text() == f"data {i}\n"
         setup.quiet()
+
+
+#: Starts callers for each line it reads; says when all of them wait, and when all are gone after they were killed.
+#: What they use is open before, each its own: two that want one thing would wait for each other in the kernel.
+CALL = """
+top, many = sys.argv[1], int(sys.argv[2])
+size = 65536
+# Private: each caller has its own after fork.
+data = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+files = [os.open(f'{top}/f{i}', os.O_RDWR | os.O_DIRECT) for i in range(many)]
+folders = [os.open(f'{top}/d{i}', os.O_RDONLY) for i in range(many)]
+deeds = [
+    lambda i, time: os.preadv(files[i], [data], 0),
+    lambda i, time: os.pwrite(files[i], data, size),
+    lambda i, time: os.fstat(files[i]),
+    lambda i, time: os.listdir(folders[i]),
+    lambda i, time: os.stat(f'{top}/none.{time}.{i}'),
+]
+def letter(pid):
+    with open(f'/proc/{pid}/stat') as file: return file.read().rpartition(')')[2].split()[0]
+print('ready', flush=True)
+for line in sys.stdin:
+    time_ = int(line)
+    pids = []
+    for i in range(many):
+        data[:] = b'%08d' % (time_ * many + i) * (size // 8)
+        pid = os.fork()
+        if pid == 0:
+            try: deeds[i % len(deeds)](i, time_)
+            except OSError: pass
+            os._exit(7)
+        pids.append(pid)
+    while not all(letter(pid) in 'DSZ' for pid in pids): time.sleep(0.01)
+    for pid in pids: os.kill(pid, signal.SIGKILL)
+    ends = {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids}
+    print(sorted(ends), flush=True)
+"""
+
+
+@case
+def thousands_of_callers_killed():
+    """Calls that nobody waits for any more, far more than credits: the connection lives, and all memory comes back."""
+    names = ("connects", "violations", "rdma_errors")
+    with Setup(",noac,lookupcache=none,cache=16M") as setup:
+        old = [pattern(65536, i) for i in range(CALLERS)]
+        for i in range(CALLERS):
+            (setup.export / f"f{i}").write_bytes(old[i] * 2)
+            (setup.export / f"d{i}").mkdir()
+            (setup.export / f"d{i}" / f"in{i}").touch()
+        child = setup.helper(CALL, CALLERS)
+        ready(child)
+        before = [setup.counter(n) for n in names]
+        most = 0
+        for time in range(TIMES):
+            if time % SILENT == 0:
+                setup.stop()
+            child.stdin.write(f"{time}\n")
+            child.stdin.flush()
+            said = child.stdout.readline()
+            # None got an answer, none had an error: each was killed while it waited.
+            assert said == "[-9]\n", f"{said}{child.stderr.read() if not said else ''}"
+            most = max(most, setup.counter("leases"))
+            if time % SILENT == SILENT - 1:
+                setup.go_on()
+                setup.quiet()
+        assert most > 0, "no call was under way"
+        # The same connection, and the server has seen nothing odd.
+        assert [setup.counter(n) for n in names] == before, [setup.counter(n) for n in names]
+        written = 0
+        for i in range(CALLERS):
+            whole = (setup.mnt / f"f{i}").read_bytes()
+            assert whole == (setup.export / f"f{i}").read_bytes() and whole[:65536] == old[i], i
+            # What a killed caller was writing is there whole, or not at all.
+            now = whole[65536:]
+            if now != old[i]:
+                assert i % 5 == 1 and now == now[:8] * 8192, i
+                assert int(now[:8]) in range(i, TIMES * CALLERS, CALLERS), now[:8]
+                written += 1
+            assert os.listdir(setup.mnt / f"d{i}") == [f"in{i}"]
+        assert written, "no WRITE reached the server"
+        setup.quiet()
+        # It ends with its input, and closes what it has open.
+        child.stdin.close()
+        assert child.wait(LIMIT) == 0, child.stderr.read()
+        child.stdin = None
+        result = setup.unmount()
+        assert result.returncode == 0, result.stderr
+        setup.client_ended()
+        return f"{TIMES * CALLERS} killed, up to {most} leases at a time, {written} of their files written"
