@@ -57,7 +57,12 @@ impl Core {
             }
             *present = Some(reason);
         }
-        self.id.disconnect();
+        {
+            // The queue pair is told to end, too: the poller must not destroy it meanwhile. (The
+            // kernel would refuse, and keep it.)
+            let _pair = self.work.lock();
+            self.id.disconnect();
+        }
         self.bell.ring();
     }
 
