@@ -149,6 +149,13 @@ fn until_removed(provider: &Verbs, at: SocketAddr) -> ExitCode {
     println!("connecting side, after {rounds} rounds: {error}");
     b.join().expect("no panic");
     drop(a);
+    match listener.accept() {
+        Ok(_) => {
+            println!("the listener goes on without its device");
+            return ExitCode::FAILURE;
+        }
+        Err(error) => println!("listener: {error}"),
+    }
     let until = Instant::now() + conformance::PATIENCE;
     while pools
         .iter()

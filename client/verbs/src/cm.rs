@@ -331,6 +331,7 @@ impl Id {
         // SAFETY: a valid address, copied by the call.
         status(unsafe { ib::rdma_bind_addr(self.as_ptr(), addr.as_ptr().cast_mut().cast()) })
             .map_err(failed)?;
+        self.took_device();
         // SAFETY: the identifier is bound.
         status(unsafe { ib::rdma_listen(self.as_ptr(), 128) }).map_err(failed)
     }

@@ -299,7 +299,7 @@ impl Provider for Verbs {
             .map_err(|error| Error::local("no descriptor left for waking a thread", error))?;
         Ok(Box::new(VerbsListener {
             provider: self.clone(),
-            _id: id,
+            id: Mutex::new(Some(id)),
             channel,
             local,
             closed,
@@ -309,8 +309,8 @@ impl Provider for Verbs {
 
 struct VerbsListener {
     provider: Verbs,
-    /// Holds the address. Dropped before the channel.
-    _id: Id,
+    /// Holds the address, until the device is gone.
+    id: Mutex<Option<Id>>,
     channel: Arc<Channel>,
     local: SocketAddr,
     /// Rung once, and never hushed.
@@ -361,6 +361,8 @@ impl Listener for VerbsListener {
                     }));
                 }
                 Some(event) if event.is_removal() => {
+                    // The kernel waits for everybody who has the device.
+                    drop(self.id.lock().take());
                     return Err(Error::LinkLost("the RDMA device was removed".to_owned()));
                 }
                 // Another thread was faster, or an event of a request not yet taken over.
