@@ -1,6 +1,7 @@
 """The cases of the verbs provider: all inside the guest, whose rxe and siw are the RDMA devices."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -119,6 +120,54 @@ def conformance(link, *protection):
         run_conformance = "ulimit -l unlimited; /job/verbs-conformance {0} {1} 2>&1 | tail -4; exit ${{PIPESTATUS[0]}}"
         for choice in protection:
             indent(guest.run(run_conformance.format(ADDRESS, choice), 600))
+
+
+def sanitized():
+    """The conformance program with AddressSanitizer, which takes flags that are not stable yet."""
+    libraries = Path(run(["rustc", "--print", "target-libdir"]).strip())
+    if not list(libraries.glob("librustc*_rt.asan.a")):
+        raise Skip("this toolchain has no AddressSanitizer")
+    host = re.search("^host: (.*)$", run(["rustc", "-vV"]), re.MULTILINE).group(1)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target")) / "asan"
+    flags = {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": "-Zsanitizer=address -Cforce-frame-pointers=yes"}
+    # With a target named, build scripts and macros go without.
+    run(["cargo", "build", "--release", "-q", "-p", "nfsrdma-verbs", "--example", "verbs-conformance",
+         "--target", host, "--target-dir", target], 1800, cwd=HERE.parent.parent, env=os.environ | flags)
+    return target / host / "release/examples/verbs-conformance"
+
+
+def located(report, binary):
+    """A sanitizer's report with the places in our program that it names by number."""
+    if not shutil.which("addr2line"):
+        return report
+
+    def place(match):
+        found = run(["addr2line", "-Cfpe", binary, match.group(1)]).strip()
+        return f"{match.group(0)} {found}"
+    return re.sub(rf"\(/job/{binary.name}\+(0x[0-9a-f]+)\)", place, report)
+
+
+def memcheck(link):
+    """The provider contract, and a device's removal, with AddressSanitizer: no memory misused, none lost."""
+    binary = sanitized()
+    with Guest() as guest:
+        guest.put(binary)
+        guest.run(f"link {link}")
+        command = f"ulimit -l unlimited; exec /job/{binary.name} {ADDRESS}"
+
+        def passes(job, *wanted):
+            status, output = guest.wait(job, 300)
+            if status != 0 or not all(line in output.splitlines() for line in wanted):
+                raise CaseError(f"status {status}:\n{located(output[-20000:], binary)}")
+            return output
+
+        for choice in ("registration", "window invalidat", "window expos", "window once", "window dropp"):
+            output = passes(guest.start(f"{command} {choice} 2>&1"), "all others passed")
+            indent(f"{choice}: {output.count(' ... ok ')} cases")
+        job = guest.start(f"{command} removal 2>&1")
+        wait_for(lambda: "moving" in guest.output(job), "data on the move", 60)
+        guest.run(f"sleep 1; rdma link delete {link}0", 60)
+        indent(passes(job, "all memory came back"))
 
 
 def responder(link):
@@ -270,6 +319,7 @@ CASES = {
     "verbs-siw": lambda: mount("siw"),
     "verbs-conformance-rxe": lambda: conformance("rxe", "best", "window"),
     "verbs-conformance-siw": lambda: conformance("siw", "best"),
+    "verbs-memcheck": lambda: memcheck("rxe"),
     "verbs-responder": lambda: responder("rxe"),
     "verbs-removal": lambda: removal("rxe"),
     "verbs-restart": lambda: restart("rxe"),
