@@ -79,7 +79,14 @@ boots() {
         root=$root exec timeout -k 10 120 unshare --mount --pid --uts --ipc --cgroup --fork --kill-child \
             --propagation private sh -ec "$boot" </dev/null
     )
+    local status=$?
+    [ $status = 0 ] || {
+        echo "exit status $status (124: it took longer than 120 s) after $((SECONDS - begun)) s; of its units came up:"
+        find "$root/run/systemd" -maxdepth 1 2>&1 | sed "s#$root##" | tr '\n' ' '
+        return 1
+    }
 }
+begun=$SECONDS
 check "it boots and shuts down" boots
 find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
 
