@@ -1,6 +1,7 @@
 """Limits: open files, descriptors, memory, processes, calls nobody waits for."""
 
 import os
+import resource
 import subprocess
 
 from support import LIMIT, READY, Setup, begin, case, pattern, ready, run, state, until
@@ -17,38 +18,48 @@ def descriptors(pid):
 
 @case
 def open_files():
-    """The client needs no descriptor for an open file."""
+    """The client needs no descriptor for an open file. As many processes hold them as limits of one ask for."""
     with Setup() as setup:
         names = min(FILES, 2000)
         for i in range(names):
             (setup.export / f"f{i}").write_text(f"file {i}")
         before = descriptors(setup.client)
-        child = setup.helper(
-            "import resource\n"
-            "many, names = int(sys.argv[2]), int(sys.argv[3])\n"
-            "resource.setrlimit(resource.RLIMIT_NOFILE, (many + 100, many + 100))\n"
-            "files = [os.open(f'{sys.argv[1]}/f{i % names}', os.O_RDONLY) for i in range(many)]\n"
-            f"{READY}"
-            "for i in range(0, many, 97): assert os.pread(files[i], 100, 0) == b'file %d' % (i % names), i\n"
-            "print('read', flush=True)\n"
-            "sys.stdin.readline()\n"
-            "for f in files: os.close(f)\n"
-            "print('closed', flush=True)",
-            FILES, names,
-        )  # fmt: skip
-        ready(child)
+        each = min(FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100, 10000)
+        children = [
+            setup.helper(
+                "import resource\n"
+                "first, end, names = map(int, sys.argv[2:5])\n"
+                "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+                "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\n"
+                "files = [(i % names, os.open(f'{sys.argv[1]}/f{i % names}', os.O_RDONLY)) for i in range(first, end)]\n"
+                f"{READY}"
+                "for i, f in files[::97]: assert os.pread(f, 100, 0) == b'file %d' % i, i\n"
+                "print('read', flush=True)\n"
+                "sys.stdin.readline()\n"
+                "for i, f in files[::97]: assert os.pread(f, 100, 0) == b'file %d' % i, i\n"
+                "for _, f in files: os.close(f)\n"
+                "print('closed', flush=True)",
+                first, min(first + each, FILES), names,
+            )
+            for first in range(0, FILES, each)
+        ]  # fmt: skip
+        for child in children:
+            ready(child)
         open_now = descriptors(setup.client)
         assert open_now <= before + 4, f"{before} descriptors before, {open_now} with {FILES} files open"
-        begin(child)
-        assert child.stdout.readline() == "now\n"
-        assert child.stdout.readline() == "read\n", child.stderr.read()
+        for child in children:
+            begin(child)
+            assert child.stdout.readline() == "now\n"
+            assert child.stdout.readline() == "read\n", child.stderr.read()
         # And they stay open over a restart of the server.
         setup.kill()
         setup.start()
-        begin(child)
-        assert child.stdout.readline() == "closed\n", child.stderr.read()
+        for child in children:
+            begin(child)
+        for child in children:
+            assert child.stdout.readline() == "closed\n", child.stderr.read()
         setup.quiet()
-        return f"{FILES} files open, {open_now} descriptors"
+        return f"{FILES} files open in {len(children)} processes, {open_now} descriptors"
 
 
 @case
