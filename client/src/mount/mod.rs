@@ -8,13 +8,14 @@ mod ping;
 
 pub use ping::{Exported, Taken, exports, ping};
 
-use crate::nfs::api::{Cred, Limits, Nfs3, NfsError};
+use crate::nfs::api::{Cred, Nfs3, NfsError};
 use crate::nfs::client::Nfs3Client;
+use crate::nfs::limits::Source;
 use crate::options::{ClientOptions, MountProtocol, MountTarget};
 use crate::transport::{ConnectError, Engine};
 use mountd::Mountd;
 use nfsrdma_rdma::{Error as RdmaError, Pool, Protection, Provider};
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, IO_MAX, PathconfOk};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, PathconfOk};
 use std::fmt;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -22,8 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// rsize and wsize without an option, at most.
-const DEFAULT_IO: u32 = 1 << 20;
 /// For UMNT, whose answer does not matter.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -273,7 +272,13 @@ async fn mount_at(
     let fsinfo = step(Step::Fsinfo, "FSINFO")
         .run(client.fsinfo(&cred, &root))
         .await?;
-    client.set_limits(limits(options, &fsinfo));
+    let source = Source {
+        root,
+        cred: cred.clone(),
+        rsize: options.rsize,
+        wsize: options.wsize,
+    };
+    client.set_limits(source, &fsinfo);
     let pathconf = step(Step::Fsinfo, "PATHCONF")
         .run(client.pathconf(&cred, &root))
         .await
@@ -312,24 +317,6 @@ async fn mount_at(
         export: target.export.clone(),
         cred,
     })
-}
-
-/// FSINFO's limits, and the options'. A server without an opinion (0) is taken to mean what
-/// every server can.
-fn limits(options: &ClientOptions, fsinfo: &FsinfoOk) -> Limits {
-    let size = |option: Option<u32>, max: u32| {
-        let max = if max == 0 { 4096 } else { max };
-        option.unwrap_or(DEFAULT_IO).min(max).min(IO_MAX as u32)
-    };
-    Limits {
-        rtmax: size(options.rsize, fsinfo.rtmax),
-        wtmax: size(options.wsize, fsinfo.wtmax),
-        dtpref: fsinfo.dtpref.clamp(4096, DEFAULT_IO),
-        max_file_size: match fsinfo.max_file_size {
-            0 => i64::MAX as u64,
-            size => size.min(i64::MAX as u64),
-        },
-    }
 }
 
 /// One call while mounting: it has to be answered in time, and a failure is a sentence.

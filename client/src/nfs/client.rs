@@ -2,6 +2,7 @@
 
 use super::api::*;
 use super::checks::{at, entry, handle, made, misbehaved, results};
+use super::limits::{Known, cut};
 use super::resent::Expected;
 use crate::options::Recovery;
 use crate::rpc::Credentials;
@@ -12,7 +13,6 @@ use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::codec::Encode;
 use nfsrdma_xdr::nfs3::*;
-use parking_lot::RwLock;
 use std::{sync::Arc, time::Duration};
 
 /// First and longest pause before a call answered JUKEBOX is made again.
@@ -29,7 +29,7 @@ pub struct Nfs3Client {
 struct Inner {
     engine: Arc<Engine>,
     credentials: Credentials,
-    limits: RwLock<Limits>,
+    known: Known,
     recovery: Recovery,
 }
 
@@ -79,20 +79,14 @@ impl Nfs3Client {
             inner: Arc::new(Inner {
                 engine,
                 credentials: Credentials::new(machine),
-                // Until FSINFO says more: what every server takes.
-                limits: RwLock::new(Limits {
-                    rtmax: 4096,
-                    wtmax: 4096,
-                    dtpref: 4096,
-                    max_file_size: i64::MAX as u64,
-                }),
+                known: Known::new(),
                 recovery,
             }),
         }
     }
 
-    pub(crate) fn set_limits(&self, limits: Limits) {
-        *self.inner.limits.write() = limits;
+    pub(super) fn known(&self) -> &Known {
+        &self.inner.known
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -131,6 +125,9 @@ impl Nfs3Client {
         args: &P::Args<'_>,
         payload: Payload,
     ) -> NfsResult<RpcReply> {
+        if self.inner.known.are_old(self.inner.engine.lost()) {
+            self.renew_limits_soon();
+        }
         let template = self.inner.credentials.template(cred);
         let request = Request {
             procedure: P::NUMBER as usize,
@@ -416,26 +413,40 @@ impl Nfs3 for Nfs3Client {
         cred: &Cred,
         file: &FileHandle,
         offset: u64,
-        data: Segs<Buf>,
+        mut data: Segs<Buf>,
         stable: Stable,
     ) -> NfsResult<WriteDone> {
-        let len: usize = data.iter().map(|b| b.len()).sum();
+        let mut len: usize = data.iter().map(|b| b.len()).sum();
         if len > IO_MAX {
             return Err(NfsError::Local("WRITE of too much data".to_owned()));
         }
-        let args = WriteArgs {
-            file: *file,
-            offset,
-            count: len as u32,
-            stable,
-            data: nfsrdma_xdr::codec::Payload::Placed(len as u32),
-        };
         let mut patience = FIRST_PAUSE;
-        let mut payload = Payload::Source(data);
         loop {
-            let mut reply = self.perform::<Write>(cred, &args, payload).await?;
-            payload = std::mem::take(&mut reply.payload);
-            match results::<Write>(&reply)? {
+            let args = WriteArgs {
+                file: *file,
+                offset,
+                count: len as u32,
+                stable,
+                data: nfsrdma_xdr::codec::Payload::Placed(len as u32),
+            };
+            let payload = Payload::Source(data.clone());
+            let reply = match self.perform::<Write>(cred, &args, payload).await {
+                Ok(reply) => results::<Write>(&reply),
+                Err(error) => Err(error),
+            };
+            let results = match reply {
+                // The server that takes less than the one this was planned for: what it does
+                // not take now is to be written by another WRITE, as after a short count.
+                Err(NfsError::Refused(why)) => match self.smaller_write(len).await {
+                    Some(most) => {
+                        (data, len) = (cut(data, most), most);
+                        continue;
+                    }
+                    None => return Err(NfsError::Refused(why)),
+                },
+                reply => reply?,
+            };
+            match results {
                 Reply::Ok(ok) => {
                     // "count: The number of bytes of data written" (RFC 1813 section 3.3.7).
                     if ok.count as usize > len || (ok.count == 0 && len > 0) {
@@ -691,7 +702,7 @@ impl Nfs3 for Nfs3Client {
     }
 
     fn limits(&self) -> Limits {
-        *self.inner.limits.read()
+        self.inner.known.get()
     }
 
     fn deferred(&self) -> u32 {

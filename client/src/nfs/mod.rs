@@ -3,6 +3,7 @@
 pub mod api;
 pub(crate) mod checks;
 pub mod client;
+pub(crate) mod limits;
 mod resent;
 
 pub use api::*;

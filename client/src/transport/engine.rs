@@ -117,6 +117,7 @@ impl Engine {
             procedures: Procedures::new(),
             tap: Arc::default(),
             unresponsive: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
         });
         let links: Vec<_> = (0..options.nconnect.max(1))
             .map(|slot| Link::new(shared.clone(), slot as usize))
@@ -236,6 +237,11 @@ impl Engine {
     /// Sends them.
     pub fn flush(&self) {
         self.links.iter().for_each(|link| link.flush());
+    }
+
+    /// How many connections ended so far.
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.load(Relaxed)
     }
 
     /// Waits; ends early at shutdown.

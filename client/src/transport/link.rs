@@ -217,6 +217,7 @@ impl Link {
                 },
             };
             let proven = self.serve(established);
+            count(&self.shared.lost);
             if proven {
                 pause = FIRST_PAUSE;
             }

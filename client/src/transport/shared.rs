@@ -7,7 +7,7 @@ use crate::tap::Tap;
 use nfsrdma_rdma::Provider;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What all connection slots of a client share.
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     pub(super) procedures: Procedures,
     pub(super) tap: Arc<Tap>,
     pub(super) unresponsive: AtomicBool,
+    /// Connections that ended.
+    pub(super) lost: AtomicU64,
 }
 
 impl Shared {
