@@ -431,7 +431,16 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.flush(handle.0).await, done) });
+        self.start(async move {
+            let tell = |result| match reply.take() {
+                Some(reply) => {
+                    answer(reply, result, done);
+                    true
+                }
+                None => false,
+            };
+            fs.flush(handle.0, tell).await;
+        });
     }
 
     fn release(

@@ -4,6 +4,7 @@
 use super::error::FsError;
 use super::inode::Inode;
 use super::stats::Stats;
+use super::sync::Unwritten;
 use crate::cache::{Budget, Evict, Pages, ReadAhead};
 use nfsrdma_client::nfs::Cred;
 use parking_lot::Mutex;
@@ -212,6 +213,9 @@ impl Drop for FileData {
     }
 }
 
+/// Lost ranges remembered for each open file, at most.
+const MOST_LOST: usize = 1024;
+
 /// An open file.
 #[derive(Debug)]
 pub struct OpenFile {
@@ -221,8 +225,8 @@ pub struct OpenFile {
     pub flags: i32,
     pub readahead: Mutex<ReadAhead>,
     pub wrote: AtomicBool,
-    /// The first error of write-back since the last report.
-    error: Mutex<Option<FsError>>,
+    /// The first error of write-back since the last report, and what was lost since.
+    error: Mutex<(Option<FsError>, Vec<Unwritten>)>,
 }
 
 impl OpenFile {
@@ -251,12 +255,21 @@ impl OpenFile {
         self.flags & (libc::O_SYNC | libc::O_DSYNC) != 0
     }
 
-    pub fn fail(&self, error: &FsError) {
-        self.error.lock().get_or_insert_with(|| error.clone());
+    pub fn fail(&self, error: &FsError, lost: Unwritten) {
+        let mut held = self.error.lock();
+        held.0.get_or_insert_with(|| error.clone());
+        held.1.truncate(MOST_LOST - 1);
+        held.1.push(lost);
     }
 
     /// The error to report, once.
     pub fn take_error(&self) -> Result<(), FsError> {
-        self.error.lock().take().map_or(Ok(()), Err)
+        self.take_failure().0
+    }
+
+    /// The same, and what was lost, for the case that nobody takes the report.
+    pub fn take_failure(&self) -> (Result<(), FsError>, Vec<Unwritten>) {
+        let (error, lost) = std::mem::take(&mut *self.error.lock());
+        (error.map_or(Ok(()), Err), lost)
     }
 }

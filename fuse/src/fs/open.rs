@@ -105,7 +105,9 @@ impl<N: Nfs3> Fs<N> {
         if file.wrote.load(Ordering::Relaxed) {
             self.write_back(&inode, true).await;
         }
-        let reported = file.take_error();
+        // Nobody hears of what the kernel is told here.
+        let (reported, lost) = file.take_failure();
+        self.lost.lock().extend(lost);
         drop(file);
         if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
             let silly = inode.state.lock().silly.take();

@@ -63,12 +63,24 @@ impl<N: Nfs3> Fs<N> {
 
     /// A descriptor is closed: if it may write, everything written to the file, by whatever
     /// descriptor, is on stable storage, or the error is told to those who wrote.
-    pub async fn flush(self: &Arc<Self>, handle: u64) -> FsResult<()> {
-        let file = self.file(handle)?;
+    ///
+    /// `tell` hands the result over and says whether anybody took it: what is lost without
+    /// anybody hearing of it is told at the unmount.
+    pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
+        let file = match self.file(handle) {
+            Ok(file) => file,
+            Err(error) => {
+                tell(Err(error));
+                return;
+            }
+        };
         if file.can_write() {
             self.write_back(&file.inode, true).await;
         }
-        file.take_error()
+        let (result, lost) = file.take_failure();
+        if !tell(result) {
+            self.lost.lock().extend(lost);
+        }
     }
 
     pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {

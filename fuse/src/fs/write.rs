@@ -332,20 +332,21 @@ impl<N: Nfs3> Fs<N> {
         error: &FsError,
     ) {
         self.shared.stats.write_errors.add(1);
+        tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
+        let lost = Unwritten {
+            fileid: inode.fileid,
+            name: None,
+            range,
+            reason: error.to_string(),
+        };
         let writers = data.with(|inner| inner.writers.clone());
         let mut told = false;
         for writer in writers.iter().filter_map(std::sync::Weak::upgrade) {
-            writer.fail(error);
+            writer.fail(error, lost.clone());
             told = true;
         }
-        tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
         if !told || self.closing.load(Ordering::Relaxed) {
-            self.lost.lock().push(Unwritten {
-                fileid: inode.fileid,
-                name: None,
-                range,
-                reason: error.to_string(),
-            });
+            self.lost.lock().push(lost);
         }
     }
 

@@ -120,7 +120,15 @@ impl Mount {
     pub(crate) fn flush(&self, handle: u64) -> FsResult<()> {
         match self.fs.flush_cached(handle) {
             Some(done) => done,
-            None => block_on(self.fs.flush(handle)),
+            None => {
+                let mut result = Ok(());
+                let tell = |told| {
+                    result = told;
+                    true
+                };
+                block_on(self.fs.flush(handle, tell));
+                result
+            }
         }
     }
 
