@@ -1,5 +1,6 @@
 """Messages, exit statuses, and the life of a mount."""
 
+import errno
 import os
 import shutil
 import signal
@@ -255,6 +256,14 @@ def unmount_in_use():
         server.ended()
 
 
+def is_dead(path):
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ENOTCONN
+    return False
+
+
 @case
 def killed():
     with Server() as server:
@@ -262,6 +271,8 @@ def killed():
         (pid,) = servers_of(server.mnt)
         os.kill(pid, signal.SIGKILL)
         server.ended()
+        # A process that ends gives its memory back before its files, of which the kernel's side is one.
+        until(lambda: is_dead(server.mnt), "the end of the kernel's side")
         expect(server.mount(), 32, "whose program has ended", "nfsrdma umount")
         expect(nfsrdma("umount", server.mnt), 0)
         assert not mounted(server.mnt)

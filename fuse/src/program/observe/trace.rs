@@ -32,6 +32,10 @@ pub(in crate::program) fn run(args: &TraceArgs) -> Result<(), Failure> {
         line.clear();
         let read = (&mut lines).take(LINE_MAX).read_until(b'\n', &mut line);
         if !matches!(read, Ok(n) if n > 0) {
+            // Who refuses closes without reading on, which is an error behind what was said.
+            if first {
+                reach::refusal(&args.dir, &line)?;
+            }
             return Err(reach::gone(&args.dir));
         }
         if std::mem::take(&mut first) {
