@@ -258,7 +258,7 @@ def unmount_in_use():
 
 def is_dead(path):
     try:
-        os.stat(path)
+        os.statvfs(path)  # what stat says may be cached
     except OSError as error:
         return error.errno == errno.ENOTCONN
     return False
