@@ -3,61 +3,20 @@
 
 #![allow(clippy::unwrap_used)]
 
-use nfsrdma_client::exec;
-use nfsrdma_fuse::adapter::{self, FuseOptions, Session};
-use nfsrdma_fuse::fs::{Fs, FsConfig, LookupCache};
+mod common;
+
+use common::{Mounted, mount_of};
+use nfsrdma_fuse::fs::{FsConfig, LookupCache};
 use nfsrdma_fuse::memory::MemoryServer;
-use nfsrdma_rdma::Pool;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 const HOUR: Duration = Duration::from_secs(3600);
-
-struct Mounted {
-    session: Option<Session>,
-    fs: Arc<Fs<MemoryServer>>,
-    dir: PathBuf,
-}
-
-impl Mounted {
-    fn new(server: &Arc<MemoryServer>, name: &str, config: &FsConfig) -> Self {
-        let dir = std::env::temp_dir().join(format!("nfsrdma-two-{}-{name}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let pool = Pool::new(config.pool_bytes()).unwrap();
-        let fs = Fs::new(server.clone(), server.root(), pool, config.clone());
-        let session = adapter::mount(fs.clone(), &dir, &FuseOptions::default()).unwrap();
-        Mounted {
-            session: Some(session),
-            fs,
-            dir,
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-
-    fn finish(mut self) {
-        let session = self.session.take().unwrap();
-        session.unmount(false).unwrap();
-        session.join().unwrap();
-        let lost = exec::block_on(self.fs.shutdown());
-        assert!(lost.is_empty(), "{lost:?}");
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        drop(self.session.take());
-        let _ = fs::remove_dir(&self.dir);
-    }
-}
 
 /// Attributes and names are believed for so long.
 fn times(time: Duration) -> FsConfig {
@@ -77,8 +36,8 @@ fn two(name: &str, config: FsConfig, test: impl FnOnce(&Mounted, &Mounted)) {
         return;
     }
     let server = MemoryServer::new();
-    let a = Mounted::new(&server, &format!("{name}-a"), &config);
-    let b = Mounted::new(&server, &format!("{name}-b"), &config);
+    let a = mount_of(&server, &format!("two-{name}-a"), config.clone());
+    let b = mount_of(&server, &format!("two-{name}-b"), config);
     test(&a, &b);
     a.finish();
     b.finish();
@@ -170,9 +129,9 @@ fn what_one_writes_and_closes_the_other_sees_on_open() {
             b"y",
         ];
         for text in texts {
-            fs::write(a.path("f"), text).unwrap();
+            fs::write(a.dir.join("f"), text).unwrap();
             // The kernel below `b` has the text before it, and its attributes for an hour.
-            let mut file = File::open(b.path("f")).unwrap();
+            let mut file = File::open(b.dir.join("f")).unwrap();
             assert_eq!(file.metadata().unwrap().len(), text.len() as u64);
             let mut found = Vec::new();
             file.read_to_end(&mut found).unwrap();
@@ -186,10 +145,13 @@ fn what_one_writes_and_closes_the_other_sees_on_open() {
         // Both write, in turns.
         for n in 0..10u8 {
             let (one, other) = if n % 2 == 0 { (a, b) } else { (b, a) };
-            let mut file = OpenOptions::new().append(true).open(one.path("f")).unwrap();
+            let mut file = OpenOptions::new()
+                .append(true)
+                .open(one.dir.join("f"))
+                .unwrap();
             file.write_all(&[b'0' + n]).unwrap();
             drop(file);
-            let found = fs::read(other.path("f")).unwrap();
+            let found = fs::read(other.dir.join("f")).unwrap();
             assert_eq!(found.len(), 2 + usize::from(n));
             assert_eq!(found.last(), Some(&(b'0' + n)));
         }
@@ -198,25 +160,25 @@ fn what_one_writes_and_closes_the_other_sees_on_open() {
 
 #[test]
 fn attributes_are_believed_for_their_time_and_no_longer() {
-    let size = |m: &Mounted| fs::metadata(m.path("f")).unwrap().len();
+    let size = |m: &Mounted| fs::metadata(m.dir.join("f")).unwrap().len();
     two("hour", times(HOUR), |a, b| {
-        fs::write(a.path("f"), "one").unwrap();
+        fs::write(a.dir.join("f"), "one").unwrap();
         assert_eq!(size(b), 3);
-        fs::write(a.path("f"), "three").unwrap();
+        fs::write(a.dir.join("f"), "three").unwrap();
         assert_eq!(size(a), 5, "own changes are known at once");
         assert_eq!(size(b), 3, "the hour is not over");
-        drop(File::open(b.path("f")).unwrap());
+        drop(File::open(b.dir.join("f")).unwrap());
         assert_eq!(size(b), 5, "open asks");
     });
     two("second", times(Duration::from_secs(1)), |a, b| {
-        fs::write(a.path("f"), "one").unwrap();
+        fs::write(a.dir.join("f"), "one").unwrap();
         assert_eq!(size(b), 3);
-        fs::write(a.path("f"), "three").unwrap();
+        fs::write(a.dir.join("f"), "three").unwrap();
         until("the new size", || size(b) == 5);
     });
     two("noac", times(Duration::ZERO), |a, b| {
         for n in 0..20 {
-            fs::write(a.path("f"), vec![b'x'; n]).unwrap();
+            fs::write(a.dir.join("f"), vec![b'x'; n]).unwrap();
             assert_eq!(size(b), n as u64);
         }
     });
@@ -224,16 +186,16 @@ fn attributes_are_believed_for_their_time_and_no_longer() {
 
 #[test]
 fn names_that_were_missing_appear() {
-    let there = |m: &Mounted| m.path("n").exists();
+    let there = |m: &Mounted| m.dir.join("n").exists();
     two("absent", times(HOUR), |a, b| {
         assert!(!there(b));
-        fs::write(a.path("n"), "").unwrap();
+        fs::write(a.dir.join("n"), "").unwrap();
         assert!(!there(b), "the directory is believed for an hour");
         // Creating asks the server, whatever is believed.
         let new = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .open(b.path("n"));
+            .open(b.dir.join("n"));
         assert_eq!(new.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         // A listing does as well, and what it finds is there.
         let names: Vec<_> = fs::read_dir(&b.dir)
@@ -244,9 +206,9 @@ fn names_that_were_missing_appear() {
     });
     two("absent-second", times(Duration::from_secs(1)), |a, b| {
         assert!(!there(b));
-        fs::write(a.path("n"), "").unwrap();
+        fs::write(a.dir.join("n"), "").unwrap();
         until("the new name", || there(b));
-        fs::remove_file(a.path("n")).unwrap();
+        fs::remove_file(a.dir.join("n")).unwrap();
         until("its end", || !there(b));
     });
     let positive = FsConfig {
@@ -255,7 +217,7 @@ fn names_that_were_missing_appear() {
     };
     two("absent-positive", positive, |a, b| {
         assert!(!there(b));
-        fs::write(a.path("n"), "").unwrap();
+        fs::write(a.dir.join("n"), "").unwrap();
         assert!(there(b), "missing names are not remembered");
     });
 }
@@ -263,12 +225,12 @@ fn names_that_were_missing_appear() {
 #[test]
 fn mappings_are_written_back_and_follow_on_open() {
     two("mmap", times(HOUR), |a, b| {
-        fs::write(a.path("m"), pages(b"abc")).unwrap();
+        fs::write(a.dir.join("m"), pages(b"abc")).unwrap();
         let open = |m: &Mounted| {
             OpenOptions::new()
                 .read(true)
                 .write(true)
-                .open(m.path("m"))
+                .open(m.dir.join("m"))
                 .unwrap()
         };
         let file = open(a);
@@ -284,13 +246,13 @@ fn mappings_are_written_back_and_follow_on_open() {
         map.set(PAGE, b'2');
         // Without msync: close is enough.
         drop((map, file));
-        assert_eq!(fs::read(b.path("m")).unwrap()[PAGE], b'2');
+        assert_eq!(fs::read(b.dir.join("m")).unwrap()[PAGE], b'2');
         // That open told the kernel, which took the pages out of the mappings, too.
         assert_eq!((shared.get(PAGE), private.get(PAGE)), (b'2', b'2'));
         assert_eq!(private.get(0), b'P', "a private page stays as it was made");
         drop((shared, private, other));
         assert_eq!(
-            fs::read(a.path("m")).unwrap()[0],
+            fs::read(a.dir.join("m")).unwrap()[0],
             b'a',
             "and is nobody else's"
         );
@@ -300,46 +262,53 @@ fn mappings_are_written_back_and_follow_on_open() {
 #[test]
 fn o_direct_and_cached_data_are_the_same_file() {
     two("direct", times(HOUR), |a, b| {
-        fs::write(a.path("d"), pages(b"abcd")).unwrap();
+        fs::write(a.dir.join("d"), pages(b"abcd")).unwrap();
         let mut page = vec![0; PAGE];
         let cached = OpenOptions::new()
             .read(true)
             .write(true)
-            .open(b.path("d"))
+            .open(b.dir.join("d"))
             .unwrap();
         cached.read_exact_at(&mut page, 0).unwrap();
         assert_eq!(page, pages(b"a"));
 
         // Past the caches of `a`: `b` sees it past its own at once, and cached once it opens.
-        direct(&a.path("d")).write_all_at(&pages(b"X"), 0).unwrap();
-        direct(&b.path("d")).read_exact_at(&mut page, 0).unwrap();
+        direct(&a.dir.join("d"))
+            .write_all_at(&pages(b"X"), 0)
+            .unwrap();
+        direct(&b.dir.join("d"))
+            .read_exact_at(&mut page, 0)
+            .unwrap();
         assert_eq!(page, pages(b"X"));
-        assert_eq!(fs::read(b.path("d")).unwrap(), pages(b"Xbcd"));
+        assert_eq!(fs::read(b.dir.join("d")).unwrap(), pages(b"Xbcd"));
 
         // Within one mount: unwritten cached data are seen past the cache, and the reverse.
         cached.write_all_at(&pages(b"Y"), PAGE as u64).unwrap();
-        let past = direct(&b.path("d"));
+        let past = direct(&b.dir.join("d"));
         past.read_exact_at(&mut page, PAGE as u64).unwrap();
         assert_eq!(page, pages(b"Y"));
         past.write_all_at(&pages(b"Z"), 2 * PAGE as u64).unwrap();
         cached.read_exact_at(&mut page, 2 * PAGE as u64).unwrap();
         assert_eq!(page, pages(b"Z"));
         drop((cached, past));
-        assert_eq!(fs::read(a.path("d")).unwrap(), pages(b"XYZd"));
+        assert_eq!(fs::read(a.dir.join("d")).unwrap(), pages(b"XYZd"));
     });
 }
 
 #[test]
 fn a_file_grows_shrinks_and_is_replaced_under_a_reader() {
     two("reader", times(Duration::ZERO), |a, b| {
-        fs::write(a.path("r"), pages(b"ab")).unwrap();
-        let reader = File::open(b.path("r")).unwrap();
+        fs::write(a.dir.join("r"), pages(b"ab")).unwrap();
+        let reader = File::open(b.dir.join("r")).unwrap();
         let mut page = vec![0; PAGE];
         let size = || reader.metadata().unwrap().len();
         reader.read_exact_at(&mut page, PAGE as u64).unwrap();
         assert_eq!(page, pages(b"b"));
 
-        let writer = OpenOptions::new().write(true).open(a.path("r")).unwrap();
+        let writer = OpenOptions::new()
+            .write(true)
+            .open(a.dir.join("r"))
+            .unwrap();
         writer.write_all_at(&pages(b"c"), 2 * PAGE as u64).unwrap();
         writer.sync_all().unwrap();
         assert_eq!(size(), 3 * PAGE as u64);
@@ -360,9 +329,9 @@ fn a_file_grows_shrinks_and_is_replaced_under_a_reader() {
         );
         drop(writer);
 
-        fs::write(a.path("new"), pages(b"n")).unwrap();
-        fs::rename(a.path("new"), a.path("r")).unwrap();
-        assert_eq!(fs::read(b.path("r")).unwrap(), pages(b"n"));
+        fs::write(a.dir.join("new"), pages(b"n")).unwrap();
+        fs::rename(a.dir.join("new"), a.dir.join("r")).unwrap();
+        assert_eq!(fs::read(b.dir.join("r")).unwrap(), pages(b"n"));
         // The old file is gone from the server: its reader gets old data or an error, and
         // never another file's.
         page.fill(0);

@@ -1,5 +1,9 @@
 //! A mount over /dev/fuse on a server in memory.
-#![allow(unreachable_pub)]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "each crate of tests uses a part of it"
+)]
 
 use nfsrdma_client::exec;
 use nfsrdma_fuse::adapter::{self, FuseOptions, Session};
