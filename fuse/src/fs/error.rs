@@ -37,6 +37,9 @@ pub enum FsError {
     /// The object is no longer what it was: its name leads to another one.
     #[error("stale file handle")]
     Stale,
+    /// Nothing more is taken to be written: see [`Fs::end_of_requests`](super::Fs::end_of_requests).
+    #[error("the mount is at its end")]
+    Ended,
 }
 
 pub type FsResult<T> = Result<T, FsError>;
@@ -64,6 +67,7 @@ impl FsError {
             FsError::Exists => libc::EEXIST,
             FsError::TooLarge => libc::EFBIG,
             FsError::NoMemory => libc::ENOMEM,
+            FsError::Ended => libc::EIO,
         }
     }
 }

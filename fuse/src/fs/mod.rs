@@ -89,6 +89,8 @@ pub struct Fs<N> {
     readdirplus: AtomicBool,
     /// Being shut down: what cannot be written is remembered even if somebody was told.
     closing: AtomicBool,
+    /// No program waits for an answer any longer.
+    ended: AtomicBool,
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -139,6 +141,7 @@ impl<N: Nfs3> Fs<N> {
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             readdirplus: AtomicBool::new(config.readdirplus),
             nfs,
             pool,

@@ -237,6 +237,13 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// The kernel will ask for nothing more. Data that still waits for room in the cache is not
+    /// taken: who wrote it was told of failure when the mount went, and after the last flush a
+    /// part of it in the middle of nowhere is all the file could get.
+    pub fn end_of_requests(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
     /// Writes back and commits everything; tells what could not be written.
     pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
         self.closing.store(true, Ordering::Relaxed);

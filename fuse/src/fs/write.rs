@@ -126,15 +126,18 @@ impl<N: Nfs3> Fs<N> {
             return Ok(Put::Wait);
         }
         let result = data.with(|inner| {
+            if self.ended.load(Ordering::Relaxed) {
+                return Err(FsError::Ended);
+            }
             if inner.flushing > 0 {
-                return Put::Wait;
+                return Ok(Put::Wait);
             }
             let own = (inner.pages.dirty() + inner.pages.writing()) as usize;
             if own > 0 && own + bytes.len() > self.config.dirty_file_bytes {
-                return Put::Wait;
+                return Ok(Put::Wait);
             }
             match &inner.writer {
-                Some(writer) if inner.is_dirty() && *writer != file.cred => return Put::Flush,
+                Some(writer) if inner.is_dirty() && *writer != file.cred => return Ok(Put::Flush),
                 Some(writer) if *writer == file.cred => {}
                 _ => inner.writer = Some(file.cred.clone()),
             }
@@ -144,12 +147,12 @@ impl<N: Nfs3> Fs<N> {
                 .write(offset, bytes, now, &mut |len| self.pool.alloc(len));
             inner.end = inner.end.max(offset + taken as u64);
             inner.void_reads(offset..offset + taken as u64);
-            if taken < bytes.len() {
+            Ok(if taken < bytes.len() {
                 Put::Wait
             } else {
                 Put::Done
-            }
-        });
+            })
+        })?;
         if !matches!(result, Put::Flush) {
             self.wrote(file, data);
         }

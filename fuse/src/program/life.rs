@@ -391,6 +391,7 @@ impl Service {
             Ok(Err(error)) => warn!("{}: {error}", self.name),
             Err(error) => error!("{}: {error}", self.name),
         }
+        self.fs.end_of_requests();
         self.last_flush(presence.as_mut()).await;
         let lost = std::mem::take(&mut self.lost);
         if let Some(presence) = &mut presence

@@ -1,8 +1,9 @@
 //! What goes wrong is told to whom it concerns, once.
 
 use crate::support::*;
-use nfsrdma_client::exec::block_on;
-use nfsrdma_fuse::memory::{Fate, Op};
+use nfsrdma_client::exec::{self, block_on};
+use nfsrdma_client::nfs::Limits;
+use nfsrdma_fuse::memory::{Fate, MemoryServer, Op};
 use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::time::Duration;
 
@@ -110,6 +111,38 @@ fn data_nobody_waits_for_is_reported_at_shutdown() {
     assert_eq!(lost.len(), 1);
     assert_eq!(lost[0].range, 200..250);
     assert!(lost[0].reason.contains("NoSpc"), "{}", lost[0].reason);
+}
+
+#[test]
+fn a_write_that_waits_when_the_mount_goes_leaves_nothing_behind_the_rest() {
+    let limits = Limits {
+        rtmax: 1 << 20,
+        wtmax: 1 << 20,
+        dtpref: 8192,
+        max_file_size: 1 << 40,
+    };
+    let server = MemoryServer::with(limits, 1);
+    let config = small();
+    let (room, full) = (config.dirty_file_bytes as u64, config.dirty_file_bytes);
+    let m = Mount::of(&server, config);
+    let (_, f) = m.create("f");
+    server.hold(true);
+    m.write(f, 0, &vec![1; full]).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let fs = m.fs.clone();
+    exec::spawn(async move {
+        let result = fs.write(f, room, &vec![2; full], RW).await;
+        tell.send(result).unwrap();
+    });
+    // It waits for room before the mount goes.
+    assert!(m.count("write_waits") > 0);
+    m.fs.end_of_requests();
+    server.hold(false);
+    assert!(block_on(m.fs.shutdown()).is_empty());
+    let result = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(result.unwrap_err().errno(), libc::EIO);
+    assert!(block_on(m.fs.shutdown()).is_empty());
+    assert_eq!(server.contents("f").unwrap(), vec![1; full]);
 }
 
 #[test]
