@@ -5,9 +5,11 @@ use std::ops::Range;
 /// Parts of a strided stream fetched ahead, at most.
 const MOST_PARTS: u64 = 16;
 /// A sequence that read so much keeps nothing but the last part of it,
-const LONG: u64 = 24 << 20;
+const LONG: u64 = 8 << 20;
 /// and lets go so much at a time.
 const PART: u64 = 2 << 20;
+/// Reads in order before a stream counts as one for sure.
+const SURE: u32 = 4;
 /// Equal steps before a stream counts as strided.
 const STEPS: u32 = 3;
 
@@ -119,10 +121,15 @@ impl ReadAhead {
         unit: u64,
         most: u64,
     ) -> Option<Option<Range<u64>>> {
-        // Requests of one sequence arrive in any order from several threads.
+        // Requests of one sequence arrive in any order from several threads: one that lost its
+        // CPU for a while comes after all others that the kernel has sent ahead.
         let slack = 2 * unit;
+        let late = match self.streak {
+            0..SURE => slack,
+            _ => slack.max(2 * most),
+        };
         let near = range.start <= self.next.saturating_add(slack)
-            && range.end.saturating_add(slack) >= self.next;
+            && range.end.saturating_add(late) >= self.next;
         if !near {
             *self = ReadAhead {
                 next: range.end,
@@ -232,6 +239,29 @@ mod tests {
         // Elsewhere a sequence begins anew.
         ahead.note(0..4096, size, UNIT, 8 * UNIT);
         assert_eq!(ahead.left_behind(UNIT, 4 * UNIT), None);
+    }
+
+    #[test]
+    fn a_late_request_does_not_end_a_sequence() {
+        let mut ahead = ReadAhead::default();
+        let size = 100 * UNIT;
+        let mut note = |at: u64| ahead.note(at * UNIT..(at + 1) * UNIT, size, UNIT, 4 * UNIT);
+        let late = 20;
+        let mut fetched = 0;
+        for at in (0..100).filter(|at| *at != late) {
+            let mut parts = note(at);
+            if at == late + 6 {
+                parts.extend(note(late));
+            }
+            for part in parts {
+                assert!(part.start >= fetched, "fetched twice");
+                fetched = part.end;
+            }
+        }
+        assert_eq!(fetched, size);
+        let left = ahead.left_behind(UNIT, 4 * UNIT).expect("a long sequence");
+        assert_eq!(left.start, 0);
+        assert!(left.end >= size - 12 * UNIT, "{left:?}");
     }
 
     #[test]
