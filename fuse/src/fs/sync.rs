@@ -194,7 +194,14 @@ impl<N: Nfs3> Fs<N> {
         match self.nfs.commit(cred, &inode.handle, 0, 0).await {
             Ok((wcc, verifier)) => {
                 change.end(Some(&wcc));
-                if data.with(|inner| inner.pages.end_commit(verifier)) == Verdict::Restarted {
+                let verdict = data.with(|inner| {
+                    let verdict = inner.pages.end_commit(verifier);
+                    if let Some(behind) = self.behind(inner) {
+                        inner.pages.invalidate_range(behind);
+                    }
+                    verdict
+                });
+                if verdict == Verdict::Restarted {
                     self.shared.stats.verifier_changes.add(1);
                 }
             }

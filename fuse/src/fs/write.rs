@@ -3,7 +3,7 @@
 use super::file::{FileData, Inner};
 use super::read::join;
 use super::*;
-use crate::cache::{Verdict, WriteJob};
+use crate::cache::{MAX_PIECE, Verdict, WriteJob};
 use nfsrdma_client::exec;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_rdma::contract::Segs;
@@ -323,7 +323,23 @@ impl<N: Nfs3> Fs<N> {
         let all = self.shared.uncommitted.load(Ordering::Relaxed);
         if all > self.config.cache_bytes / 4 {
             self.start_commit(inode, data, self.config.cache_bytes / 32);
+        } else if data.with(|inner| self.behind(inner)).is_some() {
+            self.start_commit(inode, data, self.stream_bytes() as usize);
         }
+    }
+
+    /// What a file keeps of a long run of writes in order, in bytes.
+    fn stream_bytes(&self) -> u64 {
+        self.config.cache_bytes as u64 / 8
+    }
+
+    /// What a long run of writes in order need not leave behind once the server has it: all
+    /// but its beginning, and the block it goes on in. To keep it would push out what others
+    /// use, and fill ever more memory where little does.
+    pub(super) fn behind(&self, inner: &Inner) -> Option<Range<u64>> {
+        let run = inner.pages.run();
+        let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
+        (left.start < left.end).then_some(left)
     }
 
     /// Data is lost: tells those who wrote, or remembers it if nobody is left.

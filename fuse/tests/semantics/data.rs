@@ -428,3 +428,28 @@ fn a_refused_truncation_loses_nothing() {
     m.close(f).unwrap();
     assert!(m.server.contents("f").unwrap() == [7; 10_000]);
 }
+
+#[test]
+fn a_long_run_of_writes_keeps_only_its_beginning_once_it_is_safe() {
+    const M: usize = 1 << 20;
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    let piece = |n: usize| vec![n as u8 + 1; M / 2];
+    for n in 0..12 {
+        m.write(f, (n * M / 2) as u64, &piece(n)).unwrap();
+    }
+    m.fsync(f).unwrap();
+    // An eighth of the cache of 8 MiB, and the block that would go on.
+    let kept = m.count("cache_bytes") as usize;
+    assert!((M..=2 * M).contains(&kept), "{kept}");
+    // The beginning is read from here, the rest from the server, and what comes next goes on.
+    m.write(f, 6 * M as u64, &piece(12)).unwrap();
+    assert!(m.read(f, 0, M as u32 / 2).unwrap() == piece(0));
+    assert_eq!(m.server.calls(Op::Read), 0);
+    for n in 1..13 {
+        let got = m.read(f, (n * M / 2) as u64, M as u32 / 2).unwrap();
+        assert!(got == piece(n), "{n}");
+    }
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("f").unwrap().len(), 13 * M / 2);
+}
