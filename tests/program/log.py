@@ -1,7 +1,6 @@
 """The log: levels at run time, syslog, and the progress of the last flush."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -40,13 +39,9 @@ def log_levels_at_run_time():
 
 @case
 def log_levels_are_the_owners():
-    root()
-    if not shutil.which("setpriv"):
-        raise Skip("needs setpriv")
     with Server() as server:
         server.mount_well()
-        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-        expect(run(*user, BIN / "nfsrdma", "log", server.mnt, "trace"), 1, "only root and the user")
+        expect(as_nobody(BIN / "nfsrdma", "log", server.mnt, "trace"), 1, "only root and the user")
 
 
 @case

@@ -28,7 +28,6 @@ from wire import Datagrams, Relay, mpa
 
 TABLE = ROOT / "fuse/src/program/options/table.rs"
 TRIED = set()
-NOBODY = 65534
 
 
 def effect(*names):
@@ -106,12 +105,6 @@ def fails(number, function, *words):
         assert error.errno == number, error
     else:
         raise AssertionError(f"{function.__name__} of {words} succeeded")
-
-
-def as_nobody(*words, **more):
-    if not shutil.which("setpriv"):
-        raise Skip("needs setpriv")
-    return run("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *words, **more)
 
 
 @contextlib.contextmanager

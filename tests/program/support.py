@@ -228,6 +228,17 @@ def root():
         raise Skip("needs root")
 
 
+NOBODY = 65534
+
+
+def as_nobody(*words, **more):
+    """Runs a program as a user who has nothing to do with the mount."""
+    root()
+    if not shutil.which("setpriv"):
+        raise Skip("needs setpriv")
+    return run("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *words, **more)
+
+
 def alone(*words):
     """In a mount namespace of its own."""
     root()
