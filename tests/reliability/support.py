@@ -261,6 +261,5 @@ def gone(child, number=signal.SIGKILL):
     return time.monotonic() - start
 
 
-# What a background job of a shell ignores, the helper is not to.
-HELPER = "import os, sys, mmap, time, signal\nfor s in (signal.SIGQUIT, signal.SIGTERM): signal.signal(s, signal.SIG_DFL)\n"
+HELPER = "import os, sys, mmap, time, signal\n"
 READY = "print('ready', flush=True); sys.stdin.readline(); print('now', flush=True)\n"
