@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 
 import verbs
-from guest import EXPORT, Guest, HERE, MOUNTD, NFS, Skip
+from guest import EXPORT, Guest, HERE, MOUNTD, NFS
 from host import (Background, Capture, CaseError, Directory, Mount, Responder, checks, compare, expected, indent,
-                  program, run, wait_for)
+                  program, run)
+from suites import Skip, until
 
 # Each set of options once, with the checks whose traffic it changes; knfsd-siw has CRC and Position Zero chunks.
 VARIANTS = {
@@ -137,8 +138,8 @@ def knfsd_restart():
             indent(mount.said())
             copy = Background(lambda: run(
                 ["dd", f"if={source}", f"of={mount.path}/copy", "bs=1M", "conv=fsync", "status=none"], 400))
-            wait_for(lambda: int(server.guest.run(f"stat -c %s {EXPORT}/copy 2>/dev/null || echo 0")) > 8 << 20,
-                     "the first part of the copy")
+            until(lambda: int(server.guest.run(f"stat -c %s {EXPORT}/copy 2>/dev/null || echo 0")) > 8 << 20,
+                  "the first part of the copy", 120)
             server.guest.run("knfsd_stop; sleep 1")
             if not copy.is_alive():
                 raise CaseError("the copy was over before the server stopped")
@@ -147,7 +148,7 @@ def knfsd_restart():
             compare("copied to the server", server.guest.run(f"sha256sum <{EXPORT}/copy").split()[0], wanted)
         with server.mount("timeo=50") as mount:
             copy = Background(lambda: run(["dd", f"if={mount.path}/copy", f"of={back}", "bs=1M", "status=none"], 400))
-            wait_for(lambda: back.exists() and back.stat().st_size > 8 << 20, "the first part of the copy back")
+            until(lambda: back.exists() and back.stat().st_size > 8 << 20, "the first part of the copy back", 120)
             server.guest.run("knfsd_stop; sleep 1")
             if not copy.is_alive():
                 raise CaseError("the copy back was over before the server stopped")
@@ -191,8 +192,8 @@ def kernel_restart():
             guest.run(f"link siw; kernel_mount 10.0.2.2 {port} {mountport} {directory} timeo=50; "
                       "dd if=/dev/urandom of=/srv/source bs=1M count=192 status=none")
             copy = guest.start("dd if=/srv/source of=/mnt/copy bs=1M conv=fsync status=none; sha256sum </srv/source")
-            wait_for(lambda: (directory / "copy").exists() and (directory / "copy").stat().st_size > 8 << 20,
-                     "the first part of the copy")
+            until(lambda: (directory / "copy").exists() and (directory / "copy").stat().st_size > 8 << 20,
+                  "the first part of the copy", 120)
             if copy in guest.statuses:
                 raise CaseError("the copy was over before the responder stopped")
         with Responder(directory, state, port=port, mountport=mountport):

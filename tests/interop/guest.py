@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from suites import Skip, free_port
+
 HERE = Path(__file__).resolve().parent
 # What the guest's knfsd exports, and the ports of it and of its mountd (guest/lib.sh).
 EXPORT = "/srv/export"
@@ -23,10 +25,6 @@ RECIPE = ("guest/build", "guest/init")
 QEMU = "qemu-system-x86_64"
 BOOT_LIMIT = 240  # seconds: emulation on a busy machine is slow
 KVM_LIMIT = 40
-
-
-class Skip(Exception):
-    """The case cannot run on this machine; the text says why."""
 
 
 class GuestError(Exception):
@@ -64,13 +62,6 @@ def image():
         if old != where:
             shutil.rmtree(old, ignore_errors=True)
     return where
-
-
-def free_port():
-    """A TCP port that nobody on the loopback uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Guest:

@@ -9,7 +9,8 @@ import threading
 import time
 from pathlib import Path
 
-from guest import HERE, Skip, free_port
+from guest import HERE
+from suites import Skip, start_responder, stop
 
 ROOT = HERE.parent.parent
 _built = {}
@@ -87,12 +88,7 @@ class Process:
         if kind and self.said().strip():
             print(f"    {Path(self.command[0]).name} said: {self.said()[-3000:].strip()}", flush=True)
         if self.child.poll() is None:
-            self.child.send_signal(self.stop)
-            try:
-                self.child.wait(30)
-            except subprocess.TimeoutExpired:
-                self.child.kill()
-                self.child.wait()
+            stop(self.child, self.stop, 30)
         self.output.close()
 
     def said(self):
@@ -138,22 +134,22 @@ class Mount(Process):
             self.path.rmdir()
 
 
-class Responder(Process):
+class Responder:
     """`nfsrdma-responder` serving `directory` on the loopback; `state` keeps its handles over a restart."""
 
-    def __init__(self, directory, state, *more, port=None, mountport=None):
-        self.port, self.mountport = port or free_port(), mountport or free_port()
-        super().__init__([program("nfsrdma-responder"), directory, "--rdma-port", self.port, "--nfs-port", 0,
-                          "--mount-port", self.mountport, "--state-dir", state, "--print-ports", *more])
+    def __init__(self, directory, state, *more, port=0, mountport=0):
+        self.command, self.state = [program("nfsrdma-responder"), directory, *more], state
+        self.port, self.mountport = port, mountport
 
     def __enter__(self):
-        super().__enter__()
-        try:
-            self.until(lambda: "ready " in self.said(), "the responder", 30)
-        except BaseException:
-            self.__exit__()
-            raise
+        self.child, self.port, self.mountport = start_responder(self.command, self.state, self.port, self.mountport)
         return self
+
+    def __exit__(self, kind=None, *_):
+        stop(self.child, limit=30)
+        said = (self.state / "responder.log").read_text(errors="replace").strip()
+        if kind and said:
+            print(f"    nfsrdma-responder said: {said[-3000:]}", flush=True)
 
 
 class Capture(Process):
@@ -225,11 +221,3 @@ def compare(what, got, wanted):
 
 def indent(text):
     print("".join(f"    {line}\n" for line in text.strip().splitlines()), end="", flush=True)
-
-
-def wait_for(condition, what, limit=120):
-    end = time.monotonic() + limit
-    while not condition():
-        if time.monotonic() > end:
-            raise CaseError(f"{what} not after {limit} s")
-        time.sleep(0.1)

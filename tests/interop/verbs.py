@@ -5,8 +5,9 @@ import re
 import shutil
 from pathlib import Path
 
-from guest import EXPORT, Guest, HERE, MOUNTD, NFS, Skip
-from host import CaseError, compare, expected, indent, program, run, run_status, wait_for
+from guest import EXPORT, Guest, HERE, MOUNTD, NFS
+from host import CaseError, compare, expected, indent, program, run, run_status
+from suites import Skip, until
 
 ADDRESS, ADDRESS_6 = "10.0.2.15", "fd6e:6673::15"
 # What the kernel has of RDMA, less what changes with every connection, and the number of a device that came back.
@@ -61,7 +62,7 @@ class Mounting:
 
     def nothing_left(self):
         """No queue pair, completion queue, region, domain or context of ours after the unmount."""
-        wait_for(lambda: self.guest.run(RESOURCES) == self.before, "an end of all RDMA resources", 30)
+        until(lambda: self.guest.run(RESOURCES) == self.before, "an end of all RDMA resources", 30)
 
     def source(self, size):
         """Random data in the guest's /srv/source, of so many MiB."""
@@ -168,7 +169,7 @@ def memcheck(link):
             output = passes(guest.start(f"{command} {choice} 2>&1"), "all others passed")
             indent(f"{choice}: {output.count(' ... ok ')} cases")
         job = guest.start(f"{command} removal 2>&1")
-        wait_for(lambda: "moving" in guest.output(job), "data on the move", 60)
+        until(lambda: "moving" in guest.output(job), "data on the move", 60)
         guest.run(f"sleep 1; rdma link delete {link}0", 60)
         indent(passes(job, "all memory came back"))
 

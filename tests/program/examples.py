@@ -120,7 +120,7 @@ class Example:
         self.base = place.base
         self.failed = []
         self.ran = 0
-        for name in ("home/mnt", "exports/export", "exports/scratch", "state", "bin", "target"):
+        for name in ("home/mnt", "exports/export", "exports/scratch", "bin", "target"):
             (self.base / name).mkdir(parents=True)
         for name in ("export", "scratch"):
             (self.base / "exports" / name).chmod(0o777)
@@ -173,18 +173,12 @@ class Example:
         self.must(BIN / "nfsrdma", "mount", "server:/export", "/mnt")
 
     def run_all(self):
-        ready = self.base / "ready"
         exports = self.base / "exports"
-        with open(ready, "wb") as out, open(self.base / "responder.log", "wb") as log:
-            child = subprocess.Popen(
-                [
-                    BIN / "nfsrdma-responder", f"/export={exports}/export", f"/scratch={exports}/scratch",
-                    "--mount-port", "20048", "--portmap-port", "111", "--state-dir", self.base / "state", "--print-ports",
-                ],
-                stdout=out, stderr=log,
-            )  # fmt: skip
+        command = [BIN / "nfsrdma-responder", f"/export={exports}/export", f"/scratch={exports}/scratch"]
+        # Where clients look for them.
+        command += ["--mount-port", "20048", "--portmap-port", "111"]
+        child, _, _ = start_responder(command, self.base, 20049, 2049)
         try:
-            until(lambda: child.poll() is not None or "ready" in ready.read_text(), "a server")
             self.blocks()
             self.spans()
             self.fstab()

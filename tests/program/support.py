@@ -9,16 +9,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from suites import LIMIT, Skip, free_port, start_responder, stop, until  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = {}
-LIMIT = 60
-
-
-class Skip(Exception):
-    """The case cannot run here, and why."""
 
 
 def case(function):
@@ -81,13 +77,6 @@ def expect(result, status, *parts):
         assert result.stderr.count("\n") == 1, f"not one sentence: {said!r}"
 
 
-def until(condition, what, limit=LIMIT):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {limit} s"
-        time.sleep(0.02)
-
-
 def mounted(path):
     """The fields of the mount on `path` in /proc/self/mounts, or None."""
     found = None
@@ -96,12 +85,6 @@ def mounted(path):
         if fields[1] == str(path):
             found = fields
     return found
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def mounts_below(base):
@@ -160,7 +143,6 @@ class Server(Place):
         try:
             self.export = self.base / "export"
             self.export.mkdir()
-            (self.base / "state").mkdir()
             self.export.chmod(0o777)
             self.port = self.mountport = 0
             self.start()
@@ -171,29 +153,13 @@ class Server(Place):
 
     def start(self):
         """Starts it, at the ports it had before if there are some."""
-        ports = self.base / "ports"
-        with open(ports, "wb") as out, open(self.base / "responder.log", "ab") as log:
-            self.child = subprocess.Popen(
-                [
-                    BIN / "nfsrdma-responder", self.export, "--rdma-port", str(self.port), "--print-ports",
-                    "--nfs-port", str(self.mountport), "--state-dir", self.base / "state", *self.words,
-                ],
-                stdout=out, stderr=log,
-            )  # fmt: skip
-        until(lambda: self.child.poll() is not None or "ready" in ports.read_text(), "a server")
-        assert self.child.poll() is None, (self.base / "responder.log").read_text()
-        said = dict(word.split("=") for word in ports.read_text().split()[1:])
-        self.port, self.mountport = int(said["rdma"]), int(said["nfs"])
+        command = [BIN / "nfsrdma-responder", self.export, *self.words]
+        self.child, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
 
     def stop(self):
         if self.child:
             self.child.send_signal(signal.SIGCONT)
-            self.child.terminate()
-            try:
-                self.child.wait(10)
-            except subprocess.TimeoutExpired:
-                self.child.kill()
-                self.child.wait()
+            stop(self.child)
             self.child = None
 
     def __exit__(self, *_):

@@ -11,16 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from suites import LIMIT, Skip, start_responder, until
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = {}
-#: Seconds after which something that has to happen is taken not to happen.
-LIMIT = 60
 #: Seconds a killed process has to be gone in, with allowance for a busy machine; docs/RELIABILITY.md has what is seen.
 GONE = 6
-
-
-class Skip(Exception):
-    """The case cannot run here, and why."""
 
 
 def case(function):
@@ -48,13 +44,6 @@ def build():
 
 def run(*command, limit=LIMIT):
     return subprocess.run([str(w) for w in command], capture_output=True, text=True, timeout=limit, check=False)
-
-
-def until(condition, what, limit=LIMIT):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {limit} s"
-        time.sleep(0.01)
 
 
 def mounted(path):
@@ -86,7 +75,7 @@ class Setup:
         self.base = Path(tempfile.mkdtemp(prefix="nfsrdma-reliability.")).resolve()
         self.base.chmod(0o755)
         self.mnt, self.export = self.base / "mnt", self.base / "export"
-        for path in (self.mnt, self.export, self.base / "state"):
+        for path in (self.mnt, self.export):
             path.mkdir()
         try:
             if self.tmpfs:
@@ -121,19 +110,8 @@ class Setup:
 
     def start(self):
         """Starts the responder, at the ports it had before if there are some."""
-        ports = self.base / "ports"
-        with open(ports, "wb") as out, open(self.base / "responder.log", "ab") as log:
-            self.server = subprocess.Popen(
-                [
-                    *self.within, program("nfsrdma-responder"), self.export, "--listen", f"{self.address}:20049", "--rdma-port", str(self.port), "--print-ports",
-                    "--nfs-port", str(self.mountport), "--state-dir", self.base / "state", *self.arguments,
-                ],
-                stdout=out, stderr=log,
-            )  # fmt: skip
-        until(lambda: self.server.poll() is not None or "ready" in ports.read_text(), "a server")
-        assert self.server.poll() is None, (self.base / "responder.log").read_text()
-        said = dict(word.split("=") for word in ports.read_text().split()[1:])
-        self.port, self.mountport = int(said["rdma"]), int(said["nfs"])
+        command = [*self.within, program("nfsrdma-responder"), self.export, "--listen", f"{self.address}:20049", *self.arguments]
+        self.server, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
 
     def start_proxy(self):
         self.proxy = subprocess.Popen(
