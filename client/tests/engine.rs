@@ -1,5 +1,5 @@
 //! The requester end to end, over the loopback provider, against servers good and bad.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
 

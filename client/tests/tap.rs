@@ -1,5 +1,5 @@
 //! What listeners hear of calls, messages and connections.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
 

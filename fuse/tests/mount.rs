@@ -1,6 +1,6 @@
 //! The file system through the kernel: a real mount over /dev/fuse, on a server in memory.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
 

@@ -2,8 +2,12 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    reason = "each crate of tests uses a part of it"
+)]
+#![allow(
     clippy::unwrap_used,
-    clippy::type_complexity
+    clippy::type_complexity,
+    reason = "a failure here is a failed test, and nobody calls it but tests"
 )]
 
 pub mod data;

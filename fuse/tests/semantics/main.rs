@@ -1,6 +1,6 @@
 //! The file system without FUSE and without a network: on a server in memory.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod caches;
 mod data;
