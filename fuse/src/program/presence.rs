@@ -8,6 +8,8 @@
 //! sight, while the process may still flush. So a process whose session has ended gives the
 //! name back ([`Presence::retire`]), keeping those who watch already, and a new one waits for
 //! the name a little. What it tells them meanwhile is lines with the bytes still to be written.
+//! A session may end before its mount is gone: `umount -f` aborts it, and fails if the mount is in
+//! use. For who comes then the process takes a second name, if no other still flushes under it.
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
@@ -20,14 +22,22 @@ fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("nfsrdma-{device}"))
 }
 
+/// The name of a process that only flushes.
+fn last_address(device: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("nfsrdma-flush-{device}"))
+}
+
 /// How long a new mount waits for its predecessor to give the name back.
 const PREDECESSOR: Duration = Duration::from_secs(2);
 
 /// The serving side. Ends with the process.
 #[derive(Debug)]
 pub struct Presence {
+    device: String,
+    /// At the first name, then at the second.
     listener: Option<UnixListener>,
-    /// Watchers accepted by `retire`.
+    retired: bool,
+    /// Watchers accepted since the end of the session.
     watchers: Vec<UnixStream>,
 }
 
@@ -40,7 +50,9 @@ impl Presence {
             match UnixListener::bind_addr(&address) {
                 Ok(listener) => {
                     return Ok(Presence {
+                        device: device.to_owned(),
                         listener: Some(listener),
+                        retired: false,
                         watchers: Vec::new(),
                     });
                 }
@@ -55,9 +67,21 @@ impl Presence {
         }
     }
 
-    /// Gives the name back; who watches already still sees the process's end.
+    /// Gives the name back for the second; who watches already still sees the process's end.
     pub fn retire(&mut self) {
-        let Some(listener) = self.listener.take() else {
+        if self.retired {
+            return;
+        }
+        self.retired = true;
+        // First: whoever finds the first name free is to find this one taken.
+        let last = last_address(&self.device).and_then(|name| UnixListener::bind_addr(&name));
+        self.accept();
+        self.listener = last.ok();
+    }
+
+    /// Takes in those who have come.
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else {
             return;
         };
         if listener.set_nonblocking(true).is_ok() {
@@ -69,9 +93,10 @@ impl Presence {
         }
     }
 
-    /// Tells those who watched when it retired how many bytes are still to be written. Never
-    /// waits: who does not read misses it.
+    /// Tells those who watch since the end of the session how many bytes are still to be written.
+    /// Never waits: who does not read misses it.
     pub fn tell(&mut self, bytes: u64) {
+        self.accept();
         for watcher in &mut self.watchers {
             let _ = watcher.write_all(format!("{bytes}\n").as_bytes());
         }
@@ -80,6 +105,7 @@ impl Presence {
     /// Tells those of them who may know what is lost, a line each. Waits for nobody either:
     /// who does not listen has the log.
     pub fn tell_lost(&mut self, lines: &str) {
+        self.accept();
         let own = geteuid().as_raw();
         let end = lines.floor_char_boundary(LAST_WORDS);
         for watcher in &mut self.watchers {
@@ -118,6 +144,26 @@ impl Watch {
         })
     }
 
+    /// Watches a process that still flushes, though its session on `device` has ended: root's or
+    /// `owner`'s, for anybody can take a free name.
+    pub fn connect_last(device: &str, owner: Option<u32>) -> io::Result<Watch> {
+        let watch = Watch {
+            stream: UnixStream::connect_addr(&last_address(device)?)?,
+        };
+        if watch.trusted(owner) {
+            Ok(watch)
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+    }
+
+    /// The process is root's or `owner`'s.
+    fn trusted(&self, owner: Option<u32>) -> bool {
+        getsockopt(&self.stream, sockopt::PeerCredentials)
+            .map(|peer| peer.uid())
+            .is_ok_and(|uid| uid == 0 || owner == Some(uid))
+    }
+
     /// The process, if it is in this PID namespace.
     pub fn pid(&self) -> Option<i32> {
         let peer = getsockopt(&self.stream, sockopt::PeerCredentials).ok()?;
@@ -134,8 +180,7 @@ impl Watch {
         mut progress: impl FnMut(u64),
     ) -> End {
         let begin = Instant::now();
-        let uid = getsockopt(&self.stream, sockopt::PeerCredentials).map(|peer| peer.uid());
-        let trusted = uid.is_ok_and(|uid| uid == 0 || owner == Some(uid));
+        let trusted = self.trusted(owner);
         let (mut line, mut said) = (Vec::new(), Vec::new());
         let mut piece = [0; 4096];
         loop {
@@ -209,6 +254,25 @@ mod tests {
         drop(old);
         assert!(other.wait(Duration::from_millis(10), None, |_| ()) == End::NotYet);
         drop(next);
+    }
+
+    #[test]
+    fn who_comes_after_the_session_is_told_too() {
+        let own = Some(geteuid().as_raw());
+        let device = format!("late:{}", std::process::id());
+        let mut presence = Presence::announce(&device).unwrap();
+        assert!(Watch::connect_last(&device, own).is_err());
+        presence.retire();
+        assert!(Watch::connect(&device).is_err());
+        let watch = Watch::connect_last(&device, own).unwrap();
+        presence.retire();
+        presence.tell(17);
+        presence.tell_lost("bytes 1-2 of /a are lost\n");
+        drop(presence);
+        let (said, mut told) = ("bytes 1-2 of /a are lost\n".to_owned(), Vec::new());
+        let end = watch.wait(Duration::from_secs(60), own, |bytes| told.push(bytes));
+        assert_eq!((end, told), (End::Gone(said), vec![17]));
+        assert!(Watch::connect_last(&device, own).is_err());
     }
 
     #[test]

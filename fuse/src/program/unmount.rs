@@ -36,7 +36,15 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         .map_err(failed)?
         .filter(|mount| mount.fstype == FSTYPE)
         .ok_or_else(none)?;
-    let watch = Watch::connect(&mount.device);
+    // Who was aborted before, when the mount was in use, flushes for a server that may not answer.
+    let (watch, limit) = match Watch::connect(&mount.device) {
+        Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
+        Ok(watch) => (Ok(watch), LAST_FLUSH),
+        Err(_) => (
+            Watch::connect_last(&mount.device, mount.owner),
+            FORCED_FLUSH,
+        ),
+    };
     if args.force {
         abort(&mount);
     }
@@ -56,7 +64,6 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     let (false, Ok(watch)) = (args.lazy, watch) else {
         return Ok(());
     };
-    let limit = if args.force { FORCED_FLUSH } else { LAST_FLUSH };
     match wait(watch, limit, mount.owner) {
         End::Gone(said) if said.is_empty() => Ok(()),
         End::Gone(said) => Err(Failure::new(
