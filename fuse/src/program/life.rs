@@ -397,13 +397,7 @@ impl Service {
         if let Some(presence) = &mut presence
             && !lost.is_empty()
         {
-            presence.tell_lost(
-                &(lost.join(
-                    "
-",
-                ) + "
-"),
-            );
+            presence.tell_lost(&(lost.join("\n") + "\n"));
         }
         // The end of the process closes it, not the end of this function: memory and threads are
         // still to be given back, and others wait for all of that.
