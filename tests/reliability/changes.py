@@ -189,6 +189,7 @@ def a_server_takes_smaller_writes():
             assert (setup.export / "f").read_bytes() == pattern(3000000, turn), size
             # What is planned from now on fits: nothing is refused any more.
             until(lambda size=size: f"takes {size} of a WRITE" in setup.log(), "another limit in the log")
+            assert f",wsize={size}," in setup.stats()["options"], setup.stats()["options"]
             refused = setup.counter("rdma_errors")
             data = pattern(1000000, turn)
             (setup.mnt / "g").write_bytes(data)

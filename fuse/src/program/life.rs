@@ -5,7 +5,6 @@ use super::daemon::{self, Reporter, Side};
 use super::failure::{Exit, Failure, Patience};
 use super::log::Log;
 use super::options::Options;
-use super::options::show::Settled;
 use super::spec::Spec;
 use super::{attach, control, mounts, presence, privileges, provider, remount, settings, stats};
 use crate::adapter::{self, Session};
@@ -224,7 +223,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         fs.clone(),
         &plan.spec.source(),
         &plan.dir,
-        effective(plan, &mounted),
+        &plan.options,
     ));
     let control = mount.and_then(|mount| {
         let _inside = runtime.enter();
@@ -238,7 +237,10 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     raise_read_ahead(plan);
     let line = summary(plan, &mounted, &reason);
     if plan.verbose {
-        reporter.notice(&format!("options: {}", effective(plan, &mounted)));
+        reporter.notice(&format!(
+            "options: {}",
+            settings::effective(&plan.options, &mounted.client)
+        ));
     }
     if reporter.is_foreground() {
         println!("{line}");
@@ -277,13 +279,6 @@ fn summary(plan: &Plan, mounted: &Mounted, reason: &str) -> String {
         plan.dir.display(),
         mounted.description
     )
-}
-
-fn effective(plan: &Plan, mounted: &Mounted) -> String {
-    plan.options.effective(Settled {
-        rsize: mounted.description.rsize,
-        wsize: mounted.description.wsize,
-    })
 }
 
 /// Connects, again and again as `retry`, `bg` and `fg` say; also gives why by this provider.

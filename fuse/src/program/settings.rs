@@ -2,10 +2,13 @@
 
 use super::attach::allow_other;
 use super::failure::{Exit, Failure, Patience};
+use super::options::show::Settled;
 use super::options::{Family, LookupCache, MountProto, Options, Recovery, WriteChunk};
 use super::spec::Spec;
 use crate::adapter::{Access, FuseOptions};
 use crate::fs::{self, FsConfig};
+use nfsrdma_client::nfs::Nfs3;
+use nfsrdma_client::nfs::client::Nfs3Client;
 use nfsrdma_client::options::{self as engine, ClientOptions, MountTarget};
 use std::net::ToSocketAddrs;
 use std::time::Duration;
@@ -13,6 +16,15 @@ use std::time::Duration;
 /// Memory of messages and reply chunks in flight, on top of the cache, in bytes. It is
 /// reserved, not touched.
 const MESSAGES: usize = 64 << 20;
+
+/// The options with the sizes in force, which a server that comes back may change.
+pub fn effective(options: &Options, client: &Nfs3Client) -> String {
+    let limits = client.limits();
+    options.effective(Settled {
+        rsize: limits.rtmax,
+        wsize: limits.wtmax,
+    })
+}
 
 /// What the engine mounts. Addresses of one family are looked up here: the engine takes
 /// whichever the resolver gives.

@@ -11,7 +11,8 @@ pub use document::Document;
 use super::cli::{StatsArgs, StatsForm};
 use super::control::{self, Said};
 use super::failure::{Exit, Failure};
-use super::{observe, reach};
+use super::options::Options;
+use super::{observe, reach, settings};
 use crate::fs::Fs;
 use document::ServerLimits;
 use nfsrdma_client::mount::Mounted;
@@ -27,6 +28,7 @@ pub(super) struct Source {
     client: Nfs3Client,
     fs: Arc<Fs<Nfs3Client>>,
     mounted_at: Instant,
+    options: Options,
     /// What does not change.
     constant: Document,
 }
@@ -37,14 +39,13 @@ impl Source {
         fs: Arc<Fs<Nfs3Client>>,
         source: &[u8],
         dir: &Path,
-        options: String,
+        options: &Options,
     ) -> Self {
         let constant = Document {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             source: String::from_utf8_lossy(source).into_owned(),
             directory: dir.to_string_lossy().into_owned(),
-            options,
             transport: mounted.description.provider.to_owned(),
             server: ServerLimits {
                 wtmult: mounted.fsinfo.wtmult,
@@ -57,6 +58,7 @@ impl Source {
             client: mounted.client.clone(),
             fs,
             mounted_at: Instant::now(),
+            options: options.clone(),
             constant,
         }
     }
@@ -68,6 +70,7 @@ impl Source {
         let named = |(name, value): (&'static str, u64)| (name.to_owned(), value);
         let mut document = Document {
             age_ns: u64::try_from(age).unwrap_or(u64::MAX),
+            options: settings::effective(&self.options, &self.client),
             procedures: stats.procedures.iter().map(Into::into).collect(),
             connections: stats.connections.iter().map(Into::into).collect(),
             cache: self.fs.statistics().into_iter().map(named).collect(),
