@@ -5,6 +5,7 @@
 //! [`ReadAhead`] decides what to fetch before it is asked for.
 
 mod budget;
+mod lent;
 #[cfg(test)]
 mod model;
 mod pages;
@@ -12,6 +13,7 @@ mod ranges;
 mod readahead;
 
 pub use budget::{Budget, Evict};
+pub use lent::Lent;
 pub use pages::{MAX_PIECE, PAGE, Pages, Piece, Verdict, WriteJob};
 pub use ranges::RangeSet;
 pub use readahead::ReadAhead;

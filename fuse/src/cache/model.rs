@@ -285,8 +285,8 @@ impl World {
             Step::Invalidate => self.pages.invalidate(),
             Step::Evict(at) => {
                 let block = at as u64 / PAGE * PAGE;
-                self.pages.evict(block);
-                self.pages.evict(block);
+                self.pages.evict(block, false);
+                self.pages.evict(block, false);
             }
             Step::Hold(at, len) => {
                 for buf in self.read(self.inside(at, len)) {

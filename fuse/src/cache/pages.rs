@@ -741,11 +741,11 @@ impl Pages {
         self.resident -= freed;
     }
 
-    /// Drops the block at `offset` if it is clean and was not used since it was last asked
-    /// about. `None`: there is no such block; `Some(0)`: it stays.
-    pub fn evict(&mut self, offset: u64) -> Option<usize> {
+    /// Drops the block at `offset` if it is clean and was used (`used`) or not used since it
+    /// was last asked about. `None`: there is no such block; `Some(0)`: it stays.
+    pub fn evict(&mut self, offset: u64, used: bool) -> Option<usize> {
         let block = self.blocks.get_mut(&offset)?;
-        if std::mem::take(&mut block.referenced) || !block.is_clean() {
+        if std::mem::take(&mut block.referenced) != used || !block.is_clean() {
             return Some(0);
         }
         let size = block.size as usize;

@@ -5,7 +5,7 @@ use super::error::FsError;
 use super::inode::Inode;
 use super::stats::Stats;
 use super::sync::Unwritten;
-use crate::cache::{Budget, Evict, Pages, ReadAhead};
+use crate::cache::{Budget, Evict, Lent, Pages, ReadAhead};
 use nfsrdma_client::nfs::Cred;
 use parking_lot::Mutex;
 use std::fmt;
@@ -18,6 +18,8 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Shared {
     pub budget: Budget<FileData>,
+    /// Those of its blocks that the kernel has, too.
+    pub lent: Lent<FileData>,
     /// Bytes dirty or in WRITEs, of all files.
     pub dirty: AtomicUsize,
     /// Bytes written and not committed, of all files.
@@ -189,10 +191,39 @@ impl FileData {
     }
 }
 
+impl FileData {
+    /// `blocks`, offset and bytes, were read for a program: the kernel will have them. Lets the
+    /// oldest of such go, of all files.
+    pub fn lend(&self, blocks: impl Iterator<Item = (u64, u32)>) {
+        let lent = &self.shared.lent;
+        for (offset, len) in blocks {
+            lent.add(self.this.clone(), offset, len);
+        }
+        while let Some((owner, offset)) = lent.next(self.shared.budget.used()) {
+            if let Some(owner) = owner.upgrade() {
+                owner.let_go(offset);
+            }
+        }
+    }
+
+    /// Drops the block at `offset` if a program was given of it and the kernel may be believed
+    /// to keep that: it drops the pages of a file that is written to.
+    fn let_go(&self, offset: u64) {
+        let mut inner = self.inner.lock();
+        if inner.writer.is_some() {
+            return;
+        }
+        if let Some(freed @ 1..) = inner.pages.evict(offset, true) {
+            self.shared.budget.settle(freed, 0);
+            self.shared.budget.forget(self.id, std::iter::once(offset));
+        }
+    }
+}
+
 impl Evict for FileData {
     fn evict(&self, offset: u64) -> Option<usize> {
         let mut inner = self.inner.lock();
-        let freed = inner.pages.evict(offset);
+        let freed = inner.pages.evict(offset, false);
         drop(inner);
         self.shared.budget.settle(freed.unwrap_or(0), 0);
         freed

@@ -35,7 +35,7 @@ pub use lookup::Found;
 pub use open::Opened;
 pub use sync::Unwritten;
 
-use crate::cache::Budget;
+use crate::cache::{Budget, Lent};
 use clock::{Nanos, nanos};
 use file::{FileData, Shared};
 use inode::{Stamp, Times};
@@ -125,6 +125,7 @@ impl<N: Nfs3> Fs<N> {
             names: Names::new(config.name_entries),
             shared: Arc::new(Shared {
                 budget: Budget::new(config.cache_bytes),
+                lent: Lent::new(config.cache_bytes / 4),
                 dirty: AtomicUsize::new(0),
                 uncommitted: AtomicUsize::new(0),
                 busy: AtomicUsize::new(0),

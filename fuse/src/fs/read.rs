@@ -7,6 +7,7 @@ use nfsrdma_client::exec;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::task::Poll;
 
@@ -189,7 +190,8 @@ impl<N: Nfs3> Fs<N> {
         ends: bool,
     ) -> Option<u64> {
         let data = self.data(inode);
-        data.with(|inner| {
+        let mut lent: SmallVec<[(u64, u32); 4]> = SmallVec::new();
+        let eof = data.with(|inner| {
             let valid_to = if ends {
                 inner.end.max(start + got)
             } else {
@@ -200,8 +202,12 @@ impl<N: Nfs3> Fs<N> {
                 return eof;
             }
             let mut at = start;
+            let written = inner.writer.is_some();
             for mut buf in sink {
                 let len = buf.len() as u64;
+                if !written {
+                    lent.push((at, len as u32));
+                }
                 let read = (start + got).saturating_sub(at).min(len);
                 let known = valid_to.saturating_sub(at).min(len);
                 if known > 0 {
@@ -215,7 +221,9 @@ impl<N: Nfs3> Fs<N> {
                 at += len;
             }
             eof
-        })
+        });
+        data.lend(lent.into_iter());
+        eof
     }
 
     async fn read_call(

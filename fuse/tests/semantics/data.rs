@@ -453,3 +453,30 @@ fn a_long_run_of_writes_keeps_only_its_beginning_once_it_is_safe() {
     m.close(f).unwrap();
     assert_eq!(m.server.contents("f").unwrap().len(), 13 * M / 2);
 }
+
+#[test]
+fn what_the_kernel_has_too_takes_a_part_of_the_cache_until_the_file_is_written() {
+    const PAGES: u64 = 1536;
+    // Any order but one that looks like a stream.
+    let pages = || (0..PAGES).map(|n| n * 767 % PAGES * 4096);
+    let bytes: Vec<u8> = (0..PAGES * 4096).map(|at| (at / 4096) as u8).collect();
+    let read = |m: &Mount, f| {
+        for at in pages() {
+            assert!(m.read(f, at, 4096).unwrap() == [(at / 4096) as u8; 4096]);
+        }
+    };
+    let m = Mount::new();
+    m.server.plant("f", &bytes);
+    let f = m.open(m.node("f"), RW).unwrap();
+    read(&m, f);
+    let most = small().cache_bytes as u64 / 4;
+    assert!((most / 2..=most).contains(&m.count("cache_bytes")));
+    // Now the kernel drops what it has of the file at each change.
+    m.write(f, 0, &[0; 1]).unwrap();
+    read(&m, f);
+    let reads = m.server.calls(Op::Read);
+    read(&m, f);
+    assert_eq!(m.server.calls(Op::Read), reads);
+    assert_eq!(m.count("cache_bytes"), PAGES * 4096);
+    m.close(f).unwrap();
+}
