@@ -257,8 +257,8 @@ impl<'a> Decoder<'a> {
         Ok(bytes)
     }
 
-    /// Variable-length opaque data of at most `bound` bytes.
-    pub fn opaque(&mut self, what: &'static str, bound: usize) -> Result<&'a [u8]> {
+    /// The length of something of at most `bound` bytes or items.
+    fn length(&mut self, what: &'static str, bound: usize) -> Result<usize> {
         let length = self.u32()? as usize;
         if length > bound {
             return Err(DecodeError::TooLong {
@@ -267,7 +267,23 @@ impl<'a> Decoder<'a> {
                 bound,
             });
         }
+        Ok(length)
+    }
+
+    /// Variable-length opaque data of at most `bound` bytes.
+    pub fn opaque(&mut self, what: &'static str, bound: usize) -> Result<&'a [u8]> {
+        let length = self.length(what, bound)?;
         self.opaque_fixed(length)
+    }
+
+    /// A variable-length array (RFC 4506 section 4.13) of at most `bound` unsigned integers.
+    pub fn integers<C: FromIterator<u32>>(
+        &mut self,
+        what: &'static str,
+        bound: usize,
+    ) -> Result<C> {
+        let length = self.length(what, bound)?;
+        (0..length).map(|_| self.u32()).collect()
     }
 
     /// A DDP-eligible item of at most `bound` bytes.
@@ -275,20 +291,12 @@ impl<'a> Decoder<'a> {
         match self.placed.take() {
             None => Ok(Payload::Inline(self.opaque(what, bound)?)),
             Some(placed) => {
-                let length = self.u32()?;
-                if length as usize > bound {
-                    return Err(DecodeError::TooLong {
-                        what,
-                        length: length as usize,
-                        bound,
-                    });
-                }
-                if length != placed {
+                if self.length(what, bound)? != placed as usize {
                     return Err(DecodeError::Inconsistent(
                         "the chunk's length differs from the item's",
                     ));
                 }
-                Ok(Payload::Placed(length))
+                Ok(Payload::Placed(placed))
             }
         }
     }

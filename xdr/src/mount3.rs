@@ -1,8 +1,6 @@
 //! MOUNT version 3 (RFC 1813 section 5): from the path of an export to its file handle.
 
-use crate::codec::{
-    self, Decode, DecodeError, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct,
-};
+use crate::codec::{self, Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
 use crate::nfs3::{FileHandle, Void};
 use crate::procedure::{Ddp, Procedure};
 use smallvec::SmallVec;
@@ -84,15 +82,7 @@ impl Decode<'_> for MountRes {
             status => return Ok(MountRes::Fail(status)),
         }
         let root = FileHandle::decode(from)?;
-        let length = from.u32()? as usize;
-        if length > MAX_FLAVORS {
-            return Err(DecodeError::TooLong {
-                what: "authentication flavors",
-                length,
-                bound: MAX_FLAVORS,
-            });
-        }
-        let flavors = (0..length).map(|_| from.u32()).collect::<Result<_, _>>()?;
+        let flavors = from.integers("authentication flavors", MAX_FLAVORS)?;
         Ok(MountRes::Ok(Mounted { root, flavors }))
     }
 }

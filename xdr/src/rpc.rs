@@ -79,15 +79,7 @@ impl<'a> Decode<'a> for AuthSys<'a> {
         let machine = from.opaque("machine name", MAX_MACHINE_LEN)?;
         let uid = from.u32()?;
         let gid = from.u32()?;
-        let length = from.u32()? as usize;
-        if length > MAX_GROUPS {
-            return Err(DecodeError::TooLong {
-                what: "AUTH_SYS groups",
-                length,
-                bound: MAX_GROUPS,
-            });
-        }
-        let groups = (0..length).map(|_| from.u32()).collect::<Result<_, _>>()?;
+        let groups = from.integers("AUTH_SYS groups", MAX_GROUPS)?;
         Ok(AuthSys {
             stamp,
             machine,
