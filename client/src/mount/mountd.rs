@@ -4,13 +4,14 @@ use super::{Exported, MountError, Step, locate};
 use crate::nfs::api::{Cred, NfsError};
 use crate::nfs::checks::results;
 use crate::options::{ClientOptions, MountProtocol};
+use crate::rpc::auth;
 use crate::rpc::plain::{self, PlainError, Protocol, Target};
 use crate::transport::{Engine, Payload, Request};
 use nfsrdma_xdr::codec::{Encode, Text};
 use nfsrdma_xdr::mount3::{self, MountArgs, MountRes, MountStatus};
 use nfsrdma_xdr::nfs3::{FileHandle, Void};
 use nfsrdma_xdr::procedure::Procedure;
-use nfsrdma_xdr::rpc::{Auth, AuthSys, CallTemplate, flavor};
+use nfsrdma_xdr::rpc::{CallTemplate, flavor};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -88,16 +89,6 @@ impl Mountd {
         }
     }
 
-    fn auth<'a>(&'a self, cred: &Cred) -> Auth<'a> {
-        Auth::Sys(AuthSys {
-            stamp: 0,
-            machine: &self.machine,
-            uid: cred.uid,
-            gid: cred.gid,
-            groups: cred.groups.iter().copied().take(16).collect(),
-        })
-    }
-
     /// Finds mountd: by option, or by asking rpcbind.
     pub(super) async fn locate(
         &mut self,
@@ -156,7 +147,8 @@ impl Mountd {
         };
         let target = Target { timeout, ..target };
         let args = path(export)?;
-        let result = plain::call::<mount3::Mnt, _>(&target, self.auth(cred), &args, |res| res);
+        let result =
+            plain::call::<mount3::Mnt, _>(&target, auth(&self.machine, cred), &args, |res| res);
         let result = result
             .await
             .map_err(|e| protocol_error(host, target.protocol, target.address.port(), &e))?;
@@ -184,14 +176,18 @@ impl Mountd {
             return Err(MountError::new(Step::Mount, false, message));
         };
         let target = Target { timeout, ..target };
-        let call =
-            plain::call::<mount3::ListExports, _>(&target, self.auth(cred), &Void {}, |exports| {
+        let call = plain::call::<mount3::ListExports, _>(
+            &target,
+            auth(&self.machine, cred),
+            &Void {},
+            |exports| {
                 let exported = |export: mount3::Export<'_>| Exported {
                     path: export.path.0.to_vec(),
                     groups: export.groups.iter().map(|group| group.0.to_vec()).collect(),
                 };
                 exports.0.into_iter().map(exported).collect()
-            });
+            },
+        );
         call.await
             .map_err(|e| protocol_error(host, target.protocol, target.address.port(), &e))
     }
@@ -231,7 +227,7 @@ impl Mountd {
         cred: &Cred,
         args: &P::Args<'_>,
     ) -> crate::transport::CallFuture {
-        let template = CallTemplate::new(P::PROGRAM, P::VERSION, self.auth(cred));
+        let template = CallTemplate::new(P::PROGRAM, P::VERSION, auth(&self.machine, cred));
         let request = Request {
             procedure: usize::MAX,
             max_results: P::max_results(args),
@@ -257,7 +253,12 @@ impl Mountd {
             Reach::Unknown => {}
             Reach::Plain(target) => {
                 let target = Target { timeout, ..*target };
-                let call = plain::call::<mount3::Umnt, _>(&target, self.auth(cred), &args, |_| ());
+                let call = plain::call::<mount3::Umnt, _>(
+                    &target,
+                    auth(&self.machine, cred),
+                    &args,
+                    |_| (),
+                );
                 if let Err(error) = call.await {
                     tracing::debug!(%error, "UMNT was not answered");
                 }

@@ -2,13 +2,24 @@
 
 use crate::nfs::api::Cred;
 use nfsrdma_xdr::nfs3;
-use nfsrdma_xdr::rpc::{Auth, AuthSys, CallTemplate};
+use nfsrdma_xdr::rpc::{Auth, AuthSys, CallTemplate, MAX_GROUPS};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Encoded headers a thread remembers.
 const REMEMBERED: usize = 8;
+
+/// `cred` in AUTH_SYS, which leaves out the groups it has no room for.
+pub(crate) fn auth<'a>(machine: &'a [u8], cred: &Cred) -> Auth<'a> {
+    Auth::Sys(AuthSys {
+        stamp: 0,
+        machine,
+        uid: cred.uid,
+        gid: cred.gid,
+        groups: cred.groups.iter().copied().take(MAX_GROUPS).collect(),
+    })
+}
 
 struct Remembered {
     owner: u64,
@@ -50,13 +61,7 @@ impl Credentials {
             let template = Arc::new(CallTemplate::new(
                 nfs3::PROGRAM,
                 nfs3::VERSION,
-                Auth::Sys(AuthSys {
-                    stamp: 0,
-                    machine: &self.machine,
-                    uid: cred.uid,
-                    gid: cred.gid,
-                    groups: cred.groups.iter().copied().take(16).collect(),
-                }),
+                auth(&self.machine, cred),
             ));
             if cache.len() >= REMEMBERED {
                 cache.pop();

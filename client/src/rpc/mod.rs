@@ -7,5 +7,6 @@ mod retry;
 mod xid;
 
 pub use credential::Credentials;
+pub(crate) use credential::auth;
 pub use retry::{Expiry, Retry, RetryPolicy};
 pub use xid::Xids;
