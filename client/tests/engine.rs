@@ -58,7 +58,7 @@ async fn every_size(options: ClientOptions, device: Options, manners: Manners) {
         .map(|i| format!("name-{i:05}").into_bytes())
         .collect();
     for name in &names {
-        server.files.lock().files.insert(name.clone(), vec![]);
+        server.plant(name, vec![]);
     }
     let mut listed = Vec::new();
     let mut cookie = 0;
@@ -202,11 +202,7 @@ async fn many_callers_share_few_credits() {
                 ..options()
             };
             let (mounted, pool) = server.mount(&options).await;
-            server
-                .files
-                .lock()
-                .files
-                .insert(b"f".to_vec(), pattern(70_000, 1));
+            server.plant(b"f", pattern(70_000, 1));
             let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
             for i in 0..200 {
                 let (client, pool, tell) = (mounted.client.clone(), pool.clone(), tell.clone());
@@ -271,11 +267,7 @@ async fn many_pending_calls_survive_many_connections() {
         _ => Act::Answer,
     });
     let (mounted, pool) = server.mount(&options()).await;
-    server
-        .files
-        .lock()
-        .files
-        .insert(b"f".to_vec(), pattern(9000, 1));
+    server.plant(b"f", pattern(9000, 1));
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     for i in 0..60 {
         let (client, pool, tell) = (mounted.client.clone(), pool.clone(), tell.clone());
@@ -312,7 +304,7 @@ async fn a_resent_remove_that_was_run_before_succeeds() {
         _ => Act::Answer,
     });
     let (mounted, pool) = server.mount(&options()).await;
-    server.files.lock().files.insert(b"f".to_vec(), vec![]);
+    server.plant(b"f", vec![]);
     mounted
         .client
         .remove(&cred(), &mounted.root, b"f")
@@ -412,11 +404,7 @@ async fn jukebox_is_asked_again_with_another_xid() {
         _ => Act::Answer,
     });
     let (mounted, pool) = server.mount(&options()).await;
-    server
-        .files
-        .lock()
-        .files
-        .insert(b"f".to_vec(), pattern(5000, 1));
+    server.plant(b"f", pattern(5000, 1));
     assert_eq!(
         read(&mounted, &pool, b"f", 5000, 4096).await,
         pattern(5000, 1)
@@ -440,11 +428,7 @@ async fn an_abandoned_call_keeps_its_memory_until_the_reply() {
         Act::Answer
     });
     let (mounted, pool) = server.mount(&options()).await;
-    server
-        .files
-        .lock()
-        .files
-        .insert(b"f".to_vec(), pattern(1 << 20, 1));
+    server.plant(b"f", pattern(1 << 20, 1));
     let free = pool.free_bytes();
     let (client, into) = (mounted.client.clone(), sink(&pool, 1 << 20, 1 << 20));
     let call = tokio::spawn(async move {

@@ -29,11 +29,7 @@ async fn misbehaving(
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
-    server
-        .files
-        .lock()
-        .files
-        .insert(b"f".to_vec(), pattern(20_000, 1));
+    server.plant(b"f", pattern(20_000, 1));
     let into = sink(&pool, len, 4096);
     let result = mounted
         .client
@@ -101,11 +97,7 @@ async fn what_drafts_of_the_rfc_said_is_taken() {
     );
     let (mounted, pool) = server.mount(&options()).await;
     for len in [0, 1, 4096, 5000, 12_000] {
-        server
-            .files
-            .lock()
-            .files
-            .insert(b"f".to_vec(), pattern(len, 1));
+        server.plant(b"f", pattern(len, 1));
         assert_eq!(
             read(&mounted, &pool, b"f", 12_288, 4096).await,
             pattern(len, 1)
@@ -249,7 +241,7 @@ async fn names_are_components_both_ways() {
     assert!(matches!(long, NfsError::Status(Status::NameTooLong)));
     assert_eq!(server.seen.lock().len(), before, "nothing was sent");
     for name in [&b"a/b"[..], b"a\0b"] {
-        server.files.lock().files.insert(name.to_vec(), vec![]);
+        server.plant(name, vec![]);
         let cred = cred();
         let list = mounted
             .client
@@ -272,7 +264,7 @@ async fn a_write_that_took_more_than_was_sent_or_nothing_is_an_error() {
             _ => Act::Answer,
         });
         let (mounted, pool) = server.mount(&options()).await;
-        server.files.lock().files.insert(b"f".to_vec(), vec![]);
+        server.plant(b"f", vec![]);
         let data = source(&pool, &pattern(5000, 1), 4096);
         let file = handle_of(b"f");
         let result = mounted

@@ -126,11 +126,7 @@ async fn guarded_create() {
 #[tokio::test]
 async fn rename() {
     let server = forgetful::<Rename>();
-    server
-        .files
-        .lock()
-        .files
-        .insert(b"a".to_vec(), b"1".to_vec());
+    server.plant(b"a", b"1".to_vec());
     let (mounted, _pool) = server.mount(&options()).await;
     let (client, root) = (&mounted.client, &mounted.root);
     let who = cred();
@@ -152,7 +148,7 @@ async fn rename() {
 #[tokio::test]
 async fn link() {
     let server = forgetful::<Link>();
-    server.files.lock().files.insert(b"a".to_vec(), vec![]);
+    server.plant(b"a", vec![]);
     let (mounted, _pool) = server.mount(&options()).await;
     let (client, root) = (&mounted.client, &mounted.root);
     let who = cred();

@@ -3,23 +3,15 @@
 
 mod common;
 
+use common::data::cred;
 use common::*;
 use nfsrdma_client::Mounted;
-use nfsrdma_client::nfs::{Cred, Credential, Nfs3, NfsError};
+use nfsrdma_client::nfs::{Nfs3, NfsError};
 use nfsrdma_client::tap::{Ended, Event, Filter, Incoming, Interest, Listener, Outcome};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::private_data::PrivateData;
 use nfsrdma_xdr::rpcrdma::{Body, Header};
-use std::sync::Arc;
-
-fn cred() -> Cred {
-    Arc::new(Credential {
-        uid: 0,
-        gid: 0,
-        groups: vec![],
-    })
-}
 
 fn events(listener: &mut Listener) -> Vec<Event> {
     std::iter::from_fn(|| listener.try_next()).collect()

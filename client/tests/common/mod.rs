@@ -186,6 +186,11 @@ impl Server {
         )
     }
 
+    /// A file in its root.
+    pub fn plant(&self, name: &[u8], bytes: Vec<u8>) {
+        self.files.lock().files.insert(name.to_vec(), bytes);
+    }
+
     pub async fn mount(&self, options: &ClientOptions) -> (Mounted, Pool) {
         let pool = Pool::new(64 << 20).unwrap();
         let mounted = self.mount_with(options, pool.clone()).await.unwrap();
