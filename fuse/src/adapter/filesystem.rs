@@ -10,8 +10,8 @@ use super::replies::{
     answer, answer_held, answer_or, done, file_flags, tell_absent, tell_attributes, tell_data,
     tell_entry,
 };
-use super::waiting::Waiting;
-use crate::fs::{Found, Fs, Opened};
+use super::waiting::{Held, Waiting};
+use crate::fs::{Entry, Found, Fs, FsResult, Opened};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -233,9 +233,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.mknod(&cred, parent.0, name.as_bytes(), mode, rdev).await;
-            answer_or(reply, result, tell_entry, |entry| {
-                fs.forget(entry.nodeid, 1)
-            });
+            answer_entry(reply, result, &fs);
         });
     }
 
@@ -252,9 +250,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.mkdir(&cred, parent.0, name.as_bytes(), mode).await;
-            answer_or(reply, result, tell_entry, |entry| {
-                fs.forget(entry.nodeid, 1)
-            });
+            answer_entry(reply, result, &fs);
         });
     }
 
@@ -297,9 +293,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             let result = fs
                 .symlink(&cred, parent.0, name.as_bytes(), target.as_bytes())
                 .await;
-            answer_or(reply, result, tell_entry, |entry| {
-                fs.forget(entry.nodeid, 1)
-            });
+            answer_entry(reply, result, &fs);
         });
     }
 
@@ -335,9 +329,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.link(&cred, node.0, parent.0, name.as_bytes()).await;
-            answer_or(reply, result, tell_entry, |entry| {
-                fs.forget(entry.nodeid, 1)
-            });
+            answer_entry(reply, result, &fs);
         });
     }
 
@@ -738,6 +730,13 @@ fn tell_plus<N: Nfs3>(fs: &Fs<N>, mut reply: ReplyDirectoryPlus, listing: &crate
         }
     }
     reply.ok();
+}
+
+/// Answers with an entry; forgets it if nobody is there to take it.
+fn answer_entry<N: Nfs3>(reply: Held<ReplyEntry>, result: FsResult<Entry>, fs: &Fs<N>) {
+    answer_or(reply, result, tell_entry, |entry| {
+        fs.forget(entry.nodeid, 1)
+    });
 }
 
 fn dot(fileid: u64) -> FileAttr {
