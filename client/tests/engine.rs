@@ -318,7 +318,8 @@ async fn a_resent_remove_that_was_run_before_succeeds() {
 
 #[tokio::test]
 async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
-    let timeo = Duration::from_millis(100);
+    // Long enough for a busy machine to answer in.
+    let timeo = Duration::from_millis(500);
     let server = Server::scripted::<Getattr>(|_, n| match n {
         1..=3 => Act::Silence,
         _ => Act::Answer,
@@ -357,8 +358,9 @@ async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
             _ => matches!(result, Err(NfsError::TimedOut)),
         };
         assert!(told, "{result:?}");
-        // Sent once, and again after the first retry.
-        assert_eq!(server.calls::<Getattr>().len(), 3);
+        // By the mount, then once, and again after the first retry, unless the time was over
+        // before there was a new connection.
+        assert!(matches!(server.calls::<Getattr>().len(), 2 | 3));
         leaves_nothing(mounted, pool).await;
     }
 }
