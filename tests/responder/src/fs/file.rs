@@ -7,7 +7,8 @@ use nfsrdma_xdr::nfs3::{
     Attributes, CommitArgs, CommitOk, CommitRes, FileType, PATH_MAX, ReadArgs, ReadOk,
     ReadlinkArgs, ReadlinkOk, Reply, Stable, Status, WccData, WriteArgs, WriteOk, WriteRes,
 };
-use std::io::IoSlice;
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -16,6 +17,9 @@ pub type Alloc<'a> = &'a dyn Fn(usize) -> Option<BufMut>;
 
 /// Results whose payload is in a buffer of its own.
 pub type WithPayload<T> = (Reply<T, Option<Attributes>>, Option<Buf>);
+
+/// What statfs(2) says of a file system in memory.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// Bytes put into more than one buffer would be copied once more.
 fn failed<T>(status: Status, attributes: Option<Attributes>) -> WithPayload<T> {
@@ -90,6 +94,34 @@ impl FileSystem {
             }
             Err(status) => failed(status, Some(attributes)),
         }
+    }
+
+    /// Whether a READ will find its data in the page cache, as far as its first and its last
+    /// byte tell. Files that are not open for reading are left out.
+    pub fn is_at_hand(&self, args: &ReadArgs) -> bool {
+        let Some(inode) = self.cache.get(&args.file) else {
+            return false;
+        };
+        if !inode.has_reader() {
+            return false;
+        }
+        let Ok(reader) = inode.reader() else {
+            return false;
+        };
+        let last = args.offset.saturating_add(u64::from(args.count.max(1)) - 1);
+        [args.offset, last].into_iter().all(|at| {
+            let mut byte = [0];
+            let into = &mut [IoSliceMut::new(&mut byte)];
+            match rustix::io::preadv2(&*reader, into, at, ReadWriteFlags::NOWAIT) {
+                // Nothing is read behind the end.
+                Ok(_) => true,
+                // Memory itself does not know of waiting.
+                Err(Errno::OPNOTSUPP) => {
+                    rustix::fs::fstatfs(&*reader).is_ok_and(|of| of.f_type == TMPFS_MAGIC)
+                }
+                Err(_) => false,
+            }
+        })
     }
 
     fn read_data(

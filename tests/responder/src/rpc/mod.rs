@@ -175,7 +175,7 @@ impl Service {
         }
         let mut from = message.decoder();
         match Call::parse(&mut from) {
-            Ok(call) if call.program == nfs3::PROGRAM => nfs::weigh(call.procedure, from),
+            Ok(call) if call.program == nfs3::PROGRAM => nfs::weigh(&self.fs, call.procedure, from),
             _ => Weight::Light,
         }
     }

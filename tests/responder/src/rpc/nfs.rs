@@ -1,7 +1,7 @@
 //! NFSv3: from procedure numbers to the file system's operations.
 
 use super::{Context, Done, Service, Stop};
-use crate::fs::dir;
+use crate::fs::{FileSystem, dir};
 use nfsrdma_xdr::codec::{Decode, DecodeError, Decoder, Encode, Encoder, Payload};
 use nfsrdma_xdr::nfs3::{
     AccessArgs, CommitArgs, CreateArgs, Ddp, GetattrArgs, LinkArgs, LookupArgs, MkdirArgs,
@@ -24,14 +24,17 @@ pub enum Weight {
 }
 
 /// Weighs a call by its arguments.
-pub(super) fn weigh(procedure: u32, mut from: Decoder<'_>) -> Weight {
+pub(super) fn weigh(fs: &FileSystem, procedure: u32, mut from: Decoder<'_>) -> Weight {
     let Ok(procedure) = ProcedureNumber::try_from(procedure) else {
         return Weight::Light;
     };
     let heavy = match procedure {
         ProcedureNumber::Commit => true,
         ProcedureNumber::Read => {
-            ReadArgs::decode(&mut from).is_ok_and(|args| args.count as usize >= BULK)
+            // Several threads that copy what is in memory only wait for the same connection,
+            // and push each other's data out of the CPU's caches.
+            ReadArgs::decode(&mut from)
+                .is_ok_and(|args| args.count as usize >= BULK && !fs.is_at_hand(&args))
         }
         ProcedureNumber::Write => WriteArgs::decode(&mut from)
             .is_ok_and(|args| args.stable != Stable::Unstable || args.data.len() >= BULK),
