@@ -23,7 +23,7 @@ const STAGE: usize = 256 * 1024;
 /// costs less than cache misses further on.
 const MOVE_MAX: usize = 8 * 1024;
 /// Read at a time when big payload may follow: what lands here of it is copied.
-const STAGE_READ: usize = 16 * 1024;
+const STAGE_READ: usize = 2 * 1024;
 /// Payload of at least this many bytes is received in place.
 const DIRECT_MIN: usize = 4096;
 /// FPDUs below this come many to a read.
