@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 const ALL: [Op; 22] = [
     Op::Null,
@@ -183,6 +184,40 @@ fn changing() {
         fs::remove_file(d.join("d/c")).unwrap();
         fs::remove_dir(d.join("d")).unwrap();
     });
+    m.finish();
+}
+
+/// A name is believed for as long as its directory is, also when the attributes of what it leads
+/// to have run out, as those of files soon do.
+#[test]
+fn names_outlive_attributes() {
+    let config = FsConfig {
+        acregmin: Duration::ZERO,
+        acregmax: Duration::ZERO,
+        ..FsConfig::default()
+    };
+    let Some(m) = mount("trips-names", config, |_| ()) else {
+        return;
+    };
+    fs::metadata(&m.dir).unwrap();
+    let write = |name: &'static str| move |d: &Path| fs::write(d.join(name), [1; 10]).unwrap();
+    let unlink = |name: &'static str| move |d: &Path| fs::remove_file(d.join(name)).unwrap();
+    let made = [(Op::Lookup, 1), (Op::Write, 1), (Op::Create, 1)];
+    // The first operation also asks for the number of the file system.
+    write("first")(&m.dir);
+    costs(&m, "create", &made, write("a"));
+    costs(&m, "unlink", &[(Op::Remove, 1)], unlink("a"));
+    costs(&m, "create", &made, write("b"));
+    costs(&m, "stat", &[(Op::Getattr, 1)], |d| {
+        assert_eq!(fs::metadata(d.join("b")).unwrap().len(), 10);
+    });
+    costs(&m, "open", &[(Op::Access, 1)], |d| {
+        drop(fs::File::open(d.join("b")).unwrap());
+    });
+    costs(&m, "rename", &[(Op::Lookup, 1), (Op::Rename, 1)], |d| {
+        fs::rename(d.join("b"), d.join("c")).unwrap();
+    });
+    costs(&m, "unlink", &[(Op::Remove, 1)], unlink("c"));
     m.finish();
 }
 

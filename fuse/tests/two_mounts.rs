@@ -222,6 +222,57 @@ fn names_that_were_missing_appear() {
     });
 }
 
+/// Names are believed longer than attributes; but where they lead to nothing, they are asked for
+/// again before a program hears of it.
+#[test]
+fn names_of_what_is_gone_are_looked_up_again() {
+    let config = FsConfig {
+        acregmin: Duration::ZERO,
+        acregmax: Duration::ZERO,
+        ..times(HOUR)
+    };
+    two("names-gone", config, |a, b| {
+        let missing = |result: io::Result<()>| {
+            assert_eq!(result.unwrap_err().kind(), io::ErrorKind::NotFound);
+        };
+        // Not below the root, whose names the kernel has looked up at other times.
+        fs::create_dir(a.dir.join("d")).unwrap();
+        let known = |name: &str| {
+            let path = a.dir.join("d").join(name);
+            fs::write(&path, name).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), name.len() as u64);
+            path
+        };
+        let remove = |name: &str| fs::remove_file(b.dir.join("d").join(name)).unwrap();
+        let path = known("stat");
+        remove("stat");
+        missing(fs::metadata(path).map(drop));
+        let path = known("open");
+        remove("open");
+        missing(File::open(path).map(drop));
+        let path = known("link");
+        remove("link");
+        missing(fs::hard_link(path, a.dir.join("d/other")));
+        let path = known("truncate");
+        remove("truncate");
+        missing(
+            OpenOptions::new()
+                .write(true)
+                .truncate(true)
+                .open(path)
+                .map(drop),
+        );
+        let path = known("unlink");
+        remove("unlink");
+        missing(fs::remove_file(path));
+        // Replaced, not removed.
+        let path = known("replaced");
+        fs::write(b.dir.join("d/new"), "another file").unwrap();
+        fs::rename(b.dir.join("d/new"), b.dir.join("d/replaced")).unwrap();
+        assert_eq!(fs::read_to_string(path).unwrap(), "another file");
+    });
+}
+
 #[test]
 fn mappings_are_written_back_and_follow_on_open() {
     two("mmap", times(HOUR), |a, b| {

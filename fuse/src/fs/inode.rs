@@ -10,7 +10,7 @@ use super::file::FileData;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccAttributes, WccData};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Numbers contents of files and directories: another number, other contents.
@@ -37,6 +37,8 @@ pub struct Inode {
     pub lookups: AtomicU64,
     /// Open files of this mount.
     pub opens: AtomicU32,
+    /// The server said STALE or BADHANDLE since attributes last came.
+    refused: AtomicBool,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
 }
@@ -399,6 +401,7 @@ impl Inode {
             handle,
             lookups: AtomicU64::new(0),
             opens: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),
         }
@@ -406,6 +409,27 @@ impl Inode {
 
     pub fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
+    }
+
+    /// The attributes last heard of, fresh or not; `None` if the server knows the handle no
+    /// more, so that the name is looked up again.
+    pub fn last_known(&self) -> Option<Attributes> {
+        if self.refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        let known = self.state.lock().attributes().copied();
+        known.filter(|of| of.nlink > 0)
+    }
+
+    /// The server does not know the handle (any more).
+    pub fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+        self.state.lock().expire();
+    }
+
+    /// The server knows it.
+    pub fn vouch(&self) {
+        self.refused.store(false, Ordering::Relaxed);
     }
 
     /// What is cached of the contents, if anything ever was.

@@ -205,6 +205,7 @@ impl<N: Nfs3> Fs<N> {
             tracing::warn!(fileid = inode.fileid, kind = ?attributes.kind, "an object of another type");
             return;
         }
+        inode.vouch();
         let foreign = {
             let mut state = inode.state.lock();
             state.apply(stamp, attributes, self.now(), self.times(inode.kind))
@@ -222,6 +223,9 @@ impl<N: Nfs3> Fs<N> {
     /// It ended, with what the server said of the object before and after; `None` if it
     /// failed.
     fn end_change(&self, inode: &Arc<Inode>, data: Option<&WccData>) {
+        if data.is_some_and(|data| data.after.is_some()) {
+            inode.vouch();
+        }
         let foreign = {
             let mut state = inode.state.lock();
             match data {
@@ -273,7 +277,7 @@ impl<N: Nfs3> Fs<N> {
     /// What an error of a call on `inode` teaches.
     fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
         if let NfsError::Status(Status::Stale | Status::BadHandle) = error {
-            inode.state.lock().expire();
+            inode.refuse();
         }
         error.into()
     }
