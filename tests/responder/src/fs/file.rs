@@ -180,8 +180,8 @@ impl FileSystem {
         let done = written.and_then(|(fd, count)| {
             match (args.stable, &fd) {
                 (Stable::Unstable, _) | (_, None) => {}
-                (Stable::DataSync, Some(fd)) => rustix::fs::fdatasync(fd).map_err(status::of)?,
-                (Stable::FileSync, Some(fd)) => rustix::fs::fsync(fd).map_err(status::of)?,
+                (Stable::DataSync, Some(fd)) => self.syncs.of(|| rustix::fs::fdatasync(fd))?,
+                (Stable::FileSync, Some(fd)) => self.syncs.of(|| rustix::fs::fsync(fd))?,
             }
             Ok(count)
         });

@@ -16,6 +16,7 @@ pub mod modify;
 mod overlay;
 mod search;
 pub mod status;
+mod sync;
 
 pub use identity::{Identity, Mapping};
 pub use inode::Inode;
@@ -33,6 +34,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use sync::SyncTime;
 
 /// Result of file system work.
 pub type Result<T> = std::result::Result<T, Status>;
@@ -93,6 +95,8 @@ pub struct FileSystem {
     places: Places,
     locks: [Mutex<()>; LOCKS],
     overlay: Option<Overlay>,
+    /// What fsync took of late.
+    pub(crate) syncs: SyncTime,
     /// Changes whenever uncommitted data may have been lost (RFC 1813 section 3.3.7).
     write_verifier: Verifier,
 }
@@ -134,6 +138,7 @@ impl FileSystem {
             places: Places::default(),
             locks: [const { Mutex::new(()) }; LOCKS],
             overlay: settings.fake_unstable.then(Overlay::default),
+            syncs: SyncTime::default(),
             write_verifier: Verifier(verifier),
             settings,
         })

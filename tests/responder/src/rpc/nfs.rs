@@ -36,8 +36,11 @@ pub(super) fn weigh(fs: &FileSystem, procedure: u32, mut from: Decoder<'_>) -> W
             ReadArgs::decode(&mut from)
                 .is_ok_and(|args| args.count as usize >= BULK && !fs.is_at_hand(&args))
         }
-        ProcedureNumber::Write => WriteArgs::decode(&mut from)
-            .is_ok_and(|args| args.stable != Stable::Unstable || args.data.len() >= BULK),
+        ProcedureNumber::Write => WriteArgs::decode(&mut from).is_ok_and(|args| {
+            // Where fsync takes less than handing over, nobody waits for it.
+            let waits = args.stable != Stable::Unstable && !fs.syncs.is_quick();
+            waits || args.data.len() >= BULK
+        }),
         ProcedureNumber::Setattr => {
             SetattrArgs::decode(&mut from).is_ok_and(|args| args.new.size.is_some())
         }
