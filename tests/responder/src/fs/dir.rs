@@ -26,6 +26,12 @@ const ENTRY: usize = 4 + 8 + 4 + 8;
 /// What READDIRPLUS adds at most: attributes and a handle.
 const PLUS: usize = 4 + 84 + 4 + 4 + FHSIZE;
 
+/// The kernel's form of an entry with a short name, in bytes.
+const DIRENT: usize = 32;
+/// Least and most bytes of entries asked of the kernel at a time; the longest name fits.
+const NAMES_MIN: usize = 2048;
+const NAMES_MAX: usize = 32 * 1024;
+
 /// An entry as read.
 #[derive(Debug)]
 struct Found {
@@ -88,11 +94,19 @@ impl FileSystem {
     /// READDIR.
     pub fn readdir(&self, who: &Identity, args: &ReaddirArgs) -> Names {
         let mut left = room(args.count);
-        self.list(who, &args.dir, args.cookie, args.verifier, |_, found| {
-            let size = ENTRY + roundup(found.name.len());
-            left = left.checked_sub(size)?;
-            Some(())
-        })
+        let names = left;
+        self.list(
+            who,
+            &args.dir,
+            args.cookie,
+            args.verifier,
+            names,
+            |_, found| {
+                let size = ENTRY + roundup(found.name.len());
+                left = left.checked_sub(size)?;
+                Some(())
+            },
+        )
     }
 
     /// READDIRPLUS.
@@ -100,19 +114,29 @@ impl FileSystem {
         let mut left = room(args.maxcount);
         let mut names_left = args.dircount.min(REPLY_MAX) as usize;
         let mut first = true;
-        self.list(who, &args.dir, args.cookie, args.verifier, |dir, found| {
-            let size = ENTRY + roundup(found.name.len());
-            // "dircount" counts fileids, names and cookies. It is a hint: one entry is
-            // returned however small it is, so that a listing always gets on.
-            names_left = match names_left.checked_sub(size) {
-                Some(left) => left,
-                None if first => 0,
-                None => return None,
-            };
-            left = left.checked_sub(size + PLUS)?;
-            first = false;
-            Some(self.entry(who, dir, &found.name))
-        })
+        // What the kernel gives beyond what fits is read again for the next call; with too
+        // little, it is asked twice.
+        let names = (left / (ENTRY + PLUS + 8) + 2) * DIRENT;
+        self.list(
+            who,
+            &args.dir,
+            args.cookie,
+            args.verifier,
+            names,
+            |dir, found| {
+                let size = ENTRY + roundup(found.name.len());
+                // "dircount" counts fileids, names and cookies. It is a hint: one entry is
+                // returned however small it is, so that a listing always gets on.
+                names_left = match names_left.checked_sub(size) {
+                    Some(left) => left,
+                    None if first => 0,
+                    None => return None,
+                };
+                left = left.checked_sub(size + PLUS)?;
+                first = false;
+                Some(self.entry(who, dir, &found.name))
+            },
+        )
     }
 
     /// Attributes and handle of an entry, both or none; `None` where a name is gone again,
@@ -145,24 +169,26 @@ impl FileSystem {
         // Looking at ".." may have been the server's work.
         self.assume(who)?;
         let fd = open_component(dir.fd(), name).map_err(status::of)?;
-        let inode = self.identify(dir.export, fd, Some((dir, name)))?;
-        Ok((Some(self.attributes(&inode)?), Some(inode.handle)))
+        let (inode, stat) = self.identify(dir.export, fd, Some((dir, name)))?;
+        Ok((Some(self.attributes_at(&inode, &stat)?), Some(inode.handle)))
     }
 
-    /// Reads entries from `cookie` on until `take` returns `None`.
+    /// Reads entries from `cookie` on until `take` returns `None`: probably about as many as the
+    /// kernel has in `names` bytes.
     fn list<E>(
         &self,
         who: &Identity,
         handle: &FileHandle,
         cookie: u64,
         verifier: Verifier,
+        names: usize,
         take: impl FnMut(&Inode, &Found) -> Option<E>,
     ) -> Reply<Listing<E>, Option<Attributes>> {
         let dir = match self.resolve(handle) {
             Ok(dir) => dir,
             Err(status) => return Reply::Fail(status, None),
         };
-        match self.read_entries(who, &dir, cookie, verifier, take) {
+        match self.read_entries(who, &dir, cookie, verifier, names, take) {
             Ok((entries, eof)) => Reply::Ok(Listing {
                 dir: self.post(&dir),
                 entries,
@@ -178,6 +204,7 @@ impl FileSystem {
         dir: &Inode,
         cookie: u64,
         verifier: Verifier,
+        names: usize,
         mut take: impl FnMut(&Inode, &Found) -> Option<E>,
     ) -> Result<(Vec<(Found, E)>, bool)> {
         if !dir.is_directory() {
@@ -193,8 +220,9 @@ impl FileSystem {
             rustix::fs::seek(&fd, SeekFrom::Start(cookie)).map_err(|_| Status::BadCookie)?;
         }
         let root = self.export(dir).is_root(dir);
-        let mut buffer = [MaybeUninit::uninit(); 32 * 1024];
-        let mut raw = RawDir::new(fd, &mut buffer);
+        let mut buffer = [MaybeUninit::uninit(); NAMES_MAX];
+        let buffer = &mut buffer[..names.clamp(NAMES_MIN, NAMES_MAX)];
+        let mut raw = RawDir::new(fd, buffer);
         let mut entries = Vec::new();
         while let Some(entry) = raw.next() {
             let entry = entry.map_err(status::of)?;

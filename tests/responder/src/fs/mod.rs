@@ -172,7 +172,7 @@ impl FileSystem {
             .min_by_key(|(_, rest)| rest.len())
             .ok_or(Status::Access)?;
         self.settings.mapping.assume(&Identity::SERVER)?;
-        let mut inode = self.adopt(index, self.exports[index].open_root()?, None)?;
+        let mut inode = self.adopt(index, self.exports[index].open_root()?, None)?.0;
         for name in rest
             .split(|&b| b == b'/')
             .filter(|c| !c.is_empty() && *c != b".")
@@ -180,7 +180,7 @@ impl FileSystem {
             if name == b".." {
                 return Err(Status::Access);
             }
-            inode = self.child(&inode, name)?;
+            inode = self.child(&inode, name)?.0;
             if !inode.is_directory() {
                 return Err(Status::NotDir);
             }
@@ -237,13 +237,14 @@ impl FileSystem {
         self.places.find(export, object).ok_or(Status::Stale)
     }
 
-    /// The inode of an object just opened with `O_PATH`, as `name` in `parent`.
+    /// The inode of an object just opened with `O_PATH`, as `name` in `parent`, and what it looks
+    /// like.
     fn identify(
         &self,
         index: usize,
         fd: OwnedFd,
         place: Option<(&Inode, &[u8])>,
-    ) -> Result<Arc<Inode>> {
+    ) -> Result<(Arc<Inode>, Stat)> {
         let stat = stat(fd.as_fd())?;
         let object = search::identify(fd.as_fd(), &stat)?;
         let id = self.exports[index].id;
@@ -257,9 +258,9 @@ impl FileSystem {
             self.places.remember(id, object, parent, name);
         }
         if let Some(inode) = self.cache.get(&handle) {
-            return Ok(inode);
+            return Ok((inode, stat));
         }
-        Ok(Arc::new(Inode::new(index, handle, fd, &stat)))
+        Ok((Arc::new(Inode::new(index, handle, fd, &stat)), stat))
     }
 
     /// As [`FileSystem::identify`], and keeps it open.
@@ -268,24 +269,29 @@ impl FileSystem {
         index: usize,
         fd: OwnedFd,
         place: Option<(&Inode, &[u8])>,
-    ) -> Result<Arc<Inode>> {
-        Ok(self.cache.insert(self.identify(index, fd, place)?))
+    ) -> Result<(Arc<Inode>, Stat)> {
+        let (inode, stat) = self.identify(index, fd, place)?;
+        Ok((self.cache.insert(inode), stat))
     }
 
     /// Looks up one component, as the calling thread's identity.
-    fn child(&self, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
+    fn child(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Stat)> {
         let fd = open_component(dir.fd(), name).map_err(status::of)?;
         self.adopt(dir.export, fd, Some((dir, name)))
     }
 
     /// Attributes at this moment; STALE if the object has no name any more.
     fn attributes(&self, inode: &Inode) -> Result<Attributes> {
-        let stat = stat(inode.fd())?;
+        self.attributes_at(inode, &stat(inode.fd())?)
+    }
+
+    /// The same of a stat just taken.
+    fn attributes_at(&self, inode: &Inode, stat: &Stat) -> Result<Attributes> {
         if stat.st_nlink == 0 {
             self.cache.forget(&inode.handle);
             return Err(Status::Stale);
         }
-        Ok(self.attributes_of(inode, &stat))
+        Ok(self.attributes_of(inode, stat))
     }
 
     fn attributes_of(&self, inode: &Inode, stat: &Stat) -> Attributes {

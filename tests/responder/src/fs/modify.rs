@@ -8,7 +8,7 @@ use nfsrdma_xdr::nfs3::{
     RemoveRes, RenameArgs, RenameRes, RenameWcc, Reply, SetAttributes, SetTime, SpecData, Status,
     SymlinkArgs, Time, Verifier, WccData,
 };
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -34,6 +34,9 @@ fn times_of(verifier: Verifier) -> (u32, u32) {
     (half([a, b, c, d]), half([e, f, g, h]))
 }
 
+/// What was made, and what it looks like if nothing was changed since that was asked.
+type Made = (Arc<Inode>, Option<Stat>);
+
 impl FileSystem {
     /// LOOKUP.
     pub fn lookup(&self, who: &Identity, args: &LookupArgs<'_>) -> LookupRes {
@@ -41,10 +44,7 @@ impl FileSystem {
             Ok(dir) => dir,
             Err(status) => return Reply::Fail(status, None),
         };
-        let found = self.find(who, &dir, args.what.name).and_then(|object| {
-            let attributes = self.attributes(&object)?;
-            Ok((object.handle, attributes))
-        });
+        let found = self.find(who, &dir, args.what.name);
         match found {
             Ok((object, attributes)) => Reply::Ok(LookupOk {
                 object,
@@ -55,22 +55,29 @@ impl FileSystem {
         }
     }
 
-    fn find(&self, who: &Identity, dir: &Arc<Inode>, name: Name<'_>) -> Result<Arc<Inode>> {
+    fn find(
+        &self,
+        who: &Identity,
+        dir: &Arc<Inode>,
+        name: Name<'_>,
+    ) -> Result<(FileHandle, Attributes)> {
         if !dir.is_directory() {
             return Err(Status::NotDir);
         }
         match name.0 {
             b"." | b".." => {
                 self.check(who, dir, libc::X_OK, false)?;
-                match name.0 {
-                    b"." => Ok(dir.clone()),
-                    _ => self.parent(dir),
-                }
+                let found = match name.0 {
+                    b"." => dir.clone(),
+                    _ => self.parent(dir)?,
+                };
+                Ok((found.handle, self.attributes(&found)?))
             }
             _ => {
                 let name = plain(name, Status::Inval)?;
                 self.assume(who)?;
-                self.child(dir, name)
+                let (found, stat) = self.child(dir, name)?;
+                Ok((found.handle, self.attributes_at(&found, &stat)?))
             }
         }
     }
@@ -89,7 +96,7 @@ impl FileSystem {
         if !export.contains(fd.as_fd())? {
             return Err(Status::Stale);
         }
-        self.adopt(dir.export, fd, None)
+        Ok(self.adopt(dir.export, fd, None)?.0)
     }
 
     /// Runs `make` in the directory, and answers with what it made.
@@ -97,7 +104,7 @@ impl FileSystem {
         &self,
         who: &Identity,
         at: &DirOp<'_>,
-        make: impl FnOnce(&Arc<Inode>, &[u8]) -> Result<Arc<Inode>>,
+        make: impl FnOnce(&Arc<Inode>, &[u8]) -> Result<Made>,
     ) -> CreateRes {
         let dir = match self.resolve(&at.dir) {
             Ok(dir) => dir,
@@ -118,9 +125,12 @@ impl FileSystem {
         })();
         let wcc = self.wcc(before, &dir);
         match made {
-            Ok(made) => Reply::Ok(Created {
+            Ok((made, stat)) => Reply::Ok(Created {
                 object: Some(made.handle),
-                attributes: self.post(&made),
+                attributes: match stat {
+                    Some(stat) => self.attributes_at(&made, &stat).ok(),
+                    None => self.post(&made),
+                },
                 dir: wcc,
             }),
             Err(status) => Reply::Fail(status, wcc),
@@ -129,9 +139,13 @@ impl FileSystem {
 
     /// The attributes of a new object that its creation did not give it. Only the superuser
     /// gives objects away; for others the owner asked for is left out, as it is the caller.
-    fn finish(&self, who: &Identity, inode: &Inode, new: &SetAttributes) -> Result<()> {
+    fn finished(
+        &self,
+        who: &Identity,
+        (made, stat): (Arc<Inode>, Stat),
+        new: &SetAttributes,
+    ) -> Result<Made> {
         let mut rest = SetAttributes { mode: None, ..*new };
-        let stat = stat(inode.fd())?;
         let superuser = self.settings.mapping.privileged && who.uid == 0;
         if !superuser || rest.uid == Some(stat.st_uid) {
             rest.uid = None;
@@ -144,10 +158,15 @@ impl FileSystem {
         if rest.uid.is_some() || rest.gid.is_some() {
             rest.mode = new.mode;
         }
-        match rest == SetAttributes::default() {
-            true => Ok(()),
-            false => self.set(who, inode, &rest),
+        // A new file has that size: the kernel would take cutting it for another change.
+        if rest.size == Some(0) && stat.st_size == 0 {
+            rest.size = None;
         }
+        if rest == SetAttributes::default() {
+            return Ok((made, Some(stat)));
+        }
+        self.set(who, &made, &rest)?;
+        Ok((made, None))
     }
 
     /// CREATE.
@@ -165,17 +184,7 @@ impl FileSystem {
         })
     }
 
-    fn finished(
-        &self,
-        who: &Identity,
-        made: Arc<Inode>,
-        new: &SetAttributes,
-    ) -> Result<Arc<Inode>> {
-        self.finish(who, &made, new)?;
-        Ok(made)
-    }
-
-    fn create_file(&self, dir: &Inode, name: &[u8], mode: Mode) -> Result<Arc<Inode>> {
+    fn create_file(&self, dir: &Inode, name: &[u8], mode: Mode) -> Result<(Arc<Inode>, Stat)> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
         let fd = rustix::fs::openat(dir.fd(), name, flags | OFlags::CLOEXEC, mode)
             .map_err(status::of)?;
@@ -185,9 +194,9 @@ impl FileSystem {
             Mode::empty(),
         )
         .map_err(status::of)?;
-        let inode = self.adopt(dir.export, path, Some((dir, name)))?;
+        let (inode, stat) = self.adopt(dir.export, path, Some((dir, name)))?;
         inode.keep_writer(fd);
-        Ok(inode)
+        Ok((inode, stat))
     }
 
     /// UNCHECKED on a name that is there: only the size is set.
@@ -197,8 +206,8 @@ impl FileSystem {
         dir: &Arc<Inode>,
         name: &[u8],
         size: Option<u64>,
-    ) -> Result<Arc<Inode>> {
-        let inode = self.child(dir, name)?;
+    ) -> Result<Made> {
+        let (inode, _) = self.child(dir, name)?;
         if inode.is_directory() {
             return Err(Status::Exist);
         }
@@ -213,7 +222,7 @@ impl FileSystem {
             // file is returned.
             self.set(who, &inode, &new)?;
         }
-        Ok(inode)
+        Ok((inode, None))
     }
 
     /// EXCLUSIVE (section 3.3.8): the verifier is kept with the file, so that a retransmission
@@ -224,7 +233,7 @@ impl FileSystem {
         dir: &Arc<Inode>,
         name: &[u8],
         verifier: Verifier,
-    ) -> Result<Arc<Inode>> {
+    ) -> Result<Made> {
         let (atime, mtime) = times_of(verifier);
         match self.create_file(dir, name, Mode::empty()) {
             Ok(made) => {
@@ -242,9 +251,9 @@ impl FileSystem {
                 self.finished(who, made, &times)
             }
             Err(Status::Exist) => {
-                let found = self.child(dir, name)?;
+                let (found, _) = self.child(dir, name)?;
                 match self.created_by(&found, (atime, mtime))? {
-                    true => Ok(found),
+                    true => Ok((found, None)),
                     false => Err(Status::Exist),
                 }
             }
@@ -257,17 +266,18 @@ impl FileSystem {
         self.create_in(who, &args.at, |dir, name| {
             let new = &args.attributes;
             rustix::fs::mkdirat(dir.fd(), name, mode(new, 0o777)).map_err(status::of)?;
-            let made = self.child(dir, name)?;
+            let (made, mut now) = self.child(dir, name)?;
             // mkdir(2) drops the set-id bits asked for.
             let asked = new.mode.unwrap_or(0) & 0o6000;
-            if asked != 0 && stat(made.fd())?.st_mode & asked != asked {
+            if asked != 0 && now.st_mode & asked != asked {
                 let bits = SetAttributes {
                     mode: new.mode,
                     ..Default::default()
                 };
                 self.set(who, &made, &bits)?;
+                now = stat(made.fd())?;
             }
-            self.finished(who, made, &SetAttributes { size: None, ..*new })
+            self.finished(who, (made, now), &SetAttributes { size: None, ..*new })
         })
     }
 
@@ -349,7 +359,7 @@ impl FileSystem {
     /// What `name` stands for, held while it is removed or replaced.
     fn victim(&self, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
         let fd: OwnedFd = super::open_component(dir.fd(), name).ok()?;
-        self.identify(dir.export, fd, None).ok()
+        Some(self.identify(dir.export, fd, None).ok()?.0)
     }
 
     /// Lets go of an object whose name was removed, if that was the last one.
