@@ -37,8 +37,13 @@ struct Arguments {
     /// Also time the exported data themselves.
     #[arg(long)]
     local: bool,
-    /// Workload to run (may be given several times; all otherwise).
-    #[arg(long = "workload")]
+    /// Workloads to run, separated by commas (may be given several times; all otherwise).
+    #[arg(
+        long = "only",
+        visible_alias = "workload",
+        value_name = "ROW,ROW",
+        value_delimiter = ','
+    )]
     workloads: Vec<String>,
     /// Small sizes: a picture in minutes.
     #[arg(long)]

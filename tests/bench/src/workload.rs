@@ -2,7 +2,7 @@
 
 use crate::bound::Bound;
 use crate::data::Scale;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -289,27 +289,43 @@ fn list(dir: &Path, scale: &Scale) -> Result<Done> {
     })
 }
 
+/// The first line of what a program complained of, and how many more there were: tar has one for
+/// each file.
+fn first_line(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let mut lines = said.lines();
+    let first = lines.next().unwrap_or("no message");
+    match lines.count() {
+        0 => first.to_owned(),
+        more => format!("{first} (and {more} more lines)"),
+    }
+}
+
 fn program(dir: &Path, name: &str, arguments: &[&str]) -> Result<()> {
     let output = std::process::Command::new(name)
         .args(arguments)
         .current_dir(dir)
         .output()
         .with_context(|| format!("running {name}"))?;
-    ensure!(
-        output.status.success(),
+    if output.status.success() {
+        return Ok(());
+    }
+    bail!(
         "{name} ended with {}: {}",
         output.status,
-        String::from_utf8_lossy(&output.stderr)
+        first_line(&output.stderr)
     );
-    Ok(())
 }
 
 fn untar(dir: &Path, scale: &Scale) -> Result<Done> {
     let done = timed(|| {
         program(dir, "tar", &["-xf", "source.tar", "-C", "scratch"])?;
         Ok(scale.source as u64)
-    })?;
-    fs::remove_dir_all(dir.join("scratch/source"))?;
+    });
+    // Also what a tar that failed left: the next target starts without.
+    let removed = fs::remove_dir_all(dir.join("scratch/source"));
+    let done = done?;
+    removed?;
     Ok(done)
 }
 
@@ -356,4 +372,17 @@ fn mixed(dir: &Path, scale: &Scale) -> Result<Done> {
         })?;
         Ok(total.load(Ordering::Relaxed))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_takes_one_line() {
+        assert_eq!(first_line(b""), "no message");
+        assert_eq!(first_line(b"tar: no\n"), "tar: no");
+        let said = b"tar: no\ntar: nor this\ntar: exiting\n";
+        assert_eq!(first_line(said), "tar: no (and 2 more lines)");
+    }
 }
