@@ -93,7 +93,11 @@ pub(crate) fn measure(server: &Server, bytes: u64, reads: usize) -> Result<Figur
             mountport: Some(server.mountport),
             ..ClientOptions::default()
         };
-        let provider = Arc::new(IwarpProvider::new(IwarpOptions::default()));
+        // As a mount has it by default.
+        let provider = Arc::new(IwarpProvider::new(IwarpOptions {
+            crc: true,
+            ..IwarpOptions::default()
+        }));
         let mounted = nfsrdma_client::connect(&target, &options, provider, pool.clone()).await?;
         let mounted = Arc::new(mounted);
         let cred: Cred = Arc::new(Credential {
