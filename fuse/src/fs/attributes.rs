@@ -11,18 +11,19 @@ impl<N: Nfs3> Fs<N> {
     pub fn getattr_cached(&self, nodeid: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
         let inode = self.table.get(nodeid)?;
         let now = self.now();
-        let (attributes, ttl) = {
-            let mut state = inode.state.lock();
-            let attributes = *state.fresh(now)?;
-            state.tell();
-            (attributes, state.fresh_for(now))
-        };
+        // Before the attributes, as in `shown`.
         let (dirty, end) = inode.data().map_or((false, 0), |data| {
             data.with(|inner| (inner.is_dirty(), inner.end))
         });
         if dirty && !revalidate {
             return None;
         }
+        let (attributes, ttl) = {
+            let mut state = inode.state.lock();
+            let attributes = *state.fresh(now)?;
+            state.tell();
+            (attributes, state.fresh_for(now))
+        };
         self.shared.stats.attribute_hits.add(1);
         let ttl = if dirty {
             Duration::ZERO

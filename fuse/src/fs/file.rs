@@ -6,11 +6,11 @@ use super::inode::Inode;
 use super::stats::Stats;
 use super::sync::Unwritten;
 use crate::cache::{Budget, Evict, Lent, Pages, ReadAhead};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nfsrdma_client::nfs::Cred;
-use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 

@@ -36,6 +36,8 @@ pub use open::Opened;
 pub use sync::Unwritten;
 
 use crate::cache::{Budget, Lent};
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use crate::sync::{Mutex, RwLock};
 use clock::{Nanos, nanos};
 use file::{FileData, Shared};
 use inode::{Stamp, Times};
@@ -43,11 +45,10 @@ use names::Names;
 use nfsrdma_client::nfs::{Limits, Nfs3, NfsError, NfsResult};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
-use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use table::Table;
 use tokio::sync::Notify;
@@ -283,13 +284,16 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// The attributes as programs are to see them: with data that is not at the server yet.
-    fn shown(&self, inode: &Inode, mut attributes: Attributes) -> Attributes {
-        inode.state.lock().tell();
-        if let Some(data) = inode.data() {
-            let end = data.with(|inner| inner.end);
-            attributes.size = attributes.size.max(end);
-        }
-        attributes
+    /// `heard` may be older than what is known: its reply may be from before a WRITE that has
+    /// ended. A size too small for a moment would have the kernel cut its pages.
+    fn shown(&self, inode: &Inode, heard: Attributes) -> Attributes {
+        // First: it is forgotten when the attributes know it.
+        let end = inode.data().map_or(0, |data| data.with(|inner| inner.end));
+        let mut state = inode.state.lock();
+        state.tell();
+        let newest = state.attributes().copied().unwrap_or(heard);
+        let size = newest.size.max(end);
+        Attributes { size, ..newest }
     }
 
     fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {

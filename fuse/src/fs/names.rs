@@ -1,8 +1,8 @@
 //! Names looked up before, existing or not.
 
 use super::inode::Inode;
+use crate::sync::Mutex;
 use lru::LruCache;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::fmt;
 use std::num::NonZeroUsize;

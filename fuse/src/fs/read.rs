@@ -20,6 +20,15 @@ enum Step {
     Fetch(u64, Vec<Piece>),
 }
 
+/// What a READ brought.
+struct Came {
+    sent: Stamp,
+    start: u64,
+    got: u64,
+    /// The server's end of the file is there.
+    ends: bool,
+}
+
 impl<N: Nfs3> Fs<N> {
     /// Reads from the cache if all of it is there. The slices are consecutive; together they
     /// are shorter than `len` only at the end of the file.
@@ -34,17 +43,15 @@ impl<N: Nfs3> Fs<N> {
             return None;
         }
         let file = self.files.read().get(handle as usize).cloned()?;
-        let size = file.inode.state.lock().attributes()?.size;
         let data = file.inode.data()?;
         let (found, size) = data.with(|inner| {
-            let size = size.max(inner.end);
+            let size = size_with(inner, &file.inode)?;
             let range = offset..(offset + u64::from(len)).min(size);
             if range.is_empty() {
-                return (Some(Segs::new()), size);
+                return Some((Segs::new(), size));
             }
-            (inner.pages.get(range), size)
-        });
-        let found = found?;
+            Some((inner.pages.get(range)?, size))
+        })?;
         self.shared.stats.read_hits.add(1);
         self.shared
             .stats
@@ -79,11 +86,13 @@ impl<N: Nfs3> Fs<N> {
         }
         // Data that is voided as fast as it comes is read past the cache in the end.
         for _ in 0..16 + u64::from(len) / unit {
-            let size = inode.state.lock().attributes().map_or(0, |a| a.size);
             let step = data
-                .until(|inner| match self.next_step(inner, offset..end, size) {
-                    Step::Wait => None,
-                    step => Some(step),
+                .until(|inner| {
+                    let size = size_with(inner, inode).unwrap_or(0);
+                    match self.next_step(inner, offset..end.min(size)) {
+                        Step::Wait => None,
+                        step => Some(step),
+                    }
                 })
                 .await;
             match step {
@@ -105,8 +114,7 @@ impl<N: Nfs3> Fs<N> {
         self.read_direct(&file, offset, len).await
     }
 
-    fn next_step(&self, inner: &mut Inner, range: Range<u64>, size: u64) -> Step {
-        let range = range.start..range.end.min(size.max(inner.end));
+    fn next_step(&self, inner: &mut Inner, range: Range<u64>) -> Step {
         if range.is_empty() {
             return Step::Done(Segs::new());
         }
@@ -174,24 +182,36 @@ impl<N: Nfs3> Fs<N> {
                 NfsError::PeerMisbehaved("READ returned nothing before the end".into()).into(),
             );
         }
-        Ok(self.take_read(inode, id, range.start, answer.data, got, ends))
+        let came = Came {
+            sent: stamp,
+            start: range.start,
+            got,
+            ends,
+        };
+        Ok(self.take_read(inode, id, came, answer.data))
     }
 
-    /// Puts what was read into the cache: `got` bytes, and zeros behind them where only this
-    /// client has written behind the server's end of the file. Returns where the file ends,
-    /// if `ends` says that the server's end was met.
+    /// Puts what was read into the cache, and zeros behind it where only this client has
+    /// written behind the server's end of the file. Returns where the file ends, if the
+    /// server's end was met and is still where it was.
     fn take_read(
         &self,
         inode: &Arc<Inode>,
         id: u64,
-        start: u64,
+        came: Came,
         sink: Segs<BufMut>,
-        got: u64,
-        ends: bool,
     ) -> Option<u64> {
+        let Came { start, got, .. } = came;
         let data = self.data(inode);
         let mut lent: SmallVec<[(u64, u32); 4]> = SmallVec::new();
         let eof = data.with(|inner| {
+            // A WRITE behind that end may be done since.
+            let overtaken = {
+                let state = inode.state.lock();
+                let longer = state.attributes().is_some_and(|a| a.size > start + got);
+                longer && !state.undisturbed(came.sent)
+            };
+            let ends = came.ends && !overtaken;
             let valid_to = if ends {
                 inner.end.max(start + got)
             } else {
@@ -254,6 +274,7 @@ impl<N: Nfs3> Fs<N> {
         let mut got = 0;
         let total = range.end - range.start;
         let mut ends = false;
+        let sent = Stamp::now();
         while got < total && !ends {
             let mut part = self.alloc(rtmax.min(total - got).max(1) as usize).await?;
             part.resize(rtmax.min(total - got).max(1) as usize);
@@ -278,8 +299,13 @@ impl<N: Nfs3> Fs<N> {
             }
             got += count;
         }
-        let ends = ends && got < total;
-        Ok(self.take_read(inode, id, range.start, sink, got, ends))
+        let came = Came {
+            sent,
+            start: range.start,
+            got,
+            ends: ends && got < total,
+        };
+        Ok(self.take_read(inode, id, came, sink))
     }
 
     /// Past the cache, straight from registered memory: O_DIRECT.
@@ -459,6 +485,14 @@ pub(super) async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
         .into_iter()
         .filter_map(|(_, result)| result)
         .collect()
+}
+
+/// The file's size with what is not at the server yet, if it is known. Asked with the data
+/// locked: what `end` no longer says the attributes know.
+fn size_with(inner: &Inner, inode: &Inode) -> Option<u64> {
+    let end = inner.end;
+    let size = inode.state.lock().attributes()?.size;
+    Some(size.max(end))
 }
 
 fn span(pieces: &[Piece]) -> Range<u64> {

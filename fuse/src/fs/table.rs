@@ -1,8 +1,8 @@
 //! The inodes the kernel knows, by number.
 
 use super::inode::{Inode, ROOT};
+use crate::sync::Mutex;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -73,6 +73,20 @@ impl Data {
         self.undo.clear();
     }
 
+    /// What a restart would leave.
+    pub(super) fn durable(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size as usize];
+        self.read(0, &mut bytes);
+        for (offset, old, size) in self.undo.iter().rev() {
+            bytes.resize(*size as usize, 0);
+            let at = *offset as usize;
+            if !old.is_empty() {
+                bytes[at..at + old.len()].copy_from_slice(old);
+            }
+        }
+        bytes
+    }
+
     /// Undoes what was not committed.
     pub(super) fn crash(&mut self) {
         for (offset, old, size) in std::mem::take(&mut self.undo).into_iter().rev() {

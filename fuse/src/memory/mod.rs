@@ -9,13 +9,13 @@ mod data;
 mod fill;
 mod tree;
 
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex};
 use nfsrdma_client::nfs::{Limits, NfsError, NfsResult};
 use nfsrdma_xdr::nfs3::{FileHandle, FileType, Status, Verifier};
-use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tree::Tree;
 
@@ -67,6 +67,8 @@ pub struct MemoryServer {
     hook: Mutex<Option<Arc<Hook>>>,
     calls: [AtomicU64; 22],
     workers: Option<Workers>,
+    /// Of one procedure, answers that wait.
+    kept: Mutex<(Option<Op>, Vec<oneshot::Sender<()>>)>,
 }
 
 /// Threads that answer, so that answers come later and in any order.
@@ -105,6 +107,7 @@ impl MemoryServer {
             hook: Mutex::new(None),
             calls: Default::default(),
             workers: (workers > 0).then(|| Workers::start(workers)),
+            kept: Mutex::default(),
         })
     }
 
@@ -128,6 +131,19 @@ impl MemoryServer {
         if let Some(workers) = &self.workers {
             *workers.queue.held.lock() = held;
             workers.queue.more.notify_all();
+        }
+    }
+
+    /// Keeps back the answers to calls of `procedure`, which are run; with `None` lets them go.
+    pub fn keep(&self, procedure: Option<Op>) {
+        let waiting = {
+            let mut kept = self.kept.lock();
+            kept.0 = procedure;
+            std::mem::take(&mut kept.1)
+        };
+        for answer in waiting {
+            // Whoever gave up no longer waits.
+            let _ = answer.send(());
         }
     }
 
@@ -174,7 +190,17 @@ impl MemoryServer {
         self.tree.lock().bare = true;
     }
 
-    /// The contents of the file at `path`, as they are on stable storage.
+    /// Lets the clock stand: everything from now on happens at the same time.
+    pub fn stop_clock(&self) {
+        self.tree.lock().clock_stands = true;
+    }
+
+    /// What a restart would leave of the file at `path`.
+    pub fn durable(&self, path: &str) -> Option<Vec<u8>> {
+        self.tree.lock().durable(path)
+    }
+
+    /// The contents of the file at `path`.
     pub fn contents(&self, path: &str) -> Option<Vec<u8>> {
         self.tree.lock().contents(path)
     }
@@ -209,6 +235,17 @@ impl MemoryServer {
         }
         let result = run(&mut self.tree.lock()).map_err(NfsError::Status);
         self.turn().await;
+        let kept = {
+            let mut kept = self.kept.lock();
+            (kept.0 == Some(procedure)).then(|| {
+                let (give, take) = oneshot::channel();
+                kept.1.push(give);
+                take
+            })
+        };
+        if let Some(kept) = kept {
+            let _ = kept.await;
+        }
         if fate == Fate::Lost {
             return Err(NfsError::TimedOut);
         }
@@ -237,7 +274,7 @@ impl Workers {
         let threads = (0..threads)
             .map(|_| {
                 let queue = queue.clone();
-                std::thread::spawn(move || queue.run())
+                thread::spawn(move || queue.run())
             })
             .collect();
         Workers { queue, threads }
@@ -274,7 +311,7 @@ impl Drop for Workers {
         self.queue.more.notify_all();
         for thread in self.threads.drain(..) {
             // The last reference may go on one of the threads itself.
-            if thread.thread().id() != std::thread::current().id() {
+            if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
         }

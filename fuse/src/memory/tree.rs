@@ -43,12 +43,21 @@ pub(super) struct Tree {
     pub(super) capacity: u64,
     pub(super) reuse: bool,
     pub(super) bare: bool,
+    /// All happens within one tick of the clock.
+    pub(super) clock_stands: bool,
     /// Cookies are told modulo this.
     pub(super) cookies_repeat: Option<u64>,
     free_fileids: Vec<u64>,
 }
 
 const ROOT: Id = 2;
+
+fn moment(nanoseconds: u64) -> Time {
+    Time {
+        seconds: (nanoseconds / 1_000_000_000) as u32,
+        nanoseconds: (nanoseconds % 1_000_000_000) as u32,
+    }
+}
 
 impl Tree {
     pub(super) fn new() -> Self {
@@ -61,6 +70,7 @@ impl Tree {
             capacity: u64::MAX,
             reuse: false,
             bare: false,
+            clock_stands: false,
             cookies_repeat: None,
             free_fileids: Vec::new(),
         };
@@ -81,16 +91,16 @@ impl Tree {
         FileHandle::new(&id.to_be_bytes()).expect("eight bytes fit")
     }
 
-    /// A time later than all before.
+    /// A time later than all before, unless the clock stands.
     pub(super) fn now(&mut self) -> Time {
+        if self.clock_stands && self.last_time > 0 {
+            return moment(self.last_time);
+        }
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         self.last_time = (self.last_time + 1).max(since.as_nanos() as u64);
-        Time {
-            seconds: (self.last_time / 1_000_000_000) as u32,
-            nanoseconds: (self.last_time % 1_000_000_000) as u32,
-        }
+        moment(self.last_time)
     }
 
     fn make(&mut self, kind: FileType, mode: u32, body: Body) -> Id {
@@ -352,6 +362,11 @@ impl Tree {
         let mut all = vec![0; usize::try_from(data.size).ok()?];
         data.read(0, &mut all);
         Some(all)
+    }
+
+    pub(super) fn durable(&mut self, path: &str) -> Option<Vec<u8>> {
+        let handle = self.walk(path)?;
+        Some(self.file(&handle).ok()?.durable())
     }
 
     pub(super) fn change_type(&mut self, path: &str, kind: FileType) {

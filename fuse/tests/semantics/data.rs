@@ -3,7 +3,7 @@
 use crate::support::*;
 use nfsrdma_client::exec::{self, block_on};
 use nfsrdma_client::nfs::Limits;
-use nfsrdma_fuse::fs::FsConfig;
+use nfsrdma_fuse::fs::{Found, FsConfig, ROOT};
 use nfsrdma_fuse::memory::{Fate, MemoryServer, Op};
 use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
@@ -313,6 +313,69 @@ fn readers_of_one_missing_range_share_one_read() {
         assert_eq!(told.recv_timeout(Duration::from_secs(60)).unwrap(), 4096);
     }
     assert_eq!(server.calls(Op::Read), 1);
+}
+
+/// A file of 5 bytes, of which 10,000 to 10,100 are written and not sent.
+fn with_a_long_tail() -> (Mount, u64, u64) {
+    let server = MemoryServer::new();
+    server.plant("f", b"short");
+    let m = Mount::of(&server, small());
+    let node = m.node("f");
+    let f = m.open(node, RW).unwrap();
+    m.write(f, 10_000, &[1; 100]).unwrap();
+    (m, node, f)
+}
+
+#[test]
+fn a_read_from_before_a_write_does_not_end_the_file() {
+    let (m, _, f) = with_a_long_tail();
+    m.server.keep(Some(Op::Read));
+    let (tell, told) = std::sync::mpsc::channel();
+    // One reads the hole, the other waits for what that brings.
+    for _ in 0..2 {
+        let (fs, tell) = (m.fs.clone(), tell.clone());
+        exec::spawn(async move {
+            let data = fs.read(f, 4096, 4096, RW).await.unwrap();
+            let bytes: Vec<u8> = data.iter().flat_map(|part| part.to_vec()).collect();
+            tell.send(bytes).unwrap();
+        });
+    }
+    assert_eq!(m.server.calls(Op::Read), 1);
+    // The server said that the file ends at 5, and now knows better.
+    m.fsync(f).unwrap();
+    m.server.keep(None);
+    for _ in 0..2 {
+        let bytes = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(bytes == [0; 4096], "{} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn attributes_from_before_a_write_do_not_make_the_file_shorter() {
+    let (m, node, f) = with_a_long_tail();
+    m.clock.advance(Duration::from_secs(1000));
+    for procedure in [Op::Lookup, Op::Getattr] {
+        m.server.keep(Some(procedure));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (fs, cred) = (m.fs.clone(), m.cred.clone());
+        exec::spawn(async move {
+            let size = match procedure {
+                Op::Lookup => match fs.lookup(&cred, ROOT, b"f").await.unwrap() {
+                    Found::Is(entry) => entry.attributes.size,
+                    Found::Absent(_) => 0,
+                },
+                _ => fs.getattr(&cred, node, true).await.unwrap().0.size,
+            };
+            tell.send(size).unwrap();
+        });
+        m.fsync(f).unwrap();
+        m.server.keep(None);
+        let size = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(size, 10_100);
+        m.truncate(node, 5).unwrap();
+        m.write(f, 10_000, &[1; 100]).unwrap();
+        m.clock.advance(Duration::from_secs(1000));
+    }
 }
 
 #[test]
