@@ -297,6 +297,9 @@ impl<N: Nfs3> Fs<N> {
                     inode.state.lock().grow(job.offset + u64::from(count));
                 }
                 let verdict = data.with(|inner| {
+                    // A READ from before may bring what was there before, and the block may
+                    // be dropped before it comes.
+                    inner.void_reads(sent.clone());
                     inner
                         .pages
                         .end_write(sent, count, done.committed, done.verifier)
