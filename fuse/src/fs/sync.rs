@@ -56,8 +56,10 @@ impl<N: Nfs3> Fs<N> {
         let Some(data) = file.inode.data() else {
             return Some(file.take_error());
         };
-        let clean = data
-            .with(|inner| !inner.is_dirty() && inner.pages.uncommitted() == 0 && inner.writes == 0);
+        let clean = data.with(|inner| {
+            let under_way = inner.writes > 0 || inner.committing;
+            !under_way && !inner.is_dirty() && inner.pages.uncommitted() == 0
+        });
         clean.then(|| file.take_error())
     }
 
@@ -129,11 +131,12 @@ impl<N: Nfs3> Fs<N> {
                         return Some(None);
                     }
                     settle_end(inner);
+                    // Also one that failed, and is about to be told.
+                    if commit && inner.committing {
+                        return None;
+                    }
                     if !commit || inner.pages.uncommitted() == 0 {
                         return Some(Some(Next::Done));
-                    }
-                    if inner.committing {
-                        return None;
                     }
                     let cred = inner.writer.clone()?;
                     inner.committing = inner.pages.begin_commit();
@@ -148,7 +151,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let safe = data.with(|inner| !inner.is_dirty() && inner.pages.uncommitted() == 0);
         if safe {
-            // `wrote` puts it back in the same order of locks.
+            // `put` puts it back after the data.
             let mut files = self.unsafe_files.lock();
             let safe = data.with(|inner| {
                 let safe = !inner.is_dirty() && inner.pages.uncommitted() == 0;

@@ -141,6 +141,11 @@ impl<N: Nfs3> Fs<N> {
                 Some(writer) if *writer == file.cred => {}
                 _ => inner.writer = Some(file.cred.clone()),
             }
+            // At once: a WRITE of this data may fail before this thread goes on.
+            if !file.wrote.swap(true, Ordering::Relaxed) {
+                inner.writers.retain(|writer| writer.strong_count() > 0);
+                inner.writers.push(Arc::downgrade(file));
+            }
             let now = self.now();
             let taken = inner
                 .pages
@@ -154,7 +159,9 @@ impl<N: Nfs3> Fs<N> {
             })
         })?;
         if !matches!(result, Put::Flush) {
-            self.wrote(file, data);
+            // Behind the data: who finds the file safe before takes it out.
+            let mut files = self.unsafe_files.lock();
+            files.entry(data.id).or_insert_with(|| inode.clone());
         }
         if let Put::Done = result {
             self.shared.stats.write_bytes.add(bytes.len() as u64);
@@ -163,18 +170,6 @@ impl<N: Nfs3> Fs<N> {
             self.shared.budget.reclaim(bytes.len() * 4);
         }
         Ok(result)
-    }
-
-    /// The file has data to write, and `file` is to be told of errors.
-    fn wrote(&self, file: &Arc<OpenFile>, data: &FileData) {
-        if !file.wrote.swap(true, Ordering::Relaxed) {
-            data.with(|inner| {
-                inner.writers.retain(|writer| writer.strong_count() > 0);
-                inner.writers.push(Arc::downgrade(file));
-            });
-        }
-        let mut files = self.unsafe_files.lock();
-        files.entry(data.id).or_insert_with(|| file.inode.clone());
     }
 
     /// Starts WRITEs: with `full`, only of full size, or of anything once half of what may be
