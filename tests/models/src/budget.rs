@@ -1,6 +1,6 @@
 //! The page cache's limit: what is cached can be dropped, and is counted right.
 
-use crate::cache_budget::{Budget, Evict};
+use crate::cache::{Budget, Evict};
 use crate::sync::Mutex;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;

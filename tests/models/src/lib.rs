@@ -16,9 +16,11 @@ pub mod engine;
 pub mod pool;
 mod sync;
 pub mod waiting;
+pub mod write_back;
 
-// What the sources built here name in their own crates.
-pub(crate) use nfsrdma_client::{nfs, options, rpc, rpcrdma, stats};
+// What the sources built here name in their own crates, and in each other's.
+pub(crate) use client::{nfs, options, rpc, rpcrdma, stats};
+extern crate self as nfsrdma_client;
 pub(crate) use nfsrdma_rdma::{Error, Result};
 
 #[path = "../../../client/src/exec.rs"]
@@ -32,8 +34,14 @@ mod transport;
 #[path = "../../../client/rdma/src/buf.rs"]
 mod buf;
 
-#[path = "../../../fuse/src/cache/budget.rs"]
-mod cache_budget;
+#[allow(unused_imports, reason = "what the crate shows to others")]
+#[path = "../../../fuse/src/cache/mod.rs"]
+mod cache;
+#[allow(unused_imports, reason = "what the crate shows to others")]
+#[path = "../../../fuse/src/fs/mod.rs"]
+mod fs;
+#[path = "../../../fuse/src/memory/mod.rs"]
+mod memory;
 
 #[path = "../../../fuse/src/adapter/table.rs"]
 mod table;

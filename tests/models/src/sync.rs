@@ -70,6 +70,10 @@ impl<T> Mutex<T> {
         Mutex(shuttle::sync::Mutex::new(value))
     }
 
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn guard(&self) -> shuttle::sync::MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,6 +83,20 @@ impl<T> Mutex<T> {
             of: self,
             guard: Some(self.guard()),
         }
+    }
+}
+
+/// As `parking_lot::RwLock`.
+#[derive(Debug, Default)]
+pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub(crate) fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

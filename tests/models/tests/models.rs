@@ -1,6 +1,6 @@
 //! The models, each in many orders of its threads.
 
-use nfsrdma_models::{budget, engine, explore, pool, waiting};
+use nfsrdma_models::{budget, engine, explore, pool, waiting, write_back};
 
 #[test]
 fn pool_blocks_have_one_owner() {
@@ -25,4 +25,14 @@ fn calls_survive_lost_connections_and_end_once() {
 #[test]
 fn abandoned_calls_and_a_shutdown_leave_nothing() {
     explore(600, engine::shutdown_frees_everything);
+}
+
+#[test]
+fn what_is_written_is_kept_over_restarts() {
+    explore(600, write_back::what_is_written_is_kept);
+}
+
+#[test]
+fn what_the_server_refuses_is_told() {
+    explore(600, write_back::what_is_lost_is_told);
 }

@@ -1,0 +1,326 @@
+//! Write-back: data between a program's write and the server's stable storage, while other
+//! programs write beside it, read it and flush it, and the server restarts or refuses.
+
+use crate::exec::block_on;
+use crate::fs::{Clock, Found, Fs, FsConfig, ROOT};
+use crate::memory::{Fate, MemoryServer, Op};
+use crate::nfs::{Cred, Credential, Limits};
+use nfsrdma_rdma::Pool;
+use nfsrdma_xdr::nfs3::Status;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+// Not of the scheduler: the tests' own books.
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+const RW: i32 = libc::O_RDWR;
+/// What a writer writes at a time: less than a page, so that blocks and WRITEs are shared.
+const LEN: u64 = 1500;
+const WRITERS: u64 = 2;
+const PLACES: u64 = 4;
+/// What is in the file at the beginning.
+const PLANTED: u64 = 700;
+
+/// A file that is written to, and what is known of it.
+struct World {
+    server: Arc<MemoryServer>,
+    pool: Pool,
+    fs: Arc<Fs<MemoryServer>>,
+    clock: Clock,
+    cred: Cred,
+    node: u64,
+    /// The end of all writes that are over.
+    reached: AtomicU64,
+    /// Calls the server still refuses, and has refused.
+    refusals: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl World {
+    fn new(refusals: u64) -> Arc<World> {
+        let limits = Limits {
+            rtmax: 4096,
+            wtmax: 4096,
+            dtpref: 4096,
+            max_file_size: 1 << 40,
+        };
+        let server = MemoryServer::with(limits, 2);
+        server.plant("f", &[1; PLANTED as usize]);
+        if thread_rng().gen_bool(0.5) {
+            server.stop_clock();
+        }
+        let config = FsConfig {
+            // Less than the file.
+            cache_bytes: 8 << 10,
+            dirty_bytes: 8 << 10,
+            dirty_file_bytes: 6 << 10,
+            write_parallel: 2,
+            readahead_bytes: 8 << 10,
+            ..FsConfig::default()
+        };
+        let pool = match Pool::new(4 << 20) {
+            Ok(pool) => pool,
+            Err(error) => panic!("{error}"),
+        };
+        let clock = Clock::manual();
+        let root = server.root();
+        let fs = Fs::with_clock(server.clone(), root, pool.clone(), config, clock.clone());
+        let cred = Arc::new(Credential {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+        });
+        let Ok(Found::Is(entry)) = block_on(fs.lookup(&cred, ROOT, b"f")) else {
+            panic!("the file is not found");
+        };
+        Arc::new(World {
+            server,
+            pool,
+            fs,
+            clock,
+            cred,
+            node: entry.nodeid,
+            reached: AtomicU64::new(PLANTED),
+            refusals: AtomicU64::new(refusals),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    fn refuse_some(self: &Arc<Self>) {
+        let world = Arc::downgrade(self);
+        self.server.set_hook(move |op, _| {
+            let Some(world) = world.upgrade() else {
+                return Fate::Done;
+            };
+            let concerned = matches!(op, Op::Write | Op::Commit);
+            if concerned && world.refusals.load(SeqCst) > 0 && thread_rng().gen_bool(0.4) {
+                world.refusals.fetch_sub(1, SeqCst);
+                world.refused.fetch_add(1, SeqCst);
+                return Fate::Refused(Status::NoSpc);
+            }
+            Fate::Done
+        });
+    }
+
+    fn open(&self) -> u64 {
+        match block_on(self.fs.open(&self.cred, self.node, RW)) {
+            Ok(opened) => opened.handle,
+            Err(error) => panic!("open: {error}"),
+        }
+    }
+
+    fn read(&self, handle: u64, offset: u64, len: u64) -> Vec<u8> {
+        let data = match self.fs.read_cached(handle, offset, len as u32, RW) {
+            Some(data) => data,
+            None => match block_on(self.fs.read(handle, offset, len as u32, RW)) {
+                Ok(data) => data,
+                Err(error) => panic!("read: {error}"),
+            },
+        };
+        data.iter().flat_map(|part| part.to_vec()).collect()
+    }
+
+    fn size(&self) -> u64 {
+        let (fs, revalidate) = (&self.fs, thread_rng().gen_bool(0.5));
+        if thread_rng().gen_bool(0.4) {
+            return match block_on(fs.lookup(&self.cred, ROOT, b"f")) {
+                Ok(Found::Is(entry)) => {
+                    fs.forget(entry.nodeid, 1);
+                    entry.attributes.size
+                }
+                other => panic!("lookup: {other:?}"),
+            };
+        }
+        if let Some((attributes, _)) = fs.getattr_cached(self.node, revalidate) {
+            return attributes.size;
+        }
+        match block_on(fs.getattr(&self.cred, self.node, revalidate)) {
+            Ok((attributes, _)) => attributes.size,
+            Err(error) => panic!("getattr: {error}"),
+        }
+    }
+
+    /// The file is never shown shorter than what was written to it.
+    fn look(&self, handle: u64) {
+        let reached = self.reached.load(SeqCst);
+        if thread_rng().gen_bool(0.5) {
+            let size = self.size();
+            assert!(size >= reached, "{size} bytes shown of {reached}");
+        } else {
+            let offset = thread_rng().gen_range(0..reached);
+            let got = self.read(handle, offset, 3000).len() as u64;
+            let least = (reached - offset).min(3000);
+            assert!(got >= least, "{got} bytes at {offset}, not {least}");
+        }
+    }
+}
+
+/// A program that writes to places of its own through a descriptor of its own.
+struct Writer {
+    world: Arc<World>,
+    number: u64,
+    handle: u64,
+    /// What was last written where.
+    own: BTreeMap<u64, u8>,
+    /// An error was reported at fsync or close: not all of it need be there.
+    told: bool,
+}
+
+impl Writer {
+    fn hear<T, E: std::fmt::Debug>(&mut self, what: &str, result: Result<T, E>) {
+        if let Err(error) = result {
+            let refused = self.world.refused.load(SeqCst);
+            assert!(refused > 0, "{what}: {error:?}, and nothing was refused");
+            self.told = true;
+        }
+    }
+
+    fn write(&mut self, with: u8) {
+        let place = thread_rng().gen_range(0..PLACES);
+        let offset = (place * WRITERS + self.number) * LEN;
+        let bytes = [with; LEN as usize];
+        let fs = &self.world.fs;
+        let result = match fs.write_cached(self.handle, offset, &bytes, RW) {
+            Some(done) => done,
+            None => block_on(fs.write(self.handle, offset, &bytes, RW)),
+        };
+        match result {
+            Ok(count) => assert_eq!(u64::from(count), LEN),
+            Err(error) => panic!("write: {error}"),
+        }
+        self.own.insert(offset, with);
+        self.world.reached.fetch_max(offset + LEN, SeqCst);
+    }
+
+    fn check(&self, what: &str, there: &[u8]) {
+        for (&offset, &with) in &self.own {
+            let range = offset as usize..(offset + LEN) as usize;
+            let part = there.get(range).unwrap_or_default();
+            assert!(
+                part == [with; LEN as usize],
+                "{what}: writer {} at {offset}",
+                self.number
+            );
+        }
+    }
+
+    fn sync(&mut self) {
+        let result = block_on(self.world.fs.fsync(self.handle));
+        self.hear("fsync", result);
+        if !self.told {
+            let durable = self.world.server.durable("f");
+            self.check("after fsync", &durable.unwrap_or_default());
+        }
+    }
+
+    fn run(mut self) -> Writer {
+        for turn in 0..4 {
+            match thread_rng().gen_range(0..6) {
+                0 => self.sync(),
+                1 if self.world.refused.load(SeqCst) + self.world.refusals.load(SeqCst) == 0 => {
+                    let all = self.world.read(self.handle, 0, LEN * WRITERS * PLACES);
+                    self.check("read", &all);
+                }
+                _ => self.write(16 * (self.number as u8 + 1) + turn),
+            }
+        }
+        let world = self.world.clone();
+        let result = match world.fs.flush_cached(self.handle) {
+            Some(done) => done,
+            None => {
+                let mut result = Ok(());
+                block_on(world.fs.flush(self.handle, |told| {
+                    result = told;
+                    true
+                }));
+                result
+            }
+        };
+        self.hear("close", result);
+        if !self.told {
+            let durable = world.server.durable("f");
+            self.check("after close", &durable.unwrap_or_default());
+        }
+        // Nobody hears of this one: what it tells is told at the unmount, too.
+        let _ = block_on(world.fs.release(self.handle));
+        self
+    }
+}
+
+fn run(refusals: u64, restarts: u64) {
+    let world = World::new(refusals);
+    world.refuse_some();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|number| {
+            let writer = Writer {
+                world: world.clone(),
+                number,
+                handle: world.open(),
+                own: BTreeMap::new(),
+                told: false,
+            };
+            thread::spawn(move || writer.run())
+        })
+        .collect();
+    let mut others = Vec::new();
+    if refusals == 0 {
+        let world = world.clone();
+        others.push(thread::spawn(move || {
+            let handle = world.open();
+            (0..4).for_each(|_| world.look(handle));
+            assert!(block_on(world.fs.release(handle)).is_ok());
+        }));
+    }
+    // What happens unasked.
+    let unasked = world.clone();
+    others.push(thread::spawn(move || {
+        let mut restarts = restarts;
+        for _ in 0..4 {
+            if restarts > 0 && thread_rng().gen_bool(0.5) {
+                restarts -= 1;
+                unasked.server.restart();
+            }
+            unasked.clock.advance(Duration::from_secs(6));
+            unasked.fs.tick();
+            thread::yield_now();
+        }
+    }));
+    let writers: Vec<_> = writers.into_iter().map(|w| w.join()).collect();
+    for other in others {
+        assert!(other.join().is_ok());
+    }
+    let lost = block_on(world.fs.shutdown());
+    let refused = world.refused.load(SeqCst);
+    assert!(lost.is_empty() || refused > 0, "lost: {lost:?}");
+    world.server.restart();
+    let there = world.server.contents("f").unwrap_or_default();
+    for writer in writers {
+        let Ok(writer) = writer else {
+            panic!("a writer failed");
+        };
+        if !writer.told {
+            writer.check("at the end", &there);
+        }
+    }
+    let dirty = |(name, count)| name == "dirty_bytes" && count != 0;
+    assert!(!world.fs.statistics().into_iter().any(dirty), "dirty");
+    // All memory comes back with the last of those who use it.
+    let pool = world.pool.clone();
+    drop(world);
+    while pool.free_bytes() < pool.capacity() {
+        thread::yield_now();
+    }
+}
+
+/// What was written is at the server after fsync and close, whatever it forgets meanwhile;
+/// nobody is told of an error, and nobody sees the file shorter than it was written.
+pub fn what_is_written_is_kept() {
+    run(0, 2);
+}
+
+/// Where the server refuses WRITE or COMMIT, everybody whose data is not there is told.
+pub fn what_is_lost_is_told() {
+    run(2, 1);
+}
