@@ -49,6 +49,10 @@ fn read<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
 
 /// Our provider as initiator, connected to bytes.
 fn connected() -> (Connection, TcpStream) {
+    connected_with(IwarpOptions::default())
+}
+
+fn connected_with(options: IwarpOptions) -> (Connection, TcpStream) {
     let listener = TcpListener::bind(any()).unwrap();
     let at = listener.local_addr().unwrap();
     let peer = thread::spawn(move || {
@@ -61,7 +65,7 @@ fn connected() -> (Connection, TcpStream) {
         socket.write_all(REPLY).unwrap();
         socket
     });
-    let provider = IwarpProvider::new(IwarpOptions::default());
+    let provider = IwarpProvider::new(options);
     let connection = provider.connect(at, &params()).unwrap();
     let mut socket = peer.join().unwrap();
     assert_eq!(read::<20>(&mut socket), EMPTY_WRITE, "opens the stream");
@@ -294,6 +298,118 @@ fn a_peer_that_resets_is_a_lost_link() {
     drop(socket);
     let error = end(&mut connection, &mut out);
     assert!(matches!(error, Error::LinkLost(_)), "{error:?}");
+}
+
+/// Less than a peer takes for its frame that sends a byte at a time, [`DRIP`] apart.
+const SHORT: Duration = Duration::from_millis(300);
+const DRIP: Duration = Duration::from_millis(40);
+
+/// Sends a byte at a time, until all are sent or nobody wants more.
+fn drip(socket: &mut TcpStream, bytes: &[u8]) {
+    for byte in bytes {
+        thread::sleep(DRIP);
+        if socket.write_all(&[*byte]).is_err() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_accepts_and_never_answers_is_given_up() {
+    // The kernel accepts for it.
+    let listener = TcpListener::bind(any()).unwrap();
+    let params = ConnectParams {
+        timeout: SHORT,
+        ..params()
+    };
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let result = provider.connect(listener.local_addr().unwrap(), &params);
+    assert!(matches!(result.err(), Some(Error::TimedOut(_))));
+    assert_eq!(params.pool.free_bytes(), params.pool.capacity());
+}
+
+#[test]
+fn a_frame_that_drips_gets_no_more_time() {
+    let listener = TcpListener::bind(any()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let peer = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        drip(&mut socket, REPLY);
+        // The other end closes.
+        let _ = socket.read_to_end(&mut Vec::new());
+    });
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let short = ConnectParams {
+        timeout: SHORT,
+        ..params()
+    };
+    let result = provider.connect(at, &short);
+    assert!(matches!(result.err(), Some(Error::TimedOut(_))));
+    peer.join().unwrap();
+
+    let listener = provider.listen(any()).unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr()).unwrap();
+    let peer = thread::spawn(move || {
+        drip(&mut socket, REQUEST);
+        let _ = socket.read_to_end(&mut Vec::new());
+    });
+    let result = listener.accept().unwrap().accept(&short);
+    assert!(matches!(result.err(), Some(Error::TimedOut(_))));
+    peer.join().unwrap();
+    assert_eq!(short.pool.free_bytes(), short.pool.capacity());
+}
+
+#[test]
+fn a_message_may_drip() {
+    let (mut connection, mut socket) = connected();
+    // A Send of 8 bytes without CRC: length, DDP and RDMAP control, queue 0, message 1.
+    let mut message = vec![0, 26, 0x41, 0x43];
+    message.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);
+    message.extend(b"dripping");
+    message.extend([0; 4]);
+    let peer = thread::spawn(move || {
+        drip(&mut socket, &message);
+        socket
+    });
+    let mut out = Vec::new();
+    let until = Instant::now() + LIMIT;
+    while out.is_empty() && Instant::now() < until {
+        let waited = connection.completions.poll(&mut out, Wait::Until(until));
+        waited.unwrap();
+    }
+    let Some(Completion::Received { buf, len, .. }) = out.first() else {
+        panic!("{out:?}");
+    };
+    assert_eq!(&buf[..*len], b"dripping");
+    drop(peer.join().unwrap());
+}
+
+#[test]
+fn a_peer_that_stops_reading_is_given_up_with_all_that_waits_for_it() {
+    let options = IwarpOptions {
+        user_timeout: Some(Duration::from_secs(1)),
+        socket_buffer: Some(16 << 10),
+        ..IwarpOptions::default()
+    };
+    let (mut connection, socket) = connected_with(options);
+    let pool = Pool::new(8 << 20).unwrap();
+    for n in 0..8 {
+        let buf = pool.alloc(1 << 20).unwrap();
+        let send = WorkRequest::Send {
+            id: WorkId(n),
+            data: smallvec![buf.freeze()],
+            invalidate: None,
+            signaled: true,
+        };
+        connection.queue_pair.post(&mut vec![send]).unwrap();
+    }
+    let mut out = Vec::new();
+    let error = end(&mut connection, &mut out);
+    assert!(matches!(error, Error::LinkLost(_)), "{error:?}");
+    // Two Receives and eight Sends.
+    assert_eq!(out.len(), 10);
+    drop((out, connection, socket));
+    assert_eq!(pool.free_bytes(), pool.capacity());
 }
 
 proptest! {

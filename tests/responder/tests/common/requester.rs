@@ -167,34 +167,38 @@ pub fn write_chunk(exposures: &[&Exposure]) -> WriteChunk {
 
 impl Requester {
     pub fn connect(provider: &dyn Provider, to: SocketAddr, invalidate: bool) -> Self {
+        Self::try_connect(provider, to, invalidate).unwrap()
+    }
+
+    pub fn try_connect(
+        provider: &dyn Provider,
+        to: SocketAddr,
+        invalidate: bool,
+    ) -> Result<Self, Error> {
         let pool = Pool::new(64 << 20).unwrap();
         let private = PrivateData {
             remote_invalidation: invalidate,
             send_size: 4096,
             receive_size: 4096,
         };
-        let link = provider
-            .connect(
-                to,
-                &ConnectParams {
-                    pool: pool.clone(),
-                    private_data: private.encode().to_vec(),
-                    send_depth: 64,
-                    recv_depth: 16,
-                    reads_out: 0,
-                    reads_in: 8,
-                    receive_buffers: 8,
-                    receive_size: 4096,
-                    timeout: Duration::from_secs(10),
-                },
-            )
-            .unwrap();
-        Requester {
+        let params = ConnectParams {
+            pool: pool.clone(),
+            private_data: private.encode().to_vec(),
+            send_depth: 64,
+            recv_depth: 16,
+            reads_out: 0,
+            reads_in: 8,
+            receive_buffers: 8,
+            receive_size: 4096,
+            timeout: Duration::from_secs(10),
+        };
+        let link = provider.connect(to, &params)?;
+        Ok(Requester {
             theirs: PrivateData::parse(&link.peer_private_data).unwrap(),
             link,
             pool,
             received: Vec::new(),
-        }
+        })
     }
 
     pub fn buffer(&self, bytes: &[u8]) -> Buf {

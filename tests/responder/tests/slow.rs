@@ -1,0 +1,142 @@
+//! Peers that are slow or silent for ever, over soft-iWARP: they cost the responder a bounded
+//! time and number of connections, and nobody else anything.
+#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+#![allow(unreachable_pub, reason = "modules shared by test binaries")]
+
+mod common;
+#[path = "common/requester.rs"]
+mod requester;
+
+use common::Dirs;
+use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
+use nfsrdma_rdma::Error;
+use nfsrdma_responder::server::Server;
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header};
+use requester::*;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What `requester::serve` lets in at a time.
+const MOST: usize = 16;
+/// What a test waits for comes within this, or never.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn provider() -> IwarpProvider {
+    IwarpProvider::new(IwarpOptions::default())
+}
+
+/// A responder that gives a peer `timeout` to ask.
+fn patient(dirs: &Dirs, timeout: Duration) -> (Server, SocketAddr) {
+    serve(&dirs.export(), Arc::new(provider()), |settings| {
+        settings.timeout = timeout;
+    })
+}
+
+/// Tries to connect until it is let in.
+fn let_in(address: SocketAddr) -> Requester {
+    let until = Instant::now() + LIMIT;
+    loop {
+        match Requester::try_connect(&provider(), address, true) {
+            Ok(requester) => return requester,
+            Err(error) => assert!(Instant::now() < until, "not let in: {error}"),
+        }
+    }
+}
+
+fn is_served(requester: &mut Requester) {
+    assert_eq!(requester.inline::<Null>(9, &Void {}), b"");
+}
+
+/// Sends nothing, or a request a byte at a time, and ends when the responder has enough.
+fn slow(address: SocketAddr, drips: bool) -> JoinHandle<()> {
+    let mut socket = TcpStream::connect(address).unwrap();
+    thread::spawn(move || {
+        // With 512 bytes of private data to come: it would take a minute.
+        let request = b"MPA ID Req Frame\x10\x01\x02\x00".iter().copied();
+        let bytes = request.chain(std::iter::repeat_n(0, 512));
+        for byte in bytes.take_while(|_| drips) {
+            thread::sleep(Duration::from_millis(100));
+            if socket.write_all(&[byte]).is_err() {
+                break;
+            }
+        }
+        let _ = socket.read_to_end(&mut Vec::new());
+    })
+}
+
+#[test]
+fn peers_that_never_ask_are_let_go() {
+    let dirs = Dirs::new();
+    let (server, address) = patient(&dirs, Duration::from_millis(500));
+    let all: Vec<_> = (0..MOST).map(|n| slow(address, n % 2 == 0)).collect();
+    is_served(&mut let_in(address));
+    for peer in all {
+        peer.join().unwrap();
+    }
+    server.stop();
+}
+
+#[test]
+fn peers_that_never_ask_are_bounded_in_number_and_delay_nobody() {
+    let dirs = Dirs::new();
+    let (server, address) = patient(&dirs, LIMIT);
+    let mut all: Vec<_> = (1..MOST)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    let mut requester = Requester::connect(&provider(), address, true);
+    is_served(&mut requester);
+    let refused = Requester::try_connect(&provider(), address, true).err();
+    assert!(matches!(refused, Some(Error::Refused(_))), "{refused:?}");
+    all.pop();
+    is_served(&mut let_in(address));
+    is_served(&mut requester);
+    drop((all, requester));
+    server.stop();
+}
+
+#[test]
+fn a_peer_that_stops_reading_is_let_go_and_delays_nobody() {
+    let dirs = Dirs::new();
+    let impatient = IwarpProvider::new(IwarpOptions {
+        user_timeout: Some(Duration::from_secs(1)),
+        socket_buffer: Some(64 << 10),
+        ..IwarpOptions::default()
+    });
+    std::fs::write(dirs.export().join("file"), vec![7; 1 << 20]).unwrap();
+    let (server, address) = serve(&dirs.export(), Arc::new(impatient), |_| {});
+    let mut stalled = let_in(address);
+    let root = stalled.mount();
+    let what = DirOp {
+        dir: root,
+        name: Name(b"file"),
+    };
+    let found = stalled.inline::<Lookup>(2, &LookupArgs { what });
+    let file = match nfsrdma_xdr::codec::Decode::from_xdr(&found).unwrap() {
+        LookupRes::Ok(ok) => ok.object,
+        LookupRes::Fail(status, _) => panic!("{status:?}"),
+    };
+    // More than the sockets hold, and from here on nobody looks at what comes.
+    let args = ReadArgs {
+        file,
+        offset: 0,
+        count: 1 << 20,
+    };
+    let sinks: Vec<_> = (0..8).map(|_| stalled.sink(1 << 20)).collect();
+    for (xid, sink) in (10..).zip(&sinks) {
+        let body = Body::Msg(ChunkLists {
+            writes: [write_chunk(&[sink])].into_iter().collect(),
+            ..ChunkLists::default()
+        });
+        stalled.post(&Header::new(xid, 8, body), &call::<Read>(xid, &args));
+    }
+    let mut others: Vec<_> = (1..MOST).map(|_| let_in(address)).collect();
+    others.iter_mut().for_each(is_served);
+    // Its place is given to another.
+    is_served(&mut let_in(address));
+    drop((others, sinks, stalled));
+    server.stop();
+}
