@@ -14,8 +14,10 @@ use std::sync::atomic::Ordering;
 /// What became of a try to put data into the cache.
 enum Put {
     Done,
-    /// Too much is dirty, or somebody flushes, or memory is short: wait.
+    /// Too much is dirty, or somebody flushes: wait.
     Wait,
+    /// Memory is short: wait.
+    Short,
     /// Another user's data must be written first.
     Flush,
 }
@@ -45,7 +47,7 @@ impl<N: Nfs3> Fs<N> {
         };
         match self.put(&file, offset, bytes) {
             Ok(Put::Done) => Some(Ok(bytes.len() as u32)),
-            Ok(Put::Wait | Put::Flush) => None,
+            Ok(Put::Wait | Put::Short | Put::Flush) => None,
             Err(error) => Some(Err(error)),
         }
     }
@@ -85,13 +87,16 @@ impl<N: Nfs3> Fs<N> {
             match self.put(&file, offset, bytes)? {
                 Put::Done => break,
                 Put::Flush => self.write_back(inode, false).await,
-                Put::Wait => {
+                put @ (Put::Wait | Put::Short) => {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, false);
                     self.relieve();
                     if !self.is_busy() && data.with(|inner| inner.flushing == 0) {
-                        // All that was in the way is done already, or nothing ever will be.
-                        idle += 1;
+                        // All that was in the way is done already; others may be quicker
+                        // again. Memory, nobody may ever give back.
+                        if let Put::Short = put {
+                            idle += 1;
+                        }
                         if idle > 3 {
                             return Err(FsError::NoMemory);
                         }
@@ -153,7 +158,7 @@ impl<N: Nfs3> Fs<N> {
             inner.end = inner.end.max(offset + taken as u64);
             inner.void_reads(offset..offset + taken as u64);
             Ok(if taken < bytes.len() {
-                Put::Wait
+                Put::Short
             } else {
                 Put::Done
             })
