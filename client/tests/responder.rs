@@ -377,6 +377,18 @@ async fn mount_over_rdma_and_by_tcp_and_refusals() {
     }
 }
 
+/// Waits until each connection was made so many times: one that carries no call comes up later.
+async fn connected(mounted: &Mounted, times: u64) {
+    let all = || mounted.client.stats().connections;
+    for _ in 0..600 {
+        if all().iter().all(|c| c.connects >= times) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("not all connections were made {times} times: {:?}", all());
+}
+
 #[tokio::test]
 async fn calls_survive_restarts_of_the_server() {
     let server = Responder::start(&[]);
@@ -397,7 +409,8 @@ async fn calls_survive_restarts_of_the_server() {
     let port = server.rdma.to_string();
     let dir = Dir(server.dir.0.clone());
     let mut server = server;
-    for _ in 0..3 {
+    connected(&mounted, 1).await;
+    for round in 1..=3 {
         let Responder { child, .. } = &mut server;
         child.kill().unwrap();
         child.wait().unwrap();
@@ -436,15 +449,8 @@ async fn calls_survive_restarts_of_the_server() {
             async { server.child = starting.await }
         );
         assert!(reading.expect("answered after the restart") == bytes);
+        connected(&mounted, round + 1).await;
     }
-    // The connection that carried no call of the last round may still be coming up.
-    for _ in 0..600 {
-        if mounted.client.stats().connections[1].connects >= 4 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert!(mounted.client.stats().connections[1].connects >= 4);
     mounted.client.shutdown();
 }
 
