@@ -482,13 +482,23 @@ def memory():
     with Server() as server:
         with open(server.export / "large", "wb") as file:
             file.truncate(size)
-        # What is under way comes on top of the cache, within a pool that is 32M larger.
-        for words, least, most in (("cache=16M", 8 << 20, 36 << 20), ("cache=128M", size, size + (4 << 20))):
+        # What is under way comes on top of the cache, within a pool that is 32M larger. What was only read, and the
+        # kernel has, may take a quarter.
+        for words, written, least, most in (
+            ("cache=16M", True, 8 << 20, 36 << 20),
+            ("cache=128M", True, size, size + (4 << 20)),
+            ("cache=128M", False, 24 << 20, 36 << 20),
+            ("cache=512M", False, size, size + (4 << 20)),
+        ):  # fmt: skip
             with mount(server, words):
-                # Not in order: a long stream is not kept.
-                with open(server.mnt / "large", "rb") as file:
+                # Not in order: of a long stream little is kept.
+                with open(server.mnt / "large", "r+b") as file:
                     for piece in range(0, 40 * 7, 7):
-                        assert len(os.pread(file.fileno(), 1 << 20, piece % 40 << 20)) == 1 << 20
+                        if written:
+                            assert os.pwrite(file.fileno(), b"x" * (1 << 20), piece % 40 << 20) == 1 << 20
+                        else:
+                            assert len(os.pread(file.fileno(), 1 << 20, piece % 40 << 20)) == 1 << 20
+                    os.fsync(file.fileno())
                 used = document(server)["cache"]["cache_bytes"]
                 assert least <= used <= most, f"{words}: {used}"
         # In a process of its own: a child of ours would close our descriptor, and wait for that.
