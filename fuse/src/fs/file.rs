@@ -116,6 +116,11 @@ impl Inner {
     pub fn is_dirty(&self) -> bool {
         self.pages.dirty() > 0 || self.pages.writing() > 0
     }
+
+    /// Whether the server has everything on stable storage.
+    pub fn is_safe(&self) -> bool {
+        !self.is_dirty() && self.pages.uncommitted() == 0
+    }
 }
 
 pub struct FileData {

@@ -58,7 +58,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let clean = data.with(|inner| {
             let under_way = inner.writes > 0 || inner.committing;
-            !under_way && !inner.is_dirty() && inner.pages.uncommitted() == 0
+            !under_way && inner.is_safe()
         });
         clean.then(|| file.take_error())
     }
@@ -149,12 +149,11 @@ impl<N: Nfs3> Fs<N> {
                 Some(Next::Commit(cred)) => self.run_commit(&cred, inode, data).await,
             }
         }
-        let safe = data.with(|inner| !inner.is_dirty() && inner.pages.uncommitted() == 0);
-        if safe {
+        if data.with(|inner| inner.is_safe()) {
             // `put` puts it back after the data.
             let mut files = self.unsafe_files.lock();
             let safe = data.with(|inner| {
-                let safe = !inner.is_dirty() && inner.pages.uncommitted() == 0;
+                let safe = inner.is_safe();
                 if safe {
                     // What others lose later is not theirs to be told of.
                     for writer in inner.writers.drain(..).filter_map(|file| file.upgrade()) {

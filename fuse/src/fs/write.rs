@@ -465,7 +465,7 @@ impl<N: Nfs3> Fs<N> {
 /// Once everything is safe at the server the attributes know the size. Not before: a server
 /// that restarts forgets what was not committed, its size included.
 pub(super) fn settle_end(inner: &mut Inner) {
-    if !inner.is_dirty() && inner.writes == 0 && inner.pages.uncommitted() == 0 {
+    if inner.writes == 0 && inner.is_safe() {
         inner.end = 0;
     }
 }
