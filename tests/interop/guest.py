@@ -24,6 +24,8 @@ NFS, MOUNTD = 20049, 20048
 RECIPE = ("guest/build", "guest/init")
 QEMU = "qemu-system-x86_64"
 BOOT_LIMIT = 240  # seconds: emulation on a busy machine is slow
+BOOT_TRIES = 3  # an emulated guest sometimes dies while its kernel starts
+BUILD_LIMIT = 3600
 KVM_LIMIT = 40
 
 
@@ -50,10 +52,13 @@ def image():
         raise Skip(f"cannot build the guest: {', '.join(missing)} missing")
     if os.geteuid() != 0:
         raise Skip("building the guest needs root (debootstrap and chroot)")
-    try:
-        status = subprocess.run([HERE / "guest/build", where], timeout=1800, check=False).returncode
-    except subprocess.TimeoutExpired as error:
-        raise GuestError("building the guest took more than 30 minutes") from error
+    where.parent.mkdir(parents=True, exist_ok=True)
+    # Made and removed here: a build that is killed leaves it.
+    with tempfile.TemporaryDirectory(prefix="build.", dir=where.parent, ignore_cleanup_errors=True) as work:
+        try:
+            status = subprocess.run([HERE / "guest/build", where, work], timeout=BUILD_LIMIT, check=False).returncode
+        except subprocess.TimeoutExpired as error:
+            raise GuestError(f"building the guest took more than {BUILD_LIMIT // 60} minutes") from error
     if status == 77:
         raise Skip("no Debian 12 package archive to build the guest from")
     if status != 0:
@@ -120,7 +125,15 @@ class Guest:
                     raise
                 print(f"  guest: KVM does not run here ({str(error).splitlines()[0]}); emulating", flush=True)
                 self._kill()
-        self._start("tcg,thread=multi", BOOT_LIMIT)
+        for attempt in range(1, BOOT_TRIES + 1):
+            try:
+                self._start("tcg,thread=multi", BOOT_LIMIT)
+                return
+            except GuestError as error:
+                if attempt == BOOT_TRIES or time.monotonic() > self.deadline:
+                    raise
+                print(f"  guest: no boot ({str(error).splitlines()[0]}); trying again", flush=True)
+                self._kill()
 
     _no_kvm = False
 

@@ -21,6 +21,9 @@ def programs():
         return Path(given)
     if shutil.which("pkg-config") is None or run_status(["pkg-config", "--exists", "libibverbs", "librdmacm"]):
         raise Skip("libibverbs-dev and librdmacm-dev (and pkg-config) are needed to build the verbs provider")
+    # rdma-sys runs bindgen, which loads libclang when it builds.
+    if not os.environ.get("LIBCLANG_PATH") and not any(Path("/usr/lib").glob("llvm-*/lib/libclang*.so*")):
+        raise Skip("libclang is needed to build the verbs provider: install libclang-14-dev, or set LIBCLANG_PATH")
     target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target")) / "verbs"
     run(["cargo", "build", "--release", "-q", "-p", "nfsrdma-fuse", "-p", "nfsrdma-responder", "-p", "nfsrdma-verbs",
          "--bins", "--examples", "--features", "nfsrdma-fuse/verbs,nfsrdma-responder/verbs", "--target-dir", target],
