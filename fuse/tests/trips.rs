@@ -249,3 +249,37 @@ fn listing() {
     });
     m.finish();
 }
+
+/// `ls -l` of a directory whose names are still good and whose children's attributes are not.
+#[test]
+fn listing_again_after_the_attributes_expired() {
+    const FILES: u64 = 1000;
+    let config = FsConfig {
+        acregmin: Duration::from_millis(500),
+        acregmax: Duration::from_millis(500),
+        ..FsConfig::default()
+    };
+    let acregmax = config.acregmax;
+    let m = mount("trips-listing-again", config, |data| {
+        fs::create_dir(data.join("d")).unwrap();
+        for n in 0..FILES {
+            fs::write(data.join(format!("d/file-{n}")), [7; 10]).unwrap();
+        }
+    });
+    let Some(m) = m else { return };
+    let list = |d: &Path| {
+        let entries = fs::read_dir(d.join("d")).unwrap();
+        let sizes = entries.map(|entry| entry.unwrap().metadata().unwrap().len());
+        assert_eq!(sizes.sum::<u64>(), 10 * FILES);
+    };
+    list(&m.dir);
+    // The only thing to wait for is the end of the time the attributes are believed.
+    std::thread::sleep(acregmax * 2);
+    let before = m.server.all_calls();
+    list(&m.dir);
+    let calls = m.server.all_calls() - before;
+    // At a page of 64 KiB for a few hundred entries, and some GETATTRs of entries that expire
+    // on a busy machine before `list` has come to them.
+    assert!(calls < FILES / 4, "{calls} calls for {FILES} files");
+    m.finish();
+}

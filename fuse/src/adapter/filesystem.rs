@@ -495,6 +495,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             }
             reply.ok();
         };
+        self.fs.listing_without_attributes(handle.0);
         if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
             answer(reply, known, tell);
             return self.settle();
@@ -512,6 +513,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
+        self.fs.listing_with_attributes(handle.0, offset);
         if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
             answer(reply, known, |reply, listing| {
                 tell_plus(&self.fs, reply, &listing)

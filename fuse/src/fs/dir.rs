@@ -148,7 +148,8 @@ impl<N: Nfs3> Fs<N> {
         let keep_cache = {
             let mut state = inode.state.lock();
             let epoch = state.epoch;
-            std::mem::replace(&mut state.kernel_epoch, epoch) == epoch
+            let unchanged = std::mem::replace(&mut state.kernel_epoch, epoch) == epoch;
+            unchanged && !self.children_need_attributes(&inode, now)
         };
         let dir = Arc::new(DirHandle {
             inode,
@@ -163,6 +164,36 @@ impl<N: Nfs3> Fs<N> {
             keep_cache,
             attributes_changed: false,
         })
+    }
+
+    /// Whether the kernel should list `dir` from the server though its own copy of the names is
+    /// still good. A program that looks at each child (`ls -l`) would ask for the attributes of
+    /// each by a GETATTR once they have expired; READDIRPLUS brings those of hundreds at a time.
+    fn children_need_attributes(&self, dir: &Inode, now: Nanos) -> bool {
+        let age = now.saturating_sub(dir.listed_with_attributes.load(Ordering::Relaxed));
+        dir.lists_attributes.load(Ordering::Relaxed) && age >= nanos(self.config.acregmin)
+    }
+
+    /// The kernel takes entries from position `offset` on together with the attributes of the
+    /// children (FUSE_READDIRPLUS). It does so for the first entries of every listing, and for
+    /// later ones only if somebody looked at those before.
+    pub fn listing_with_attributes(&self, handle: u64, offset: u64) {
+        if let Ok(dir) = self.dir(handle) {
+            let inode = &dir.inode;
+            inode
+                .listed_with_attributes
+                .store(self.now(), Ordering::Relaxed);
+            if offset != 0 {
+                inode.lists_attributes.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The kernel takes entries without attributes (FUSE_READDIR): nobody looks at the children.
+    pub fn listing_without_attributes(&self, handle: u64) {
+        if let Ok(dir) = self.dir(handle) {
+            dir.inode.lists_attributes.store(false, Ordering::Relaxed);
+        }
     }
 
     fn dir(&self, handle: u64) -> FsResult<Arc<DirHandle>> {

@@ -37,6 +37,11 @@ pub struct Inode {
     pub lookups: AtomicU64,
     /// Open files of this mount.
     pub opens: AtomicU32,
+    /// Directories: when the kernel last took entries with the attributes of the children.
+    pub listed_with_attributes: AtomicU64,
+    /// Directories: whether a program looked at the children while it listed them, as `ls -l`
+    /// does. The kernel says so by asking for attributes with the entries after the first ones.
+    pub lists_attributes: AtomicBool,
     /// The server said STALE or BADHANDLE since attributes last came.
     refused: AtomicBool,
     pub state: Mutex<State>,
@@ -405,6 +410,8 @@ impl Inode {
             handle,
             lookups: AtomicU64::new(0),
             opens: AtomicU32::new(0),
+            listed_with_attributes: AtomicU64::new(0),
+            lists_attributes: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),
