@@ -3,7 +3,7 @@
 
 use nfsrdma_xdr::codec::{Decode, Encode};
 use nfsrdma_xdr::nfs3::{DirList, EntryPlus, Name, ReaddirplusRes, Reply, Verifier};
-use nfsrdma_xdr::support::{decoders, strategies};
+use nfsrdma_xdr::support::{decoders, locking, strategies};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -69,35 +69,41 @@ fn decode_within_bounds(bytes: &[u8]) {
 /// Encoded messages of all kinds.
 fn encoded() -> impl Strategy<Value = Vec<u8>> {
     macro_rules! any_of {
-        ($($strategy:ident),* $(,)?) => {
+        ($($strategy:expr),* $(,)?) => {
             proptest::strategy::Union::new([
-                $(strategies::$strategy().prop_map(|value| value.to_xdr()).boxed(),)*
+                $($strategy.prop_map(|value| value.to_xdr()).boxed(),)*
             ])
         };
     }
     any_of![
-        setattr_args,
-        lookup_res,
-        readlink_res,
-        read_res,
-        write_args,
-        create_args,
-        create_res,
-        symlink_args,
-        mknod_args,
-        rename_res,
-        link_res,
-        readdir_res,
-        readdirplus_res,
-        fsinfo_res,
-        mount_res,
-        mount_list,
-        exports,
-        mappings,
-        bindings,
-        call,
-        rpc_reply,
-        header,
+        strategies::setattr_args(),
+        strategies::lookup_res(),
+        strategies::readlink_res(),
+        strategies::read_res(),
+        strategies::write_args(),
+        strategies::create_args(),
+        strategies::create_res(),
+        strategies::symlink_args(),
+        strategies::mknod_args(),
+        strategies::rename_res(),
+        strategies::link_res(),
+        strategies::readdir_res(),
+        strategies::readdirplus_res(),
+        strategies::fsinfo_res(),
+        strategies::mount_res(),
+        strategies::mount_list(),
+        strategies::exports(),
+        strategies::mappings(),
+        strategies::bindings(),
+        strategies::call(),
+        strategies::rpc_reply(),
+        strategies::header(),
+        locking::nlm_lock_args(),
+        locking::nlm_test_res(),
+        locking::nlm_share_args(),
+        locking::nsm_monitor(),
+        locking::getacl_res(),
+        locking::setacl_args(),
     ]
 }
 

@@ -3,18 +3,18 @@
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Payload};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Header, HeaderError, MIN_HEADER_LEN};
-use nfsrdma_xdr::support::strategies;
-use nfsrdma_xdr::{mount3, rpc, rpcbind, rpcrdma};
+use nfsrdma_xdr::support::{locking, strategies};
+use nfsrdma_xdr::{mount3, nfs_acl, nlm4, nsm, rpc, rpcbind, rpcrdma};
 use proptest::prelude::*;
 
 /// For each type a test of that name, over values of a strategy of that name.
 macro_rules! round_trips {
-    ($($name:ident: $type:ty),* $(,)?) => {
+    ($strategies:ident: $($name:ident: $type:ty),* $(,)?) => {
         proptest! {
             #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 2))]
             $(
                 #[test]
-                fn $name(value in strategies::$name()) {
+                fn $name(value in $strategies::$name()) {
                     let bytes = value.to_xdr();
                     prop_assert_eq!(bytes.len() % 4, 0);
                     let decoded = <$type>::from_xdr(&bytes);
@@ -40,7 +40,29 @@ macro_rules! round_trips {
     };
 }
 
-round_trips! {
+round_trips! { locking:
+    nlm_lock_args: nlm4::LockArgs<'_>,
+    nlm_test_args: nlm4::TestArgs<'_>,
+    nlm_cancel_args: nlm4::CancelArgs<'_>,
+    nlm_unlock_args: nlm4::UnlockArgs<'_>,
+    nlm_res: nlm4::Res<'_>,
+    nlm_test_res: nlm4::TestRes<'_>,
+    nlm_share_args: nlm4::ShareArgs<'_>,
+    nlm_share_res: nlm4::ShareRes<'_>,
+    nlm_notify: nlm4::Notify<'_>,
+
+    nsm_monitor: nsm::Monitor<'_>,
+    nsm_stat_res: nsm::StatRes,
+    nsm_state_change: nsm::StateChange<'_>,
+    nsm_host_status: nsm::HostStatus<'_>,
+
+    getacl_args: nfs_acl::GetaclArgs,
+    getacl_res: nfs_acl::GetaclRes,
+    setacl_args: nfs_acl::SetaclArgs,
+    setacl_res: nfs_acl::SetaclRes,
+}
+
+round_trips! { strategies:
     void: Void,
     status: Status,
     file_type: FileType,

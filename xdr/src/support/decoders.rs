@@ -5,7 +5,7 @@ use crate::nfs3::*;
 use crate::private_data::PrivateData;
 use crate::record::RecordReader;
 use crate::rpcrdma::Header;
-use crate::{mount3, rpc, rpcbind};
+use crate::{mount3, nfs_acl, nlm4, nsm, rpc, rpcbind};
 
 /// A decoder and the name of what it decodes. It panics if it finds a value that its own
 /// encoding does not give back.
@@ -65,6 +65,23 @@ pub const TYPES: &[Check] = decoders![
     mount3::MountRes,
     mount3::MountList<'_>,
     mount3::Exports<'_>,
+    nlm4::LockArgs<'_>,
+    nlm4::TestArgs<'_>,
+    nlm4::CancelArgs<'_>,
+    nlm4::UnlockArgs<'_>,
+    nlm4::Res<'_>,
+    nlm4::TestRes<'_>,
+    nlm4::ShareArgs<'_>,
+    nlm4::ShareRes<'_>,
+    nlm4::Notify<'_>,
+    nsm::Monitor<'_>,
+    nsm::StatRes,
+    nsm::StateChange<'_>,
+    nsm::HostStatus<'_>,
+    nfs_acl::GetaclArgs,
+    nfs_acl::GetaclRes,
+    nfs_acl::SetaclArgs,
+    nfs_acl::SetaclRes,
     rpcbind::Mapping,
     rpcbind::List<rpcbind::Mapping>,
     rpcbind::Binding<'_>,

@@ -2,4 +2,5 @@
 //! values of every type, and every decoder in one list.
 
 pub mod decoders;
+pub mod locking;
 pub mod strategies;

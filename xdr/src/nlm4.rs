@@ -1,0 +1,395 @@
+//! Network Lock Manager version 4: byte-range locks of NFS version 3 files (The Open Group, "Protocols for Interworking:
+//! XNFS", document C702, chapter on NLM version 4).
+//!
+//! A lock belongs to an owner: Linux's server knows it by the client's address and `svid` alone. LOCK may be
+//! answered with BLOCKED; the server then either calls back (GRANTED, or GRANTED_MSG answered by GRANTED_RES) or the
+//! client asks again. Each request exists in a synchronous form, answered by its reply, and in an asynchronous one
+//! (`_MSG`), whose reply is empty and whose result comes as a call of its own (`_RES`) with the same cookie.
+//!
+//! NLM is not carried over RDMA: RFC 8267 gives an upper-layer binding to the NFS versions only and leaves the
+//! programs beside them without one, and Linux's server does not offer NLM there. It goes over TCP or UDP to the port
+//! that rpcbind names.
+
+use crate::codec::{self, Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
+use crate::nfs3::{FileHandle, Void};
+use crate::procedure::{Ddp, Procedure};
+
+/// RPC program number of NLM.
+pub const PROGRAM: u32 = 100021;
+/// The version for NFS version 3: 64-bit offsets, file handles of up to 64 bytes.
+pub const VERSION: u32 = 4;
+/// Longest caller's name in bytes (LM_MAXSTRLEN).
+pub const NAME_MAX: usize = 1024;
+/// Longest netobj (cookies, owner handles) in bytes (MAXNETOBJ_SZ).
+pub const NETOBJ_MAX: usize = 1024;
+
+/// Opaque bytes that only their maker interprets.
+pub type NetObj<'a> = Text<'a, NETOBJ_MAX>;
+
+xdr_enum! {
+    /// nlm4_stats.
+    Status {
+        Granted = 0,
+        Denied = 1,
+        /// The server has no resources for another lock.
+        DeniedNoLocks = 2,
+        /// The lock conflicts, and the client is to wait for it.
+        Blocked = 3,
+        /// The server restarted and takes only reclaims for now.
+        DeniedGracePeriod = 4,
+        Deadlock = 5,
+        ReadOnly = 6,
+        StaleHandle = 7,
+        /// The range ends beyond 2^63 - 1.
+        TooBig = 8,
+        Failed = 9,
+    }
+}
+
+xdr_enum! {
+    /// fsh4_mode: what SHARE denies to others.
+    Deny {
+        None = 0,
+        Read = 1,
+        Write = 2,
+        ReadWrite = 3,
+    }
+}
+
+xdr_enum! {
+    /// fsh4_access: what SHARE asks for.
+    ShareAccess {
+        None = 0,
+        Read = 1,
+        Write = 2,
+        ReadWrite = 3,
+    }
+}
+
+xdr_struct! {
+    /// nlm4_lock: a range of a file and who wants it.
+    #[derive(Copy)]
+    Lock<'a> {
+        caller_name: Text<'a, NAME_MAX>,
+        file: FileHandle,
+        owner: NetObj<'a>,
+        /// Signed on the wire (int32); only compared for equality.
+        svid: u32,
+        offset: u64,
+        /// Bytes; 0 is to the end of the file, however it grows.
+        length: u64,
+    }
+}
+
+xdr_struct! {
+    /// nlm4_lockargs.
+    #[derive(Copy)]
+    LockArgs<'a> {
+        cookie: NetObj<'a>,
+        block: bool,
+        exclusive: bool,
+        lock: Lock<'a>,
+        /// The lock was held before the server's restart.
+        reclaim: bool,
+        /// The client's NSM state number.
+        state: u32,
+    }
+}
+
+xdr_struct! {
+    /// nlm4_testargs; also the arguments of GRANTED.
+    #[derive(Copy)]
+    TestArgs<'a> { cookie: NetObj<'a>, exclusive: bool, lock: Lock<'a>, }
+}
+
+xdr_struct! {
+    /// nlm4_cancargs. All but the cookie must be as in the LOCK that is cancelled.
+    #[derive(Copy)]
+    CancelArgs<'a> { cookie: NetObj<'a>, block: bool, exclusive: bool, lock: Lock<'a>, }
+}
+
+xdr_struct! {
+    /// nlm4_unlockargs.
+    #[derive(Copy)]
+    UnlockArgs<'a> { cookie: NetObj<'a>, lock: Lock<'a>, }
+}
+
+xdr_struct! {
+    /// nlm4_res.
+    #[derive(Copy)]
+    Res<'a> { cookie: NetObj<'a>, status: Status, }
+}
+
+xdr_struct! {
+    /// nlm4_holder: a lock that conflicts.
+    #[derive(Copy)]
+    Holder<'a> {
+        exclusive: bool,
+        svid: u32,
+        owner: NetObj<'a>,
+        offset: u64,
+        length: u64,
+    }
+}
+
+/// nlm4_testrply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TestReply<'a> {
+    Denied(Holder<'a>),
+    /// Never [`Status::Denied`].
+    Other(Status),
+}
+
+impl Encode for TestReply<'_> {
+    fn encode(&self, to: &mut Encoder) {
+        match self {
+            TestReply::Denied(holder) => {
+                Status::Denied.encode(to);
+                holder.encode(to);
+            }
+            TestReply::Other(status) => status.encode(to),
+        }
+    }
+}
+
+impl<'a> Decode<'a> for TestReply<'a> {
+    fn decode(from: &mut Decoder<'a>) -> codec::Result<Self> {
+        Ok(match Status::decode(from)? {
+            Status::Denied => TestReply::Denied(Holder::decode(from)?),
+            status => TestReply::Other(status),
+        })
+    }
+}
+
+xdr_struct! {
+    /// nlm4_testres.
+    #[derive(Copy)]
+    TestRes<'a> { cookie: NetObj<'a>, reply: TestReply<'a>, }
+}
+
+xdr_struct! {
+    /// nlm4_share.
+    #[derive(Copy)]
+    Share<'a> {
+        caller_name: Text<'a, NAME_MAX>,
+        file: FileHandle,
+        owner: NetObj<'a>,
+        deny: Deny,
+        access: ShareAccess,
+    }
+}
+
+xdr_struct! {
+    /// nlm4_shareargs.
+    #[derive(Copy)]
+    ShareArgs<'a> { cookie: NetObj<'a>, share: Share<'a>, reclaim: bool, }
+}
+
+xdr_struct! {
+    /// nlm4_shareres.
+    #[derive(Copy)]
+    ShareRes<'a> { cookie: NetObj<'a>, status: Status, sequence: u32, }
+}
+
+xdr_struct! {
+    /// nlm4_notify, the arguments of FREE_ALL: the client restarted, its locks are void.
+    #[derive(Copy)]
+    Notify<'a> { name: Text<'a, NAME_MAX>, state: u32, }
+}
+
+const MAX_NETOBJ: usize = 4 + NETOBJ_MAX;
+const MAX_RES: usize = MAX_NETOBJ + 4;
+const MAX_TEST_RES: usize = MAX_RES + 4 + 4 + MAX_NETOBJ + 8 + 8;
+
+macro_rules! procedures {
+    ($($(#[$meta:meta])* $type:ident = $number:literal, $name:literal, idempotent: $idempotent:literal,
+        $args:ty => $res:ty, $max:expr;)*) => {
+        $(
+            #[doc = concat!($name, ", procedure ", $number, ".")]
+            #[doc = ""]
+            $(#[$meta])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+            pub struct $type;
+
+            impl Procedure for $type {
+                const PROGRAM: u32 = PROGRAM;
+                const VERSION: u32 = VERSION;
+                const NUMBER: u32 = $number;
+                const NAME: &'static str = $name;
+                const DDP: Ddp = Ddp::None;
+                const IDEMPOTENT: bool = $idempotent;
+                type Args<'a> = $args;
+                type Res<'a> = $res;
+
+                fn max_results(_: &Self::Args<'_>) -> usize {
+                    $max
+                }
+            }
+        )*
+    };
+}
+
+procedures! {
+    Null = 0, "NULL", idempotent: true, Void => Void, 0;
+    /// Whether a lock could be had.
+    Test = 1, "TEST", idempotent: true, TestArgs<'a> => TestRes<'a>, MAX_TEST_RES;
+    /// An owner that asks twice for a lock it holds is granted it again.
+    LockRange = 2, "LOCK", idempotent: true, LockArgs<'a> => Res<'a>, MAX_RES;
+    Cancel = 3, "CANCEL", idempotent: true, CancelArgs<'a> => Res<'a>, MAX_RES;
+    /// Unlocking what is not locked is granted.
+    Unlock = 4, "UNLOCK", idempotent: true, UnlockArgs<'a> => Res<'a>, MAX_RES;
+    /// From the server: a lock that was waited for is granted.
+    Granted = 5, "GRANTED", idempotent: true, TestArgs<'a> => Res<'a>, MAX_RES;
+    TestMsg = 6, "TEST_MSG", idempotent: true, TestArgs<'a> => Void, 0;
+    LockMsg = 7, "LOCK_MSG", idempotent: true, LockArgs<'a> => Void, 0;
+    CancelMsg = 8, "CANCEL_MSG", idempotent: true, CancelArgs<'a> => Void, 0;
+    UnlockMsg = 9, "UNLOCK_MSG", idempotent: true, UnlockArgs<'a> => Void, 0;
+    GrantedMsg = 10, "GRANTED_MSG", idempotent: true, TestArgs<'a> => Void, 0;
+    TestResult = 11, "TEST_RES", idempotent: true, TestRes<'a> => Void, 0;
+    LockResult = 12, "LOCK_RES", idempotent: true, Res<'a> => Void, 0;
+    CancelResult = 13, "CANCEL_RES", idempotent: true, Res<'a> => Void, 0;
+    UnlockResult = 14, "UNLOCK_RES", idempotent: true, Res<'a> => Void, 0;
+    GrantedResult = 15, "GRANTED_RES", idempotent: true, Res<'a> => Void, 0;
+    SetShare = 20, "SHARE", idempotent: true, ShareArgs<'a> => ShareRes<'a>, MAX_RES + 4;
+    Unshare = 21, "UNSHARE", idempotent: true, ShareArgs<'a> => ShareRes<'a>, MAX_RES + 4;
+    /// LOCK by a client that is not monitored by NSM.
+    LockUnmonitored = 22, "NM_LOCK", idempotent: true, LockArgs<'a> => Res<'a>, MAX_RES;
+    /// Frees all locks and shares of a client.
+    FreeAll = 23, "FREE_ALL", idempotent: true, Notify<'a> => Void, 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock() -> Lock<'static> {
+        Lock {
+            caller_name: Text(b"host"),
+            file: FileHandle::new(b"abcde").unwrap(),
+            owner: Text(b"7@h"),
+            svid: 9,
+            offset: 0x1_0000_0002,
+            length: 0x3_0000_0004,
+        }
+    }
+
+    const LOCK: &[u8] = b"\0\0\0\x04host\0\0\0\x05abcde\0\0\0\0\0\0\x037@h\0\0\0\0\x09\
+        \0\0\0\x01\0\0\0\x02\0\0\0\x03\0\0\0\x04";
+
+    #[test]
+    fn requests_literal() {
+        let cookie = Text(b"\x01\x02\x03\x04");
+        const COOKIE: &[u8] = b"\0\0\0\x04\x01\x02\x03\x04";
+        let (no, yes) = ([0, 0, 0, 0], [0, 0, 0, 1]);
+        let args = LockArgs {
+            cookie,
+            block: true,
+            exclusive: false,
+            lock: lock(),
+            reclaim: true,
+            state: 5,
+        };
+        let bytes = [COOKIE, &yes, &no, LOCK, &yes, &[0, 0, 0, 5]].concat();
+        assert_eq!(args.to_xdr(), bytes);
+        assert_eq!(LockArgs::from_xdr(&bytes), Ok(args));
+        let args = CancelArgs {
+            cookie,
+            block: false,
+            exclusive: true,
+            lock: lock(),
+        };
+        assert_eq!(args.to_xdr(), [COOKIE, &no, &yes, LOCK].concat());
+        let args = TestArgs {
+            cookie,
+            exclusive: true,
+            lock: lock(),
+        };
+        assert_eq!(args.to_xdr(), [COOKIE, &yes, LOCK].concat());
+        let args = UnlockArgs {
+            cookie,
+            lock: lock(),
+        };
+        assert_eq!(args.to_xdr(), [COOKIE, LOCK].concat());
+        let notify = Notify {
+            name: Text(b"host"),
+            state: 3,
+        };
+        assert_eq!(notify.to_xdr(), b"\0\0\0\x04host\0\0\0\x03");
+    }
+
+    #[test]
+    fn results_literal() {
+        let res = Res {
+            cookie: Text(b""),
+            status: Status::DeniedGracePeriod,
+        };
+        assert_eq!(res.to_xdr(), [0, 0, 0, 0, 0, 0, 0, 4]);
+        let denied = TestRes {
+            cookie: Text(b""),
+            reply: TestReply::Denied(Holder {
+                exclusive: true,
+                svid: 6,
+                owner: Text(b""),
+                offset: 7,
+                length: 8,
+            }),
+        };
+        let words: [u32; 9] = [0, 1, 1, 6, 0, 0, 7, 0, 8];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        assert_eq!(denied.to_xdr(), bytes);
+        assert_eq!(TestRes::from_xdr(&bytes), Ok(denied));
+        let granted = TestRes {
+            cookie: Text(b""),
+            reply: TestReply::Other(Status::Granted),
+        };
+        assert_eq!(granted.to_xdr(), [0; 8]);
+        let share = ShareRes {
+            cookie: Text(b""),
+            status: Status::Granted,
+            sequence: 2,
+        };
+        assert_eq!(share.to_xdr(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn shares_literal() {
+        let args = ShareArgs {
+            cookie: Text(b""),
+            share: Share {
+                caller_name: Text(b"h"),
+                file: FileHandle::new(b"f").unwrap(),
+                owner: Text(b"o"),
+                deny: Deny::Write,
+                access: ShareAccess::ReadWrite,
+            },
+            reclaim: false,
+        };
+        let bytes = b"\0\0\0\0\0\0\0\x01h\0\0\0\0\0\0\x01f\0\0\0\0\0\0\x01o\0\0\0\
+            \0\0\0\x02\0\0\0\x03\0\0\0\0";
+        assert_eq!(args.to_xdr(), bytes);
+        assert_eq!(ShareArgs::from_xdr(bytes), Ok(args));
+    }
+
+    #[test]
+    fn the_largest_results_are_as_stated() {
+        let longest = Text(&[0x55; NETOBJ_MAX]);
+        let args = TestArgs {
+            cookie: longest,
+            exclusive: true,
+            lock: lock(),
+        };
+        let res = TestRes {
+            cookie: longest,
+            reply: TestReply::Denied(Holder {
+                exclusive: true,
+                svid: 1,
+                owner: longest,
+                offset: 0,
+                length: 0,
+            }),
+        };
+        assert_eq!(res.to_xdr().len(), Test::max_results(&args));
+        let more = Text::<2048>(&[0; NETOBJ_MAX + 1]);
+        assert!(NetObj::from_xdr(&more.to_xdr()).is_err());
+    }
+}
