@@ -20,6 +20,8 @@ pub(crate) struct Scale {
     pub(crate) writes: usize,
     /// Files of the source tree.
     pub(crate) source: usize,
+    /// The rows of `workload::daily` do so many times fewer operations.
+    pub(crate) shrink: usize,
 }
 
 impl Scale {
@@ -30,6 +32,7 @@ impl Scale {
         reads: 20_000,
         writes: 5_000,
         source: 2_000,
+        shrink: 1,
     };
     pub(crate) const QUICK: Scale = Scale {
         large: 256 << 20,
@@ -38,6 +41,7 @@ impl Scale {
         reads: 5_000,
         writes: 1_000,
         source: 400,
+        shrink: 10,
     };
 }
 
@@ -68,16 +72,52 @@ pub(crate) fn prepare(root: &Path, scale: &Scale) -> Result<()> {
     }
     let archive = root.join("source.tar");
     if !archive.exists() {
-        let status = std::process::Command::new("tar")
-            .arg("-cf")
-            .arg(&archive)
-            .arg("-C")
-            .arg(root)
-            .arg("source")
-            .status()
-            .context("running tar")?;
-        anyhow::ensure!(status.success(), "tar ended with {status}");
+        run(root, "tar", &["-cf", &archive.to_string_lossy(), "source"])?;
     }
+    prepare_daily(root, scale)
+}
+
+/// Archives and a repository for the rows of `workload::daily`.
+fn prepare_daily(root: &Path, scale: &Scale) -> Result<()> {
+    for files in crate::workload::archives(scale.shrink) {
+        let archive = root.join(format!("tree-{files}.tar"));
+        if archive.exists() {
+            continue;
+        }
+        let below = root.join("scratch/prepared");
+        let _ = fs::remove_dir_all(&below);
+        for n in 0..files {
+            let dir = below.join(format!("tree/d{}", n / 50));
+            fs::create_dir_all(&dir)?;
+            fs::write(
+                dir.join(format!("f{n}")),
+                vec![b't'; 200 + n * 7919 % 20_000],
+            )?;
+        }
+        run(&below, "tar", &["-cf", &archive.to_string_lossy(), "tree"])?;
+        fs::remove_dir_all(&below)?;
+    }
+    let repository = root.join("repository.git");
+    if !repository.exists() {
+        run(root, "git", &["init", "-q", "--bare", "repository.git"])?;
+        let git_dir = format!("--git-dir={}", repository.display());
+        let at = [git_dir.as_str(), "--work-tree=."];
+        let identity = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"];
+        let tree = root.join("source");
+        run(&tree, "git", &[&at[..], &["add", "."]].concat())?;
+        let commit = ["commit", "-q", "-m", "The source tree"];
+        run(&tree, "git", &[&at[..], &identity, &commit].concat())?;
+    }
+    Ok(())
+}
+
+fn run(dir: &Path, name: &str, arguments: &[&str]) -> Result<()> {
+    let status = std::process::Command::new(name)
+        .args(arguments)
+        .current_dir(dir)
+        .status()
+        .with_context(|| format!("running {name}"))?;
+    anyhow::ensure!(status.success(), "{name} ended with {status}");
     Ok(())
 }
 

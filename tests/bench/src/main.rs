@@ -48,6 +48,9 @@ struct Arguments {
     /// Small sizes: a picture in minutes.
     #[arg(long)]
     quick: bool,
+    /// Run the rows of users' programs in three sizes, a hundredth, a tenth and all of it.
+    #[arg(long)]
+    growth: bool,
     /// Rounds; the median is shown.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -86,7 +89,7 @@ struct Cell {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    workload: &'static str,
+    workload: String,
     unit: &'static str,
     cells: BTreeMap<String, Cell>,
     /// What the ceilings of this run allow, in the row's unit, and the share to reach.
@@ -161,10 +164,10 @@ fn main() -> Result<()> {
     if arguments.prepare {
         return Ok(());
     }
-    let all = workload::all();
+    let all = workload::all(arguments.growth);
     for name in &arguments.workloads {
-        if !all.iter().any(|w| w.name == name) {
-            let names: Vec<_> = all.iter().map(|w| w.name).collect();
+        if !all.iter().any(|w| w.is(name)) {
+            let names: Vec<_> = all.iter().map(|w| w.name.as_str()).collect();
             bail!(
                 "no workload is called `{name}`; there are {}",
                 names.join(", ")
@@ -199,7 +202,7 @@ fn main() -> Result<()> {
         }
     }
     let wanted = |w: &Workload| {
-        arguments.workloads.is_empty() || arguments.workloads.iter().any(|n| n == w.name)
+        arguments.workloads.is_empty() || arguments.workloads.iter().any(|n| w.is(n))
     };
     groups.retain(|group| group.iter().any(|&n| wanted(&all[n])));
     let mut wires: Vec<bound::Wire> = Vec::new();
@@ -270,7 +273,7 @@ fn main() -> Result<()> {
     for group in &groups {
         for &n in group {
             let mut row = Row {
-                workload: all[n].name,
+                workload: all[n].name.clone(),
                 unit: all[n].unit.name(),
                 cells: BTreeMap::new(),
                 bound: None,

@@ -1,4 +1,7 @@
-//! What is timed: ordinary system calls and programs in a mounted directory.
+//! What is timed: ordinary system calls and programs in a mounted directory. `daily` has the rows that
+//! users feel as a whole: databases, builds, version control.
+
+mod daily;
 
 use crate::bound::Bound;
 use crate::data::Scale;
@@ -11,14 +14,26 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+pub(crate) use daily::archives;
+
+/// What a row does: in a directory, with so much data.
+type Run = Box<dyn Fn(&Path, &Scale) -> Result<Done>>;
+
 /// One row of the table.
 pub(crate) struct Workload {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) unit: Unit,
     /// Runs on a fresh mount; otherwise right after the workload before it.
     pub(crate) cold: bool,
     pub(crate) bound: Bound,
-    pub(crate) run: fn(&Path, &Scale) -> Result<Done>,
+    pub(crate) run: Run,
+}
+
+impl Workload {
+    /// Whether `name` names this row, in whichever size.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.name == name || self.name.split('@').next() == Some(name)
+    }
 }
 
 /// What a row's figure counts.
@@ -45,23 +60,24 @@ pub(crate) struct Done {
     pub(crate) seconds: f64,
 }
 
-const fn row(
-    name: &'static str,
+fn row(
+    name: &str,
     unit: Unit,
     cold: bool,
     bound: Bound,
-    run: fn(&Path, &Scale) -> Result<Done>,
+    run: impl Fn(&Path, &Scale) -> Result<Done> + 'static,
 ) -> Workload {
     Workload {
-        name,
+        name: name.to_owned(),
         unit,
         cold,
         bound,
-        run,
+        run: Box::new(run),
     }
 }
 
-pub(crate) fn all() -> Vec<Workload> {
+/// Every row; those of `daily` in three sizes with `growth`.
+pub(crate) fn all(growth: bool) -> Vec<Workload> {
     use Unit::{MegabytesPerSecond as MB, PerSecond as OPS};
     // At most 1.3 times the time.
     const TIME: f64 = 1.0 / 1.3;
@@ -75,7 +91,7 @@ pub(crate) fn all() -> Vec<Workload> {
         target: TIME,
     };
     let none = Bound::None;
-    vec![
+    let mut rows = vec![
         row("read-1m-cold", MB, true, read_bound, |d, s| {
             read(d, s, 1 << 20)
         }),
@@ -113,7 +129,9 @@ pub(crate) fn all() -> Vec<Workload> {
         row("untar", OPS, true, none, untar),
         row("grep-cold", OPS, true, none, grep),
         row("mixed-8", OPS, true, none, mixed),
-    ]
+    ];
+    rows.extend(daily::rows(growth));
+    rows
 }
 
 fn timed(work: impl FnOnce() -> Result<u64>) -> Result<Done> {
