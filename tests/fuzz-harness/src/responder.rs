@@ -88,6 +88,7 @@ impl World {
             fake_unstable: true,
             sync_metadata: false,
             cache_size: 64,
+            variants: Default::default(),
         };
         let fs = FileSystem::new(settings).ok()?;
         let mut world = World {

@@ -2,6 +2,7 @@
 //! benchmarks and the quick start. It shares the wire formats and the RDMA providers with
 //! the client, and nothing of its engine.
 
+pub mod control;
 pub mod fs;
 pub mod options;
 pub mod rdma;

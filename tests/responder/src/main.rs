@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::Provider;
+use nfsrdma_responder::control::Control;
 use nfsrdma_responder::fs::handle::Key;
 use nfsrdma_responder::fs::{self, FileSystem, Mapping};
 use nfsrdma_responder::options::{Options, Switch, Transport};
@@ -62,6 +63,7 @@ fn run(options: Options) -> Result<()> {
         fake_unstable: options.fake_unstable,
         sync_metadata: options.sync_metadata,
         cache_size: open_files,
+        variants: options.variants(),
     })?;
     let tcp = options.tcp_address();
     let beside = |port| Some(SocketAddr::new(tcp?.ip(), port));
@@ -80,10 +82,10 @@ fn run(options: Options) -> Result<()> {
             timeout: Duration::from_secs(10),
             apart: options.transport == Transport::Verbs,
         },
-        workers: match options.delay_ms {
-            0 => options.workers as usize,
-            // Each delayed call holds a thread.
-            _ => options.workers.max(64) as usize,
+        // Each call that waits holds a thread.
+        workers: match options.may_wait() {
+            false => options.workers as usize,
+            true => options.workers.max(64) as usize,
         },
         max_connections: options.max_connections,
         drc: options.drc,
@@ -91,9 +93,22 @@ fn run(options: Options) -> Result<()> {
         failing: options.fail.clone(),
     };
     let server = Server::start(fs, settings, Some(provider(&options)?))?;
+    for delaying in &options.delay {
+        server.service().script.delay(*delaying);
+    }
+    let control = match &options.control {
+        Some(path) => Some(
+            Control::listen(path, server.remote())
+                .with_context(|| format!("--control {}", path.display()))?,
+        ),
+        None => None,
+    };
     ready(&options, ready_file, server.ports())?;
     let signal = signals.forever().next();
     tracing::info!(?signal, "stopping");
+    drop(control);
+    // Nobody is left to release them.
+    server.service().script.clear();
     server.stop();
     Ok(())
 }

@@ -1,12 +1,15 @@
 //! The command line.
 
 use crate::fs::ExportSpec;
-use crate::rpc::Failing;
+use crate::fs::variants::{self, PreOp};
+use crate::rpc::{Delaying, Failing};
 use clap::{Parser, ValueEnum};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// On or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -162,10 +165,54 @@ pub struct Options {
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub delay_ms: u64,
 
-    /// Answer calls of an NFS procedure with an error instead of running them, or run them
-    /// and lose the reply (LOST); the first COUNT of them, or all. May be given again
-    #[arg(long, value_name = "PROCEDURE=STATUS|LOST[:COUNT]")]
+    /// Delay calls of an NFS procedure (or ANY), in milliseconds. May be given again
+    #[arg(long, value_name = "PROCEDURE=MS")]
+    pub delay: Vec<Delaying>,
+
+    /// Answer calls of an NFS procedure (or ANY) with an error, as JUKEBOX, instead of running
+    /// them, or run them and lose the reply (LOST) or the connection with it (HANGUP); the
+    /// first COUNT of them, or all; each EVERY-th. May be given again
+    #[arg(long, value_name = "PROCEDURE=STATUS|LOST|HANGUP[:COUNT][/EVERY]")]
     pub fail: Vec<Failing>,
+
+    /// Which replies have pre-operation attributes: always (taken together with the change),
+    /// not-for-write (as Linux knfsd: none for WRITE and COMMIT), never, or not-atomic (taken
+    /// --pre-op-gap before the change, and post-operation attributes as long after it)
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "always",
+        hide_possible_values = true
+    )]
+    pub pre_op: PreOp,
+
+    /// How far samples that are not atomic are away from the change, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1)]
+    pub pre_op_gap: u64,
+
+    /// Let the server's clock be ahead of this machine's (5s, 20ms, 1h) or behind (-5s)
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = offset,
+          default_value = "0s")]
+    pub clock_offset: i64,
+
+    /// Show times in whole seconds
+    #[arg(long)]
+    pub one_second_times: bool,
+
+    /// Give objects with different handles equal fileids, as snapshots and subvolumes do: files
+    /// have N numbers together (1 if not given), directories of one depth share theirs
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1")]
+    pub equal_fileids: Option<NonZeroU64>,
+
+    /// No file may grow larger: FSINFO's maxfilesize, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = i64::MAX as u64)]
+    pub max_file_size: u64,
+
+    /// Take commands that change all this while the server runs, one a line, at this Unix
+    /// socket (the command "help" lists them)
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
 
     /// Threads for calls that take long
     #[arg(long, value_name = "N", default_value_t = 8,
@@ -179,6 +226,13 @@ pub struct Options {
     /// Files and directories kept open between calls
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub open_files: usize,
+}
+
+fn offset(text: &str) -> Result<i64, String> {
+    match text.strip_prefix('-') {
+        Some(text) => crate::control::nanoseconds(text).map(|behind| -behind),
+        None => crate::control::nanoseconds(text),
+    }
 }
 
 fn inline(text: &str) -> Result<u32, String> {
@@ -196,6 +250,26 @@ impl Options {
             .chain(&self.export)
             .map(export)
             .collect()
+    }
+
+    /// Habits of other servers.
+    pub fn variants(&self) -> variants::Settings {
+        variants::Settings {
+            pre_op: self.pre_op,
+            pre_op_gap: Duration::from_millis(self.pre_op_gap),
+            clock_offset: self.clock_offset,
+            one_second_times: self.one_second_times,
+            equal_fileids: self.equal_fileids,
+            max_file_size: self.max_file_size,
+        }
+    }
+
+    /// Whether calls may be made to wait, each with a thread of its own.
+    pub fn may_wait(&self) -> bool {
+        self.delay_ms > 0
+            || !self.delay.is_empty()
+            || self.control.is_some()
+            || self.pre_op == PreOp::NotAtomic
     }
 
     fn loopback(&self) -> IpAddr {
@@ -284,7 +358,40 @@ mod tests {
     }
 
     #[test]
+    fn variants_are_parsed() {
+        let options = parse(&[
+            "/tmp",
+            "--pre-op",
+            "not-atomic",
+            "--clock-offset",
+            "-5s",
+            "--equal-fileids",
+            "--delay",
+            "WRITE=3",
+            "--fail",
+            "ANY=JUKEBOX/7",
+        ])
+        .unwrap();
+        let variants = options.variants();
+        assert_eq!(variants.pre_op, PreOp::NotAtomic);
+        assert_eq!(variants.clock_offset, -5_000_000_000);
+        assert_eq!(variants.equal_fileids, NonZeroU64::new(1));
+        assert!(options.may_wait());
+        let plain = parse(&["/tmp"]).unwrap();
+        assert!(!plain.may_wait());
+        assert_eq!(plain.variants().equal_fileids, None);
+    }
+
+    #[test]
     fn numbers_out_of_range_are_refused() {
+        for args in [
+            &["/tmp", "--clock-offset", "5"][..],
+            &["/tmp", "--pre-op", "sometimes"],
+            &["/tmp", "--equal-fileids=0"],
+            &["/tmp", "--delay", "WRITE"],
+        ] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
         for args in [
             &["/tmp", "--inline", "1000"][..],
             &["/tmp", "--inline", "0"],

@@ -2,7 +2,7 @@
 
 use crate::fs::FileSystem;
 use crate::rdma;
-use crate::rpc::{Failing, Ports, Service};
+use crate::rpc::{Failing, Hangup, Ports, Script, Service};
 use crate::tcp;
 use crate::workers::Workers;
 use nfsrdma_rdma::{Listener, Provider, QueuePair};
@@ -46,7 +46,8 @@ enum Live {
 
 #[derive(Default)]
 struct Connections {
-    live: HashMap<u64, Live>,
+    /// With the address of the peer, where it is known.
+    live: HashMap<u64, (Option<SocketAddr>, Live)>,
     next: u64,
     stopping: bool,
 }
@@ -57,6 +58,44 @@ struct Shared {
     settings: Settings,
     connections: Mutex<Connections>,
     ended: Condvar,
+}
+
+/// A server as those see it who tell it what to do.
+#[derive(Clone)]
+pub struct Remote {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Remote")
+    }
+}
+
+impl Remote {
+    /// The file system served.
+    pub fn fs(&self) -> &FileSystem {
+        &self.shared.service.fs
+    }
+
+    /// What happens to calls.
+    pub fn script(&self) -> &Script {
+        &self.shared.service.script
+    }
+
+    /// Ends all connections; who wants more makes new ones.
+    pub fn disconnect(&self) {
+        self.shared.disconnect(|_| true);
+    }
+
+    /// What clients see of a restart: UNSTABLE data in memory and the calls remembered are
+    /// lost, the write verifier is another, all connections end. The clock goes on.
+    pub fn restart(&self) -> io::Result<()> {
+        self.fs().restart()?;
+        self.shared.service.forget_calls();
+        self.disconnect();
+        Ok(())
+    }
 }
 
 /// A server. Dropping it does not stop it: [`Server::stop`].
@@ -97,6 +136,12 @@ impl Server {
             connections: Mutex::default(),
             ended: Condvar::new(),
         });
+        let connections = Arc::downgrade(&shared);
+        shared.service.hang_up_by(Hangup(Box::new(move |peer| {
+            if let Some(shared) = connections.upgrade() {
+                shared.disconnect(|remote| remote == Some(peer));
+            }
+        })));
         let mut server = Server {
             shared,
             rdma: None,
@@ -158,6 +203,13 @@ impl Server {
         self.ports
     }
 
+    /// To tell it what to do.
+    pub fn remote(&self) -> Remote {
+        Remote {
+            shared: self.shared.clone(),
+        }
+    }
+
     /// What is served.
     pub fn service(&self) -> &Arc<Service> {
         &self.shared.service
@@ -169,7 +221,7 @@ impl Server {
         {
             let mut connections = self.shared.connections.lock();
             connections.stopping = true;
-            for live in connections.live.values() {
+            for (_, live) in connections.live.values() {
                 live.end();
             }
         }
@@ -232,7 +284,7 @@ impl Shared {
     }
 
     /// Enters a connection; `None` if there are too many, or no more are wanted.
-    fn enter(self: &Arc<Self>, live: Live) -> Option<Place> {
+    fn enter(self: &Arc<Self>, peer: Option<SocketAddr>, live: Live) -> Option<Place> {
         let mut connections = self.connections.lock();
         if connections.stopping {
             return None;
@@ -243,7 +295,7 @@ impl Shared {
         }
         let id = connections.next;
         connections.next += 1;
-        connections.live.insert(id, live);
+        connections.live.insert(id, (peer, live));
         Some(Place {
             shared: self.clone(),
             id,
@@ -251,12 +303,23 @@ impl Shared {
     }
 
     /// Says how to end a connection that began.
-    fn began(&self, id: u64, queue_pair: Arc<dyn QueuePair>) {
+    fn began(&self, id: u64, peer: SocketAddr, queue_pair: Arc<dyn QueuePair>) {
         let mut connections = self.connections.lock();
         if connections.stopping {
             queue_pair.disconnect();
         }
-        connections.live.insert(id, Live::Rdma(queue_pair));
+        connections
+            .live
+            .insert(id, (Some(peer), Live::Rdma(queue_pair)));
+    }
+
+    /// Ends the connections of the peers that are `meant`.
+    fn disconnect(&self, meant: impl Fn(Option<SocketAddr>) -> bool) {
+        for (peer, live) in self.connections.lock().live.values() {
+            if meant(*peer) {
+                live.end();
+            }
+        }
     }
 }
 
@@ -271,7 +334,7 @@ fn accept_rdma(shared: &Arc<Shared>, listener: &dyn Listener) {
                 return;
             }
         };
-        let Some(place) = shared.enter(Live::Beginning) else {
+        let Some(place) = shared.enter(None, Live::Beginning) else {
             continue;
         };
         let peer = incoming.peer_addr();
@@ -285,7 +348,7 @@ fn accept_rdma(shared: &Arc<Shared>, listener: &dyn Listener) {
                 let settings = shared.settings.rdma;
                 let result =
                     rdma::serve(incoming, &shared.service, &shared.workers, &settings, |q| {
-                        shared.began(place.id, q);
+                        shared.began(place.id, peer, q);
                     });
                 match result {
                     Ok(()) => tracing::debug!(%peer, "RDMA connection ended"),
@@ -317,7 +380,7 @@ fn accept_tcp(shared: &Arc<Shared>, listener: &TcpListener) {
         let Ok(handle) = socket.try_clone() else {
             continue;
         };
-        let Some(place) = shared.enter(Live::Tcp(handle)) else {
+        let Some(place) = shared.enter(Some(peer), Live::Tcp(handle)) else {
             continue;
         };
         let shared = shared.clone();

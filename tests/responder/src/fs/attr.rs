@@ -69,15 +69,15 @@ impl FileSystem {
             Ok(inode) => inode,
             Err(status) => return Reply::Fail(status, Default::default()),
         };
-        let _lock = self.lock(&inode);
-        let before = self.before(&inode);
-        let done = self.writable().and_then(|()| match (args.guard, &before) {
+        let change = self.begin(&inode, false);
+        let now = self.before(&inode);
+        let done = self.writable().and_then(|()| match (args.guard, &now) {
             // The guard is compared with the ctime at this moment (section 3.3.2).
-            (Some(guard), Some(before)) if guard != before.ctime => Err(Status::NotSync),
+            (Some(guard), Some(now)) if guard != now.ctime => Err(Status::NotSync),
             (_, None) => Err(Status::Stale),
             _ => self.set(who, &inode, &args.new),
         });
-        let wcc = self.wcc(before, &inode);
+        let wcc = self.end(change, &inode);
         match done {
             Ok(()) => Reply::Ok(wcc),
             Err(status) => Reply::Fail(status, wcc),
@@ -112,6 +112,12 @@ impl FileSystem {
             };
             rustix::fs::utimensat(inode.fd(), c"", &times, AtFlags::EMPTY_PATH)
                 .map_err(status::of)?;
+            let by_client = |time| match time {
+                SetTime::To(time) => Some(time),
+                SetTime::Keep | SetTime::ToServerTime => None,
+            };
+            self.variants
+                .client_set(inode.key(), by_client(new.atime), by_client(new.mtime));
             if let Some(overlay) = &self.overlay
                 && new.mtime != SetTime::Keep
             {
@@ -127,7 +133,7 @@ impl FileSystem {
             FileType::Directory => return Err(Status::IsDir),
             _ => return Err(Status::Inval),
         }
-        if size > i64::MAX as u64 {
+        if size > self.variants.max_file_size() {
             return Err(Status::FBig);
         }
         self.check(who, inode, libc::W_OK, true)?;

@@ -227,12 +227,19 @@ impl FileSystem {
         while let Some(entry) = raw.next() {
             let entry = entry.map_err(status::of)?;
             let name = entry.file_name().to_bytes();
+            // What is above the root is nobody's business.
+            let (shown, number) = match name {
+                b".." if root => (&b"."[..], dir.key().1),
+                _ => (name, entry.ino()),
+            };
             let found = Found {
-                // What is above the root is nobody's business.
-                fileid: match name {
-                    b".." if root => dir.key().1,
-                    _ => entry.ino(),
-                },
+                fileid: self.variants.fileid_of_entry(
+                    self.export(dir),
+                    dir,
+                    shown,
+                    entry.file_type(),
+                    number,
+                ),
                 name: name.to_vec(),
                 cookie: entry.next_entry_cookie(),
             };

@@ -171,12 +171,11 @@ impl FileSystem {
             Ok(inode) => inode,
             Err(status) => return Reply::Fail(status, WccData::default()),
         };
-        let lock = self.lock(&inode);
-        let before = self.before(&inode);
+        let change = self.begin(&inode, true);
+        let verifier = self.write_verifier.read();
         let written = self.write_data(who, &inode, args, data);
-        let wcc = self.wcc(before, &inode);
         // Waiting for the disk keeps nobody else waiting.
-        drop(lock);
+        let wcc = self.end(change, &inode);
         let done = written.and_then(|(fd, count)| {
             match (args.stable, &fd) {
                 (Stable::Unstable, _) | (_, None) => {}
@@ -190,7 +189,7 @@ impl FileSystem {
                 wcc,
                 count,
                 committed: args.stable,
-                verifier: self.write_verifier,
+                verifier: *verifier,
             }),
             Err(status) => Reply::Fail(status, wcc),
         }
@@ -214,7 +213,7 @@ impl FileSystem {
         let count = args.count.min(self.settings.wtmax);
         let data = first(data, count as usize);
         let end = args.offset.checked_add(count.into());
-        if end.is_none_or(|end| end > i64::MAX as u64) {
+        if end.is_none_or(|end| end > self.variants.max_file_size()) {
             return Err(Status::FBig);
         }
         self.check(who, inode, libc::W_OK, true)?;
@@ -239,8 +238,8 @@ impl FileSystem {
             Ok(inode) => inode,
             Err(status) => return Reply::Fail(status, WccData::default()),
         };
-        let lock = self.lock(&inode);
-        let before = self.before(&inode);
+        let change = self.begin(&inode, true);
+        let verifier = self.write_verifier.read();
         let flushed = (|| {
             if inode.kind != FileType::Regular {
                 return Err(Status::Inval);
@@ -255,13 +254,12 @@ impl FileSystem {
                 _ => self.reader(&inode).or_else(|_| self.writer(&inode)),
             }
         })();
-        drop(lock);
+        let wcc = self.end(change, &inode);
         let done = flushed.and_then(|fd| rustix::fs::fdatasync(&*fd).map_err(status::of));
-        let wcc = self.wcc(before, &inode);
         match done {
             Ok(()) => Reply::Ok(CommitOk {
                 wcc,
-                verifier: self.write_verifier,
+                verifier: *verifier,
             }),
             Err(status) => Reply::Fail(status, wcc),
         }

@@ -3,7 +3,7 @@
 use super::{FileSystem, Result, status};
 use nfsrdma_xdr::nfs3::{
     FileHandle, FsinfoOk, FsinfoRes, FsstatOk, FsstatRes, PathconfOk, PathconfRes, Reply, RootArgs,
-    Time, fsf,
+    fsf,
 };
 
 impl FileSystem {
@@ -33,11 +33,8 @@ impl FileSystem {
             wtpref: wtmax,
             wtmult: (statvfs.f_bsize as u32).min(wtmax).max(1),
             dtpref: super::dir::DTPREF,
-            max_file_size: i64::MAX as u64,
-            time_delta: Time {
-                seconds: 0,
-                nanoseconds: 1,
-            },
+            max_file_size: self.variants.max_file_size(),
+            time_delta: self.variants.time_delta(),
             properties: fsf::LINK | fsf::SYMLINK | fsf::HOMOGENEOUS | fsf::CANSETTIME,
         })
     }

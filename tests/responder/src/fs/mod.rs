@@ -17,6 +17,7 @@ mod overlay;
 mod search;
 pub mod status;
 mod sync;
+pub mod variants;
 
 pub use identity::{Identity, Mapping};
 pub use inode::Inode;
@@ -26,7 +27,7 @@ use handle::Key;
 use inode::Cache;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Status, Verifier, WccAttributes, WccData};
 use overlay::Overlay;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
 use search::Places;
 use std::io;
@@ -35,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use sync::SyncTime;
+use variants::{PreOp, Variants};
 
 /// Result of file system work.
 pub type Result<T> = std::result::Result<T, Status>;
@@ -64,6 +66,8 @@ pub struct Settings {
     pub sync_metadata: bool,
     /// Objects kept open, at most.
     pub cache_size: usize,
+    /// Habits of other servers.
+    pub variants: variants::Settings,
 }
 
 /// An export, open.
@@ -97,8 +101,25 @@ pub struct FileSystem {
     overlay: Option<Overlay>,
     /// What fsync took of late.
     pub(crate) syncs: SyncTime,
-    /// Changes whenever uncommitted data may have been lost (RFC 1813 section 3.3.7).
-    write_verifier: Verifier,
+    /// Changes whenever uncommitted data may have been lost (RFC 1813 section 3.3.7). Held
+    /// from taking data in until the verifier is in the reply, so that a restart is between
+    /// calls.
+    write_verifier: RwLock<Verifier>,
+    variants: Variants,
+}
+
+/// A change of an object under way: others by this server wait, unless attributes are to be
+/// taken apart from it.
+#[derive(Debug)]
+struct Change<'a> {
+    lock: MutexGuard<'a, ()>,
+    before: Option<WccAttributes>,
+}
+
+fn new_verifier() -> io::Result<Verifier> {
+    let mut verifier = [0; 8];
+    getrandom::fill(&mut verifier).map_err(|e| io::Error::other(e.to_string()))?;
+    Ok(Verifier(verifier))
 }
 
 fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
@@ -130,8 +151,6 @@ impl FileSystem {
             }
             exports.push(export);
         }
-        let mut verifier = [0; 8];
-        getrandom::fill(&mut verifier).map_err(|e| io::Error::other(e.to_string()))?;
         Ok(FileSystem {
             exports,
             cache: Cache::new(settings.cache_size),
@@ -139,7 +158,8 @@ impl FileSystem {
             locks: [const { Mutex::new(()) }; LOCKS],
             overlay: settings.fake_unstable.then(Overlay::default),
             syncs: SyncTime::default(),
-            write_verifier: Verifier(verifier),
+            write_verifier: RwLock::new(new_verifier()?),
+            variants: Variants::new(&settings.variants),
             settings,
         })
     }
@@ -152,6 +172,22 @@ impl FileSystem {
     /// The settings it was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Habits of other servers, to look at and change.
+    pub fn variants(&self) -> &Variants {
+        &self.variants
+    }
+
+    /// What a restart does to the file system: UNSTABLE data held in memory are lost, and
+    /// the write verifier is another.
+    pub fn restart(&self) -> io::Result<()> {
+        let mut verifier = self.write_verifier.write();
+        *verifier = new_verifier()?;
+        if let Some(overlay) = &self.overlay {
+            overlay.forget_all();
+        }
+        Ok(())
     }
 
     /// Closes descriptors nobody used for `idle`: they keep removed files' space taken and
@@ -299,6 +335,8 @@ impl FileSystem {
         if let Some(overlay) = &self.overlay {
             overlay.adjust(inode.key(), &mut attributes);
         }
+        self.variants.show_times(inode.key(), &mut attributes);
+        attributes.fileid = self.variants.fileid(self.export(inode), inode, stat.st_ino);
         attributes
     }
 
@@ -317,10 +355,57 @@ impl FileSystem {
         })
     }
 
-    fn wcc(&self, before: Option<WccAttributes>, inode: &Inode) -> WccData {
+    /// The pre-operation attributes that are taken apart from the change, if that is how
+    /// this server does it.
+    fn before_apart(&self, inode: &Inode) -> Option<WccAttributes> {
+        let gap = self.variants.gap()?;
+        let before = self.before(inode);
+        std::thread::sleep(gap);
+        before
+    }
+
+    /// What of `apart` and the attributes at this moment a reply has.
+    fn pre_op(
+        &self,
+        apart: Option<WccAttributes>,
+        inode: &Inode,
+        write: bool,
+    ) -> Option<WccAttributes> {
+        match self.variants.pre_op() {
+            PreOp::Never => None,
+            PreOp::NotForWrite if write => None,
+            PreOp::NotAtomic => apart,
+            PreOp::Always | PreOp::NotForWrite => self.before(inode),
+        }
+    }
+
+    /// Begins a change of `inode`; `write` for those of WRITE and COMMIT.
+    fn begin(&self, inode: &Inode, write: bool) -> Change<'_> {
+        let apart = self.before_apart(inode);
+        let lock = self.lock(inode);
+        Change {
+            before: self.pre_op(apart, inode, write),
+            lock,
+        }
+    }
+
+    /// Ends the change; `inode` was changed or left as it was.
+    fn end(&self, change: Change<'_>, inode: &Inode) -> WccData {
+        let Change { lock, before } = change;
+        let mut lock = Some(lock);
+        self.gap_after(&mut lock);
         WccData {
             before,
             after: self.post(inode),
+        }
+    }
+
+    /// Lets others in before the attributes after a change are taken, if that is how this
+    /// server does it.
+    fn gap_after<T>(&self, locks: &mut Option<T>) {
+        if let Some(gap) = self.variants.gap() {
+            locks.take();
+            std::thread::sleep(gap);
         }
     }
 

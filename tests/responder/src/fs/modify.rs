@@ -110,8 +110,7 @@ impl FileSystem {
             Ok(dir) => dir,
             Err(status) => return Reply::Fail(status, WccData::default()),
         };
-        let _lock = self.lock(&dir);
-        let before = self.before(&dir);
+        let change = self.begin(&dir, false);
         let made = (|| {
             if !dir.is_directory() {
                 return Err(Status::NotDir);
@@ -123,7 +122,7 @@ impl FileSystem {
             self.sync_directory(&dir)?;
             Ok(made)
         })();
-        let wcc = self.wcc(before, &dir);
+        let wcc = self.end(change, &dir);
         match made {
             Ok((made, stat)) => Reply::Ok(Created {
                 object: Some(made.handle),
@@ -332,8 +331,7 @@ impl FileSystem {
             Err(status) => return Reply::Fail(status, WccData::default()),
         };
         let mut victim = None;
-        let lock = self.lock(&dir);
-        let before = self.before(&dir);
+        let change = self.begin(&dir, false);
         let done = (|| {
             if !dir.is_directory() {
                 return Err(Status::NotDir);
@@ -345,8 +343,7 @@ impl FileSystem {
             rustix::fs::unlinkat(dir.fd(), name, flags).map_err(status::of)?;
             self.sync_directory(&dir)
         })();
-        let wcc = self.wcc(before, &dir);
-        drop(lock);
+        let wcc = self.end(change, &dir);
         if done.is_ok() {
             self.bury(victim);
         }
@@ -383,8 +380,12 @@ impl FileSystem {
             Err(status) => return Reply::Fail(status, RenameWcc::default()),
         };
         let mut victim = None;
-        let locks = self.lock_two(&from, &to);
-        let before = (self.before(&from), self.before(&to));
+        let apart = (self.before_apart(&from), self.before_apart(&to));
+        let mut locks = Some(self.lock_two(&from, &to));
+        let before = (
+            self.pre_op(apart.0, &from, false),
+            self.pre_op(apart.1, &to, false),
+        );
         let done = (|| {
             if from.export != to.export {
                 return Err(Status::XDev);
@@ -405,9 +406,16 @@ impl FileSystem {
             self.sync_directory(&from)?;
             self.sync_directory(&to)
         })();
+        self.gap_after(&mut locks);
         let wcc = RenameWcc {
-            from_dir: self.wcc(before.0, &from),
-            to_dir: self.wcc(before.1, &to),
+            from_dir: WccData {
+                before: before.0,
+                after: self.post(&from),
+            },
+            to_dir: WccData {
+                before: before.1,
+                after: self.post(&to),
+            },
         };
         drop(locks);
         match done {
@@ -428,8 +436,7 @@ impl FileSystem {
             Ok(both) => both,
             Err(status) => return Reply::Fail(status, LinkWcc::default()),
         };
-        let _lock = self.lock(&dir);
-        let before = self.before(&dir);
+        let change = self.begin(&dir, false);
         let done = (|| {
             if file.export != dir.export {
                 return Err(Status::XDev);
@@ -458,7 +465,7 @@ impl FileSystem {
         })();
         let wcc = LinkWcc {
             attributes: self.post(&file),
-            dir: self.wcc(before, &dir),
+            dir: self.end(change, &dir),
         };
         match done {
             Ok(()) => Reply::Ok(wcc),

@@ -150,11 +150,25 @@ impl Overlay {
         self.held.lock().files.contains_key(&key)
     }
 
-    /// Writes what is held of a file. What cannot be written stays.
+    /// Writes what is held of a file. What cannot be written stays. The file's time of
+    /// modification becomes, or stays, what clients were shown: COMMIT changes no data.
     pub(super) fn flush(&self, key: Key, fd: &OwnedFd) -> rustix::io::Result<()> {
         let mut held = self.held.lock();
         let Some(file) = held.files.get_mut(&key) else {
             return Ok(());
+        };
+        let modified = match file.changed {
+            Some(at) => rustix::fs::Timespec {
+                tv_sec: at.seconds.into(),
+                tv_nsec: at.nanoseconds.into(),
+            },
+            None => {
+                let stat = rustix::fs::fstat(fd)?;
+                rustix::fs::Timespec {
+                    tv_sec: stat.st_mtime,
+                    tv_nsec: stat.st_mtime_nsec as _,
+                }
+            }
         };
         let mut written = 0;
         let mut result = Ok(());
@@ -176,11 +190,19 @@ impl Overlay {
             }
             written += extent.remove().len();
         }
+        if written > 0 && result.is_ok() {
+            result = set_modified(fd, modified);
+        }
         if file.extents.is_empty() {
             held.files.remove(&key);
         }
         held.bytes -= written;
         result
+    }
+
+    /// Drops everything, as a restart does.
+    pub(super) fn forget_all(&self) {
+        *self.held.lock() = Held::default();
     }
 
     /// Drops what is held of a file that is gone.
@@ -190,6 +212,17 @@ impl Overlay {
             held.bytes -= file.extents.values().map(Vec::len).sum::<usize>();
         }
     }
+}
+
+fn set_modified(fd: &OwnedFd, at: rustix::fs::Timespec) -> rustix::io::Result<()> {
+    let times = rustix::fs::Timestamps {
+        last_access: rustix::fs::Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_OMIT,
+        },
+        last_modification: at,
+    };
+    rustix::fs::futimens(fd, &times)
 }
 
 /// By the clock that file systems take their times from: it is a tick behind, and a ctime
@@ -260,5 +293,30 @@ mod tests {
         let mut text = String::new();
         std::io::Read::read_to_string(&mut file, &mut text).unwrap();
         assert_eq!(text, "hellorld");
+    }
+
+    #[test]
+    fn flushing_keeps_a_time_that_was_set_and_a_restart_loses_what_is_held() {
+        let overlay = Overlay::default();
+        let file = tempfile::tempfile().unwrap();
+        let fd = OwnedFd::from(file.try_clone().unwrap());
+        assert!(overlay.write(KEY, 0, &[&b"data"[..]]));
+        let set = rustix::fs::Timespec {
+            tv_sec: 1000,
+            tv_nsec: 5,
+        };
+        set_modified(&fd, set).unwrap();
+        overlay.settle_time(KEY);
+        overlay.flush(KEY, &fd).unwrap();
+        let stat = rustix::fs::fstat(&fd).unwrap();
+        assert_eq!(
+            (stat.st_size, stat.st_mtime, stat.st_mtime_nsec),
+            (4, 1000, 5)
+        );
+
+        assert!(overlay.write(KEY, 4, &[&b"more"[..]]));
+        overlay.forget_all();
+        assert!(!overlay.holds(KEY));
+        assert_eq!(overlay.held.lock().bytes, 0);
     }
 }

@@ -107,6 +107,22 @@ impl Drc {
         }))
     }
 
+    /// Forgets every call. Those under way are not known for ones that come again.
+    pub fn clear(&self) {
+        let mut entries = self.entries.lock();
+        let out: Vec<Entry> = std::iter::from_fn(|| entries.pop_lru())
+            .map(|(_, entry)| entry)
+            .collect();
+        drop(entries);
+        for entry in out {
+            if let Entry::InProgress(waiters) = entry {
+                for waiter in waiters {
+                    waiter(None);
+                }
+            }
+        }
+    }
+
     /// Looks a call up, and enters it if it is new.
     pub fn admit(self: &Arc<Self>, key: CallKey) -> Admission {
         let mut entries = self.entries.lock();

@@ -1,52 +1,70 @@
-//! Failures on demand, for tests of clients.
+//! Calls that fail on demand, for tests of clients.
 
 use nfsrdma_xdr::nfs3::{ProcedureNumber, Status};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
     /// It is answered so, without being run.
-    Status(ProcedureNumber, Status),
+    Status(Status),
     /// It is run, and never answered.
     Lost,
+    /// It is run, and its connection ends instead of a reply.
+    Hangup,
 }
 
-/// Which calls fail, and how.
+/// Which calls fail, and how: `PROCEDURE=STATUS|LOST|HANGUP[:COUNT][/EVERY]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failing {
-    procedure: ProcedureNumber,
+    /// `None`: any but NULL.
+    procedure: Option<ProcedureNumber>,
     failure: Failure,
-    /// So many of them.
+    /// So many of them still.
     count: u64,
+    /// Each so manieth call that it applies to.
+    every: u64,
+    /// Calls it applied to and that were left alone since the last one that failed.
+    passed: u64,
+}
+
+/// A procedure by its name; `None` for `ANY`. NULL is none that can fail.
+pub fn procedure(name: &str) -> Result<Option<ProcedureNumber>, String> {
+    if name.eq_ignore_ascii_case("ANY") {
+        return Ok(None);
+    }
+    let found = ProcedureNumber::ALL
+        .iter()
+        .find(|p| p.label().eq_ignore_ascii_case(name))
+        .ok_or_else(|| format!("{name} is no procedure of NFS version 3"))?;
+    match found {
+        ProcedureNumber::Null => Err("NULL cannot fail or wait".into()),
+        found => Ok(Some(*found)),
+    }
 }
 
 impl FromStr for Failing {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (what, count) = match text.split_once(':') {
-            Some((what, count)) => {
-                let count = count.parse().map_err(|_| "COUNT is a number")?;
-                (what, count)
-            }
-            None => (text, u64::MAX),
+        let (what, every) = match text.split_once('/') {
+            Some((what, every)) => match every.parse() {
+                Ok(every) if every > 0 => (what, every),
+                _ => return Err("EVERY is a number from 1 on".into()),
+            },
+            None => (text, 1),
         };
-        let (procedure, failure) = what
+        let (what, count) = match what.split_once(':') {
+            Some((what, count)) => (what, count.parse().map_err(|_| "COUNT is a number")?),
+            None => (what, u64::MAX),
+        };
+        let (name, failure) = what
             .split_once('=')
             .ok_or("PROCEDURE=STATUS is wanted, as WRITE=DQUOT")?;
-        let procedure = *ProcedureNumber::ALL
-            .iter()
-            .find(|p| p.label().eq_ignore_ascii_case(procedure))
-            .ok_or_else(|| format!("{procedure} is no procedure of NFS version 3"))?;
-        if procedure == ProcedureNumber::Null {
-            return Err("NULL has no status".into());
-        }
         let failure = match failure {
             "LOST" => Failure::Lost,
+            "HANGUP" => Failure::Hangup,
             name => Failure::Status(
-                procedure,
                 *Status::ALL
                     .iter()
                     .find(|status| {
@@ -56,33 +74,46 @@ impl FromStr for Failing {
             ),
         };
         Ok(Failing {
-            procedure,
+            procedure: procedure(name)?,
             failure,
             count,
+            every,
+            passed: 0,
         })
     }
 }
 
 /// The failures still to come.
 #[derive(Debug, Default)]
-pub(super) struct Failures(Vec<(Failing, AtomicU64)>);
+pub(super) struct Failures(Vec<Failing>);
 
 impl Failures {
-    pub(super) fn new(failing: &[Failing]) -> Self {
-        let all = failing.iter().map(|f| (*f, AtomicU64::new(f.count)));
-        Failures(all.collect())
+    pub(super) fn add(&mut self, failing: Failing) {
+        self.0.retain(|failing| failing.count > 0);
+        self.0.push(failing);
     }
 
-    /// What happens to the next call of a procedure.
-    pub(super) fn next(&self, procedure: u32) -> Option<Failure> {
-        let (failing, _) = self.0.iter().find(|(failing, left)| {
-            failing.procedure as u32 == procedure
-                && left
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                        left.checked_sub(1)
-                    })
-                    .is_ok()
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// What happens to the next call of a procedure: what was asked for first.
+    pub(super) fn next(&mut self, procedure: ProcedureNumber) -> Option<Failure> {
+        if procedure == ProcedureNumber::Null {
+            return None;
+        }
+        let failing = self.0.iter_mut().find(|failing| {
+            failing.count > 0 && failing.procedure.is_none_or(|of| of == procedure)
         })?;
+        failing.passed += 1;
+        if failing.passed < failing.every {
+            return None;
+        }
+        failing.passed = 0;
+        // Without a count: for ever.
+        if failing.count != u64::MAX {
+            failing.count -= 1;
+        }
         Some(failing.failure)
     }
 }
@@ -91,34 +122,66 @@ impl Failures {
 mod tests {
     use super::*;
 
+    fn failures(all: &[&str]) -> Failures {
+        let mut failures = Failures::default();
+        for text in all {
+            failures.add(text.parse().unwrap());
+        }
+        failures
+    }
+
     #[test]
-    fn so_many_calls_of_one_procedure_fail() {
-        let parse = |text: &str| text.parse::<Failing>();
+    fn what_cannot_be_meant_is_refused() {
         for wrong in [
             "WRITE",
             "WRITE=EIO",
             "WROTE=LOST",
             "WRITE=LOST:x",
+            "WRITE=LOST/0",
+            "WRITE=LOST/x",
             "NULL=LOST",
             "WRITE=OK",
         ] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+            assert!(wrong.parse::<Failing>().is_err(), "{wrong}");
         }
-        let failures = Failures::new(&[
-            parse("WRITE=DQUOT:2").unwrap(),
-            parse("WRITE=LOST:1").unwrap(),
-            parse("mkdir=LOST").unwrap(),
-        ]);
-        let write = ProcedureNumber::Write as u32;
-        let quota = Failure::Status(ProcedureNumber::Write, Status::DQuot);
+    }
+
+    #[test]
+    fn so_many_calls_of_one_procedure_fail() {
+        let mut failures = failures(&["WRITE=DQUOT:2", "WRITE=HANGUP:1", "mkdir=LOST"]);
+        let quota = Failure::Status(Status::DQuot);
+        let write = ProcedureNumber::Write;
         let seen: Vec<_> = (0..4).map(|_| failures.next(write)).collect();
-        assert_eq!(seen, [Some(quota), Some(quota), Some(Failure::Lost), None]);
+        assert_eq!(
+            seen,
+            [Some(quota), Some(quota), Some(Failure::Hangup), None]
+        );
         for _ in 0..5 {
-            assert_eq!(
-                failures.next(ProcedureNumber::Mkdir as u32),
-                Some(Failure::Lost)
-            );
+            assert_eq!(failures.next(ProcedureNumber::Mkdir), Some(Failure::Lost));
         }
-        assert_eq!(failures.next(ProcedureNumber::Rmdir as u32), None);
+        assert_eq!(failures.next(ProcedureNumber::Rmdir), None);
+    }
+
+    #[test]
+    fn each_third_call_of_any_procedure_fails() {
+        let mut failures = failures(&["ANY=JUKEBOX:2/3"]);
+        let jukebox = Some(Failure::Status(Status::JukeBox));
+        let seen: Vec<_> = ProcedureNumber::ALL[1..10]
+            .iter()
+            .map(|p| failures.next(*p))
+            .collect();
+        let none = None;
+        assert_eq!(
+            seen,
+            [none, none, jukebox, none, none, jukebox, none, none, none]
+        );
+        assert_eq!(failures.next(ProcedureNumber::Null), None);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_taken_back() {
+        let mut failures = failures(&["ANY=LOST"]);
+        failures.clear();
+        assert_eq!(failures.next(ProcedureNumber::Write), None);
     }
 }

@@ -5,15 +5,17 @@ mod failing;
 mod mount;
 mod nfs;
 mod portmap;
+mod script;
 
 pub use drc::{Admission, CallKey, Drc, Ticket, Waiter};
-pub use failing::Failing;
+pub use failing::{Failing, procedure};
 pub use mount::Mounts;
 pub use nfs::Weight;
 pub use portmap::Ports;
+pub use script::{Delaying, Script, Stage};
 
 use crate::fs::{FileSystem, Identity};
-use failing::{Failure, Failures};
+use failing::Failure;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
@@ -119,7 +121,18 @@ pub struct Service {
     pub ports: OnceLock<Ports>,
     /// Added to every NFS call, for tests.
     pub delay: Duration,
-    failures: Failures,
+    /// What tests have it do.
+    pub script: Script,
+    hangup: OnceLock<Hangup>,
+}
+
+/// Ends the connection of a peer.
+pub struct Hangup(pub Box<dyn Fn(SocketAddr) + Send + Sync>);
+
+impl std::fmt::Debug for Hangup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hangup")
+    }
 }
 
 /// Something that stops a call before its procedure.
@@ -158,19 +171,37 @@ fn begin(xid: u32, status: Accepted) -> Encoder {
 impl Service {
     /// A service of `fs` that remembers `drc` calls.
     pub fn new(fs: FileSystem, drc: usize, delay: Duration, failing: &[Failing]) -> Self {
+        let script = Script::default();
+        for failing in failing {
+            script.fail(*failing);
+        }
         Service {
             fs,
             drc: Drc::new(drc),
             mounts: Mounts::default(),
             ports: OnceLock::new(),
             delay,
-            failures: Failures::new(failing),
+            script,
+            hangup: OnceLock::new(),
+        }
+    }
+
+    /// How connections are ended, for failures that ask for it. Said once.
+    pub fn hang_up_by(&self, hangup: Hangup) {
+        // Nobody else says it.
+        let _ = self.hangup.set(hangup);
+    }
+
+    /// Forgets the calls remembered, as a restart does.
+    pub fn forget_calls(&self) {
+        if let Some(drc) = &self.drc {
+            drc.clear();
         }
     }
 
     /// How long a call may take, without carrying it out.
     pub fn weigh(&self, message: &Message<'_>) -> Weight {
-        if !self.delay.is_zero() {
+        if !self.delay.is_zero() || self.script.is_slow() || self.fs.variants().gap().is_some() {
             return Weight::Heavy;
         }
         let mut from = message.decoder();
@@ -216,12 +247,13 @@ impl Service {
         if call.program == nfs3::PROGRAM && !self.delay.is_zero() {
             std::thread::sleep(self.delay);
         }
-        let failure = match (call.program, call.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => self.failures.next(call.procedure),
+        let procedure = match (call.program, call.version) {
+            (nfs3::PROGRAM, nfs3::VERSION) => nfs3::ProcedureNumber::try_from(call.procedure).ok(),
             _ => None,
         };
+        let failure = procedure.and_then(|procedure| self.script.arrive(procedure));
         let mut out = begin(call.xid, Accepted::Success);
-        if let Some(Failure::Status(procedure, status)) = failure {
+        if let (Some(procedure), Some(Failure::Status(status))) = (procedure, failure) {
             nfs::fail(procedure, status, &mut out);
             let head = out.into_vec();
             if let Some(ticket) = ticket {
@@ -247,8 +279,17 @@ impl Service {
         if let Some(ticket) = ticket {
             ticket.finish(&reply.head);
         }
+        if let Some(procedure) = procedure {
+            self.script.depart(procedure);
+        }
         match failure {
             Some(Failure::Lost) => Outcome::Discard,
+            Some(Failure::Hangup) => {
+                if let Some(Hangup(hangup)) = self.hangup.get() {
+                    hangup(peer.remote);
+                }
+                Outcome::Discard
+            }
             _ => Outcome::Reply(reply),
         }
     }

@@ -56,6 +56,7 @@ pub fn serve(
         fake_unstable: false,
         sync_metadata: false,
         cache_size: 64,
+        variants: Default::default(),
     })
     .unwrap();
     let server = Server::start(

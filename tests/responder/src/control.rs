@@ -1,0 +1,253 @@
+//! The control socket: commands of one line each, by which a test scripts the server while
+//! it runs. Each is answered with one line that begins with `ok` or `error`.
+
+use crate::fs::variants::PreOp;
+use crate::rpc::{Delaying, Failing, Script, Stage, procedure};
+use crate::server::Remote;
+use clap::ValueEnum;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longer lines end a conversation.
+const LINE_MAX: u64 = 4096;
+/// The longest a command waits.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+
+/// What can be asked for, one command a line.
+pub const HELP: &str = "\
+clock +TIME|-TIME|=TIME    step the server's clock, or set its offset: 5s, 20ms, 1h
+one-second-times on|off    show whole seconds only
+pre-op MODE                always, not-for-write, never, not-atomic
+pre-op-gap MS              how far not-atomic samples are apart from the change
+restart                    new write verifier; unstable data in memory, the calls
+                           remembered and all connections are lost
+disconnect                 end all connections
+fail PROC=WHAT[:N][/EVERY] as --fail
+jukebox PROC [N]           fail PROC=JUKEBOX:N
+drop PROC [N]              fail PROC=LOST:N
+hangup PROC [N]            fail PROC=HANGUP:N
+delay PROC MS              calls take longer; 0 takes it back
+hold PROC [N]              the next N calls wait before they are run
+hold-reply PROC [N]        the next N calls are run, and wait before they are answered
+wait-held N MS             wait until N calls are held
+release [PROC]             let held calls go on, and hold no more
+clear                      forget failures and delays, and release
+calls                      how many calls came, by procedure
+help                       this, on one line";
+
+/// A listening control socket. Dropped, it is gone.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    closed: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Listens at `path`, which must not exist.
+    pub fn listen(path: &Path, remote: Remote) -> io::Result<Self> {
+        let listener = UnixListener::bind(path)?;
+        let closed = Arc::new(AtomicBool::new(false));
+        let over = closed.clone();
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || {
+                for stream in listener.incoming() {
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let Ok(stream) = stream else { continue };
+                    let remote = remote.clone();
+                    let spawned =
+                        std::thread::Builder::new()
+                            .name("control".into())
+                            .spawn(move || {
+                                if let Err(error) = converse(&stream, &remote) {
+                                    tracing::debug!(%error, "a control conversation ended");
+                                }
+                            });
+                    if let Err(error) = spawned {
+                        tracing::warn!(%error, "no thread for a control conversation");
+                    }
+                }
+            })?;
+        Ok(Control {
+            path: path.to_path_buf(),
+            closed,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // Wakes accept(), which then sees that it is over.
+        let _ = UnixStream::connect(&self.path);
+        let _ = std::fs::remove_file(&self.path);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn converse(stream: &UnixStream, remote: &Remote) -> io::Result<()> {
+    let mut lines = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        let read = (&mut lines).take(LINE_MAX).read_line(&mut line)?;
+        if read == 0 || !line.ends_with('\n') {
+            return Ok(());
+        }
+        let answer = match run(&line, remote) {
+            Ok(said) if said.is_empty() => "ok\n".to_string(),
+            Ok(said) => format!("ok {said}\n"),
+            Err(why) => format!("error {why}\n"),
+        };
+        let mut stream = stream;
+        stream.write_all(answer.as_bytes())?;
+    }
+}
+
+/// Carries one command out; what it says, or why not.
+pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let script = remote.script();
+    let variants = remote.fs().variants();
+    match words[..] {
+        ["clock", step] => {
+            let (relative, time) = match step.split_at_checked(1) {
+                Some(("+", time)) => (true, nanoseconds(time)?),
+                Some(("-", time)) => (true, -nanoseconds(time)?),
+                Some(("=", time)) => match time.strip_prefix('-') {
+                    Some(time) => (false, -nanoseconds(time)?),
+                    None => (false, nanoseconds(time)?),
+                },
+                _ => return Err("+TIME, -TIME or =TIME is wanted, as -5s".into()),
+            };
+            Ok(format!("offset_ns={}", variants.step_clock(time, relative)))
+        }
+        ["one-second-times", on @ ("on" | "off")] => {
+            variants.set_one_second_times(on == "on");
+            Ok(String::new())
+        }
+        ["pre-op", mode] => {
+            variants.set_pre_op(PreOp::from_str(mode, false)?);
+            Ok(String::new())
+        }
+        ["pre-op-gap", ms] => {
+            variants.set_pre_op_gap(Duration::from_millis(number(ms)?));
+            Ok(String::new())
+        }
+        ["restart"] => {
+            remote.restart().map_err(|e| e.to_string())?;
+            Ok(String::new())
+        }
+        ["disconnect"] => {
+            remote.disconnect();
+            Ok(String::new())
+        }
+        ["help"] => Ok(HELP.replace('\n', "; ")),
+        ["calls"] => Ok(calls(script)),
+        _ => run_script(&words, script),
+    }
+}
+
+/// The commands about calls.
+fn run_script(words: &[&str], script: &Script) -> Result<String, String> {
+    let count = |rest: &[&str]| match rest {
+        [] => Ok(1),
+        [count] => number(count),
+        _ => Err("a procedure and a number are wanted".to_string()),
+    };
+    match *words {
+        ["fail", what] => script.fail(what.parse::<Failing>()?),
+        [what @ ("jukebox" | "drop" | "hangup"), of, ref rest @ ..] => {
+            let failure = match what {
+                "jukebox" => "JUKEBOX",
+                "drop" => "LOST",
+                _ => "HANGUP",
+            };
+            script.fail(format!("{of}={failure}:{}", count(rest)?).parse::<Failing>()?);
+        }
+        ["delay", of, ms] => script.delay(format!("{of}={ms}").parse::<Delaying>()?),
+        ["hold", of, ref rest @ ..] => script.hold(procedure(of)?, Stage::Call, count(rest)?),
+        ["hold-reply", of, ref rest @ ..] => {
+            script.hold(procedure(of)?, Stage::Reply, count(rest)?);
+        }
+        ["wait-held", count, ms] => {
+            let limit = Duration::from_millis(number(ms)?).min(WAIT_MAX);
+            let count = number(count)?;
+            if !script.wait_held(count, limit) {
+                return Err(format!("{} of {count} calls are held", script.held()));
+            }
+        }
+        ["release"] => script.release(None),
+        ["release", of] => script.release(procedure(of)?),
+        ["clear"] => script.clear(),
+        _ => return Err("no such command; try help".into()),
+    }
+    Ok(String::new())
+}
+
+fn calls(script: &Script) -> String {
+    let all: Vec<String> = script
+        .calls()
+        .map(|(procedure, count)| format!("{}={count}", procedure.label()))
+        .collect();
+    all.join(" ")
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text} is no number"))
+}
+
+/// A time with its unit, in nanoseconds.
+pub fn nanoseconds(text: &str) -> Result<i64, String> {
+    let wrong = || format!("{text} is no time, as 5s, 20ms or 1h");
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (count, unit) = text.split_at(at);
+    let unit: i64 = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return Err(wrong()),
+    };
+    count
+        .parse::<i64>()
+        .ok()
+        .and_then(|count| count.checked_mul(unit))
+        .ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(nanoseconds("5s"), Ok(5_000_000_000));
+        assert_eq!(nanoseconds("20ms"), Ok(20_000_000));
+        assert_eq!(nanoseconds("1h"), Ok(3_600_000_000_000));
+        for wrong in [
+            "",
+            "5",
+            "s",
+            "-5s",
+            "5 s",
+            "5d",
+            "99999999999999999999s",
+            "9999999h",
+        ] {
+            assert!(nanoseconds(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Habits of other servers, put on by options and changed while the server runs: which
+//! pre-operation attributes a reply has, what the server's clock shows, and which objects
+//! share a fileid. Without options nothing of this is in force.
+//!
+//! **The clock.** The exported file system stamps its objects by this machine's clock. A
+//! time that the kernel stamped at `t` is shown as `t` plus the offset that was in force at
+//! `t`, so a step of the clock changes what is stamped from then on and leaves older stamps
+//! as they are, as on a server whose clock is set. A time that a client set (SETATTR with
+//! SET_TO_CLIENT_TIME) is shown as it was set: these are remembered, by object.
+
+use super::{Export, Inode, Result, status};
+use lru::LruCache;
+use nfsrdma_xdr::nfs3::{Attributes, FileType, Time};
+use parking_lot::Mutex;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Which replies have the attributes from before the operation (RFC 1813 section 2.6,
+/// pre_op_attr), and how they were taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum PreOp {
+    /// All, taken together with the change: nothing happens between the three.
+    #[default]
+    Always,
+    /// None for WRITE and COMMIT, as Linux knfsd; the others as above.
+    NotForWrite,
+    /// None at all.
+    Never,
+    /// All, but taken a while before the change, and the attributes after it a while after
+    /// it (RFC 1813 section 2.6 allows it): other changes may lie between.
+    NotAtomic,
+}
+
+impl PreOp {
+    const ALL: [PreOp; 4] = [
+        PreOp::Always,
+        PreOp::NotForWrite,
+        PreOp::Never,
+        PreOp::NotAtomic,
+    ];
+}
+
+/// What is in force at the start.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    pub pre_op: PreOp,
+    /// How far [`PreOp::NotAtomic`] samples are away from the change.
+    pub pre_op_gap: Duration,
+    /// Added to every time that the kernel stamped, in nanoseconds.
+    pub clock_offset: i64,
+    /// Times have whole seconds.
+    pub one_second_times: bool,
+    /// Files have this many different fileids; directories of one depth share theirs.
+    pub equal_fileids: Option<NonZeroU64>,
+    /// No file grows larger, in bytes.
+    pub max_file_size: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            pre_op: PreOp::Always,
+            pre_op_gap: Duration::from_millis(1),
+            clock_offset: 0,
+            one_second_times: false,
+            equal_fileids: None,
+            max_file_size: i64::MAX as u64,
+        }
+    }
+}
+
+/// What is in force.
+#[derive(Debug)]
+pub struct Variants {
+    pre_op: AtomicU8,
+    gap_us: AtomicU64,
+    one_second: AtomicBool,
+    equal_fileids: Option<NonZeroU64>,
+    max_file_size: u64,
+    clock: Mutex<Clock>,
+    client_times: Mutex<ClientTimes>,
+}
+
+impl Variants {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Variants {
+            pre_op: AtomicU8::new(settings.pre_op as u8),
+            gap_us: AtomicU64::new(settings.pre_op_gap.as_micros() as u64),
+            one_second: AtomicBool::new(settings.one_second_times),
+            equal_fileids: settings.equal_fileids,
+            max_file_size: settings.max_file_size.min(i64::MAX as u64),
+            clock: Mutex::new(Clock::new(settings.clock_offset)),
+            client_times: Mutex::new(ClientTimes::default()),
+        }
+    }
+
+    /// Which pre-operation attributes replies have now.
+    pub fn pre_op(&self) -> PreOp {
+        PreOp::ALL[usize::from(self.pre_op.load(Ordering::Relaxed)) % PreOp::ALL.len()]
+    }
+
+    /// Changes that, for calls that begin later.
+    pub fn set_pre_op(&self, pre_op: PreOp) {
+        self.pre_op.store(pre_op as u8, Ordering::Relaxed);
+    }
+
+    /// How far samples that are not atomic are away from the change.
+    pub fn set_pre_op_gap(&self, gap: Duration) {
+        self.gap_us.store(gap.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// The time between a sample and the change; `None` where they are taken together.
+    pub fn gap(&self) -> Option<Duration> {
+        (self.pre_op() == PreOp::NotAtomic)
+            .then(|| Duration::from_micros(self.gap_us.load(Ordering::Relaxed)))
+    }
+
+    /// Whether times have whole seconds.
+    pub fn set_one_second_times(&self, on: bool) {
+        self.one_second.store(on, Ordering::Relaxed);
+    }
+
+    /// Sets the clock: to be `nanoseconds` ahead of this machine's, or, `relative`, further
+    /// ahead than it is. Returns the offset. Takes a tick of the file systems' clock, so that
+    /// what was stamped before is told from what is stamped after.
+    pub fn step_clock(&self, nanoseconds: i64, relative: bool) -> i64 {
+        let mut clock = self.clock.lock();
+        let begin = nanoseconds_of(rustix::time::ClockId::Realtime);
+        let from = loop {
+            let now = nanoseconds_of(rustix::time::ClockId::RealtimeCoarse);
+            if now > begin {
+                break now;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let base = if relative { clock.offset() } else { 0 };
+        let offset = base.saturating_add(nanoseconds);
+        clock.step(from, offset);
+        offset
+    }
+
+    /// No file may end beyond.
+    pub(super) fn max_file_size(&self) -> u64 {
+        self.max_file_size
+    }
+
+    /// The server's clock's resolution, as FSINFO tells it.
+    pub(super) fn time_delta(&self) -> Time {
+        match self.one_second.load(Ordering::Relaxed) {
+            true => Time {
+                seconds: 1,
+                nanoseconds: 0,
+            },
+            false => Time {
+                seconds: 0,
+                nanoseconds: 1,
+            },
+        }
+    }
+
+    /// A client set times of an object.
+    pub(super) fn client_set(&self, key: Key, atime: Option<Time>, mtime: Option<Time>) {
+        self.client_times.lock().set(key, atime, mtime);
+    }
+
+    /// Times as the server's clock has them.
+    pub(super) fn show_times(&self, key: Key, attributes: &mut Attributes) {
+        let clock = self.clock.lock();
+        if !clock.is_plain() {
+            let (atime, mtime) = self.client_times.lock().get(key);
+            attributes.ctime = clock.show(attributes.ctime);
+            if atime != Some(attributes.atime) {
+                attributes.atime = clock.show(attributes.atime);
+            }
+            if mtime != Some(attributes.mtime) {
+                attributes.mtime = clock.show(attributes.mtime);
+            }
+        }
+        drop(clock);
+        if self.one_second.load(Ordering::Relaxed) {
+            for time in [
+                &mut attributes.atime,
+                &mut attributes.mtime,
+                &mut attributes.ctime,
+            ] {
+                time.nanoseconds = 0;
+            }
+        }
+    }
+
+    /// The fileid of `inode`, whose inode number is `number`.
+    pub(super) fn fileid(&self, export: &Export, inode: &Inode, number: u64) -> u64 {
+        match self.equal_fileids {
+            None => number,
+            Some(_) if inode.kind == FileType::Directory => {
+                // A directory that has gone has no depth; nobody is shown its number.
+                shared_fileid_of_directory(depth(export, inode).unwrap_or_default())
+            }
+            Some(count) => shared_fileid(count, number),
+        }
+    }
+
+    /// The fileid of an entry of `dir`, as READDIR has it.
+    pub(super) fn fileid_of_entry(
+        &self,
+        export: &Export,
+        dir: &Inode,
+        name: &[u8],
+        kind: rustix::fs::FileType,
+        number: u64,
+    ) -> u64 {
+        let Some(count) = self.equal_fileids else {
+            return number;
+        };
+        let depth = depth(export, dir).unwrap_or_default();
+        match name {
+            b"." => shared_fileid_of_directory(depth),
+            b".." => shared_fileid_of_directory(depth.saturating_sub(1)),
+            _ if kind == rustix::fs::FileType::Directory => shared_fileid_of_directory(depth + 1),
+            _ => shared_fileid(count, number),
+        }
+    }
+}
+
+/// Device and inode number.
+type Key = (u64, u64);
+
+/// Where the shared fileids of files begin, above those of directories.
+const FILES: u64 = 1 << 20;
+
+fn shared_fileid(count: NonZeroU64, number: u64) -> u64 {
+    FILES + number % count
+}
+
+/// Directories at one depth share a number, and none has that of a directory above it,
+/// which would look like a loop to programs that walk a tree.
+fn shared_fileid_of_directory(depth: u64) -> u64 {
+    2 + depth
+}
+
+/// How many directories are between a directory and the root of its export.
+fn depth(export: &Export, dir: &Inode) -> Result<u64> {
+    let path = super::path_of(dir.fd()).map_err(status::of_io)?;
+    let below = path.strip_prefix(&export.path).unwrap_or(&path);
+    Ok(below.components().count() as u64)
+}
+
+fn nanoseconds_of(clock: rustix::time::ClockId) -> i64 {
+    let now = rustix::time::clock_gettime(clock);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// The server's clock against this machine's.
+#[derive(Debug)]
+struct Clock {
+    /// From when on (by this machine's clock, in nanoseconds) it was how far ahead; in
+    /// order, the first from ever.
+    steps: Vec<(i64, i64)>,
+}
+
+/// Steps remembered. Beyond, the oldest but one are forgotten.
+const STEPS_MAX: usize = 4096;
+
+impl Clock {
+    fn new(offset: i64) -> Self {
+        Clock {
+            steps: vec![(i64::MIN, offset)],
+        }
+    }
+
+    fn offset(&self) -> i64 {
+        self.steps.last().map_or(0, |step| step.1)
+    }
+
+    fn is_plain(&self) -> bool {
+        matches!(self.steps[..], [(_, 0)])
+    }
+
+    fn step(&mut self, from: i64, offset: i64) {
+        if self.steps.len() >= STEPS_MAX {
+            self.steps.remove(1);
+        }
+        self.steps.push((from, offset));
+    }
+
+    /// A time stamped by this machine's clock, as the server's clock had it then. What does
+    /// not fit nfstime3 becomes the nearest that does.
+    fn show(&self, stamped: Time) -> Time {
+        let at = i64::from(stamped.seconds) * 1_000_000_000 + i64::from(stamped.nanoseconds);
+        let after = self.steps.partition_point(|step| step.0 <= at);
+        let offset = self.steps[after.max(1) - 1].1;
+        let shown = at
+            .saturating_add(offset)
+            .clamp(0, i64::from(u32::MAX) * 1_000_000_000);
+        Time {
+            seconds: (shown / 1_000_000_000) as u32,
+            nanoseconds: (shown % 1_000_000_000) as u32,
+        }
+    }
+}
+
+/// Objects whose times were set by clients; the oldest are forgotten first.
+#[derive(Debug)]
+struct ClientTimes(LruCache<Key, (Option<Time>, Option<Time>)>);
+
+const CLIENT_TIMES_MAX: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
+
+impl Default for ClientTimes {
+    fn default() -> Self {
+        ClientTimes(LruCache::unbounded())
+    }
+}
+
+impl ClientTimes {
+    fn set(&mut self, key: Key, atime: Option<Time>, mtime: Option<Time>) {
+        let known = self.0.get_or_insert_mut(key, Default::default);
+        known.0 = atime.or(known.0);
+        known.1 = mtime.or(known.1);
+        while self.0.len() > CLIENT_TIMES_MAX.get() {
+            self.0.pop_lru();
+        }
+    }
+
+    fn get(&mut self, key: Key) -> (Option<Time>, Option<Time>) {
+        self.0.get(&key).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    fn at(seconds: u32) -> Time {
+        Time {
+            seconds,
+            nanoseconds: 7,
+        }
+    }
+
+    #[test]
+    fn a_step_changes_later_stamps_only() {
+        let mut clock = Clock::new(0);
+        assert!(clock.is_plain());
+        clock.step(100 * SECOND, -5 * SECOND);
+        clock.step(200 * SECOND, 3600 * SECOND);
+        assert_eq!(clock.show(at(99)), at(99));
+        assert_eq!(clock.show(at(100)), at(95));
+        assert_eq!(clock.show(at(199)), at(194));
+        assert_eq!(clock.show(at(200)), at(3800));
+        assert_eq!(clock.offset(), 3600 * SECOND);
+        assert!(!clock.is_plain());
+    }
+
+    #[test]
+    fn an_offset_from_the_start_is_from_ever() {
+        let clock = Clock::new(-10 * SECOND);
+        assert_eq!(clock.show(at(50)), at(40));
+        assert_eq!(clock.show(at(5)), Time::default());
+        let ahead = Clock::new(i64::MAX);
+        assert_eq!(ahead.show(at(5)).seconds, u32::MAX);
+    }
+
+    #[test]
+    fn steps_are_bounded_and_the_latest_count() {
+        let mut clock = Clock::new(1);
+        for n in 0..2 * STEPS_MAX as i64 {
+            clock.step(n * SECOND, n);
+        }
+        assert_eq!(clock.steps.len(), STEPS_MAX);
+        assert_eq!(clock.offset(), 2 * STEPS_MAX as i64 - 1);
+        assert_eq!(clock.steps[0], (i64::MIN, 1));
+    }
+
+    #[test]
+    fn a_time_set_by_a_client_is_shown_as_it_was_set() {
+        let variants = Variants::new(&Settings {
+            clock_offset: 60 * SECOND,
+            ..Settings::default()
+        });
+        variants.client_set((1, 2), None, Some(at(1000)));
+        let mut attributes = Attributes {
+            mtime: at(1000),
+            atime: at(1000),
+            ctime: at(2000),
+            ..attributes()
+        };
+        variants.show_times((1, 2), &mut attributes);
+        assert_eq!(attributes.mtime, at(1000));
+        assert_eq!(attributes.atime, at(1060));
+        assert_eq!(attributes.ctime, at(2060));
+        // The kernel stamped it since.
+        attributes.mtime = at(1001);
+        variants.show_times((1, 2), &mut attributes);
+        assert_eq!(attributes.mtime, at(1061));
+    }
+
+    #[test]
+    fn stepping_waits_for_a_tick() {
+        let variants = Variants::new(&Settings::default());
+        let before = nanoseconds_of(rustix::time::ClockId::Realtime);
+        assert_eq!(variants.step_clock(-5 * SECOND, true), -5 * SECOND);
+        assert_eq!(variants.step_clock(2 * SECOND, true), -3 * SECOND);
+        assert_eq!(variants.step_clock(2 * SECOND, false), 2 * SECOND);
+        let clock = variants.clock.lock();
+        assert!(clock.steps[1].0 > before);
+        assert!(clock.steps[2].0 > clock.steps[1].0);
+    }
+
+    #[test]
+    fn seconds_are_whole_on_request() {
+        let variants = Variants::new(&Settings::default());
+        variants.set_one_second_times(true);
+        let mut shown = Attributes {
+            ctime: at(9),
+            ..attributes()
+        };
+        variants.show_times((1, 1), &mut shown);
+        assert_eq!((shown.ctime.seconds, shown.ctime.nanoseconds), (9, 0));
+        assert_eq!(variants.time_delta().seconds, 1);
+    }
+
+    fn attributes() -> Attributes {
+        Attributes {
+            kind: FileType::Regular,
+            mode: 0,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            used: 0,
+            rdev: Default::default(),
+            fsid: 0,
+            fileid: 0,
+            atime: Time::default(),
+            mtime: Time::default(),
+            ctime: Time::default(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn files_share_few_numbers_and_none_with_a_directory(
+            count in 1u64..9, number: u64, depth in 0u64..4096,
+        ) {
+            let count = NonZeroU64::new(count).unwrap();
+            let fileid = shared_fileid(count, number);
+            prop_assert!((FILES..FILES + count.get()).contains(&fileid));
+            prop_assert!(shared_fileid_of_directory(depth) < FILES);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! What tests have the server do to calls while it runs: fail, wait, or be counted.
+
+use super::failing::{Failing, Failure, Failures, procedure};
+use nfsrdma_xdr::nfs3::ProcedureNumber;
+use parking_lot::{Condvar, Mutex};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A held call goes on after this long in any case.
+const HOLD_MAX: Duration = Duration::from_secs(300);
+
+/// A time that calls of a procedure take longer: `PROCEDURE=MS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delaying {
+    procedure: Option<ProcedureNumber>,
+    delay: Duration,
+}
+
+impl FromStr for Delaying {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, ms) = text
+            .split_once('=')
+            .ok_or("PROCEDURE=MS is wanted, as WRITE=100")?;
+        let ms = ms.parse().map_err(|_| "MS is a number")?;
+        Ok(Delaying {
+            procedure: procedure(name)?,
+            delay: Duration::from_millis(ms),
+        })
+    }
+}
+
+/// Where a held call waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Before it is run.
+    Call,
+    /// When it was run, before it is answered.
+    Reply,
+}
+
+#[derive(Debug)]
+struct Hold {
+    procedure: Option<ProcedureNumber>,
+    stage: Stage,
+    /// Calls still to be held.
+    left: u64,
+    /// Calls that wait, and those that may go on.
+    waiting: u64,
+    released: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    failures: Failures,
+    delays: Vec<Delaying>,
+    /// By number, so that a call finds its own again.
+    holds: Vec<(u64, Hold)>,
+    next: u64,
+}
+
+/// The script of a server.
+#[derive(Debug, Default)]
+pub struct Script {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Whether a call may have to wait.
+    slow: AtomicBool,
+    /// Whether a call may fail.
+    fails: AtomicBool,
+    calls: [AtomicU64; ProcedureNumber::COUNT],
+}
+
+impl Script {
+    /// Makes calls fail.
+    pub fn fail(&self, failing: Failing) {
+        let mut state = self.state.lock();
+        state.failures.add(failing);
+        self.fails.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes calls take longer from now on; instead of what was said of the same procedure.
+    pub fn delay(&self, delaying: Delaying) {
+        let mut state = self.state.lock();
+        state.delays.retain(|d| d.procedure != delaying.procedure);
+        if !delaying.delay.is_zero() {
+            state.delays.push(delaying);
+        }
+        self.note_slow(&state);
+    }
+
+    /// Holds the next `count` calls of `procedure` (of any but NULL for `None`) until
+    /// [`Script::release`].
+    pub fn hold(&self, procedure: Option<ProcedureNumber>, stage: Stage, count: u64) {
+        let mut state = self.state.lock();
+        let id = state.next;
+        state.next += 1;
+        let hold = Hold {
+            procedure,
+            stage,
+            left: count,
+            waiting: 0,
+            released: false,
+        };
+        state.holds.push((id, hold));
+        self.note_slow(&state);
+    }
+
+    /// Lets held calls go on, and holds no more: of a procedure, or all.
+    pub fn release(&self, procedure: Option<ProcedureNumber>) {
+        let mut state = self.state.lock();
+        for (_, hold) in &mut state.holds {
+            if procedure.is_none() || hold.procedure == procedure {
+                hold.released = true;
+            }
+        }
+        state.holds.retain(|(_, hold)| !hold.is_over());
+        self.note_slow(&state);
+        self.changed.notify_all();
+    }
+
+    /// How many calls are held now.
+    pub fn held(&self) -> u64 {
+        let state = self.state.lock();
+        state.holds.iter().map(|(_, hold)| hold.waiting).sum()
+    }
+
+    /// Waits until so many calls are held; whether they are.
+    pub fn wait_held(&self, count: u64, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut state = self.state.lock();
+        loop {
+            let held: u64 = state.holds.iter().map(|(_, hold)| hold.waiting).sum();
+            if held >= count {
+                return true;
+            }
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return false;
+            }
+        }
+    }
+
+    /// Forgets failures and delays, and releases what is held.
+    pub fn clear(&self) {
+        let mut state = self.state.lock();
+        state.failures.clear();
+        self.fails.store(false, Ordering::Relaxed);
+        state.delays.clear();
+        drop(state);
+        self.release(None);
+    }
+
+    /// Calls that came, by procedure.
+    pub fn calls(&self) -> impl Iterator<Item = (ProcedureNumber, u64)> {
+        ProcedureNumber::ALL
+            .iter()
+            .map(|p| (*p, self.calls[*p as usize].load(Ordering::Relaxed)))
+    }
+
+    fn note_slow(&self, state: &State) {
+        let slow = !state.delays.is_empty() || !state.holds.is_empty();
+        self.slow.store(slow, Ordering::Relaxed);
+    }
+
+    /// Whether a call may have to wait here.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
+    }
+
+    /// A call came: it waits here as long as it has to. Returns what else happens to it.
+    pub(super) fn arrive(&self, procedure: ProcedureNumber) -> Option<Failure> {
+        self.calls[procedure as usize].fetch_add(1, Ordering::Relaxed);
+        if self.is_slow() {
+            self.wait(procedure, Stage::Call);
+            let delay = {
+                let state = self.state.lock();
+                let of = |p| state.delays.iter().find(|d| d.procedure == p);
+                let found = of(Some(procedure))
+                    .or_else(|| of(None).filter(|_| procedure != ProcedureNumber::Null));
+                found.map(|d| d.delay)
+            };
+            if let Some(delay) = delay {
+                std::thread::sleep(delay);
+            }
+        }
+        if !self.fails.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.state.lock().failures.next(procedure)
+    }
+
+    /// A call was run: it waits here as long as its reply is held.
+    pub(super) fn depart(&self, procedure: ProcedureNumber) {
+        if self.is_slow() {
+            self.wait(procedure, Stage::Reply);
+        }
+    }
+
+    fn wait(&self, procedure: ProcedureNumber, stage: Stage) {
+        if procedure == ProcedureNumber::Null {
+            return;
+        }
+        let mut state = self.state.lock();
+        let found = state.holds.iter_mut().find(|(_, hold)| {
+            hold.stage == stage
+                && hold.left > 0
+                && !hold.released
+                && hold.procedure.is_none_or(|of| of == procedure)
+        });
+        let Some((id, hold)) = found else { return };
+        let id = *id;
+        hold.left -= 1;
+        hold.waiting += 1;
+        self.changed.notify_all();
+        let until = Instant::now() + HOLD_MAX;
+        loop {
+            let timed_out = self.changed.wait_until(&mut state, until).timed_out();
+            let Some((_, hold)) = state.holds.iter_mut().find(|(n, _)| *n == id) else {
+                return;
+            };
+            if hold.released || timed_out {
+                hold.waiting -= 1;
+                break;
+            }
+        }
+        state.holds.retain(|(_, hold)| !hold.is_over());
+        self.note_slow(&state);
+    }
+}
+
+impl Hold {
+    fn is_over(&self) -> bool {
+        self.waiting == 0 && (self.released || self.left == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn delays_are_of_one_procedure_or_of_any() {
+        assert!("WRITE".parse::<Delaying>().is_err());
+        assert!("WRITE=x".parse::<Delaying>().is_err());
+        let script = Script::default();
+        assert!(!script.is_slow());
+        script.delay("WRITE=30".parse().unwrap());
+        assert!(script.is_slow());
+        let begin = Instant::now();
+        assert!(script.arrive(ProcedureNumber::Write).is_none());
+        assert!(begin.elapsed() >= Duration::from_millis(30));
+        script.delay("WRITE=0".parse().unwrap());
+        assert!(!script.is_slow());
+        let counts: Vec<_> = script.calls().filter(|(_, n)| *n > 0).collect();
+        assert_eq!(counts, [(ProcedureNumber::Write, 1)]);
+    }
+
+    #[test]
+    fn a_held_call_waits_until_it_is_released() {
+        let script = Arc::new(Script::default());
+        script.hold(Some(ProcedureNumber::Read), Stage::Call, 1);
+        let (tell, told) = std::sync::mpsc::channel();
+        let caller = std::thread::spawn({
+            let script = script.clone();
+            move || {
+                script.arrive(ProcedureNumber::Read);
+                tell.send(()).unwrap();
+            }
+        });
+        assert!(script.wait_held(1, Duration::from_secs(20)));
+        assert!(told.try_recv().is_err());
+        // Others pass, of another procedure and one more of the same.
+        script.arrive(ProcedureNumber::Write);
+        script.arrive(ProcedureNumber::Read);
+        assert_eq!(script.held(), 1);
+        script.release(Some(ProcedureNumber::Read));
+        told.recv().unwrap();
+        caller.join().unwrap();
+        assert_eq!(script.held(), 0);
+        assert!(!script.is_slow());
+        assert!(!script.wait_held(1, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_reply_is_held_by_itself() {
+        let script = Arc::new(Script::default());
+        script.hold(None, Stage::Reply, 2);
+        script.arrive(ProcedureNumber::Getattr);
+        let callers: Vec<_> = (0..2)
+            .map(|_| {
+                let script = script.clone();
+                std::thread::spawn(move || script.depart(ProcedureNumber::Getattr))
+            })
+            .collect();
+        assert!(script.wait_held(2, Duration::from_secs(20)));
+        script.clear();
+        for caller in callers {
+            caller.join().unwrap();
+        }
+        assert!(!script.is_slow());
+    }
+}

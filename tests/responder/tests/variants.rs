@@ -1,0 +1,341 @@
+//! The habits of other servers, over TCP by an independent client, and the control socket.
+#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+#![allow(unreachable_pub, reason = "modules shared by test binaries")]
+
+#[path = "common/client.rs"]
+mod client;
+mod common;
+
+use client::*;
+use common::{Dirs, Responder};
+use nfs3_types::nfs3::*;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+
+/// A responder with a control socket.
+struct Scripted {
+    responder: Responder,
+    lines: BufReader<UnixStream>,
+}
+
+impl Scripted {
+    fn start(dirs: &Dirs, more: &[&str]) -> Self {
+        let path = dirs.root().join("control");
+        let socket = path.to_str().unwrap();
+        let responder = Responder::start(dirs, &[&["--control", socket], more].concat());
+        let lines = BufReader::new(UnixStream::connect(&path).unwrap());
+        Scripted { responder, lines }
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.lines.get_mut(), "{command}").unwrap();
+        let mut answer = String::new();
+        self.lines.read_line(&mut answer).unwrap();
+        answer.trim_end().to_string()
+    }
+
+    fn tell(&mut self, command: &str) {
+        let answer = self.ask(command);
+        assert!(answer.starts_with("ok"), "{command}: {answer}");
+    }
+}
+
+const UNSTABLE: stable_how = stable_how::UNSTABLE;
+
+async fn set_mtime(client: &mut Client, file: &nfs_fh3, seconds: u32) -> wcc_data {
+    let args = SETATTR3args {
+        object: file.clone(),
+        new_attributes: sattr3 {
+            mtime: set_mtime::SET_TO_CLIENT_TIME(nfstime3 {
+                seconds,
+                nseconds: 5,
+            }),
+            ..Default::default()
+        },
+        guard: Nfs3Option::None,
+    };
+    client.setattr(&args).await.unwrap().unwrap().obj_wcc
+}
+
+fn has(option: &Nfs3Option<wcc_attr>) -> bool {
+    matches!(option, Nfs3Option::Some(_))
+}
+
+#[tokio::test]
+async fn pre_operation_attributes_are_as_asked_for() {
+    let dirs = Dirs::new();
+    let mut server = Scripted::start(&dirs, &[]);
+    let mut client = connect(&server.responder).await;
+    let root = client.root_nfs_fh3();
+    let file = create(&mut client, &root, "file", 0o600).await;
+    for (mode, of_write, of_others) in [
+        ("always", true, true),
+        ("not-for-write", false, true),
+        ("never", false, false),
+        ("not-atomic", true, true),
+    ] {
+        server.tell(&format!("pre-op {mode}"));
+        let wrote = write(&mut client, &file, 0, b"data", UNSTABLE)
+            .await
+            .unwrap();
+        assert_eq!(has(&wrote.file_wcc.before), of_write, "{mode}");
+        assert!(
+            matches!(wrote.file_wcc.after, Nfs3Option::Some(_)),
+            "{mode}"
+        );
+        let set = set_mtime(&mut client, &file, 1000).await;
+        assert_eq!(has(&set.before), of_others, "{mode}");
+        let args = RENAME3args {
+            from: at(&root, "file"),
+            to: at(&root, "file"),
+        };
+        let renamed = client.rename(&args).await.unwrap().unwrap();
+        assert_eq!(has(&renamed.fromdir_wcc.before), of_others, "{mode}");
+        assert_eq!(has(&renamed.todir_wcc.before), of_others, "{mode}");
+    }
+    assert!(server.ask("pre-op sometimes").starts_with("error"));
+}
+
+#[tokio::test]
+async fn samples_that_are_not_atomic_may_enclose_a_change_of_another() {
+    let dirs = Dirs::new();
+    let options = ["--pre-op", "not-atomic", "--pre-op-gap", "300"];
+    let server = Scripted::start(&dirs, &options);
+    let mut a = connect(&server.responder).await;
+    let mut b = connect(&server.responder).await;
+    let root = a.root_nfs_fh3();
+    let file = create(&mut a, &root, "file", 0o600).await;
+    // Both sample the empty file before either writes.
+    let (one, two) = tokio::join!(
+        write(&mut a, &file, 0, b"1", UNSTABLE),
+        write(&mut b, &file, 1, b"2", UNSTABLE),
+    );
+    let size = |wcc: &wcc_data| match &wcc.before {
+        Nfs3Option::Some(before) => before.size,
+        Nfs3Option::None => panic!("no pre-operation attributes"),
+    };
+    let (one, two) = (one.unwrap().file_wcc, two.unwrap().file_wcc);
+    assert_eq!((size(&one), size(&two)), (0, 0));
+    let after = |wcc: wcc_data| wcc.after.unwrap().size;
+    assert_eq!((after(one), after(two)), (2, 2));
+}
+
+fn times(attributes: Result<fattr3, nfsstat3>) -> [(u32, u32); 3] {
+    let of = attributes.unwrap();
+    [of.atime, of.mtime, of.ctime].map(|time| (time.seconds, time.nseconds))
+}
+
+#[tokio::test]
+async fn the_clock_steps_and_old_times_stay() {
+    let dirs = Dirs::new();
+    let mut server = Scripted::start(&dirs, &[]);
+    let mut client = connect(&server.responder).await;
+    let root = client.root_nfs_fh3();
+    let old = create(&mut client, &root, "old", 0o600).await;
+    let before = getattr(&mut client, &old).await.unwrap();
+    assert_eq!(server.ask("clock -1h"), "ok offset_ns=-3600000000000");
+    let young = create(&mut client, &root, "young", 0o600).await;
+    let now = getattr(&mut client, &young).await.unwrap();
+    assert!(now.ctime.seconds <= before.ctime.seconds - 3500);
+    assert_eq!(
+        times(getattr(&mut client, &old).await),
+        times(Ok(before.clone()))
+    );
+    write(&mut client, &old, 0, b"x", UNSTABLE).await.unwrap();
+    let after = getattr(&mut client, &old).await.unwrap();
+    assert!(after.mtime.seconds <= before.mtime.seconds - 3500);
+    assert!(after.ctime.seconds <= before.ctime.seconds - 3500);
+    // What a client sets is what it reads back.
+    set_mtime(&mut client, &old, after.ctime.seconds + 7200).await;
+    let set = getattr(&mut client, &old).await.unwrap();
+    let wanted = after.ctime.seconds + 7200;
+    assert_eq!((set.mtime.seconds, set.mtime.nseconds), (wanted, 5));
+    assert_eq!(server.ask("clock =0s"), "ok offset_ns=0");
+    assert!(server.ask("clock 5s").starts_with("error"));
+}
+
+#[tokio::test]
+async fn seconds_are_whole() {
+    let dirs = Dirs::new();
+    let server = Scripted::start(&dirs, &["--one-second-times", "--clock-offset", "1m"]);
+    let mut client = connect(&server.responder).await;
+    let root = client.root_nfs_fh3();
+    let file = create(&mut client, &root, "file", 0o600).await;
+    let shown = getattr(&mut client, &file).await.unwrap();
+    let local = std::fs::metadata(dirs.export().join("file")).unwrap();
+    assert_eq!((shown.ctime.nseconds, shown.mtime.nseconds), (0, 0));
+    let ahead = i64::from(shown.ctime.seconds) - local.ctime();
+    assert!((59..=60).contains(&ahead), "{ahead}");
+}
+
+#[tokio::test]
+async fn different_handles_with_equal_fileids() {
+    let dirs = Dirs::new();
+    let server = Scripted::start(&dirs, &["--equal-fileids"]);
+    let mut client = connect(&server.responder).await;
+    let root = client.root_nfs_fh3();
+    let live = mkdir(&mut client, &root, "live").await;
+    let snapshot = mkdir(&mut client, &root, "snapshot").await;
+    let one = create(&mut client, &live, "db", 0o600).await;
+    let two = create(&mut client, &snapshot, "db", 0o600).await;
+    assert_ne!(one, two);
+    write(&mut client, &one, 0, b"live", UNSTABLE)
+        .await
+        .unwrap();
+    let (a, b) = (
+        getattr(&mut client, &one).await.unwrap(),
+        getattr(&mut client, &two).await.unwrap(),
+    );
+    assert_eq!((a.fsid, a.fileid), (b.fsid, b.fileid));
+    assert_eq!((a.size, b.size), (4, 0));
+    let of_dir = getattr(&mut client, &live).await.unwrap().fileid;
+    assert_eq!(
+        getattr(&mut client, &snapshot).await.unwrap().fileid,
+        of_dir
+    );
+    let of_root = getattr(&mut client, &root).await.unwrap().fileid;
+    assert_ne!(of_dir, of_root);
+    // READDIR has the same numbers.
+    let mut listed = names(&mut client, &live, 4096).await;
+    listed.sort();
+    let wanted = [(".", of_dir), ("..", of_root), ("db", a.fileid)];
+    assert_eq!(listed, wanted.map(|(name, id)| (name.to_string(), id)));
+}
+
+#[tokio::test]
+async fn a_restart_by_command_loses_unstable_data_and_connections() {
+    let dirs = Dirs::new();
+    let mut server = Scripted::start(&dirs, &["--fake-unstable"]);
+    let mut client = connect(&server.responder).await;
+    let root = client.root_nfs_fh3();
+    let file = create(&mut client, &root, "file", 0o600).await;
+    let first = write(&mut client, &file, 0, b"lost", UNSTABLE)
+        .await
+        .unwrap();
+    // (The client at hand does not notice that its connection has ended.)
+    let mut other = TcpStream::connect(("127.0.0.1", server.responder.nfs)).unwrap();
+    getattr(&mut connect(&server.responder).await, &file)
+        .await
+        .unwrap();
+    server.tell("restart");
+    assert_eq!(other.read(&mut [0; 4]).unwrap_or(0), 0);
+    let mut client = connect(&server.responder).await;
+    assert_eq!(getattr(&mut client, &file).await.unwrap().size, 0);
+    let again = write(&mut client, &file, 0, b"", UNSTABLE).await.unwrap();
+    assert_ne!(again.verf.0, first.verf.0);
+}
+
+/// A WRITE over plain TCP, as bytes.
+fn write_call(file: &nfs_fh3, offset: u64, data: &[u8]) -> Vec<u8> {
+    use nfsrdma_xdr::codec::{Encode, Encoder};
+    use nfsrdma_xdr::rpc::{Auth, AuthSys, Call};
+    let mut to = Encoder::new(vec![0; 4]);
+    Call {
+        xid: 7,
+        program: nfsrdma_xdr::nfs3::PROGRAM,
+        version: 3,
+        procedure: 7,
+        credential: Auth::Sys(AuthSys {
+            stamp: 0,
+            machine: b"",
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: Default::default(),
+        }),
+        verifier: Auth::None,
+    }
+    .encode(&mut to);
+    nfsrdma_xdr::nfs3::WriteArgs {
+        file: nfsrdma_xdr::nfs3::FileHandle::new(file.data.as_ref()).unwrap(),
+        offset,
+        count: data.len() as u32,
+        stable: nfsrdma_xdr::nfs3::Stable::Unstable,
+        data: nfsrdma_xdr::codec::Payload::Inline(data),
+    }
+    .encode(&mut to);
+    let mut bytes = to.into_vec();
+    let mark = 0x8000_0000 | (bytes.len() - 4) as u32;
+    bytes[..4].copy_from_slice(&mark.to_be_bytes());
+    bytes
+}
+
+#[tokio::test]
+async fn calls_fail_hang_up_and_are_held_by_command() {
+    let dirs = Dirs::new();
+    let mut server = Scripted::start(&dirs, &[]);
+    let mut client = connect(&server.responder).await;
+    let root = client.root_nfs_fh3();
+    let file = create(&mut client, &root, "file", 0o600).await;
+    server.tell("jukebox WRITE 1");
+    let refused = write(&mut client, &file, 0, b"x", UNSTABLE).await;
+    assert_eq!(refused.err(), Some(nfsstat3::NFS3ERR_JUKEBOX));
+    write(&mut client, &file, 0, b"x", UNSTABLE).await.unwrap();
+
+    // Run, and the connection lost instead of a reply.
+    server.tell("hangup WRITE");
+    let mut other = TcpStream::connect(("127.0.0.1", server.responder.nfs)).unwrap();
+    other.write_all(&write_call(&file, 1, b"y")).unwrap();
+    assert_eq!(other.read(&mut [0; 4]).unwrap_or(0), 0);
+    assert_eq!(std::fs::read(dirs.export().join("file")).unwrap(), b"xy");
+
+    // Held until the other is done.
+    let (mut a, mut b) = (
+        connect(&server.responder).await,
+        connect(&server.responder).await,
+    );
+    server.tell("hold WRITE");
+    let later = tokio::spawn({
+        let file = file.clone();
+        async move { write(&mut a, &file, 0, b"second", UNSTABLE).await }
+    });
+    let mut server = tokio::task::spawn_blocking(move || {
+        server.tell("wait-held 1 20000");
+        server
+    })
+    .await
+    .unwrap();
+    write(&mut b, &file, 0, b"first!!", UNSTABLE).await.unwrap();
+    assert!(!later.is_finished());
+    server.tell("release WRITE");
+    later.await.unwrap().unwrap();
+    assert_eq!(
+        std::fs::read(dirs.export().join("file")).unwrap(),
+        b"second!"
+    );
+    let calls = server.ask("calls");
+    assert!(calls.contains(" WRITE=5 "), "{calls}");
+    for wrong in [
+        "",
+        "hold",
+        "hold NULL",
+        "jukebox WRITE x",
+        "delay WRITE",
+        "fly",
+    ] {
+        assert!(server.ask(wrong).starts_with("error"), "{wrong}");
+    }
+    assert!(server.ask("help").contains("wait-held"));
+    assert!(server.responder.stop().success());
+    assert!(!dirs.root().join("control").exists());
+}
+
+#[tokio::test]
+async fn no_file_grows_beyond_the_largest() {
+    let dirs = Dirs::new();
+    let server = Scripted::start(&dirs, &["--max-file-size", "1000000"]);
+    let mut client = connect(&server.responder).await;
+    let root = client.root_nfs_fh3();
+    let args = FSINFO3args {
+        fsroot: root.clone(),
+    };
+    let info = client.fsinfo(&args).await.unwrap().unwrap();
+    assert_eq!(info.maxfilesize, 1_000_000);
+    let file = create(&mut client, &root, "file", 0o600).await;
+    write(&mut client, &file, 999_999, b"x", UNSTABLE)
+        .await
+        .unwrap();
+    let refused = write(&mut client, &file, 1_000_000, b"x", UNSTABLE).await;
+    assert_eq!(refused.err(), Some(nfsstat3::NFS3ERR_FBIG));
+}
