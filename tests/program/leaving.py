@@ -14,24 +14,35 @@ from support import *  # noqa: F403
 from support import BIN, NOBODY
 
 MIB = 1 << 20
-HELPER = Path("/sbin/umount.nfsrdma")
+HELPER = Path("/sbin/umount.fuse.nfsrdma")
 
 
-def killed_after_writing(path, size):
-    """A program writes to `path` and is killed before it closes it; its server does not answer."""
+def killed_after_writing(path, size, before=lambda: None):
+    """A program opens `path`; after `before` it writes, and is killed before it closes the file."""
     script = (
         "import os, signal, sys\n"
         "file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"
+        "print('open', flush=True)\n"
+        "sys.stdin.readline()\n"
         "os.write(file, b'k' * int(sys.argv[2]))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    result = run(sys.executable, "-c", script, path, str(size))
-    assert result.returncode == -signal.SIGKILL, result
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, path, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout.readline() == "open\n"
+        before()
+        child.communicate("write\n", timeout=20)
+        assert child.returncode == -signal.SIGKILL, child.returncode
+    finally:
+        child.kill()
+        child.wait()
 
 
 @contextlib.contextmanager
 def helper():
-    """umount(8) finds ours; `calls` counts how often it was called."""
+    """umount(8) finds our helper."""
     if HELPER.exists() or HELPER.is_symlink():
         raise Skip(f"{HELPER} exists already")
     HELPER.symlink_to((BIN / "nfsrdma").resolve())
@@ -41,28 +52,9 @@ def helper():
         HELPER.unlink()
 
 
-class Stopped:
-    """The server does not answer for a while."""
-
-    def __init__(self, server):
-        self.server = server
-
-    def __enter__(self):
-        self.server.child.send_signal(signal.SIGSTOP)
-        return self
-
-    def goes_on(self):
-        self.server.child.send_signal(signal.SIGCONT)
-
-    def __exit__(self, *_):
-        self.goes_on()
-
-
 def unwritten(server, size=6 * MIB):
-    """A file exists, the server stops, and a program that wrote to the file is killed."""
-    (server.mnt / "a").touch()
-    server.child.send_signal(signal.SIGSTOP)
-    killed_after_writing(server.mnt / "a", size)
+    """The server stops answering, and a program that wrote to a file is killed."""
+    killed_after_writing(server.mnt / "a", size, lambda: server.child.send_signal(signal.SIGSTOP))
 
 
 def check_written(server, size=6 * MIB):
@@ -73,31 +65,55 @@ def check_written(server, size=6 * MIB):
 # --- 20: umount(8) says 0 when everything is at the server ------------------------------------
 
 
+def plain_umount_in_a_while(server):
+    """umount(8) without a helper, while the server is stopped at first: 0 only if all is written."""
+    child = subprocess.Popen(["umount", server.mnt], stderr=subprocess.PIPE, text=True)
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1)
+        stopped = child.returncode
+        server.child.send_signal(signal.SIGCONT)
+        said = child.communicate(timeout=LIMIT)[1]
+    finally:
+        server.child.send_signal(signal.SIGCONT)
+        child.kill()
+        child.wait()
+    assert stopped != 0, "umount(8) says 0 while the server is stopped"
+    if child.returncode == 0:
+        check_written(server)
+        return
+    assert "busy" in said, said
+
+    def unmounts():
+        if run("umount", server.mnt).returncode != 0:
+            return False
+        check_written(server)
+        return True
+
+    until(unmounts, "umount(8) to succeed")
+    server.ended()
+
+
+def no_helper():
+    root()
+    if HELPER.exists():
+        raise Skip(f"{HELPER} is installed")
+
+
 @case
 def plain_umount_fails_while_data_are_unwritten():
     """Also where no helper is installed: umount(2) itself answers EBUSY."""
-    root()
-    if HELPER.exists():
-        raise Skip(f"{HELPER} is installed")
-    with Server() as server, Stopped(server) as stopped:
-        stopped.goes_on()
+    no_helper()
+    with Server() as server:
         server.mount_well()
         unwritten(server)
-        result = run("umount", server.mnt)
-        assert result.returncode != 0, "umount(8) says 0 with unwritten data"
-        assert "busy" in result.stderr, result.stderr
-        stopped.goes_on()
-        until(lambda: run("umount", server.mnt).returncode == 0, "umount(8) to succeed")
-        check_written(server)
-        server.ended()
+        plain_umount_in_a_while(server)
 
 
 @case
-def plain_umount_fails_while_a_mapping_is_unwritten():
+def plain_umount_after_a_mapping_leaves_nothing_unwritten():
     """The descriptor was closed before the pages were dirty: no FLUSH came after them."""
-    root()
-    if HELPER.exists():
-        raise Skip(f"{HELPER} is installed")
+    no_helper()
     with Server() as server:
         server.mount_well()
         (server.mnt / "a").write_bytes(b"\0" * (6 * MIB))
@@ -116,7 +132,7 @@ def plain_umount_fails_while_a_mapping_is_unwritten():
         server.ended()
 
 
-def helper_waits(unmount, *, inside=()):
+def helper_waits(unmount):
     root()
     with Server() as server, helper():
         server.mount_well()
@@ -135,7 +151,6 @@ def helper_waits(unmount, *, inside=()):
             child.wait()
             child.stderr.close()
             server.child.send_signal(signal.SIGCONT)
-        return server
 
 
 @case
@@ -176,8 +191,8 @@ def the_table_of_umount_8_has_the_mount_as_long_as_it_is_there():
 
         server.mount_well()
         (line,) = entries()
-        assert {f"SRC={server.spec}", "OPTS=uhelper=nfsrdma"} <= set(line.split()), line
-        expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,ro,uhelper=nfsrdma"), 0)
+        assert {f"SRC={server.spec}", "OPTS=_netdev"} <= set(line.split()), line
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,ro,_netdev"), 0)
         expect(nfsrdma("umount", server.mnt), 0)
         assert entries() == []
         server.mount_well()
@@ -311,7 +326,7 @@ def strangers_cannot_take_the_place_of_the_process():
             unwritten(server)
             (server.export / "a").unlink()
             server.child.send_signal(signal.SIGCONT)
-            expect(nfsrdma("umount", server.mnt), 32, "data were lost", "bytes 0 to")
+            unmount_tells_the_loss(server)
 
 
 # --- 22: nothing is unmounted but the own mount -----------------------------------------------
@@ -382,26 +397,37 @@ def a_copy_in_another_namespace_is_not_waited_for():
 # --- 24: a loss is told to somebody -----------------------------------------------------------
 
 
+def export_one_mib(server):
+    server.stop()
+    assert run("mount", "-t", "tmpfs", "-o", "size=1m,mode=777", "none", server.export).returncode == 0
+    server.start()
+
+
+def unmount_tells_the_loss(server):
+    result = nfsrdma("umount", server.mnt)
+    assert result.returncode == 32, f"status {result.returncode}: {result.stderr}"
+    assert "data were lost" in result.stderr and " of /a (file " in result.stderr, result.stderr
+
+
 @case
 def what_a_killed_program_lost_is_told_at_unmount():
     root()
     with Server() as server:
-        assert run("mount", "-t", "tmpfs", "-o", "size=1m,mode=777", "none", server.export).returncode == 0
+        export_one_mib(server)
         server.mount_well()
         killed_after_writing(server.mnt / "a", 4 * MIB)
-        until(lambda: "dirty_bytes" in stats(server, "--json"), "the process")
-        expect(nfsrdma("umount", server.mnt), 32, "data were lost", "of a (file")
+        unmount_tells_the_loss(server)
 
 
 @case
 def what_an_exiting_program_lost_is_told_at_unmount():
     root()
     with Server() as server:
-        assert run("mount", "-t", "tmpfs", "-o", "size=1m,mode=777", "none", server.export).returncode == 0
+        export_one_mib(server)
         server.mount_well()
         script = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), b'k' * 4194304); os._exit(0)"
         assert run(sys.executable, "-c", script, server.mnt / "a").returncode == 0
-        expect(nfsrdma("umount", server.mnt), 32, "data were lost", "of a (file")
+        unmount_tells_the_loss(server)
         # Who heard of it need not be told again.
         server.mount_well()
         try:

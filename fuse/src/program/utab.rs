@@ -1,9 +1,11 @@
 //! Entries for umount(8) in /run/mount/utab, libmount's table of what the kernel does not keep.
 //!
 //! Without an entry umount(8) asks statfs(2) for the type, which is `fuse`, looks for a helper
-//! `umount.fuse`, and calls umount(2) itself. With `uhelper=nfsrdma` it runs `umount.nfsrdma`,
-//! which waits for data and says what was lost. mount(8) writes an entry only if there are
-//! options such as `_netdev`. The format is that of libmount: one line for each mount, fields
+//! `umount.fuse`, and calls umount(2) itself. With an entry it reads /proc/self/mountinfo, where
+//! the type is `fuse.nfsrdma`, and runs `umount.fuse.nfsrdma`, which waits for data and says what
+//! was lost. The entry has the option `_netdev`, which is true, and makes systemd unmount before
+//! the network goes down. mount(8) writes an entry only if it was given
+//! such options. The format is that of libmount: one line for each mount, fields
 //! separated by blanks, with octal escapes; changed by writing a new file while `utab.lock` is
 //! locked. Where the table cannot be written (no root, no /run) there is none: the mount is then
 //! kept busy while data are unwritten, which every caller of umount(2) respects.
@@ -64,7 +66,7 @@ fn with(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
     table.extend(escape(source));
     table.extend_from_slice(b" TARGET=");
     table.extend(escape(dir));
-    table.extend_from_slice(b" ROOT=/ OPTS=uhelper=nfsrdma\n");
+    table.extend_from_slice(b" ROOT=/ OPTS=_netdev\n");
     table
 }
 
@@ -135,7 +137,7 @@ mod tests {
         let text = String::from_utf8(both.clone()).unwrap();
         assert_eq!(
             text.lines().last(),
-            Some(r"SRC=srv:/x\040y TARGET=/mnt/a\040b ROOT=/ OPTS=uhelper=nfsrdma")
+            Some(r"SRC=srv:/x\040y TARGET=/mnt/a\040b ROOT=/ OPTS=_netdev")
         );
         assert_eq!(with(&both, b"srv:/x y", b"/mnt/a b"), both);
         assert_eq!(without(&both, b"srv:/x y", b"/mnt/a b"), other);
