@@ -242,7 +242,8 @@ def control_of(path):
     device = os.stat(path).st_dev
     control = socket.socket(socket.AF_UNIX)
     control.settimeout(LIMIT)
-    control.connect(f"\0nfsrdma-control-{os.major(device)}:{os.minor(device)}")
+    folder = "/run/nfsrdma" if os.geteuid() == 0 else f"/run/user/{os.geteuid()}/nfsrdma"
+    control.connect(f"{folder}/{os.major(device)}:{os.minor(device)}.control")
     return control
 
 

@@ -10,6 +10,7 @@ use super::replies::{
     answer, answer_held, answer_or, done, file_flags, tell_absent, tell_attributes, tell_data,
     tell_entry,
 };
+use super::signals::hears;
 use super::waiting::{Held, Waiting};
 use crate::fs::{Entry, Found, Fs, FsResult, Opened};
 use fuser::{
@@ -421,13 +422,16 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             answer(reply, result, done);
             return self.settle();
         }
-        let fs = self.fs.clone();
+        let (fs, pid) = (self.fs.clone(), request.pid());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let tell = |result| match reply.take() {
+            let tell = |result: FsResult<()>| match reply.take() {
                 Some(reply) => {
+                    // The kernel takes the reply also for a process that ends, whose descriptors
+                    // it closes: there is no close(2) to return the error.
+                    let heard = result.is_ok() || hears(pid);
                     answer(reply, result, done);
-                    true
+                    heard
                 }
                 None => false,
             };

@@ -12,6 +12,7 @@ mod waiting;
 
 pub use bdi::set_read_ahead;
 pub use filesystem::negotiate;
+pub use unmount::OwnMount;
 
 use crate::fs::Fs;
 use credentials::Credentials;
@@ -21,7 +22,7 @@ use nfsrdma_client::nfs::Nfs3;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -80,7 +81,7 @@ pub struct Session {
     interrupts: Mutex<Option<JoinHandle<()>>>,
     waiting: Arc<Waiting>,
     stop: Arc<(Mutex<bool>, Condvar)>,
-    dir: PathBuf,
+    mount: Arc<OwnMount>,
 }
 
 /// Mounts `fs` on `dir` and serves it from threads of its own. Returns when the kernel has
@@ -100,7 +101,7 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
     let notifier = adapter.notifier.clone();
     let background = fuser::spawn_mount(adapter, &dir, &config)?;
     let _ = notifier.set(background.notifier());
-    start(fs, waiting, background, dir)
+    start(fs, waiting, background, OwnMount::on(&dir))
 }
 
 /// Mounts another file system with the same session, threads and options: to tell what FUSE
@@ -130,12 +131,13 @@ pub fn serve<N: Nfs3>(
     let config = config(options);
     let acl = config.acl;
     let waiting = Arc::new(Waiting::default());
+    let own = OwnMount::on(dir);
     let queue = device.try_clone()?;
     let adapter = adapter(&fs, &waiting, options, Some(queue));
     let notifier = adapter.notifier.clone();
     let session = fuser::Session::from_fd(adapter, device, acl, config)?;
     let _ = notifier.set(session.notifier());
-    start(fs, waiting, session.spawn()?, dir.to_owned())
+    start(fs, waiting, session.spawn()?, own)
 }
 
 fn config(options: &FuseOptions) -> fuser::Config {
@@ -170,8 +172,11 @@ fn start<N: Nfs3>(
     fs: Arc<Fs<N>>,
     waiting: Arc<Waiting>,
     background: fuser::BackgroundSession,
-    dir: PathBuf,
+    mount: OwnMount,
 ) -> io::Result<Session> {
+    let mount = Arc::new(mount);
+    let own = mount.clone();
+    fs.set_hold(Box::new(move |on| own.hold(on)));
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let ticker = {
         let stop = stop.clone();
@@ -186,7 +191,7 @@ fn start<N: Nfs3>(
         waiting,
         ticker: Mutex::new(Some(ticker)),
         stop,
-        dir,
+        mount,
     })
 }
 
@@ -231,13 +236,19 @@ impl Session {
     /// Unmounts. EBUSY if somebody uses the mount, which then goes on; `lazy` takes it out of
     /// sight at once and ends it with its last user. Flush with `Fs::shutdown` afterwards.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        unmount::unmount(&self.dir, lazy)
+        self.mount.unmount(lazy)
+    }
+
+    /// The mount itself.
+    pub fn own_mount(&self) -> &Arc<OwnMount> {
+        &self.mount
     }
 
     /// Waits for the threads, which end with the mount. Blocks.
     pub fn join(&self) -> io::Result<()> {
         let session = self.background.lock().take();
         let result = session.map_or(Ok(()), fuser::BackgroundSession::join);
+        self.mount.release();
         self.stop_threads();
         result
     }
@@ -260,7 +271,7 @@ impl Drop for Session {
         if let Some(session) = self.background.lock().take() {
             if !session.guard.is_finished() {
                 // The program did not wait for the mount's end: leave none behind.
-                let _ = unmount::unmount(&self.dir, true);
+                let _ = self.mount.unmount(true);
             }
             drop(session);
         }

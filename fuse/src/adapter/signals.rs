@@ -48,6 +48,12 @@ pub(super) fn caller(tid: u32) -> Caller {
     }
 }
 
+/// Whether the thread `tid` will see what its system call returns. One that cannot be looked at
+/// (of another PID namespace) counts as deaf: a loss that is told twice does no harm.
+pub(super) fn hears(tid: u32) -> bool {
+    caller(tid) == Caller::Alive
+}
+
 /// Whether a fatal signal is pending, by the text of /proc/PID/status.
 fn pending_fatal(status: &[u8]) -> bool {
     let (mut pending, mut spared) = (0, HARMLESS);

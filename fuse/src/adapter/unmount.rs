@@ -1,23 +1,152 @@
-//! Taking a mount away.
+//! The own mount: finding it again, keeping it busy, taking it away.
+//!
+//! A path names whatever is mounted there last. The own mount is known by its mount ID
+//! (statx(2), STATX_MNT_ID), taken when it was made. Before anything is unmounted the path is
+//! opened with O_PATH, the ID compared, and /proc/self/mountinfo searched for mounts on top of
+//! or below the own one, which MNT_DETACH would take away too. Linux has no call that unmounts
+//! by ID (umount2(2) of `/proc/self/fd/N` goes up to what is mounted on top of it), so the
+//! comparison comes immediately before the call.
 
-use std::ffi::CString;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::Mode;
+use parking_lot::Mutex;
+use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Unmounts `dir`: directly where permitted, else by `fusermount3`, which is set-user-id.
-pub(super) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
-    let path = CString::new(dir.as_os_str().as_bytes())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
-    // SAFETY: `path` is a C string that lives through the call.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
-        return Ok(());
+/// A mount of this process.
+#[derive(Debug)]
+pub struct OwnMount {
+    dir: PathBuf,
+    /// 0 if the kernel does not tell it (before Linux 5.8).
+    id: u64,
+    hold: Mutex<Hold>,
+}
+
+/// A reference to the mount, which umount(2) answers with EBUSY.
+#[derive(Debug, Default)]
+struct Hold {
+    descriptor: Option<OwnedFd>,
+    /// The connection has ended: what is unwritten does not depend on the mount any longer.
+    released: bool,
+}
+
+/// Opens the root of what is mounted on `dir`, without asking its file system anything.
+fn open_root(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(open(dir, flags, Mode::empty())?)
+}
+
+/// The ID of the mount that `root` is on; no request goes to its file system.
+fn mount_id(root: &OwnedFd) -> io::Result<u64> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(root, c"", flags, StatxFlags::MNT_ID)?;
+    Ok(found.stx_mnt_id)
+}
+
+/// A line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
+fn parse_line(line: &str) -> Option<(u64, u64, &str)> {
+    let mut fields = line.split(' ');
+    let id = fields.next()?.parse().ok()?;
+    let parent = fields.next()?.parse().ok()?;
+    Some((id, parent, fields.nth(2)?))
+}
+
+impl OwnMount {
+    /// The mount just made on `dir`.
+    pub fn on(dir: &Path) -> OwnMount {
+        OwnMount {
+            dir: dir.to_owned(),
+            id: open_root(dir).and_then(|root| mount_id(&root)).unwrap_or(0),
+            hold: Mutex::default(),
+        }
     }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() != Some(libc::EPERM) {
-        return Err(error);
+
+    /// Its mount ID, 0 if the kernel does not tell it.
+    pub fn id(&self) -> u64 {
+        self.id
     }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its root, if the path still leads to it.
+    fn root(&self) -> Option<OwnedFd> {
+        let root = open_root(&self.dir).ok()?;
+        (mount_id(&root).ok()? == self.id).then_some(root)
+    }
+
+    /// While `on`, umount(2) fails with EBUSY. Does nothing where the path does not lead to the
+    /// mount: then another one lies on top of it and keeps it busy, or it is detached.
+    pub fn hold(&self, on: bool) {
+        let mut hold = self.hold.lock();
+        if on && !hold.released && hold.descriptor.is_none() {
+            hold.descriptor = self.root();
+        } else if !on {
+            hold.descriptor = None;
+        }
+    }
+
+    /// Gives the reference back for good.
+    pub fn release(&self) {
+        let mut hold = self.hold.lock();
+        hold.released = true;
+        hold.descriptor = None;
+    }
+
+    /// Whether it is in this namespace, and the first mount on top of it or below it.
+    fn look(&self) -> io::Result<(bool, Option<String>)> {
+        let table = fs::read("/proc/self/mountinfo")?;
+        let table = String::from_utf8_lossy(&table);
+        let lines = || table.lines().filter_map(parse_line);
+        let there = lines().any(|(id, _, _)| id == self.id);
+        let other = lines().find(|&(_, parent, _)| parent == self.id);
+        Ok((there, other.map(|(_, _, dir)| dir.to_owned())))
+    }
+
+    /// Unmounts it, and nothing else; directly where permitted, else by `fusermount3`, which is
+    /// set-user-id. EBUSY if somebody uses it, or if another mount is on top of it or below it.
+    /// With `lazy` users do not matter, but other mounts do.
+    pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        let root = self.root();
+        let (there, other) = self.look()?;
+        if !there && self.id != 0 {
+            return Ok(());
+        }
+        if let Some(other) = other.filter(|_| self.id != 0) {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{other} is mounted on top of it or below it"),
+            ));
+        }
+        if root.is_none() {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{} does not lead to it any longer", self.dir.display()),
+            ));
+        }
+        let result = match root.filter(|_| lazy) {
+            Some(root) => {
+                let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+                umount2(path.as_str(), MntFlags::MNT_DETACH)
+            }
+            // A descriptor would keep it busy.
+            None => umount2(&self.dir, MntFlags::UMOUNT_NOFOLLOW),
+        };
+        match result {
+            Err(Errno::EPERM) => by_helper(&self.dir, lazy),
+            result => Ok(result?),
+        }
+    }
+}
+
+fn by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     let output = Command::new("fusermount3")
         .arg(if lazy { "-uz" } else { "-u" })
         .arg("--")
@@ -27,11 +156,41 @@ pub(super) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr);
-    let busy = message.contains("busy");
-    let kind = if busy {
+    let kind = if message.contains("busy") {
         io::ErrorKind::ResourceBusy
     } else {
         io::ErrorKind::Other
     };
     Err(io::Error::new(kind, message.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_table() {
+        let line = r"40 22 0:51 / /mnt/a\040b ro,nosuid - fuse.nfsrdma srv:/x rw,user_id=0";
+        assert_eq!(parse_line(line), Some((40, 22, r"/mnt/a\040b")));
+        assert_eq!(parse_line("40 22"), None);
+        assert_eq!(parse_line(""), None);
+    }
+
+    #[test]
+    fn the_root_of_this_namespace_is_found_by_its_id() {
+        let own = OwnMount::on(Path::new("/"));
+        assert_ne!(own.id, 0);
+        assert!(own.root().is_some());
+        assert!(own.look().unwrap().0);
+        // Other mounts lie below it: nothing is unmounted.
+        if own.look().unwrap().1.is_some() {
+            let error = own.unmount(true).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        }
+        own.hold(true);
+        assert!(own.hold.lock().descriptor.is_some());
+        own.release();
+        own.hold(true);
+        assert!(own.hold.lock().descriptor.is_none());
+    }
 }

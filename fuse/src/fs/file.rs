@@ -298,6 +298,12 @@ impl OpenFile {
         held.1.push(lost);
     }
 
+    /// Whether there is an error to report.
+    pub fn has_failed(&self) -> bool {
+        let held = self.error.lock();
+        held.0.is_some() || !held.1.is_empty()
+    }
+
     /// The error to report, once.
     pub fn take_error(&self) -> Result<(), FsError> {
         self.take_failure().0

@@ -23,6 +23,7 @@ mod rename;
 mod stats;
 mod sync;
 mod table;
+mod unsafe_files;
 mod write;
 
 pub use clock::Clock;
@@ -34,6 +35,7 @@ pub use inode::{Inode, ROOT};
 pub use lookup::Found;
 pub use open::Opened;
 pub use sync::Unwritten;
+pub use unsafe_files::Hold;
 
 use crate::cache::{Budget, Lent};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
@@ -46,12 +48,12 @@ use nfsrdma_client::nfs::{Limits, Nfs3, NfsError, NfsResult};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
 use slab::Slab;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use table::Table;
 use tokio::sync::Notify;
+use unsafe_files::UnsafeFiles;
 
 /// What the kernel is told of a name or an object.
 #[derive(Debug, Clone)]
@@ -78,7 +80,7 @@ pub struct Fs<N> {
     files: RwLock<Slab<Arc<OpenFile>>>,
     dirs: RwLock<Slab<Arc<DirHandle>>>,
     /// Files with data that is not safe at the server, by [`FileData::id`].
-    unsafe_files: Mutex<HashMap<u64, Arc<Inode>>>,
+    unsafe_files: Mutex<UnsafeFiles>,
     /// Data lost after its file was closed.
     lost: Mutex<Vec<Unwritten>>,
     next_file: AtomicU64,

@@ -50,24 +50,30 @@ impl<N: Nfs3> Fs<N> {
     /// FLUSH with nothing to do, which is most of them.
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
+        if file.has_failed() {
+            return None;
+        }
         if !file.can_write() {
-            return Some(file.take_error());
+            return Some(Ok(()));
         }
         let Some(data) = file.inode.data() else {
-            return Some(file.take_error());
+            return Some(Ok(()));
         };
         let clean = data.with(|inner| {
             let under_way = inner.writes > 0 || inner.committing;
             !under_way && inner.is_safe()
         });
-        clean.then(|| file.take_error())
+        // An error goes the long way, which finds out whether anybody hears of it. So does a file
+        // that still counts as unsafe: after close(2) it must not keep the mount busy.
+        let quick = clean && !file.has_failed() && !self.unsafe_files.lock().contains(data.id);
+        quick.then_some(Ok(()))
     }
 
     /// A descriptor is closed: if it may write, everything written to the file, by whatever
     /// descriptor, is on stable storage, or the error is told to those who wrote.
     ///
-    /// `tell` hands the result over and says whether anybody took it: what is lost without
-    /// anybody hearing of it is told at the unmount.
+    /// `tell` hands the result over and says whether a program heard it, which one that is being
+    /// killed does not: what is lost without anybody hearing of it is told at the unmount.
     pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
         let file = match self.file(handle) {
             Ok(file) => file,
@@ -253,14 +259,37 @@ impl<N: Nfs3> Fs<N> {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// Writes back and commits everything; tells what could not be written.
-    pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
-        self.closing.store(true, Ordering::Relaxed);
+    /// Has `hold` keep a reference to the mount while data are not safe at the server.
+    pub fn set_hold(&self, hold: Hold) {
+        self.unsafe_files.lock().set_hold(hold);
+    }
+
+    /// Whether any regular file is open.
+    pub fn has_open_files(&self) -> bool {
+        !self.files.read().is_empty()
+    }
+
+    /// Writes back and commits what is written so far. Programs may go on: their descriptors, and
+    /// the hidden files of those that are unlinked, stay as they are.
+    pub async fn write_back_all(self: &Arc<Self>) {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         for inode in files {
             self.write_back(&inode, true).await;
         }
-        // A mount taken away by force leaves files open.
+    }
+
+    /// What is lost and no descriptor was told of. It stays to be said by [`Fs::shutdown`].
+    pub fn lost(&self) -> Vec<Unwritten> {
+        let lost = self.lost.lock().clone();
+        self.summed_up(lost)
+    }
+
+    /// The connection to the kernel has ended, and nobody uses the mount any longer: writes back
+    /// and commits everything, removes the hidden files, and tells what could not be written.
+    pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
+        self.closing.store(true, Ordering::Relaxed);
+        self.write_back_all().await;
+        // A mount that was aborted (`umount -f`) leaves files open, and no RELEASE comes for them.
         let open: Vec<_> = self
             .files
             .read()

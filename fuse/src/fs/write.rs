@@ -166,7 +166,7 @@ impl<N: Nfs3> Fs<N> {
         if !matches!(result, Put::Flush) {
             // Behind the data: who finds the file safe before takes it out.
             let mut files = self.unsafe_files.lock();
-            files.entry(data.id).or_insert_with(|| inode.clone());
+            files.insert(data.id, inode);
         }
         if let Put::Done = result {
             self.shared.stats.write_bytes.add(bytes.len() as u64);

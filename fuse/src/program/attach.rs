@@ -2,7 +2,7 @@
 //! is set-user-id. Both give a mount of type `fuse.nfsrdma` whose source is the export.
 
 use super::failure::{Exit, Failure};
-use super::mounts::FSTYPE;
+use super::mounts::{FSTYPE, MountPoint};
 use super::options::{AccessTime, Options, VfsFlags};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -78,9 +78,13 @@ pub fn open_device(path: &Path) -> Result<File, Failure> {
         })
 }
 
-/// Mounts on `dir` and gives the descriptor to serve it by.
-pub fn attach(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Failure> {
+/// Mounts on `point` and gives the descriptor to serve it by.
+pub fn attach(point: &MountPoint, source: &[u8], options: &Options) -> Result<OwnedFd, Failure> {
     let device = open_device(Path::new(DEVICE))?;
+    // By descriptor: nobody can change what the path leads to between the check and the mount.
+    let directory = point.open()?;
+    let target = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let dir = &point.path;
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={}",
         device.as_raw_fd(),
@@ -95,7 +99,7 @@ pub fn attach(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, F
     }
     match mount(
         Some(OsStr::from_bytes(source)),
-        dir,
+        target.as_str(),
         Some(FSTYPE),
         flags(&options.vfs),
         Some(data.as_str()),

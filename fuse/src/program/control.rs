@@ -1,21 +1,20 @@
 //! A private way to ask the process that serves a mount how it does.
 //!
-//! An abstract Unix socket (unix(7)) named after the mount's device number, apart from the one
-//! of [`presence`](super::presence). A client sends one line and gets one JSON document. Only
+//! It listens at a socket named after the mount's device number (see [`sockets`]), apart from the
+//! one of [`presence`](super::presence). A client sends one line and gets one JSON document. Only
 //! root and the user the process runs as are answered; whoever else connects is told so and
 //! let go at once. Nobody can hold more than [`CLIENTS`] conversations, each of them ends
 //! within [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes. Some requests are
 //! answered by a [`Feed`], which goes on until the mount or the client ends; there are at most
 //! [`FEEDS`].
 
-use nix::sys::socket::{getsockopt, sockopt};
+use super::sockets;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::Future;
 use std::io::{self, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,14 +36,12 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const ANSWER_MAX: u64 = 4 << 20;
 /// How long the asking side waits for the whole answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// How long a new mount waits for a process just killed to lose the name.
-const PREDECESSOR: Duration = Duration::from_millis(200);
-
 /// What the asking side sends for the statistics.
 pub const STATS: &str = "stats";
 
-fn address(device: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("nfsrdma-control-{device}"))
+/// The name of the socket of the mount with this `major:minor`.
+fn name(device: &str) -> String {
+    format!("{device}.control")
 }
 
 /// Writes to the client for as long as it likes.
@@ -71,6 +68,7 @@ pub type Answer = Arc<dyn Fn(&str) -> Option<Said> + Send + Sync>;
 
 /// The answering side.
 pub struct Control {
+    name: sockets::Name,
     task: JoinHandle<()>,
     feeds: Arc<Mutex<JoinSet<()>>>,
 }
@@ -107,20 +105,7 @@ fn refusal(why: &str) -> String {
 impl Control {
     /// Listens for the mount with this `major:minor`. Runs in tokio.
     pub fn start(device: &str, answer: Answer) -> io::Result<Control> {
-        let address = address(device)?;
-        let begin = Instant::now();
-        let listener = loop {
-            match UnixListener::bind_addr(&address) {
-                Ok(listener) => break listener,
-                Err(error)
-                    if error.kind() == io::ErrorKind::AddrInUse
-                        && begin.elapsed() < PREDECESSOR =>
-                {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                Err(error) => return Err(error),
-            }
-        };
+        let (listener, name) = sockets::listen(&name(device))?;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
         let feeds = Arc::default();
@@ -132,11 +117,13 @@ impl Control {
                 Arc::clone(&feeds),
             )),
             feeds,
+            name,
         })
     }
 
     /// Gives the name back, and ends every conversation except feeds.
     pub async fn stop(self) -> Feeds {
+        drop(self.name);
         self.task.abort();
         // It was told to end; how it did is of no interest.
         let _ = self.task.await;
@@ -244,9 +231,6 @@ pub enum AskError {
     /// Nobody listens.
     #[error("{0}")]
     Unreachable(io::Error),
-    /// Somebody listens who is neither root nor the mount's owner.
-    #[error("user {0} answers, who is not the mount's owner")]
-    Impostor(u32),
     #[error("no whole answer: {0}")]
     Broken(io::Error),
 }
@@ -262,13 +246,7 @@ pub fn begin_to_ask(
     owner: Option<u32>,
     request: &str,
 ) -> Result<UnixStream, AskError> {
-    let mut stream = UnixStream::connect_addr(&address(device).map_err(AskError::Unreachable)?)
-        .map_err(AskError::Unreachable)?;
-    let peer = getsockopt(&stream, sockopt::PeerCredentials)
-        .map_err(|errno| AskError::Unreachable(errno.into()))?;
-    if peer.uid() != 0 && owner != Some(peer.uid()) {
-        return Err(AskError::Impostor(peer.uid()));
-    }
+    let mut stream = sockets::connect(&name(device), owner).map_err(AskError::Unreachable)?;
     // Who refuses may have closed already: what was said is read all the same.
     let _ = stream.write_all(format!("{request}\n").as_bytes());
     Ok(stream)
@@ -393,7 +371,7 @@ mod tests {
         let control = runtime
             .block_on(async { Control::start(&device, answer()) })
             .unwrap();
-        let connect = || UnixStream::connect_addr(&address(&device).unwrap()).unwrap();
+        let connect = || sockets::connect(&name(&device), own()).unwrap();
         let mut silent: Vec<_> = (0..CLIENTS).map(|_| connect()).collect();
         // One more is told so rather than kept.
         let mut said = String::new();
@@ -414,7 +392,7 @@ mod tests {
     fn others_are_turned_away() {
         let device = format!("others:{}", std::process::id());
         let runtime = runtime();
-        let listener = UnixListener::bind_addr(&address(&device).unwrap()).unwrap();
+        let (listener, _name) = sockets::listen(&name(&device)).unwrap();
         listener.set_nonblocking(true).unwrap();
         // As if somebody else had mounted: only root is answered.
         let task = runtime.spawn(async move {

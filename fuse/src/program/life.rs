@@ -4,15 +4,21 @@ use super::cli::MountArgs;
 use super::daemon::{self, Reporter, Side};
 use super::failure::{Exit, Failure, Patience};
 use super::log::Log;
+use super::mounts::MountPoint;
 use super::options::Options;
 use super::spec::Spec;
-use super::{attach, control, mounts, presence, privileges, provider, remount, settings, stats};
+use super::{
+    attach, control, mounts, presence, privileges, provider, remount, settings, stats, sync, utab,
+};
 use crate::adapter::{self, Session};
 use crate::fs::{Fs, Unwritten};
 use nfsrdma_client::mount::{self, Mounted};
 use nfsrdma_client::nfs::client::Nfs3Client;
 use nfsrdma_rdma::Pool;
-use std::path::{Path, PathBuf};
+use nix::unistd::geteuid;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -26,14 +32,14 @@ const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// For taking leave of the server, whose answer does not matter.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Between two words about the last flush.
-const PROGRESS: Duration = Duration::from_millis(200);
+/// Between two tries to leave a mount point on which another mount lies.
+const COVERED: Duration = Duration::from_secs(1);
 
 /// Everything decided before the server is asked.
 #[derive(Debug)]
 struct Plan {
     spec: Spec,
-    dir: PathBuf,
+    point: MountPoint,
     options: Options,
     verbose: bool,
     /// Without the summary line.
@@ -70,14 +76,14 @@ fn mount(
     if let Some(port) = spec.port {
         options.port = port;
     }
-    let dir = mounts::check_point(&args.dir, &spec.source())?;
+    let point = mounts::check_point(&args.dir, &spec.source())?;
     drop(attach::open_device(Path::new(attach::DEVICE))?);
     if args.fake {
         return Ok(None);
     }
     let plan = Plan {
         spec,
-        dir,
+        point,
         options,
         verbose: args.verbose > 0,
         quiet: args.quiet,
@@ -159,6 +165,8 @@ struct Service {
     presence: Option<presence::Presence>,
     control: Option<control::Control>,
     name: String,
+    /// The mount's source, for /run/mount/utab.
+    source: Vec<u8>,
     /// What could not be written, a line each.
     lost: Vec<String>,
 }
@@ -202,19 +210,26 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         Ok((mounted, reason, signals))
     })?;
     let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
-    let device = attach::attach(&plan.dir, &plan.spec.source(), &plan.options)?;
+    let device = attach::attach(&plan.point, &plan.spec.source(), &plan.options)?;
+    let probe = Arc::new(device.try_clone().map_err(system)?);
     let fuse = settings::fuse(&plan.spec, &plan.options);
-    let session = match adapter::serve(fs.clone(), device, &plan.dir, &fuse) {
+    let session = match adapter::serve(fs.clone(), device, &plan.point.path, &fuse) {
         Ok(session) => Arc::new(session),
         Err(error) => {
-            let _ = super::unmount::detach(&plan.dir);
+            let _ = super::unmount::detach(&plan.point.path);
             return Err(Failure::new(
                 Exit::System,
                 format!("the kernel does not accept the FUSE mount: {error}"),
             ));
         }
     };
-    let mount = mounts::on_top_of(&plan.dir).ok().flatten();
+    let own = session.own_mount().id();
+    let mount = mounts::all()
+        .ok()
+        .and_then(|all| all.into_iter().find(|mount| mount.id == own));
+    if geteuid().is_root() {
+        enter_in_utab(plan);
+    }
     let presence = mount
         .as_ref()
         .and_then(|mount| presence::Presence::announce(&mount.device).ok());
@@ -222,12 +237,13 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         &mounted,
         fs.clone(),
         &plan.spec.source(),
-        &plan.dir,
+        &plan.point.path,
         &plan.options,
     ));
     let control = mount.and_then(|mount| {
         let _inside = runtime.enter();
-        control::Control::start(&mount.device, log.answer(source.clone().answer()))
+        let answer = answer_sync(fs.clone(), probe, source.clone().answer());
+        control::Control::start(&mount.device, log.answer(answer))
             .inspect_err(|error| warn!("no statistics of {}: {error}", plan.spec))
             .ok()
     });
@@ -257,16 +273,47 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         signals,
         presence,
         control,
-        name: format!("{} on {}", plan.spec, plan.dir.display()),
+        name: format!("{} on {}", plan.spec, plan.point.path.display()),
+        source: plan.spec.source(),
         lost: Vec::new(),
     };
     Ok((runtime, service))
 }
 
+/// For umount(8), which else does not know of our helper.
+fn enter_in_utab(plan: &Plan) {
+    if let Err(error) = utab::add(&plan.spec.source(), &plan.point.path) {
+        debug!("umount(8) will not find its helper: /run/mount/utab: {error}");
+    }
+}
+
+/// Takes it out again, if no younger mount of the same export is there.
+fn leave_utab(source: &[u8], dir: &Path) {
+    let again = mounts::all().is_ok_and(|all| {
+        all.iter()
+            .any(|mount| mount.dir == dir && mount.source.as_bytes() == source)
+    });
+    if !again && let Err(error) = utab::remove(source, dir) {
+        debug!("/run/mount/utab: {error}");
+    }
+}
+
+/// Answers [`sync::SYNC`] before `next`.
+fn answer_sync(
+    fs: Arc<Fs<Nfs3Client>>,
+    device: Arc<OwnedFd>,
+    next: control::Answer,
+) -> control::Answer {
+    Arc::new(move |request| match request {
+        sync::SYNC => Some(control::Said::Feed(sync::feed(fs.clone(), device.clone()))),
+        _ => next(request),
+    })
+}
+
 /// INIT cannot ask for more than 128 KiB; the device's entry in sysfs can, for root.
 fn raise_read_ahead(plan: &Plan) {
     let kib = (plan.options.readahead >> 10).min(u64::from(u32::MAX)) as u32;
-    if let Err(error) = adapter::set_read_ahead(&plan.dir, kib) {
+    if let Err(error) = adapter::set_read_ahead(&plan.point.path, kib) {
         debug!("the kernel's read-ahead stays as it is: {error}");
     }
 }
@@ -276,7 +323,7 @@ fn summary(plan: &Plan, mounted: &Mounted, reason: &str) -> String {
     format!(
         "{} mounted on {}: {}; {reason}",
         plan.spec,
-        plan.dir.display(),
+        plan.point.path.display(),
         mounted.description
     )
 }
@@ -313,7 +360,7 @@ async fn connect(
             let line = format!(
                 "{failure}; trying on in the background to mount {} on {}",
                 plan.spec,
-                plan.dir.display()
+                plan.point.path.display()
             );
             reporter.success(&line).map_err(|error| {
                 Failure::new(
@@ -362,7 +409,7 @@ impl Service {
             }
             (outcome, presence, feeds)
         });
-        let mut signalled = 0;
+        let (mut signalled, mut covered) = (0, false);
         let (outcome, mut presence) = loop {
             tokio::select! {
                 joined = &mut ended => match joined {
@@ -375,9 +422,13 @@ impl Service {
                 name = self.signals.next() => {
                     signalled += 1;
                     info!("{}: {name}: unmounting", self.name);
-                    if signalled > 1 || !self.unmount().await {
+                    if signalled > 1 {
                         break (Ok(Ok(())), None);
                     }
+                    covered = !self.leave().await;
+                }
+                () = tokio::time::sleep(COVERED), if covered => {
+                    covered = self.unmount_by(true).await.is_err();
                 }
             }
         };
@@ -394,8 +445,12 @@ impl Service {
         {
             presence.tell_lost(&(lost.join("\n") + "\n"));
         }
+        leave_utab(&self.source, self.session.own_mount().dir());
         // The end of the process closes it, not the end of this function: memory and threads are
         // still to be given back, and others wait for all of that.
+        if let Some(presence) = &mut presence {
+            presence.hide();
+        }
         std::mem::forget(presence);
         let farewell = tokio::time::timeout(FAREWELL, self.mounted.unmount()).await;
         if farewell.is_err() {
@@ -424,7 +479,7 @@ impl Service {
         loop {
             tokio::select! {
                 () = &mut flush => return,
-                () = tokio::time::sleep(PROGRESS) => {
+                () = tokio::time::sleep(sync::PROGRESS) => {
                     let dirty = fs.statistics().into_iter().find(|(name, _)| *name == "dirty_bytes");
                     if let (Some(presence), Some((_, bytes))) = (presence.as_mut(), dirty) {
                         presence.tell(bytes);
@@ -434,8 +489,9 @@ impl Service {
         }
     }
 
-    /// Unmounts, or detaches a mount in use. False if neither is possible.
-    async fn unmount(&mut self) -> bool {
+    /// Unmounts; a mount in use is flushed and detached, and served on for its users. False if
+    /// neither is possible now, as with another mount on top: then it is served on as well.
+    async fn leave(&mut self) -> bool {
         match self.unmount_by(false).await {
             Ok(()) => return true,
             Err(error) => info!(
@@ -443,11 +499,14 @@ impl Service {
                 self.name
             ),
         }
-        self.flush().await;
+        self.flush_in_use().await;
         match self.unmount_by(true).await {
             Ok(()) => true,
             Err(error) => {
-                error!("{}: cannot unmount: {error}", self.name);
+                error!(
+                    "{}: cannot unmount: {error}; goes on until that is possible, or until the next signal",
+                    self.name
+                );
                 false
             }
         }
@@ -460,7 +519,19 @@ impl Service {
             .map_err(std::io::Error::other)?
     }
 
-    /// Writes everything back; a signal ends the wait. What cannot be written is told.
+    /// Writes back what is written so far, of a mount that goes on; a signal ends the wait.
+    async fn flush_in_use(&mut self) {
+        let fs = self.fs.clone();
+        tokio::select! {
+            () = fs.write_back_all() => {}
+            name = self.signals.next() => {
+                let unsaved = fs.unsaved(&format!("{name} came before the server's answer"));
+                self.note_lost(unsaved);
+            }
+        }
+    }
+
+    /// Writes everything back when the mount is gone; a signal ends the wait.
     async fn flush(&mut self) {
         let lost = tokio::select! {
             lost = self.fs.shutdown() => lost,
@@ -468,18 +539,12 @@ impl Service {
                 self.fs.unsaved(&format!("{name} came before the server's answer"))
             }
         };
-        for unwritten in lost {
-            let Unwritten {
-                fileid,
-                name,
-                range,
-                reason,
-            } = unwritten;
-            let name = name.as_deref().unwrap_or("name not known");
-            let line = format!(
-                "bytes {} to {} of {name} (file {fileid}) are lost: {reason}",
-                range.start, range.end
-            );
+        self.note_lost(lost);
+    }
+
+    /// What cannot be written is in the log, and in what the process says at its end.
+    fn note_lost(&mut self, lost: Vec<Unwritten>) {
+        for line in lost.iter().map(sync::lost_line) {
             if !self.lost.contains(&line) {
                 error!("{}: {line}", self.name);
                 self.lost.push(line);

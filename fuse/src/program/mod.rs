@@ -19,9 +19,12 @@ mod remount;
 mod server;
 pub mod settings;
 pub mod size;
+pub mod sockets;
 pub mod spec;
 pub mod stats;
+mod sync;
 mod unmount;
+mod utab;
 
 use cli::Command;
 use failure::{Exit, Failure};

@@ -4,8 +4,11 @@ use super::failure::{Exit, Failure};
 use super::presence::Watch;
 use nix::sys::statvfs::statvfs;
 use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 /// The type of our mounts.
@@ -14,6 +17,8 @@ pub const FSTYPE: &str = "fuse.nfsrdma";
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
+    /// The mount's ID.
+    pub id: u64,
     /// `major:minor` of the file system.
     pub device: String,
     pub dir: PathBuf,
@@ -57,7 +62,8 @@ pub fn parse(table: &[u8]) -> Vec<Mount> {
 
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
-    let device = fields.nth(2)?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = fields.nth(1)?;
     let dir = fields.nth(1)?;
     let flags = fields.next()?;
     fields.find(|field| *field == b"-")?;
@@ -66,6 +72,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let options = text(fields.next().unwrap_or_default());
     Some(Mount {
+        id,
         device: text(device),
         dir: OsString::from_vec(unescape(dir)).into(),
         flags: text(flags),
@@ -105,8 +112,49 @@ pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Checks `dir` as a place to mount `source` on, and gives its absolute path.
-pub fn check_point(dir: &Path, source: &[u8]) -> Result<PathBuf, Failure> {
+/// A directory to mount on: its path without symlinks, and which one it was when it was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoint {
+    pub path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl MountPoint {
+    fn of(path: PathBuf, found: &Metadata) -> MountPoint {
+        MountPoint {
+            path,
+            device: found.dev(),
+            inode: found.ino(),
+        }
+    }
+
+    /// Opens it, to be mounted on. Fails if the path leads to another directory by now, as it may
+    /// after days of trying in the background: somebody has put a symbolic link, or another
+    /// directory, in the place of a part of it.
+    pub fn open(&self) -> Result<File, Failure> {
+        let shown = self.path.display();
+        let failed = |message: String| Failure::new(Exit::Failed, message);
+        let directory = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
+            .open(&self.path)
+            .map_err(|error| failed(format!("mount point {shown} cannot be used: {error}")))?;
+        let opened = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        let found = directory.metadata();
+        let same = opened.is_ok_and(|path| path == self.path)
+            && found.is_ok_and(|at| (at.dev(), at.ino()) == (self.device, self.inode));
+        if same {
+            return Ok(directory);
+        }
+        Err(failed(format!(
+            "mount point {shown} is not the directory any longer that it was: somebody replaced it; mount again"
+        )))
+    }
+}
+
+/// Checks `dir` as a place to mount `source` on.
+pub fn check_point(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
     let shown = dir.display();
     let failed = |message: String| Failure::new(Exit::Failed, message);
     let refused = |error: io::Error| {
@@ -132,7 +180,7 @@ pub fn check_point(dir: &Path, source: &[u8]) -> Result<PathBuf, Failure> {
         && mount.source.as_bytes() == source
     {
         // Attributes may be cached by the kernel; these numbers never are.
-        if Watch::connect(&mount.device).is_err() {
+        if Watch::connect(&mount.device, mount.owner).is_err() {
             statvfs(&path).map_err(|errno| refused(errno.into()))?;
         }
         return Err(failed(format!(
@@ -140,10 +188,11 @@ pub fn check_point(dir: &Path, source: &[u8]) -> Result<PathBuf, Failure> {
             String::from_utf8_lossy(source)
         )));
     }
-    if !std::fs::metadata(&path).map_err(refused)?.is_dir() {
+    let found = std::fs::metadata(&path).map_err(refused)?;
+    if !found.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into()));
     }
-    Ok(path)
+    Ok(MountPoint::of(path, &found))
 }
 
 #[cfg(test)]
@@ -162,6 +211,7 @@ broken\n\
         assert_eq!(
             mounts[1],
             Mount {
+                id: 40,
                 device: "0:51".into(),
                 dir: "/mnt/a b\\".into(),
                 flags: "ro,nosuid,nodev".into(),
@@ -194,9 +244,12 @@ broken\n\
         assert!(said(file.to_str().unwrap()).ends_with("is not a directory: choose a directory"));
         let here = check_point(Path::new("."), b"srv:/x").unwrap();
         assert_eq!(
-            here,
+            here.path,
             std::env::current_dir().unwrap().canonicalize().unwrap()
         );
+        here.open().unwrap();
+        let other = MountPoint { inode: 0, ..here };
+        assert!(other.open().unwrap_err().message.contains("replaced"));
     }
 
     proptest! {

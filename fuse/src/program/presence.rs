@@ -1,41 +1,42 @@
 //! Lets others wait for the end of the process that serves a mount.
 //!
-//! The process binds an abstract Unix socket (unix(7)) named after the mount's device number.
-//! Whoever connects gets the end of file when the process is gone, after the last flush.
-//! Root and the mount's owner are told before that what could not be written, if anything.
+//! The process listens at a socket named after the mount's device number (see [`sockets`]).
+//! Whoever connects gets the end of file when the process is gone, after the last flush. Before
+//! that they are told what could not be written, if anything. Only root and the mount's owner can
+//! connect.
 //!
 //! The kernel gives a device number to the next mount as soon as the file system is out of
 //! sight, while the process may still flush. So a process whose session has ended gives the
-//! name back ([`Presence::retire`]), keeping those who watch already, and a new one waits for
-//! the name a little. What it tells them meanwhile is lines with the bytes still to be written.
+//! name back ([`Presence::retire`]), keeping those who watch already. What it tells them meanwhile
+//! is lines with the bytes still to be written.
 //! A session may end before its mount is gone: `umount -f` aborts it, and fails if the mount is in
-//! use. For who comes then the process takes a second name, if no other still flushes under it.
+//! use. For who comes then the process takes a second name.
 
+use super::sockets;
 use nix::sys::socket::{getsockopt, sockopt};
-use nix::unistd::geteuid;
 use std::io::{self, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-fn address(device: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("nfsrdma-{device}"))
+fn name(device: &str) -> String {
+    format!("{device}.watch")
 }
 
 /// The name of a process that only flushes.
-fn last_address(device: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("nfsrdma-flush-{device}"))
+fn last_name(device: &str) -> String {
+    format!("{device}.flush")
 }
 
-/// How long a new mount waits for its predecessor to give the name back.
-const PREDECESSOR: Duration = Duration::from_secs(2);
+/// Watchers kept at a time; what more come are sent away.
+const MOST_WATCHERS: usize = 64;
 
 /// The serving side. Ends with the process.
 #[derive(Debug)]
 pub struct Presence {
     device: String,
-    /// At the first name, then at the second.
-    listener: Option<UnixListener>,
+    /// The first name, then the second; none if a younger process has taken it.
+    name: Option<sockets::Name>,
+    listener: UnixListener,
     retired: bool,
     /// Watchers accepted since the end of the session.
     watchers: Vec<UnixStream>,
@@ -44,51 +45,42 @@ pub struct Presence {
 impl Presence {
     /// Announces the mount with this `major:minor`.
     pub fn announce(device: &str) -> io::Result<Presence> {
-        let address = address(device)?;
-        let begin = Instant::now();
-        loop {
-            match UnixListener::bind_addr(&address) {
-                Ok(listener) => {
-                    return Ok(Presence {
-                        device: device.to_owned(),
-                        listener: Some(listener),
-                        retired: false,
-                        watchers: Vec::new(),
-                    });
-                }
-                Err(error)
-                    if error.kind() == io::ErrorKind::AddrInUse
-                        && begin.elapsed() < PREDECESSOR =>
-                {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let (listener, name) = sockets::listen(&name(device))?;
+        listener.set_nonblocking(true)?;
+        Ok(Presence {
+            device: device.to_owned(),
+            name: Some(name),
+            listener,
+            retired: false,
+            watchers: Vec::new(),
+        })
     }
 
     /// Gives the name back for the second; who watches already still sees the process's end.
     pub fn retire(&mut self) {
-        if self.retired {
+        if std::mem::replace(&mut self.retired, true) {
             return;
         }
-        self.retired = true;
-        // First: whoever finds the first name free is to find this one taken.
-        let last = last_address(&self.device).and_then(|name| UnixListener::bind_addr(&name));
+        let renamed = self
+            .name
+            .as_mut()
+            .map(|own| own.rename(&last_name(&self.device)));
+        if !matches!(renamed, Some(Ok(true))) {
+            self.name = None;
+        }
         self.accept();
-        self.listener = last.ok();
+    }
+
+    /// Takes the name away, for a process that is about to end. The watchers stay.
+    pub fn hide(&mut self) {
+        self.name = None;
     }
 
     /// Takes in those who have come.
     fn accept(&mut self) {
-        let Some(listener) = &self.listener else {
-            return;
-        };
-        if listener.set_nonblocking(true).is_ok() {
-            while let Ok((watcher, _)) = listener.accept() {
-                if watcher.set_nonblocking(true).is_ok() {
-                    self.watchers.push(watcher);
-                }
+        while let Ok((watcher, _)) = self.listener.accept() {
+            if self.watchers.len() < MOST_WATCHERS && watcher.set_nonblocking(true).is_ok() {
+                self.watchers.push(watcher);
             }
         }
     }
@@ -102,17 +94,13 @@ impl Presence {
         }
     }
 
-    /// Tells those of them who may know what is lost, a line each. Waits for nobody either:
-    /// who does not listen has the log.
+    /// Tells them what is lost, a line each. Waits for nobody either: who does not listen has the
+    /// log.
     pub fn tell_lost(&mut self, lines: &str) {
         self.accept();
-        let own = geteuid().as_raw();
         let end = lines.floor_char_boundary(LAST_WORDS);
         for watcher in &mut self.watchers {
-            let uid = getsockopt(watcher, sockopt::PeerCredentials).map(|peer| peer.uid());
-            if uid.is_ok_and(|uid| uid == 0 || uid == own) {
-                let _ = watcher.write_all(&lines.as_bytes()[..end]);
-            }
+            let _ = watcher.write_all(&lines.as_bytes()[..end]);
         }
     }
 }
@@ -136,32 +124,17 @@ pub enum End {
 }
 
 impl Watch {
-    /// Watches the process that serves `device`. An error if there is none here, or it is in
-    /// another network namespace.
-    pub fn connect(device: &str) -> io::Result<Watch> {
-        Ok(Watch {
-            stream: UnixStream::connect_addr(&address(device)?)?,
-        })
+    /// Watches the process that serves `device` for `owner`. An error if there is none here, or
+    /// it is in another mount namespace.
+    pub fn connect(device: &str, owner: Option<u32>) -> io::Result<Watch> {
+        let stream = sockets::connect(&name(device), owner)?;
+        Ok(Watch { stream })
     }
 
-    /// Watches a process that still flushes, though its session on `device` has ended: root's or
-    /// `owner`'s, for anybody can take a free name.
+    /// Watches a process that still flushes, though its session on `device` has ended.
     pub fn connect_last(device: &str, owner: Option<u32>) -> io::Result<Watch> {
-        let watch = Watch {
-            stream: UnixStream::connect_addr(&last_address(device)?)?,
-        };
-        if watch.trusted(owner) {
-            Ok(watch)
-        } else {
-            Err(io::ErrorKind::PermissionDenied.into())
-        }
-    }
-
-    /// The process is root's or `owner`'s.
-    fn trusted(&self, owner: Option<u32>) -> bool {
-        getsockopt(&self.stream, sockopt::PeerCredentials)
-            .map(|peer| peer.uid())
-            .is_ok_and(|uid| uid == 0 || owner == Some(uid))
+        let stream = sockets::connect(&last_name(device), owner)?;
+        Ok(Watch { stream })
     }
 
     /// The process, if it is in this PID namespace.
@@ -171,16 +144,9 @@ impl Watch {
     }
 
     /// Waits until the process has ended, `limit` at most. `progress` gets the bytes still to
-    /// be written, whenever the process says so. What it says is lost is passed on only if it
-    /// is root's or `owner`'s, the mount's: anybody can take a free name.
-    pub fn wait(
-        mut self,
-        limit: Duration,
-        owner: Option<u32>,
-        mut progress: impl FnMut(u64),
-    ) -> End {
+    /// be written, whenever the process says so.
+    pub fn wait(mut self, limit: Duration, mut progress: impl FnMut(u64)) -> End {
         let begin = Instant::now();
-        let trusted = self.trusted(owner);
         let (mut line, mut said) = (Vec::new(), Vec::new());
         let mut piece = [0; 4096];
         loop {
@@ -207,14 +173,14 @@ impl Watch {
                 }
                 match std::str::from_utf8(&line).map(|line| line.trim_end().parse()) {
                     Ok(Ok(bytes)) => progress(bytes),
-                    _ if trusted && said.len() < LAST_WORDS => said.append(&mut line),
+                    _ if said.len() < LAST_WORDS => said.append(&mut line),
                     _ => {}
                 }
                 line.clear();
             }
         }
         // Half a number is none.
-        if trusted && !line.iter().all(u8::is_ascii_digit) {
+        if !line.iter().all(u8::is_ascii_digit) {
             said.append(&mut line);
         }
         // Names in it are whatever a server or a user made them: no terminal obeys them.
@@ -226,61 +192,65 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::unistd::geteuid;
+
+    fn own() -> Option<u32> {
+        Some(geteuid().as_raw())
+    }
 
     #[test]
     fn the_end_is_seen() {
         let device = format!("test:{}", std::process::id());
-        assert!(Watch::connect(&device).is_err());
+        assert!(Watch::connect(&device, own()).is_err());
         let presence = Presence::announce(&device).unwrap();
-        let early = Watch::connect(&device).unwrap();
+        let early = Watch::connect(&device, own()).unwrap();
         assert_eq!(early.pid(), Some(std::process::id() as i32));
-        assert!(early.wait(Duration::from_millis(10), None, |_| ()) == End::NotYet);
-        let watch = Watch::connect(&device).unwrap();
+        assert!(early.wait(Duration::from_millis(10), |_| ()) == End::NotYet);
+        let watch = Watch::connect(&device, own()).unwrap();
         drop(presence);
-        assert!(watch.wait(Duration::from_secs(60), None, |_| ()) == End::Gone(String::new()));
+        assert!(watch.wait(Duration::from_secs(60), |_| ()) == End::Gone(String::new()));
     }
 
     #[test]
     fn the_name_goes_to_the_next_mount_before_the_process_ends() {
         let device = format!("next:{}", std::process::id());
         let mut old = Presence::announce(&device).unwrap();
-        let watch = Watch::connect(&device).unwrap();
+        let watch = Watch::connect(&device, own()).unwrap();
         let name = device.clone();
         let next = std::thread::spawn(move || Presence::announce(&name).unwrap());
         old.retire();
         let next = next.join().unwrap();
-        assert!(watch.wait(Duration::from_millis(10), None, |_| ()) == End::NotYet);
-        let other = Watch::connect(&device).unwrap();
+        assert!(watch.wait(Duration::from_millis(10), |_| ()) == End::NotYet);
+        let other = Watch::connect(&device, own()).unwrap();
         drop(old);
-        assert!(other.wait(Duration::from_millis(10), None, |_| ()) == End::NotYet);
+        assert!(other.wait(Duration::from_millis(10), |_| ()) == End::NotYet);
         drop(next);
     }
 
     #[test]
     fn who_comes_after_the_session_is_told_too() {
-        let own = Some(geteuid().as_raw());
         let device = format!("late:{}", std::process::id());
         let mut presence = Presence::announce(&device).unwrap();
-        assert!(Watch::connect_last(&device, own).is_err());
+        assert!(Watch::connect_last(&device, own()).is_err());
         presence.retire();
-        assert!(Watch::connect(&device).is_err());
-        let watch = Watch::connect_last(&device, own).unwrap();
+        assert!(Watch::connect(&device, own()).is_err());
+        let watch = Watch::connect_last(&device, own()).unwrap();
         presence.retire();
         presence.tell(17);
         presence.tell_lost("bytes 1-2 of /a are lost\n");
         drop(presence);
         let (said, mut told) = ("bytes 1-2 of /a are lost\n".to_owned(), Vec::new());
-        let end = watch.wait(Duration::from_secs(60), own, |bytes| told.push(bytes));
+        let end = watch.wait(Duration::from_secs(60), |bytes| told.push(bytes));
         assert_eq!((end, told), (End::Gone(said), vec![17]));
-        assert!(Watch::connect_last(&device, own).is_err());
+        assert!(Watch::connect_last(&device, own()).is_err());
     }
 
     #[test]
     fn progress_is_told_and_nobody_waited_for() {
         let device = format!("progress:{}", std::process::id());
         let mut presence = Presence::announce(&device).unwrap();
-        let watch = Watch::connect(&device).unwrap();
-        let deaf = Watch::connect(&device).unwrap();
+        let watch = Watch::connect(&device, own()).unwrap();
+        let deaf = Watch::connect(&device, own()).unwrap();
         presence.retire();
         for bytes in (0..100_000).rev() {
             presence.tell(bytes);
@@ -288,7 +258,7 @@ mod tests {
         let mut told = Vec::new();
         let early = Instant::now();
         drop(presence);
-        let end = watch.wait(Duration::from_secs(60), None, |bytes| told.push(bytes));
+        let end = watch.wait(Duration::from_secs(60), |bytes| told.push(bytes));
         assert_eq!(end, End::Gone(String::new()));
         assert!(early.elapsed() < Duration::from_secs(60));
         assert!(!told.is_empty() && told[0] < 100_000, "{told:?}");
@@ -297,25 +267,21 @@ mod tests {
 
     #[test]
     fn last_words_reach_the_owner_and_no_terminal_obeys_them() {
-        let own = Some(geteuid().as_raw());
         let device = format!("words:{}", std::process::id());
         let mut presence = Presence::announce(&device).unwrap();
-        let watch = Watch::connect(&device).unwrap();
+        let watch = Watch::connect(&device, own()).unwrap();
         presence.retire();
         presence.tell(17);
         presence.tell_lost("bytes 1-2 of /a\x1b[31m are lost\n");
         drop(presence);
         let said = "bytes 1-2 of /a?[31m are lost\n".to_owned();
-        assert_eq!(
-            watch.wait(Duration::from_secs(60), own, |_| ()),
-            End::Gone(said)
-        );
+        assert_eq!(watch.wait(Duration::from_secs(60), |_| ()), End::Gone(said));
         let mut presence = Presence::announce(&device).unwrap();
-        let watch = Watch::connect(&device).unwrap();
+        let watch = Watch::connect(&device, own()).unwrap();
         presence.retire();
         presence.tell_lost(&"é".repeat(LAST_WORDS));
         drop(presence);
-        let end = watch.wait(Duration::from_secs(60), own, |_| ());
+        let end = watch.wait(Duration::from_secs(60), |_| ());
         assert_eq!(end, End::Gone("é".repeat(LAST_WORDS / 2)));
     }
 }

@@ -40,9 +40,19 @@ pub(super) fn connect(dir: &Path, mount: &Mount, request: &str) -> Result<UnixSt
 /// Why nobody answers for `dir`.
 pub(super) fn failure(dir: &Path, error: AskError) -> Failure {
     let shown = dir.display();
+    if let AskError::Unreachable(error) = &error
+        && error.kind() == io::ErrorKind::PermissionDenied
+    {
+        return Failure::new(
+            Exit::Usage,
+            format!(
+                "the process that serves {shown} refuses: only root and the user who mounted it may ask"
+            ),
+        );
+    }
     failed(match error {
         AskError::Unreachable(_) => format!(
-            "nobody answers for {shown}: its process has ended, or runs in another network namespace"
+            "nobody answers for {shown}: its process has ended, or runs in another mount namespace"
         ),
         other => format!("cannot ask the process that serves {shown}: {other}"),
     })

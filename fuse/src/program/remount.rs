@@ -3,7 +3,7 @@
 use super::attach;
 use super::cli::{self, Command};
 use super::failure::{Exit, Failure};
-use super::mounts::{self, FSTYPE};
+use super::mounts::{self, FSTYPE, Mount};
 use super::options::{Options, VfsFlags};
 use super::presence::Watch;
 use nix::errno::Errno;
@@ -24,7 +24,7 @@ pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
             format!("{shown} is not an nfsrdma mount: mount it first"),
         ));
     };
-    let current = given(&found.device);
+    let current = given(&found);
     if !changes_flags_only(current.as_deref().unwrap_or_default(), text) {
         let unknown = match current {
             Some(_) => "",
@@ -47,9 +47,9 @@ pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
     })
 }
 
-/// The options that the process serving `device` was started with.
-fn given(device: &str) -> Option<String> {
-    let pid = Watch::connect(device).ok()?.pid()?;
+/// The options that the process serving `mount` was started with.
+fn given(mount: &Mount) -> Option<String> {
+    let pid = Watch::connect(&mount.device, mount.owner).ok()?.pid()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = line.strip_suffix(b"\0")?.split(|&byte| byte == 0);
     let words = words.map(|word| OsString::from_vec(word.to_vec()));

@@ -4,19 +4,27 @@ use super::cli::UnmountArgs;
 use super::failure::{Exit, Failure};
 use super::mounts::{self, FSTYPE, Mount};
 use super::presence::{End, Watch};
+use super::sync::{self, Outcome};
+use super::utab;
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::Mode;
 use nix::unistd::geteuid;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait for the serving process; what it still does then concerns only itself.
 const LAST_FLUSH: Duration = Duration::from_secs(600);
 /// The same after a forced unmount, which is for servers that do not answer.
 const FORCED_FLUSH: Duration = Duration::from_secs(5);
+/// How long a process whose connection was aborted may take to let its mount go.
+const RELEASED: Duration = Duration::from_secs(2);
 
 /// Runs `umount`: returns when the mount is gone and its process has ended.
 pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
@@ -37,7 +45,7 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         .filter(|mount| mount.fstype == FSTYPE)
         .ok_or_else(none)?;
     // Who was aborted before, when the mount was in use, flushes for a server that may not answer.
-    let (watch, limit) = match Watch::connect(&mount.device) {
+    let (watch, limit) = match Watch::connect(&mount.device, mount.owner) {
         Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
         Ok(watch) => (Ok(watch), LAST_FLUSH),
         Err(_) => (
@@ -48,6 +56,60 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     if args.force {
         abort(&mount);
     }
+    take_away(args, &dir, &mount)?;
+    // Only who may write the table; the process takes the entry out, too.
+    let _ = utab::remove(mount.source.as_bytes(), &dir);
+    // A lazy unmount ends when its last user does.
+    let (false, Ok(watch)) = (args.lazy, watch) else {
+        return Ok(());
+    };
+    match ask_for_sync(&mount, limit) {
+        Outcome::Answered(answer) if answer.connected => {
+            if !answer.lost.is_empty() {
+                return Err(lost(&args.dir, &answer.lost.join("\n")));
+            }
+            let written = if answer.in_use {
+                "programs there have files open"
+            } else {
+                "all data are at the server"
+            };
+            eprintln!(
+                "{shown} is unmounted here and goes on in another mount namespace, which has a copy of it; {written}"
+            );
+            return Ok(());
+        }
+        Outcome::TimedOut => return Err(still_writing(&args.dir)),
+        Outcome::Answered(_) | Outcome::NoAnswer => {}
+    }
+    match wait(watch, limit) {
+        End::Gone(said) if said.is_empty() => Ok(()),
+        End::Gone(said) => Err(lost(&args.dir, &said)),
+        End::NotYet => Err(still_writing(&args.dir)),
+    }
+}
+
+fn lost(dir: &Path, lines: &str) -> Failure {
+    Failure::new(
+        Exit::Failed,
+        format!(
+            "{} is unmounted, but data were lost:\n{}",
+            dir.display(),
+            lines.trim_end()
+        ),
+    )
+}
+
+fn still_writing(dir: &Path) -> Failure {
+    let dir = dir.display();
+    Failure::new(
+        Exit::Failed,
+        format!("{dir} is unmounted, but its process is still writing data: see the log"),
+    )
+}
+
+/// Unmounts. While data are unwritten the process itself keeps the mount busy: it is asked to
+/// write them, and then they are at the server before the mount is gone.
+fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failure> {
     let flags = [
         (args.force, MntFlags::MNT_FORCE),
         (args.lazy, MntFlags::MNT_DETACH),
@@ -55,36 +117,71 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     .iter()
     .filter(|(on, _)| *on)
     .fold(MntFlags::UMOUNT_NOFOLLOW, |all, &(_, flag)| all | flag);
-    match umount2(&dir, flags) {
-        Ok(()) => {}
-        Err(Errno::EPERM) if !geteuid().is_root() => by_helper(&dir, args.lazy)?,
-        Err(errno) => return Err(explain(&dir, errno)),
-    }
-    // A lazy unmount ends when its last user does.
-    let (false, Ok(watch)) = (args.lazy, watch) else {
-        return Ok(());
+    let unmount = || match unmount_exactly(dir, mount.id, flags) {
+        Ok(()) => Ok(Ok(())),
+        Err(Errno::EBUSY) => Ok(Err(Errno::EBUSY)),
+        Err(Errno::EPERM) if !geteuid().is_root() => by_helper(dir, args.lazy).map(Ok),
+        Err(errno) => Err(explain(dir, errno)),
     };
-    match wait(watch, limit, mount.owner) {
-        End::Gone(said) if said.is_empty() => Ok(()),
-        End::Gone(said) => Err(Failure::new(
-            Exit::Failed,
-            format!(
-                "{shown} is unmounted, but data were lost:\n{}",
-                said.trim_end()
-            ),
-        )),
-        End::NotYet => Err(Failure::new(
-            Exit::Failed,
-            format!("{shown} is unmounted, but its process is still writing data: see the log"),
-        )),
+    let busy = |failure: &Failure| failure.message == explain(dir, Errno::EBUSY).message;
+    let attempt = || match unmount() {
+        Err(failure) if busy(&failure) => Ok(Err(Errno::EBUSY)),
+        result => result,
+    };
+    if attempt()?.is_ok() {
+        return Ok(());
     }
+    if args.force {
+        // Its connection is aborted: as soon as the process notices, it lets go.
+        let begin = Instant::now();
+        while begin.elapsed() < RELEASED {
+            std::thread::sleep(Duration::from_millis(20));
+            if attempt()?.is_ok() {
+                return Ok(());
+            }
+        }
+    } else if let Outcome::Answered(answer) = ask_for_sync(mount, LAST_FLUSH)
+        && !answer.in_use
+        && attempt()?.is_ok()
+    {
+        return Ok(());
+    }
+    Err(explain(dir, Errno::EBUSY))
 }
 
-/// Waits for the end of the process. A bar shows what is left, if standard error is a terminal
-/// and the process has something to say about it.
-fn wait(watch: Watch, limit: Duration, owner: Option<u32>) -> End {
+/// umount(2) of the mount with this ID on `dir`. The directory above is opened first, so that the
+/// path cannot be made to lead elsewhere between the comparison and the call.
+fn unmount_exactly(dir: &Path, id: u64, flags: MntFlags) -> Result<(), Errno> {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Err(Errno::EINVAL);
+    };
+    let path = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let parent = open(parent, path, Mode::empty())?;
+    {
+        let root = openat(&parent, name, path | OFlag::O_NOFOLLOW, Mode::empty())?;
+        if mount_id(&root) != Some(id) {
+            // Mounted over, or gone.
+            return Err(Errno::ESTALE);
+        }
+    }
+    let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
+    umount2(&path.join(name), flags)
+}
+
+/// The mount that a descriptor is on, by proc(5): that asks nothing of the file system, and works
+/// where this user may not look into it.
+fn mount_id(descriptor: &OwnedFd) -> Option<u64> {
+    let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+    line.trim().parse().ok()
+}
+
+/// Shows by a bar what is left, if standard error is a terminal and the process has something to
+/// say about it.
+fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
     let mut bar: Option<ProgressBar> = None;
-    let ended = watch.wait(limit, owner, |left| {
+    let result = work(&mut |left| {
         let bar = bar.get_or_insert_with(|| progress_bar(left));
         bar.set_length(bar.length().unwrap_or(0).max(left));
         bar.set_position(bar.length().unwrap_or(0) - left);
@@ -92,7 +189,17 @@ fn wait(watch: Watch, limit: Duration, owner: Option<u32>) -> End {
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    ended
+    result
+}
+
+/// Waits for the end of the process.
+fn wait(watch: Watch, limit: Duration) -> End {
+    with_bar(|progress| watch.wait(limit, progress))
+}
+
+/// Waits until the process has written everything.
+fn ask_for_sync(mount: &Mount, limit: Duration) -> Outcome {
+    with_bar(|progress| sync::ask(mount, limit, progress))
 }
 
 /// Draws nothing where standard error is no terminal.
@@ -113,6 +220,10 @@ fn explain(dir: &Path, errno: Errno) -> Failure {
             format!(
                 "{dir} is in use: see who by 'fuser -vm {dir}', or detach it with 'nfsrdma umount -l {dir}'"
             ),
+        ),
+        Errno::ESTALE => Failure::new(
+            Exit::Failed,
+            format!("{dir} is not the same mount any longer: look, and try again"),
         ),
         Errno::EPERM => Failure::new(
             Exit::Usage,

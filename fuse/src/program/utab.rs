@@ -1,0 +1,160 @@
+//! Entries for umount(8) in /run/mount/utab, libmount's table of what the kernel does not keep.
+//!
+//! Without an entry umount(8) asks statfs(2) for the type, which is `fuse`, looks for a helper
+//! `umount.fuse`, and calls umount(2) itself. With an entry it reads /proc/self/mountinfo, where
+//! the type is `fuse.nfsrdma`, and runs `umount.fuse.nfsrdma`, which waits for data and says what
+//! was lost. The entry has the option `_netdev`, which is true, and makes systemd unmount before
+//! the network goes down. mount(8) writes an entry only if it was given
+//! such options. The format is that of libmount: one line for each mount, fields
+//! separated by blanks, with octal escapes; changed by writing a new file while `utab.lock` is
+//! locked. Where the table cannot be written (no root, no /run) there is none: the mount is then
+//! kept busy while data are unwritten, which every caller of umount(2) respects.
+
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+const DIRECTORY: &str = "/run/mount";
+const TABLE: &str = "/run/mount/utab";
+const LOCK: &str = "/run/mount/utab.lock";
+/// A table larger than this is not touched.
+const LARGEST: u64 = 16 << 20;
+
+/// A field with the escapes of getmntent(3).
+fn escape(field: &[u8]) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(field.len());
+    for &byte in field {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => {
+                escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes());
+            }
+            byte => escaped.push(byte),
+        }
+    }
+    escaped
+}
+
+/// The table with the entries for `source` on `dir` taken out.
+fn without(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
+    let source = [b"SRC=", &escape(source)[..]].concat();
+    let target = [b"TARGET=", &escape(dir)[..]].concat();
+    let is_ours = |line: &[u8]| {
+        let has = |wanted: &[u8]| {
+            line.split(|&b| b == b' ' || b == b'\n')
+                .any(|f| f == wanted)
+        };
+        has(&source) && has(&target)
+    };
+    let lines = table.split_inclusive(|&byte| byte == b'\n');
+    lines
+        .filter(|line| !is_ours(line))
+        .flatten()
+        .copied()
+        .collect()
+}
+
+/// The table with one entry for `source` on `dir`.
+fn with(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
+    let mut table = without(table, source, dir);
+    if table.last().is_some_and(|&byte| byte != b'\n') {
+        table.push(b'\n');
+    }
+    table.extend_from_slice(b"SRC=");
+    table.extend(escape(source));
+    table.extend_from_slice(b" TARGET=");
+    table.extend(escape(dir));
+    table.extend_from_slice(b" ROOT=/ OPTS=_netdev\n");
+    table
+}
+
+/// Replaces the table by `change` of it, unless that is the same.
+fn update(change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .open(LOCK)?;
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    let table = match fs::symlink_metadata(TABLE) {
+        Ok(found) if !found.is_file() || found.len() > LARGEST => {
+            return Err(io::Error::other("it is no table"));
+        }
+        Ok(_) => fs::read(TABLE)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let changed = change(&table);
+    if changed == table {
+        return Ok(());
+    }
+    let fresh = format!("{TABLE}.nfsrdma-{}", std::process::id());
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&fresh)?;
+    let written = file
+        .write_all(&changed)
+        .and_then(|()| file.set_permissions(Permissions::from_mode(0o644)))
+        .and_then(|()| fs::rename(&fresh, TABLE));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written
+}
+
+/// Enters the mount of `source` on `dir`.
+pub(super) fn add(source: &[u8], dir: &Path) -> io::Result<()> {
+    let _ = DirBuilder::new().mode(0o755).create(DIRECTORY);
+    update(|table| with(table, source, dir.as_os_str().as_bytes()))
+}
+
+/// Takes it out.
+pub(super) fn remove(source: &[u8], dir: &Path) -> io::Result<()> {
+    if !Path::new(TABLE).exists() {
+        return Ok(());
+    }
+    update(|table| without(table, source, dir.as_os_str().as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn entries_as_libmount_writes_them() {
+        let other = b"SRC=/dev/sr0 TARGET=/cd ROOT=/ OPTS=uhelper=udisks2\n";
+        let both = with(
+            other,
+            b"srv:/x y",
+            Path::new("/mnt/a b").as_os_str().as_bytes(),
+        );
+        let text = String::from_utf8(both.clone()).unwrap();
+        assert_eq!(
+            text.lines().last(),
+            Some(r"SRC=srv:/x\040y TARGET=/mnt/a\040b ROOT=/ OPTS=_netdev")
+        );
+        assert_eq!(with(&both, b"srv:/x y", b"/mnt/a b"), both);
+        assert_eq!(without(&both, b"srv:/x y", b"/mnt/a b"), other);
+        assert_eq!(without(&both, b"srv:/z", b"/mnt/a b"), both);
+    }
+
+    #[test]
+    fn what_mount_8_wrote_for_it_goes_too() {
+        let table = b"ID=40 SRC=s:/x TARGET=/m ROOT=/ OPTS=_netdev\n";
+        assert_eq!(without(table, b"s:/x", b"/m"), b"");
+    }
+
+    proptest! {
+        #[test]
+        fn other_lines_stay(table: Vec<u8>) {
+            let there = with(&table, b"s:/x", b"/m");
+            prop_assert!(there.starts_with(&without(&table, b"s:/x", b"/m")));
+        }
+    }
+}
