@@ -53,10 +53,17 @@ struct Options {
     #[arg(long, short)]
     verbose: bool,
 
+    /// Take EIO for ESTALE of a file that is gone (0.1.0 has it), to see what else differs
+    #[arg(long)]
+    eio_when_gone: bool,
+
     /// Go on after a difference
     #[arg(long)]
     keep_going: bool,
 }
+
+/// A run that takes longer is worth a line.
+const SLOW: Duration = Duration::from_secs(20);
 
 /// Mount options that take turns.
 const MOUNT_OPTIONS: &[&str] = &["", "actimeo=1", "noac", "cache=16M,dirty=1M"];
@@ -107,8 +114,14 @@ fn run_all(options: &Options) -> Result<u64> {
                 mounts: options.mounts.into(),
                 options: mount_options,
                 verbose: options.verbose,
+                eio_when_gone: options.eio_when_gone,
             };
+            let begin = Instant::now();
             let (counts, result) = run::run(&plan)?;
+            let took = begin.elapsed();
+            if took > SLOW {
+                println!("slow: {} s for {plan:?}", took.as_secs());
+            }
             for (name, count) in counts {
                 match totals[n].iter_mut().find(|(known, _)| *known == name) {
                     Some((_, total)) => *total += count,

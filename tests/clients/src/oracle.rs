@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// A file, by number.
 pub(crate) type Id = usize;
 
+/// A last close is known to the mount, and the hidden name gone, within this.
+const RELEASE: Duration = Duration::from_secs(2);
+
 /// The actor that works in the exported directory itself; the mounts follow.
 pub(crate) const SERVER: usize = 0;
 
@@ -38,6 +41,8 @@ pub(crate) struct Object {
     names: usize,
     /// Mounts that keep it under a hidden name, as it was removed while open.
     hidden: Vec<bool>,
+    /// When the last hidden name went: the kernel tells of a last close a while after it.
+    shown: Option<Instant>,
     /// When each actor last looked at it, and whether a change since may have the same time.
     touched: Vec<Instant>,
     unnoticed: Vec<bool>,
@@ -96,6 +101,7 @@ impl Oracle {
             mtime_shown: vec![false; self.actors],
             names: 0,
             hidden: vec![false; self.actors],
+            shown: None,
             touched: vec![Instant::now(); self.actors],
             unnoticed: vec![false; self.actors],
             history: Vec::new(),
@@ -160,7 +166,11 @@ impl Oracle {
     /// `actor` keeps a file that it removed while open; or no longer.
     pub(crate) fn hide(&mut self, actor: usize, id: Id, hidden: bool) {
         if actor != SERVER {
-            self.objects[id].hidden[actor] = hidden;
+            let object = &mut self.objects[id];
+            if object.hidden[actor] && !hidden {
+                object.shown = Some(Instant::now());
+            }
+            object.hidden[actor] = hidden;
         }
     }
 
@@ -168,6 +178,12 @@ impl Oracle {
     pub(crate) fn is_gone(&self, id: Id) -> bool {
         let object = &self.objects[id];
         object.names == 0 && !object.hidden.contains(&true)
+    }
+
+    /// Whether the server has it no more, beyond doubt.
+    pub(crate) fn is_surely_gone(&self, id: Id) -> bool {
+        let shown = self.objects[id].shown;
+        self.is_gone(id) && shown.is_none_or(|shown| shown.elapsed() > RELEASE)
     }
 
     /// What `actor` may see of a file.
