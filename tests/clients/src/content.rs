@@ -154,10 +154,14 @@ impl Content {
         self.change(from, to, |_, _| Set::byte(value));
     }
 
-    /// The write may have happened, or not.
+    /// The write may have happened, or not, or parts of it, the last ones first.
     pub(crate) fn maybe_write(&mut self, from: u64, to: u64, value: u8) {
         let mut written = self.clone();
         written.write(from, to, value);
+        self.change(0, to, |_, set| match set.has_end() {
+            true => set.union(Set::byte(0)),
+            false => set,
+        });
         self.add(&written);
     }
 
@@ -222,6 +226,7 @@ mod tests {
         assert_eq!(content.size(), None);
         assert!(content.check(0, 10, &[1, 1, 1, 1]).is_ok());
         assert!(content.check(0, 10, &[1, 1, 1, 1, 0, 0, 2, 2]).is_ok());
+        assert!(content.check(0, 10, &[1, 1, 1, 1, 0, 0, 0, 2]).is_ok());
         assert!(content.check(0, 10, &[1, 1, 1, 1, 9]).is_err());
         assert!(content.check(0, 10, &[1, 1]).is_err());
     }
