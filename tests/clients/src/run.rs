@@ -398,12 +398,11 @@ impl Run<'_> {
         if !known {
             return differs(format!("{head}: a file nobody made, group {group}"), None);
         }
-        let made = Some(id) != current;
+        let made = create && Some(id) != current && self.oracle.current(name) == Some(id);
         if exclusive && current == Some(id) {
             return differs(format!("{head}: exclusive, and it was there"), Some(id));
         }
-        if !legal.contains(&Some(id)) && !(made && create && self.oracle.current(name) == Some(id))
-        {
+        if !made && !legal.contains(&Some(id)) {
             return differs(format!("{head} = file {id}, it may be {legal:?}"), Some(id));
         }
         if self.oracle.is_surely_gone(id) {
@@ -817,8 +816,13 @@ impl Run<'_> {
             self.open.push(descriptor);
             let at = self.open.len() - 1;
             self.fstat(at)?;
-            self.read_at(at, 0, 16 << 20)?;
-            self.close(at)?;
+            // It is gone from the list if its file turned out to be gone.
+            if at < self.open.len() {
+                self.read_at(at, 0, 16 << 20)?;
+            }
+            if at < self.open.len() {
+                self.close(at)?;
+            }
         }
         Ok(())
     }
