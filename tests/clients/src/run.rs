@@ -248,7 +248,7 @@ impl Run<'_> {
         if self.random.chance(1, 8) {
             std::thread::sleep(Duration::from_millis(12));
         }
-        if self.plan.variant.name == "one-second" && self.random.chance(1, 25) {
+        if self.plan.variant.name == "one-second" && self.random.chance(1, 60) {
             std::thread::sleep(Duration::from_millis(2200));
         }
     }
