@@ -121,7 +121,7 @@ impl FileSystem {
             if let Some(overlay) = &self.overlay
                 && new.mtime != SetTime::Keep
             {
-                overlay.settle_time(inode.key());
+                overlay.settle_time(inode.handle);
             }
         }
         Ok(())
@@ -141,7 +141,7 @@ impl FileSystem {
         self.assume(who)?;
         rustix::fs::ftruncate(&*writer, size).map_err(status::of)?;
         if let Some(overlay) = &self.overlay {
-            overlay.truncate(inode.key(), size);
+            overlay.truncate(inode.handle, size);
         }
         Ok(())
     }

@@ -159,7 +159,7 @@ impl FileSystem {
             }
         }
         if let Some(overlay) = &self.overlay {
-            done = overlay.read(inode.key(), args.offset, &mut data, done);
+            done = overlay.read(inode.handle, args.offset, &mut data, done);
         }
         data.resize(done);
         Ok(data)
@@ -220,12 +220,12 @@ impl FileSystem {
         let writer = self.writer(inode)?;
         if let Some(overlay) = &self.overlay {
             if args.stable == Stable::Unstable {
-                let held = overlay.write(inode.key(), args.offset, &data);
+                let held = overlay.write(inode.handle, args.offset, &data);
                 if held {
                     return Ok((None, count));
                 }
             }
-            overlay.flush(inode.key(), &writer).map_err(status::of)?;
+            overlay.flush(inode.handle, &writer).map_err(status::of)?;
         }
         self.assume(who)?;
         write_all(&writer, &data, args.offset)?;
@@ -245,9 +245,9 @@ impl FileSystem {
                 return Err(Status::Inval);
             }
             match &self.overlay {
-                Some(overlay) if overlay.holds(inode.key()) => {
+                Some(overlay) if overlay.holds(inode.handle) => {
                     let writer = self.writer(&inode)?;
-                    overlay.flush(inode.key(), &writer).map_err(status::of)?;
+                    overlay.flush(inode.handle, &writer).map_err(status::of)?;
                     Ok(writer)
                 }
                 _ if inode.has_writer() => self.writer(&inode),

@@ -333,7 +333,7 @@ impl FileSystem {
     fn attributes_of(&self, inode: &Inode, stat: &Stat) -> Attributes {
         let mut attributes = attr::from_stat(self.export(inode).fsid, stat);
         if let Some(overlay) = &self.overlay {
-            overlay.adjust(inode.key(), &mut attributes);
+            overlay.adjust(inode.handle, &mut attributes);
         }
         self.variants.show_times(inode.key(), &mut attributes);
         attributes.fileid = self.variants.fileid(self.export(inode), inode, stat.st_ino);

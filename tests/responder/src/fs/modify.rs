@@ -365,7 +365,7 @@ impl FileSystem {
         if !stat(inode.fd()).is_ok_and(|s| s.st_nlink > 0 && !inode.is_directory()) {
             self.cache.forget(&inode.handle);
             if let Some(overlay) = &self.overlay {
-                overlay.forget(inode.key());
+                overlay.forget(inode.handle);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! UNSTABLE data held in memory until COMMIT, so that killing the process loses what was
 //! not committed: a test of what clients do with write verifiers.
 
-use nfsrdma_xdr::nfs3::{Attributes, Time};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Time};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -9,7 +9,8 @@ use std::os::fd::OwnedFd;
 /// Most bytes held for all files; more is written as it comes.
 const BYTES_MAX: usize = 512 << 20;
 
-type Key = (u64, u64);
+/// The handle: an inode number that is used again is another file.
+type Key = FileHandle;
 
 #[derive(Debug, Default)]
 struct File {
@@ -170,6 +171,13 @@ impl Overlay {
                 }
             }
         };
+        let shown = match file.changed {
+            Some(_) => modified,
+            None => rustix::fs::Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+        };
         let mut written = 0;
         let mut result = Ok(());
         while let Some(extent) = file.extents.first_entry() {
@@ -191,7 +199,7 @@ impl Overlay {
             written += extent.remove().len();
         }
         if written > 0 && result.is_ok() {
-            result = set_modified(fd, modified);
+            result = set_modified(fd, modified, shown);
         }
         if file.extents.is_empty() {
             held.files.remove(&key);
@@ -214,7 +222,11 @@ impl Overlay {
     }
 }
 
-fn set_modified(fd: &OwnedFd, at: rustix::fs::Timespec) -> rustix::io::Result<()> {
+fn set_modified(
+    fd: &OwnedFd,
+    at: rustix::fs::Timespec,
+    shown: rustix::fs::Timespec,
+) -> rustix::io::Result<()> {
     let times = rustix::fs::Timestamps {
         last_access: rustix::fs::Timespec {
             tv_sec: 0,
@@ -222,13 +234,23 @@ fn set_modified(fd: &OwnedFd, at: rustix::fs::Timespec) -> rustix::io::Result<()
         },
         last_modification: at,
     };
-    rustix::fs::futimens(fd, &times)
+    // A ctime that clients were shown does not go back: the file system's clock may be a
+    // tick behind the one that `changed` is from.
+    for _ in 0..100 {
+        rustix::fs::futimens(fd, &times)?;
+        let stat = rustix::fs::fstat(fd)?;
+        let stamped = (stat.st_ctime, stat.st_ctime_nsec as _);
+        if stamped >= (shown.tv_sec, shown.tv_nsec) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(())
 }
 
-/// By the clock that file systems take their times from: it is a tick behind, and a ctime
-/// must not go back when data reaches the file.
+/// Fine, so that two changes never look like one.
 fn now() -> Time {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     Time {
         seconds: now.tv_sec as u32,
         nanoseconds: now.tv_nsec as u32,
@@ -239,8 +261,9 @@ fn now() -> Time {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::LazyLock;
 
-    const KEY: Key = (1, 2);
+    static KEY: LazyLock<Key> = LazyLock::new(|| FileHandle::new(b"a file").unwrap());
 
     proptest! {
         /// Writes, truncations and reads, against a plain vector.
@@ -253,10 +276,10 @@ mod tests {
             for (n, (offset, len, kind)) in steps.into_iter().enumerate() {
                 let byte = n as u8 + 1;
                 if kind == 0 {
-                    overlay.truncate(KEY, offset);
+                    overlay.truncate(*KEY, offset);
                     model.truncate(offset as usize);
                 } else {
-                    prop_assert!(overlay.write(KEY, offset, &[&vec![byte; len][..]]));
+                    prop_assert!(overlay.write(*KEY, offset, &[&vec![byte; len][..]]));
                     let end = offset as usize + len;
                     if len > 0 && model.len() < end {
                         model.resize(end, 0);
@@ -267,9 +290,9 @@ mod tests {
                 }
                 // Holes at the end exist only in a real file: compare up to what is held.
                 let mut buffer = vec![0xee; 500];
-                let read = overlay.read(KEY, 0, &mut buffer, 0);
+                let read = overlay.read(*KEY, 0, &mut buffer, 0);
                 let held = overlay.held.lock();
-                let end = held.files.get(&KEY).map_or(0, File::end) as usize;
+                let end = held.files.get(&*KEY).map_or(0, File::end) as usize;
                 prop_assert_eq!(read, end);
                 let mut expected = model.clone();
                 expected.resize(end.max(model.len()), 0);
@@ -284,11 +307,11 @@ mod tests {
     fn flushed_data_are_in_the_file_and_nowhere_else() {
         let overlay = Overlay::default();
         let mut file = tempfile::tempfile().unwrap();
-        assert!(overlay.write(KEY, 3, &[&b"world"[..]]));
-        assert!(overlay.write(KEY, 0, &[&b"hel"[..], &b"lo"[..]]));
+        assert!(overlay.write(*KEY, 3, &[&b"world"[..]]));
+        assert!(overlay.write(*KEY, 0, &[&b"hel"[..], &b"lo"[..]]));
         let fd = OwnedFd::from(file.try_clone().unwrap());
-        overlay.flush(KEY, &fd).unwrap();
-        assert!(!overlay.holds(KEY));
+        overlay.flush(*KEY, &fd).unwrap();
+        assert!(!overlay.holds(*KEY));
         assert_eq!(overlay.held.lock().bytes, 0);
         let mut text = String::new();
         std::io::Read::read_to_string(&mut file, &mut text).unwrap();
@@ -300,23 +323,23 @@ mod tests {
         let overlay = Overlay::default();
         let file = tempfile::tempfile().unwrap();
         let fd = OwnedFd::from(file.try_clone().unwrap());
-        assert!(overlay.write(KEY, 0, &[&b"data"[..]]));
+        assert!(overlay.write(*KEY, 0, &[&b"data"[..]]));
         let set = rustix::fs::Timespec {
             tv_sec: 1000,
             tv_nsec: 5,
         };
-        set_modified(&fd, set).unwrap();
-        overlay.settle_time(KEY);
-        overlay.flush(KEY, &fd).unwrap();
+        set_modified(&fd, set, set).unwrap();
+        overlay.settle_time(*KEY);
+        overlay.flush(*KEY, &fd).unwrap();
         let stat = rustix::fs::fstat(&fd).unwrap();
         assert_eq!(
             (stat.st_size, stat.st_mtime, stat.st_mtime_nsec),
             (4, 1000, 5)
         );
 
-        assert!(overlay.write(KEY, 4, &[&b"more"[..]]));
+        assert!(overlay.write(*KEY, 4, &[&b"more"[..]]));
         overlay.forget_all();
-        assert!(!overlay.holds(KEY));
+        assert!(!overlay.holds(*KEY));
         assert_eq!(overlay.held.lock().bytes, 0);
     }
 }

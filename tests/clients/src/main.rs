@@ -1,0 +1,154 @@
+//! Several mounts of one server and the server's own side, judged by close-to-open.
+//! See README.md.
+
+mod content;
+mod oracle;
+mod random;
+mod run;
+mod stand;
+mod variant;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Several mounts of one server in an order that a seed repeats, judged by an oracle.
+#[derive(Debug, Clone, Parser)]
+struct Options {
+    /// Where nfsrdma and nfsrdma-responder are
+    #[arg(long, value_name = "DIR")]
+    bin: PathBuf,
+
+    /// System calls of one run
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    calls: usize,
+
+    /// The first run's seed; the next runs have the next ones
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+
+    /// Of which server; may be given again [default: all of them in turn]
+    #[arg(long, value_name = "NAME")]
+    variant: Vec<String>,
+
+    /// Mounts of it
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    mounts: u8,
+
+    /// Further options of the mounts [default: several in turn]
+    #[arg(long, value_name = "OPTIONS")]
+    options: Option<String>,
+
+    /// Runs of each variant
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    runs: u64,
+
+    /// Go on with further seeds for this long instead
+    #[arg(long, value_name = "MINUTES")]
+    minutes: Option<f64>,
+
+    /// Say each call
+    #[arg(long, short)]
+    verbose: bool,
+
+    /// Take EIO for ESTALE of a file that is gone (0.1.0 has it), to see what else differs
+    #[arg(long)]
+    eio_when_gone: bool,
+
+    /// Go on after a difference
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// A run that takes longer is worth a line.
+const SLOW: Duration = Duration::from_secs(20);
+
+/// Mount options that take turns.
+const MOUNT_OPTIONS: &[&str] = &["", "actimeo=1", "noac", "cache=16M,dirty=1M"];
+
+fn main() -> ExitCode {
+    match run_all(&Options::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("nfsrdma-clients: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run_all(options: &Options) -> Result<u64> {
+    let mut variants = Vec::new();
+    for name in &options.variant {
+        match variant::ALL.iter().find(|v| v.name == name) {
+            Some(variant) => variants.push(variant),
+            None => bail!("no variant is called {name}"),
+        }
+    }
+    if variants.is_empty() {
+        variants.extend(variant::ALL);
+    }
+    let until = options
+        .minutes
+        .map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
+    let more = |round: u64| match until {
+        Some(until) => Instant::now() < until,
+        None => round < options.runs,
+    };
+    let mut totals: Vec<Vec<(&str, u64)>> = vec![Vec::new(); variants.len()];
+    let (mut passed, mut failed, mut round) = (0, 0, 0);
+    while more(round) {
+        for (n, variant) in variants.iter().enumerate() {
+            let seed = options.seed + round;
+            let mount_options = match &options.options {
+                Some(options) => options.as_str(),
+                None => MOUNT_OPTIONS[(seed as usize) % MOUNT_OPTIONS.len()],
+            };
+            let plan = run::Plan {
+                bin: &options.bin,
+                variant,
+                seed,
+                calls: options.calls,
+                mounts: options.mounts.into(),
+                options: mount_options,
+                verbose: options.verbose,
+                eio_when_gone: options.eio_when_gone,
+            };
+            let begin = Instant::now();
+            let (counts, result) = run::run(&plan)?;
+            let took = begin.elapsed();
+            if took > SLOW {
+                println!("slow: {} s for {plan:?}", took.as_secs());
+            }
+            for (name, count) in counts {
+                match totals[n].iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, total)) => *total += count,
+                    None => totals[n].push((name, count)),
+                }
+            }
+            match result {
+                Ok(()) => passed += 1,
+                Err(difference) => {
+                    failed += 1;
+                    println!("{difference}");
+                    if !options.keep_going {
+                        break;
+                    }
+                }
+            }
+        }
+        if failed > 0 && !options.keep_going {
+            break;
+        }
+        round += 1;
+    }
+    for (variant, counts) in variants.iter().zip(&totals) {
+        let sum: u64 = counts.iter().map(|(_, count)| count).sum();
+        let each: Vec<String> = counts.iter().map(|(n, c)| format!("{n} {c}")).collect();
+        println!("{}: {sum} calls ({})", variant.name, each.join(", "));
+    }
+    println!("{passed} passed, {failed} failed, 0 skipped");
+    Ok(failed)
+}

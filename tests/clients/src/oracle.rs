@@ -1,0 +1,441 @@
+//! What close-to-open promises of each file and name, and no more (RFC 1813 section 4.8).
+//!
+//! **Data.** For each file the oracle keeps what the server may hold, and what each mount
+//! may show. A write is shown by its own mount from then on; it may reach the server, and so
+//! other mounts, at any time until fsync or close of that mount, and has by then. An open
+//! shows what the server holds at that moment, apart from what the mount has not yet
+//! written itself. A truncation reaches the server at once, and so does everything that is
+//! done on the server's side.
+//!
+//! **Names.** A change of a name is at the server at once, and known to the mount that made
+//! it. Others may know the old name for as long as they trust attributes of directories.
+//! What a name leads to is then the file it once led to, or an error, but never a file that
+//! it did not lead to.
+
+use crate::content::{Content, FILE_MAX, Ranges};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A file, by number.
+pub(crate) type Id = usize;
+
+/// A last close is known to the mount, and the hidden name gone, within this.
+const RELEASE: Duration = Duration::from_secs(2);
+
+/// The actor that works in the exported directory itself; the mounts follow.
+pub(crate) const SERVER: usize = 0;
+
+/// A file of the run.
+#[derive(Debug)]
+pub(crate) struct Object {
+    server: Content,
+    /// What each actor may see.
+    views: Vec<Content>,
+    /// What each actor has written and the server may not have.
+    dirty: Vec<Ranges<Option<u8>>>,
+    /// The time of modification that was set, while it holds.
+    mtime: Option<i64>,
+    /// Who must see it.
+    mtime_shown: Vec<bool>,
+    /// Names it has.
+    names: usize,
+    /// Mounts that keep it under a hidden name, as it was removed while open.
+    hidden: Vec<bool>,
+    /// When the last hidden name went: the kernel tells of a last close a while after it.
+    shown: Option<Instant>,
+    /// When each actor last looked at it, and whether a change since may have the same time.
+    touched: Vec<Instant>,
+    unnoticed: Vec<bool>,
+    pub(crate) history: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Name {
+    /// What it led to from when on.
+    past: Vec<(Instant, Option<Id>)>,
+    /// When each actor knew the last for certain.
+    known: Vec<Instant>,
+}
+
+/// Everything the run has done.
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    pub(crate) objects: Vec<Object>,
+    names: BTreeMap<&'static str, Name>,
+    actors: usize,
+    /// How long names may be old news.
+    names_trusted: Duration,
+    /// Changes within it may have the same time: the tick of the server's clock.
+    tick: Duration,
+}
+
+impl Oracle {
+    pub(crate) fn new(
+        names: &[&'static str],
+        actors: usize,
+        names_trusted: Duration,
+        tick: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        let name = || Name {
+            past: vec![(now, None)],
+            known: vec![now; actors],
+        };
+        Oracle {
+            objects: Vec::new(),
+            names: names.iter().map(|n| (*n, name())).collect(),
+            actors,
+            names_trusted,
+            tick,
+        }
+    }
+
+    /// A new, empty file that `actor` made.
+    pub(crate) fn create(&mut self) -> Id {
+        let content = Content::empty();
+        self.objects.push(Object {
+            server: content.clone(),
+            views: vec![content; self.actors],
+            dirty: vec![Ranges::new(None); self.actors],
+            mtime: None,
+            mtime_shown: vec![false; self.actors],
+            names: 0,
+            hidden: vec![false; self.actors],
+            shown: None,
+            touched: vec![Instant::now(); self.actors],
+            unnoticed: vec![false; self.actors],
+            history: Vec::new(),
+        });
+        self.objects.len() - 1
+    }
+
+    /// What a name leads to.
+    pub(crate) fn current(&self, name: &str) -> Option<Id> {
+        self.names
+            .get(name)
+            .and_then(|name| name.past.last())
+            .and_then(|(_, to)| *to)
+    }
+
+    /// What `actor` may take a name to lead to.
+    pub(crate) fn bindings(&self, actor: usize, name: &str) -> Vec<Option<Id>> {
+        let mut all = vec![self.current(name)];
+        let Some(name) = self.names.get(name) else {
+            return all;
+        };
+        if actor == SERVER {
+            return all;
+        }
+        let now = Instant::now();
+        let since = now
+            .checked_sub(self.names_trusted)
+            .map_or(name.known[actor], |t| t.max(name.known[actor]));
+        for (n, (_, to)) in name.past.iter().enumerate() {
+            let until = name.past.get(n + 1).map_or(now, |next| next.0);
+            // No caching at all: nothing of the past.
+            if until > since && !self.names_trusted.is_zero() && !all.contains(to) {
+                all.push(*to);
+            }
+        }
+        all
+    }
+
+    /// `actor` makes a name lead elsewhere.
+    pub(crate) fn bind(&mut self, actor: usize, name: &str, to: Option<Id>) {
+        let old = self.current(name);
+        if let Some(old) = old {
+            self.objects[old].names -= 1;
+        }
+        if let Some(to) = to {
+            self.objects[to].names += 1;
+        }
+        if let Some(name) = self.names.get_mut(name) {
+            let now = Instant::now();
+            name.past.push((now, to));
+            name.known[actor] = now;
+        }
+    }
+
+    /// `actor` found what the name leads to now.
+    pub(crate) fn confirm(&mut self, actor: usize, name: &str) {
+        if let Some(name) = self.names.get_mut(name) {
+            name.known[actor] = Instant::now();
+        }
+    }
+
+    /// `actor` keeps a file that it removed while open; or no longer.
+    pub(crate) fn hide(&mut self, actor: usize, id: Id, hidden: bool) {
+        if actor != SERVER {
+            let object = &mut self.objects[id];
+            if object.hidden[actor] && !hidden {
+                object.shown = Some(Instant::now());
+            }
+            object.hidden[actor] = hidden;
+        }
+    }
+
+    /// Whether the server has it no more.
+    pub(crate) fn is_gone(&self, id: Id) -> bool {
+        let object = &self.objects[id];
+        object.names == 0 && !object.hidden.contains(&true)
+    }
+
+    /// Whether the server has it no more, beyond doubt.
+    pub(crate) fn is_surely_gone(&self, id: Id) -> bool {
+        let shown = self.objects[id].shown;
+        self.is_gone(id) && shown.is_none_or(|shown| shown.elapsed() > RELEASE)
+    }
+
+    /// What `actor` may see of a file.
+    pub(crate) fn view(&self, actor: usize, id: Id) -> &Content {
+        match actor {
+            SERVER => &self.objects[id].server,
+            _ => &self.objects[id].views[actor],
+        }
+    }
+
+    /// `actor` changed the file: who looked at it a moment ago may take it for unchanged.
+    fn changed(&mut self, actor: usize, id: Id) {
+        let tick = self.tick;
+        let object = &mut self.objects[id];
+        object.mtime = None;
+        if !tick.is_zero() {
+            for other in (0..self.actors).filter(|other| *other != actor) {
+                object.unnoticed[other] |= object.touched[other].elapsed() < tick;
+            }
+            object.touched[actor] = Instant::now();
+        }
+    }
+
+    /// `actor` wrote `value` to `from..to`.
+    pub(crate) fn write(&mut self, actor: usize, id: Id, from: u64, to: u64, value: u8) {
+        self.changed(actor, id);
+        let object = &mut self.objects[id];
+        for other in (1..self.actors).filter(|other| *other != actor) {
+            object.views[other].maybe_write(from, to, value);
+        }
+        if actor == SERVER {
+            object.server.write(from, to, value);
+            maybe_dirty(&mut object.server, &object.dirty, actor);
+        } else {
+            object.dirty[actor].change(from, to, |_, _| Some(value));
+            object.views[actor].write(from, to, value);
+            maybe_dirty(&mut object.views[actor], &object.dirty, actor);
+            object.server.maybe_write(from, to, value);
+        }
+    }
+
+    /// `actor` set the size.
+    pub(crate) fn truncate(&mut self, actor: usize, id: Id, size: u64) {
+        self.changed(actor, id);
+        let object = &mut self.objects[id];
+        object.server.truncate(size);
+        object.dirty[actor].change(size, FILE_MAX, |_, _| None);
+        maybe_dirty(&mut object.server, &object.dirty, actor);
+        for other in 1..self.actors {
+            let view = &mut object.views[other];
+            let mut cut = view.clone();
+            cut.truncate(size);
+            if other == actor {
+                *view = cut;
+            } else {
+                view.add(&cut);
+            }
+            view.add(&object.server);
+        }
+        if actor != SERVER {
+            // What it has not written yet is its own still.
+            keep_own(&mut object.server, &object.views[actor], &Ranges::new(None));
+        }
+    }
+
+    /// What `actor` wrote is at the server: fsync or close returned 0.
+    pub(crate) fn flush(&mut self, actor: usize, id: Id) {
+        if actor == SERVER {
+            return;
+        }
+        let object = &mut self.objects[id];
+        let dirty = std::mem::replace(&mut object.dirty[actor], Ranges::new(None));
+        keep_own(&mut object.server, &object.views[actor], &dirty);
+    }
+
+    /// `actor` opened the file.
+    pub(crate) fn opened(&mut self, actor: usize, id: Id) {
+        let object = &mut self.objects[id];
+        object.mtime_shown[actor] = true;
+        if actor == SERVER {
+            return;
+        }
+        let mut fresh = object.server.clone();
+        keep_own(&mut fresh, &object.views[actor], &object.dirty[actor]);
+        if object.unnoticed[actor] {
+            fresh.add(&object.views[actor]);
+        }
+        if object.touched[actor].elapsed() >= self.tick {
+            object.unnoticed[actor] = false;
+        }
+        object.touched[actor] = Instant::now();
+        object.views[actor] = fresh;
+    }
+
+    /// `actor` set the time of modification.
+    pub(crate) fn set_mtime(&mut self, actor: usize, id: Id, mtime: i64) {
+        self.changed(actor, id);
+        let object = &mut self.objects[id];
+        let others_write = object
+            .dirty
+            .iter()
+            .enumerate()
+            .any(|(other, dirty)| other != actor && dirty.iter().any(|(.., d)| d.is_some()));
+        object.mtime_shown.fill(false);
+        object.mtime_shown[actor] = true;
+        object.mtime = (!others_write).then_some(mtime);
+    }
+
+    /// The time of modification that `actor` must see.
+    pub(crate) fn mtime(&self, actor: usize, id: Id) -> Option<i64> {
+        let object = &self.objects[id];
+        object.mtime.filter(|_| object.mtime_shown[actor])
+    }
+}
+
+/// What others than `actor` have written may come at any time.
+fn maybe_dirty(content: &mut Content, dirty: &[Ranges<Option<u8>>], actor: usize) {
+    for (_, dirty) in dirty.iter().enumerate().filter(|(n, _)| *n != actor) {
+        for (from, to, value) in dirty.iter() {
+            if let Some(value) = value {
+                content.maybe_write(from, to, value);
+            }
+        }
+    }
+}
+
+/// `content` has what `view` has in the ranges that are `dirty`, and before them no end that
+/// `view` has not.
+fn keep_own(content: &mut Content, view: &Content, dirty: &Ranges<Option<u8>>) {
+    let mut end = 0;
+    for (from, to, value) in dirty.iter() {
+        if value.is_none() {
+            continue;
+        }
+        end = to;
+        for (start, stop, set) in view.iter() {
+            content.change(start.max(from), stop.min(to), |_, _| set);
+        }
+    }
+    for (start, stop, set) in view.iter() {
+        if !set.has_end() {
+            content.change(start, stop.min(end), |_, old| {
+                match old.without_end() == Default::default() {
+                    true => set,
+                    false => old.without_end(),
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn oracle() -> (Oracle, Id) {
+        let hour = Duration::from_secs(3600);
+        let mut oracle = Oracle::new(&["a", "b"], 3, hour, Duration::ZERO);
+        let id = oracle.create();
+        oracle.bind(1, "a", Some(id));
+        (oracle, id)
+    }
+
+    fn sees(oracle: &Oracle, actor: usize, data: &[u8]) -> bool {
+        oracle.view(actor, 0).check(0, 100, data).is_ok()
+    }
+
+    #[test]
+    fn a_write_is_seen_after_close_and_open() {
+        let (mut oracle, id) = oracle();
+        oracle.write(1, id, 0, 2, 7);
+        assert!(sees(&oracle, 1, &[7, 7]) && !sees(&oracle, 1, &[]));
+        assert!(sees(&oracle, 2, &[7, 7]) && sees(&oracle, 2, &[]));
+        oracle.flush(1, id);
+        assert!(sees(&oracle, 2, &[]), "not opened since");
+        assert!(!sees(&oracle, SERVER, &[]));
+        oracle.opened(2, id);
+        assert!(sees(&oracle, 2, &[7, 7]) && !sees(&oracle, 2, &[]));
+    }
+
+    #[test]
+    fn of_two_writers_either_may_be_the_last() {
+        let (mut oracle, id) = oracle();
+        oracle.write(1, id, 0, 1, 7);
+        oracle.write(2, id, 0, 1, 8);
+        oracle.flush(1, id);
+        oracle.flush(2, id);
+        for actor in 1..3 {
+            oracle.opened(actor, id);
+            assert!(sees(&oracle, actor, &[7]) && sees(&oracle, actor, &[8]));
+            assert!(!sees(&oracle, actor, &[]));
+        }
+    }
+
+    #[test]
+    fn one_after_the_other_the_later_counts() {
+        let (mut oracle, id) = oracle();
+        oracle.write(1, id, 0, 4, 7);
+        oracle.flush(1, id);
+        oracle.opened(2, id);
+        oracle.write(2, id, 1, 2, 8);
+        oracle.flush(2, id);
+        oracle.write(1, id, 2, 3, 9);
+        oracle.flush(1, id);
+        oracle.opened(1, id);
+        assert!(sees(&oracle, 1, &[7, 8, 9, 7]));
+        assert!(!sees(&oracle, 1, &[7, 7, 9, 7]));
+    }
+
+    #[test]
+    fn a_truncation_is_at_the_server_at_once() {
+        let (mut oracle, id) = oracle();
+        oracle.write(1, id, 0, 4, 7);
+        oracle.truncate(1, id, 2);
+        oracle.flush(1, id);
+        oracle.opened(2, id);
+        assert!(sees(&oracle, 2, &[7, 7]));
+        assert!(!sees(&oracle, 2, &[7, 7, 7, 7]));
+        oracle.truncate(2, id, 3);
+        assert!(sees(&oracle, SERVER, &[7, 7, 0]));
+        assert!(!sees(&oracle, SERVER, &[7, 7, 7]));
+    }
+
+    #[test]
+    fn a_name_of_others_may_be_old_and_one_of_ones_own_not() {
+        let (mut oracle, id) = oracle();
+        let other = oracle.create();
+        assert_eq!(oracle.bindings(1, "a"), [Some(id)]);
+        oracle.bind(2, "a", Some(other));
+        assert_eq!(oracle.bindings(2, "a"), [Some(other)]);
+        assert!(oracle.bindings(1, "a").contains(&Some(id)));
+        oracle.confirm(1, "a");
+        assert_eq!(oracle.bindings(1, "a"), [Some(other)]);
+        assert!(oracle.is_gone(id) && !oracle.is_gone(other));
+        assert_eq!(oracle.bindings(SERVER, "a"), [Some(other)]);
+    }
+
+    #[test]
+    fn a_time_that_was_set_holds_until_somebody_writes() {
+        let (mut oracle, id) = oracle();
+        oracle.write(1, id, 0, 4, 7);
+        oracle.set_mtime(1, id, 1000);
+        assert_eq!(
+            (oracle.mtime(1, id), oracle.mtime(2, id)),
+            (Some(1000), None)
+        );
+        oracle.flush(1, id);
+        oracle.opened(2, id);
+        assert_eq!(oracle.mtime(2, id), Some(1000));
+        oracle.write(2, id, 0, 4, 8);
+        assert_eq!(oracle.mtime(1, id), None);
+        oracle.set_mtime(1, id, 1001);
+        assert_eq!(oracle.mtime(1, id), None, "the write may come later");
+    }
+}

@@ -1,0 +1,33 @@
+//! Random choices that a seed repeats.
+
+/// A small generator (SplitMix64): the same numbers for the same seed, everywhere.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, or 0.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % (bound as u64).max(1)) as usize
+    }
+
+    /// True in `part` of `whole` cases.
+    pub(crate) fn chance(&mut self, part: usize, whole: usize) -> bool {
+        self.below(whole) < part
+    }
+
+    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+}
