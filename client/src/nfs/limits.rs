@@ -28,9 +28,9 @@ const PAGE: u32 = 4096;
 /// chunk into a buffer of wtmax bytes, and the tail of the call lands in the next one.
 const fn position_zero_wtmax(wtmax: u32) -> u32 {
     match wtmax.saturating_sub(WRITE_HEAD) {
-        // As small a call goes inline with the default thresholds.
-        0 => wtmax,
-        room if room < PAGE => room / 512 * 512,
+        // A WRITE as small goes inline, whatever the thresholds' default.
+        0..WRITE_HEAD => wtmax,
+        room @ WRITE_HEAD..PAGE => room / 512 * 512,
         room => room / PAGE * PAGE,
     }
 }
@@ -179,7 +179,7 @@ mod tests {
         for wtmax in (0..70_000).chain([u32::MAX - 1, u32::MAX]) {
             let most = position_zero_wtmax(wtmax);
             assert!(most <= wtmax && (most > 0) == (wtmax > 0), "{wtmax}");
-            assert!(wtmax <= 1536 || most + WRITE_HEAD <= wtmax, "{wtmax}");
+            assert!(wtmax < 2048 || most + WRITE_HEAD <= wtmax, "{wtmax}");
         }
     }
 }

@@ -112,7 +112,7 @@ mod tests {
         let mut call = Suspicion::default();
         let mut now = Instant::now();
         let begin = now;
-        let mut verdict = |call: &mut Suspicion, end, now| call.connection_ended(end, TIMEO, now);
+        let verdict = |call: &mut Suspicion, end, now| call.connection_ended(end, TIMEO, now);
         assert_eq!(
             verdict(&mut call, end(true, false, 0), now),
             Verdict::Trusted

@@ -79,6 +79,7 @@ fn run(options: Options) -> Result<()> {
             wtmax: options.wtmax,
             timeout: Duration::from_secs(10),
             apart: options.transport == Transport::Verbs,
+            odd: rdma::Odd::new(&options.odd, &options.hang_up_over),
         },
         workers: match options.delay_ms {
             0 => options.workers as usize,
