@@ -79,8 +79,8 @@ pub(super) struct Local {
     pub(super) again: Vec<Call>,
     /// To be sent alone there.
     pub(super) suspects: Vec<Call>,
-    /// How long the last call that found no memory waits.
-    pub(super) wait: Duration,
+    /// The last call that found no memory, and how long it waits.
+    pub(super) wait: (u32, Duration),
 }
 
 impl Link {
@@ -347,7 +347,7 @@ impl Link {
     fn memory_may_be_back(&self, returned: bool, local: &mut Local) {
         let mut state = self.state.lock();
         if returned {
-            local.wait = Duration::ZERO;
+            local.wait.1 = Duration::ZERO;
         }
         if returned || state.no_memory.is_none_or(|until| Instant::now() >= until) {
             state.no_memory = None;

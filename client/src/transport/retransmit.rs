@@ -220,9 +220,13 @@ impl Link {
     pub(super) fn wait_for_memory(&self, local: &mut Local, mut call: Call) {
         call.record = None;
         call.sendings = call.sendings.saturating_sub(1);
-        local.wait = (local.wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
+        let wait = match local.wait {
+            (xid, wait) if xid == call.xid => (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT),
+            _ => FIRST_WAIT,
+        };
+        local.wait = (call.xid, wait);
         let mut state = self.state.lock();
-        state.no_memory = Some(Instant::now() + local.wait);
+        state.no_memory = Some(Instant::now() + wait);
         self.no_memory.store(true, Relaxed);
         if call.slot.is_abandoned() {
             drop(state);
