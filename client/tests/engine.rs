@@ -466,16 +466,26 @@ async fn sizes_follow_fsinfo_and_options() {
         manners,
         Arc::new(|_: &Seen| Act::Answer),
     );
-    for (option, expected) in [(None, 65_536), (Some(4096), 4096), (Some(1 << 20), 65_536)] {
+    // Head and data of a WRITE by Position Zero chunk stay within what the server takes.
+    let cases = [
+        (None, 65_536, 61_440, WriteChunk::PositionZero),
+        (None, 65_536, 65_536, WriteChunk::Reduced),
+        (Some(4096), 4096, 4096, WriteChunk::PositionZero),
+        (Some(1 << 20), 65_536, 61_440, WriteChunk::PositionZero),
+        (Some(1 << 20), 65_536, 65_536, WriteChunk::Reduced),
+    ];
+    for (option, rsize, wsize, write_chunk) in cases {
         let options = ClientOptions {
             rsize: option,
             wsize: option,
+            write_chunk,
             ..options()
         };
         let (mounted, pool) = server.mount(&options).await;
         let limits = mounted.client.limits();
-        assert_eq!((limits.rtmax, limits.wtmax), (expected, expected));
-        assert_eq!(mounted.description.rsize, expected);
+        assert_eq!((limits.rtmax, limits.wtmax), (rsize, wsize));
+        assert_eq!(mounted.description.rsize, rsize);
+        assert_eq!(mounted.description.wsize, wsize);
         leaves_nothing(mounted, pool).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Servers that lie: the call fails, or nothing does; the connection and the memory live.
+//! Servers that lie: the call fails or is sent again, or nothing does; the memory lives.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
@@ -46,11 +46,10 @@ async fn misbehaving(
 }
 
 #[tokio::test]
-async fn chunks_that_lie_fail_the_call_alone() {
+async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
     type Change = fn(&mut ChunkLists, &mut Vec<u8>);
-    let lies: [Change; 5] = [
+    let lies: [Change; 4] = [
         |c, _| c.writes[0].segments[0].length += 1,
-        |c, _| c.writes[0].segments[0].length -= 1,
         |c, _| {
             let more = c.writes[0].segments[0];
             c.writes[0].segments.push(more);
@@ -63,12 +62,20 @@ async fn chunks_that_lie_fail_the_call_alone() {
     ];
     for lie in lies {
         let (result, stats) = misbehaving(8192, move |_| tamper(lie)).await;
-        assert!(
-            matches!(result, Err(NfsError::PeerMisbehaved(_))),
-            "{result:?}"
-        );
-        assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
+        assert_eq!(result.unwrap(), 8192);
+        let link = &stats.connections[0];
+        assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
+        assert_eq!((link.connects, link.resends), (2, 1), "as for a lost reply");
     }
+    // A chunk shorter than the data it is said to hold is the procedure's mistake, not the
+    // header's.
+    let short = |_: &Seen| tamper(|c, _| c.writes[0].segments[0].length -= 1);
+    let (result, stats) = misbehaving(8192, short).await;
+    assert!(
+        matches!(result, Err(NfsError::PeerMisbehaved(_))),
+        "{result:?}"
+    );
+    assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
     // Data inline although a Write chunk was offered: "The Requester MUST terminate the
     // pending RPC transaction and report an appropriate permanent error".
     let (result, stats) = misbehaving(8192, |_| Act::DataInline).await;
@@ -182,6 +189,111 @@ async fn nonsense_is_discarded_in_silence() {
         (stats.connections[0].discards, stats.connections[0].connects),
         (16, 1)
     );
+}
+
+/// NFS-Ganesha: a chunk with up to three bytes more than `count`, and as many bytes.
+#[tokio::test]
+async fn a_write_chunk_with_a_surplus_is_taken_by_its_count() {
+    for len in [4097usize, 8189, 8190, 8191, 12_001] {
+        let surplus = move |_: &Seen| {
+            tamper(move |c, _| {
+                // One handle for all sinks: one segment.
+                c.writes[0].segments[0].length = (len + len % 4) as u32;
+            })
+        };
+        let (result, stats) = misbehaving(len, surplus).await;
+        assert_eq!(result.unwrap() as usize, len);
+        assert_eq!(stats.connections[0].connects, 1);
+    }
+}
+
+/// The XID in the Reply chunk is looked at when the memory is ours again; the call is then
+/// as unanswered as after a bad header.
+#[tokio::test]
+async fn a_reply_chunk_with_another_xid_is_discarded() {
+    let server = Server::scripted::<Readlink>(|_, n| match n {
+        0 => Act::WrongXid,
+        _ => Act::Answer,
+    });
+    let options = ClientOptions {
+        timeo: Duration::from_millis(200),
+        inline: 1024,
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    server
+        .files
+        .lock()
+        .links
+        .insert(b"l".to_vec(), vec![b'x'; 3000]);
+    let (path, _) = mounted
+        .client
+        .readlink(&cred(), &handle_of(b"l"))
+        .await
+        .unwrap();
+    assert_eq!(path, vec![b'x'; 3000]);
+    let stats = mounted.client.stats();
+    let link = &stats.connections[0];
+    assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
+    assert_eq!((link.connects, link.resends), (2, 1));
+    leaves_nothing(mounted, pool).await;
+}
+
+/// A server that hangs up over each READLINK, sent with others or alone: the call fails, the
+/// others go on, nothing of them fails.
+#[tokio::test]
+async fn a_call_that_ends_every_connection_fails_alone() {
+    let server = Server::scripted::<Readlink>(|_, _| Act::Hangup);
+    let options = ClientOptions {
+        timeo: Duration::from_secs(2),
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    server.plant(b"f", pattern(20_000, 1));
+    let client = &mounted.client;
+    let bystander = async {
+        let mut calls = 0;
+        while client.stats().procedures[Readlink::NUMBER as usize].calls == 0 {
+            client.getattr(&cred(), &mounted.root).await.unwrap();
+            calls += 1;
+        }
+        calls
+    };
+    let (cred, link) = (cred(), handle_of(b"l"));
+    let (result, calls) = tokio::join!(client.readlink(&cred, &link), bystander);
+    match result {
+        Err(NfsError::PeerMisbehaved(why)) => assert!(why.contains("READLINK"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(calls > 10, "{calls}");
+    let seen = server.calls::<Readlink>().len();
+    assert!((5..=8).contains(&seen), "sent {seen} times");
+    leaves_nothing(mounted, pool).await;
+}
+
+/// A server that hangs up as often, but over whatever comes, before anything is answered: no
+/// call is to blame.
+#[tokio::test]
+async fn a_server_that_ends_every_connection_fails_no_call() {
+    let server = Server::start(
+        Options::default(),
+        Manners::default(),
+        Arc::new(|seen: &Seen| match (seen.program, seen.connection) {
+            (PROGRAM, 1..=6) => Act::Hangup,
+            (PROGRAM, 0) if seen.procedure == Write::NUMBER => Act::Hangup,
+            _ => Act::Answer,
+        }),
+    );
+    let options = ClientOptions {
+        timeo: Duration::from_secs(2),
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    server.plant(b"f", vec![]);
+    write(&mounted, &pool, b"f", &pattern(5000, 2), 4096).await;
+    let stats = mounted.client.stats();
+    assert!(stats.connections[0].connects >= 8, "{stats:?}");
+    leaves_nothing(mounted, pool).await;
 }
 
 #[tokio::test]

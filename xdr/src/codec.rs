@@ -291,12 +291,17 @@ impl<'a> Decoder<'a> {
         match self.placed.take() {
             None => Ok(Payload::Inline(self.opaque(what, bound)?)),
             Some(placed) => {
-                if self.length(what, bound)? != placed as usize {
-                    return Err(DecodeError::Inconsistent(
+                let length = self.length(what, bound)?;
+                // "A returned Write chunk's total length MUST be the same as the encoded length
+                // of the result data item" (RFC 8166 section 3.4.6.2). NFS-Ganesha (ntirpc 6.3)
+                // adds the length's remainder by four to it, and the bytes: the item's own
+                // length counts. Fewer bytes than the item has are never taken.
+                match (placed as usize).checked_sub(length) {
+                    Some(0..=3) => Ok(Payload::Placed(length as u32)),
+                    _ => Err(DecodeError::Inconsistent(
                         "the chunk's length differs from the item's",
-                    ));
+                    )),
                 }
-                Ok(Payload::Placed(placed))
             }
         }
     }
@@ -595,5 +600,19 @@ mod tests {
         assert_eq!(from.finish(), Ok(()));
         let mut from = Decoder::with_placed(&bytes[1..], 6);
         assert!(from.payload("data", 5).is_err());
+    }
+
+    #[test]
+    fn a_chunk_may_hold_up_to_three_bytes_more_than_its_item_and_never_fewer() {
+        let mut to = Encoder::new(Vec::new());
+        to.payload(Payload::Placed(6));
+        let bytes = to.into_vec();
+        for placed in 0..20 {
+            let item = Decoder::with_placed(&bytes, placed).payload("data", 100);
+            match placed {
+                6..=9 => assert_eq!(item, Ok(Payload::Placed(6))),
+                _ => assert!(item.is_err(), "{placed}"),
+            }
+        }
     }
 }

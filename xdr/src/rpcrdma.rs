@@ -280,8 +280,11 @@ impl Header {
         let mut from = Decoder::new(message);
         let fixed = Fixed::decode(&mut from).map_err(|_| too_short)?;
         // "not as long as a minimal size RPC-over-RDMA header (28 bytes) [...] MUST silently
-        // discard" (section 4.5). That is the size of empty chunk lists; ERR_CHUNK, which has
-        // none, is 20 bytes by the XDR and must be taken.
+        // discard" (section 4.5). That is the size of empty chunk lists, and of ERR_VERS. But
+        // ERR_CHUNK is 20 bytes by the RFC's own XDR (section 4.1), Linux sends it so
+        // (svc_rdma_send_error_msg) and takes it so (rpcrdma_reply_handler asks for 16), and
+        // it "indicates a permanent error": discarding it would have the call sent again for
+        // ever. So those 20 bytes are the one message shorter than 28 that is taken.
         let is_error = fixed.procedure == procedure::ERROR;
         if message.len() < MIN_HEADER_LEN && !(is_error && message.len() >= Fixed::LEN + 4) {
             return Err(too_short);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use nfsrdma_iwarp::proto::nudge::PATIENCE;
+use nfsrdma_iwarp::wire::mpa::Crc;
 use nfsrdma_iwarp::wire::rdmap::{Terminate, TerminateCode};
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::*;
@@ -259,18 +260,108 @@ fn peer_to_peer_with_each_rtr() {
     }
 }
 
+/// A Send of 600 bytes with markers, behind an empty RDMA Write: what a peer reads that asked
+/// for them (RFC 5044 section 4.3).
+fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, opened: bool, crc: bool) {
+    let mut expected = Vec::new();
+    if opened {
+        // The first marker stands in front of the first FPDU and points to nothing.
+        expected.extend_from_slice(&[0; 4]);
+        expected.extend_from_slice(&EMPTY_WRITE);
+        if crc {
+            let field = Crc::of(&expected[..20]);
+            expected[20..].copy_from_slice(&field);
+        }
+    } else {
+        expected.extend_from_slice(&[0; 4]);
+    }
+    let begin = if opened { 24 } else { 0 };
+    let header = expected.len();
+    // 618 bytes of ULPDU: untagged, last, Send, QN 0, MSN 1, MO 0; and its data.
+    expected.extend_from_slice(&[
+        0x02, 0x6a, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
+    ]);
+    let data: Vec<u8> = (0..600).map(|n| n as u8).collect();
+    let first = 512 - expected.len();
+    expected.extend_from_slice(&data[..first]);
+    let back = 512 - header as u16;
+    expected.extend_from_slice(&[0, 0]);
+    expected.extend_from_slice(&back.to_be_bytes());
+    expected.extend_from_slice(&data[first..]);
+    let field = if crc {
+        Crc::of(&expected[begin..])
+    } else {
+        [0; 4]
+    };
+    expected.extend_from_slice(&field);
+
+    let mut buf = params().pool.alloc(600).unwrap();
+    buf.copy_from_slice(&data);
+    let send = WorkRequest::Send {
+        id: WorkId(1),
+        data: smallvec![buf.freeze()],
+        invalidate: None,
+        signaled: true,
+    };
+    connection.queue_pair.post(&mut vec![send]).unwrap();
+    let mut got = vec![0; expected.len()];
+    socket.read_exact(&mut got).unwrap();
+    assert!(got == expected, "{got:02x?}\nis not\n{expected:02x?}");
+    match opened {
+        true => assert_eq!(
+            got[510..518],
+            [0xd2, 0xd3, 0x00, 0x00, 0x01, 0xe8, 0xd4, 0xd5]
+        ),
+        false => assert_eq!(got[512..516], [0x00, 0x00, 0x01, 0xfc]),
+    }
+}
+
 #[test]
-fn markers_are_refused() {
-    let provider = IwarpProvider::new(IwarpOptions::default());
-    let listener = provider.listen(any()).unwrap();
-    let mut socket = TcpStream::connect(listener.local_addr()).unwrap();
-    let mut request = REQUEST.to_vec();
-    request[16] |= 0x80;
-    socket.write_all(&request).unwrap();
-    let result = listener.accept().unwrap().accept(&params());
-    assert!(matches!(result, Err(Error::PeerMisbehaved(_))));
-    let head: [u8; 20] = read(&mut socket);
-    assert_eq!(head[16] & 0xa0, 0x20, "R and not M");
+fn a_peer_that_asks_for_markers_gets_them() {
+    for crc in [false, true] {
+        let listener = TcpListener::bind(any()).unwrap();
+        let at = listener.local_addr().unwrap();
+        let peer = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            let request = read::<28>(&mut socket);
+            assert_eq!(
+                request[16],
+                if crc { 0x50 } else { 0x10 },
+                "no markers for us"
+            );
+            let mut reply = REPLY.to_vec();
+            reply[16] |= 0x80 | (request[16] & 0x40);
+            socket.write_all(&reply).unwrap();
+            socket
+        });
+        let options = IwarpOptions {
+            crc,
+            ..IwarpOptions::default()
+        };
+        let connection = IwarpProvider::new(options).connect(at, &params()).unwrap();
+        let mut socket = peer.join().unwrap();
+        expect_marked_send(&connection, &mut socket, true, crc);
+
+        // The same where the peer is the initiator.
+        let mut request = REQUEST.to_vec();
+        request[16] |= if crc { 0xc0 } else { 0x80 };
+        let (mut connection, mut socket, reply) = accepted(&request);
+        assert_eq!(reply[16], if crc { 0x50 } else { 0x10 });
+        let mut opens = EMPTY_WRITE;
+        if crc {
+            opens[16..].copy_from_slice(&Crc::of(&EMPTY_WRITE[..16]));
+        }
+        socket.write_all(&opens).unwrap();
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            connection
+                .completions
+                .poll(&mut Vec::new(), Wait::Until(until))
+                .unwrap();
+        }
+        expect_marked_send(&connection, &mut socket, false, crc);
+    }
 }
 
 #[test]

@@ -277,6 +277,7 @@ async fn mount_at(
         cred: cred.clone(),
         rsize: options.rsize,
         wsize: options.wsize,
+        write_chunk: options.write_chunk,
     };
     client.set_limits(source, &fsinfo);
     let pathconf = step(Step::Fsinfo, "PATHCONF")

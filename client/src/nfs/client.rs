@@ -11,9 +11,10 @@ use crate::tap::Tap;
 use crate::transport::{Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
-use nfsrdma_xdr::codec::Encode;
+use nfsrdma_xdr::codec::{Encode, roundup};
 use nfsrdma_xdr::nfs3::*;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// First and longest pause before a call answered JUKEBOX is made again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -131,7 +132,13 @@ impl Nfs3Client {
         let template = self.inner.credentials.template(cred);
         let request = Request {
             procedure: P::NUMBER as usize,
-            max_results: P::max_results(args),
+            max_results: match &payload {
+                Payload::Sink(_) => P::max_results(args),
+                // All of it inline or in a Reply chunk.
+                Payload::None | Payload::Source(_) => {
+                    P::max_results(args) + roundup(P::max_ddp_result(args))
+                }
+            },
             max_ddp_result: match &payload {
                 Payload::Sink(_) => P::max_ddp_result(args),
                 Payload::None | Payload::Source(_) => 0,
@@ -159,16 +166,33 @@ impl Nfs3Client {
     }
 
     /// Registered memory with these bytes.
-    fn registered(&self, bytes: &[u8]) -> NfsResult<Buf> {
-        let mut buf = self.buffer(bytes.len())?;
+    async fn registered(&self, bytes: &[u8]) -> NfsResult<Buf> {
+        let mut buf = self.buffer(bytes.len()).await?;
         buf.copy_from_slice(bytes);
         Ok(buf.freeze())
     }
 
-    fn buffer(&self, len: usize) -> NfsResult<BufMut> {
-        self.inner.engine.pool().alloc(len).ok_or_else(|| {
-            NfsError::Local("the buffer pool is empty; ask for a larger cache".to_owned())
-        })
+    /// Memory of the pool. Where it is empty the caches give some back before long: a hard
+    /// mount waits for that, others as long as for the server.
+    async fn buffer(&self, len: usize) -> NfsResult<BufMut> {
+        let engine = &self.inner.engine;
+        let begin = Instant::now();
+        let mut pause = Duration::from_millis(5);
+        loop {
+            if let Some(buf) = engine.pool().alloc(len) {
+                return Ok(buf);
+            }
+            if engine.is_shut_down() {
+                return Err(NfsError::Interrupted);
+            }
+            if self.inner.recovery != Recovery::Hard && begin.elapsed() >= engine.timeo() {
+                return Err(NfsError::Local(
+                    "the buffer pool is empty; ask for a larger cache".to_owned(),
+                ));
+            }
+            engine.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
     }
 
     /// Makes `args.at` with a procedure whose results are those of CREATE. If its reply was
@@ -332,21 +356,17 @@ impl Nfs3 for Nfs3Client {
     ) -> NfsResult<(Vec<u8>, Option<Attributes>)> {
         let args = ReadlinkArgs { symlink: *symlink };
         let mut patience = FIRST_PAUSE;
-        let mut sink: Segs<BufMut> = Segs::from_iter([self.buffer(PATH_MAX)?]);
         loop {
-            let mut reply = self
-                .perform::<Readlink>(cred, &args, Payload::Sink(sink))
-                .await?;
-            sink = std::mem::take(&mut reply.payload).into_sink();
+            // The path is DDP-eligible (RFC 8267 section 3), but nothing requires it to be
+            // asked for by Write chunk. NFS-Ganesha leaves that chunk unused and sends the
+            // path inline; Linux's client, too, asks for it in a Reply chunk.
+            let reply = self.perform::<Readlink>(cred, &args, Payload::None).await?;
             match results::<Readlink>(&reply)? {
                 Reply::Ok(ok) => {
-                    let path = match ok.path {
-                        nfsrdma_xdr::codec::Payload::Inline(bytes) => bytes.to_vec(),
-                        nfsrdma_xdr::codec::Payload::Placed(len) => match sink.first() {
-                            Some(buf) if len as usize <= buf.len() => buf[..len as usize].to_vec(),
-                            _ => return misbehaved("a symbolic link longer than its chunk"),
-                        },
+                    let nfsrdma_xdr::codec::Payload::Inline(path) = ok.path else {
+                        return misbehaved("a symbolic link in a chunk that was not offered");
                     };
+                    let path = path.to_vec();
                     if path.is_empty() || path.contains(&0) {
                         return misbehaved("a symbolic link that is empty or has a NUL");
                     }
@@ -375,6 +395,12 @@ impl Nfs3 for Nfs3Client {
             offset,
             count: wanted as u32,
         };
+        // NFS-Ganesha writes up to three bytes more than it was asked for where the count is
+        // no multiple of four: there has to be room for them, or they end the connection.
+        let surplus = wanted % 4;
+        if surplus > 0 {
+            sink.push(self.buffer(surplus).await?);
+        }
         let mut patience = FIRST_PAUSE;
         loop {
             let mut reply = self
@@ -383,9 +409,12 @@ impl Nfs3 for Nfs3Client {
             sink = std::mem::take(&mut reply.payload).into_sink();
             match results::<Read>(&reply)? {
                 Reply::Ok(ok) => {
-                    // That the opaque's length is the chunk's is checked by decoding.
+                    // That the chunk has as many bytes, or a few more, is checked by decoding.
                     if ok.count as usize != ok.data.len() || ok.count as usize > wanted {
                         return misbehaved("the count of READ is not the length of its data");
+                    }
+                    if surplus > 0 {
+                        sink.pop();
                     }
                     if let nfsrdma_xdr::codec::Payload::Inline(mut bytes) = ok.data {
                         for buf in &mut sink {
@@ -533,7 +562,7 @@ impl Nfs3 for Nfs3Client {
             attributes: *attributes,
             path: nfsrdma_xdr::codec::Payload::Placed(target.len() as u32),
         };
-        let payload = Payload::Source(Segs::from_iter([self.registered(target)?]));
+        let payload = Payload::Source(Segs::from_iter([self.registered(target).await?]));
         let new = Expected::symlink(target);
         self.make::<Symlink>(cred, at, &args, payload, Some(new))
             .await

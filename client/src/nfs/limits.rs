@@ -4,6 +4,7 @@
 use super::api::*;
 use super::client::Nfs3Client;
 use crate::exec;
+use crate::options::WriteChunk;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_xdr::nfs3::{FileHandle, FsinfoOk, IO_MAX};
@@ -15,6 +16,24 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const DEFAULT_IO: u32 = 1 << 20;
 /// What every server takes and gives.
 const LEAST: u32 = 4096;
+/// Room for what stands before the data of a WRITE: RPC header with the largest AUTH_SYS
+/// credential, file handle, offset, count, stability, length of the data.
+const WRITE_HEAD: u32 = 1024;
+/// Data of a WRITE are a multiple of this, if there is room for one.
+const PAGE: u32 = 4096;
+
+/// The most data of a WRITE that goes as a Position Zero Read chunk, with which the whole call,
+/// head and data, stays within the server's wtmax. RFC 8166 section 3.5.3 asks no such thing:
+/// wtmax counts data (RFC 1813 section 3.3.19). But NFS-Ganesha (6.5, ntirpc 6.3) reads the
+/// chunk into a buffer of wtmax bytes, and the tail of the call lands in the next one.
+const fn position_zero_wtmax(wtmax: u32) -> u32 {
+    match wtmax.saturating_sub(WRITE_HEAD) {
+        // A WRITE as small goes inline, whatever the thresholds' default.
+        0..WRITE_HEAD => wtmax,
+        room @ WRITE_HEAD..PAGE => room / 512 * 512,
+        room => room / PAGE * PAGE,
+    }
+}
 
 /// Whom to ask, and what the mount's options allow.
 #[derive(Debug)]
@@ -23,6 +42,7 @@ pub(crate) struct Source {
     pub(crate) cred: Cred,
     pub(crate) rsize: Option<u32>,
     pub(crate) wsize: Option<u32>,
+    pub(crate) write_chunk: WriteChunk,
 }
 
 impl Source {
@@ -35,7 +55,13 @@ impl Source {
         };
         Limits {
             rtmax: size(self.rsize, fsinfo.rtmax),
-            wtmax: size(self.wsize, fsinfo.wtmax),
+            wtmax: size(
+                self.wsize,
+                match self.write_chunk {
+                    WriteChunk::PositionZero => position_zero_wtmax(fsinfo.wtmax),
+                    WriteChunk::Reduced => fsinfo.wtmax,
+                },
+            ),
             dtpref: fsinfo.dtpref.clamp(LEAST, DEFAULT_IO),
             max_file_size: match fsinfo.max_file_size {
                 0 => i64::MAX as u64,
@@ -138,4 +164,22 @@ pub(super) fn cut(data: Segs<Buf>, mut len: usize) -> Segs<Buf> {
         pieces.push(piece.slice(..now));
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_and_data_stay_within_wtmax() {
+        assert_eq!(position_zero_wtmax(1 << 20), 1_044_480);
+        assert_eq!(position_zero_wtmax(512 << 10), 520_192);
+        assert_eq!(position_zero_wtmax(4096), 3072);
+        assert_eq!(position_zero_wtmax(8192), 4096);
+        for wtmax in (0..70_000).chain([u32::MAX - 1, u32::MAX]) {
+            let most = position_zero_wtmax(wtmax);
+            assert!(most <= wtmax && (most > 0) == (wtmax > 0), "{wtmax}");
+            assert!(wtmax < 2048 || most + WRITE_HEAD <= wtmax, "{wtmax}");
+        }
+    }
 }

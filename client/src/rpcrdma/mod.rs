@@ -7,4 +7,4 @@ mod requester;
 mod tests;
 
 pub use plan::{CallForm, Plan, PlanError, Segments, Shape, Thresholds, call_header_len, plan};
-pub use requester::{Discard, Event, Failure, InUse, ReplyBody, Requester, Violation};
+pub use requester::{Discard, Event, Failure, InUse, ReplyBody, Requester, Violation, is_reply};

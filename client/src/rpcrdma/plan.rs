@@ -9,7 +9,7 @@
 //! | reply at its largest                        | offer                                    |
 //! | ------------------------------------------- | ---------------------------------------- |
 //! | fits the reply threshold, data included     | nothing                                  |
-//! | fits without the data of READ or READLINK   | Write chunk                              |
+//! | fits without the data of READ               | Write chunk                              |
 //! | does not                                    | Reply chunk (and Write chunk for data)   |
 
 use crate::options::WriteChunk;

@@ -3,13 +3,19 @@
 //! | call is    | enters by                | leaves by                                        |
 //! | ---------- | ------------------------ | ------------------------------------------------ |
 //! | reserved   | [`Requester::reserve`]   | `launch`, or `cancel` if it cannot be sent       |
-//! | in flight  | [`Requester::launch`]    | `received` (reply, RDMA_ERROR, violation),       |
-//! |            |                          | `withdraw`, `lost`                               |
+//! | in flight  | [`Requester::launch`]    | `received` (reply, RDMA_ERROR), `withdraw`,      |
+//! |            |                          | `lost`                                           |
 //!
 //! A reservation is a credit and a posted Receive. Whoever drives the machine posts Receives
 //! first ([`Requester::receive_posted`]), sends after `launch`, and gives every received
 //! message to [`Requester::received`]. The machine never asks for a call to be sent again:
 //! that takes a new connection, and so a new machine.
+//!
+//! "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a Requester
+//! MUST silently discard the message" (RFC 8166 section 4.5). So a reply whose chunks are not
+//! those that were offered leaves its call in flight, with its credit, as if the reply had
+//! been lost: the call's time-out ends the connection, and the next one gets it. The Receive
+//! is replaced as after any message, so that discarding costs nothing.
 
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, WriteChunk};
 use std::collections::HashMap;
@@ -78,8 +84,6 @@ pub enum Failure {
     /// RDMA_ERROR, ERR_CHUNK.
     #[error("the server could not use the call's header or chunks (ERR_CHUNK)")]
     Chunk,
-    #[error(transparent)]
-    Violation(#[from] Violation),
 }
 
 /// How a well-formed reply contradicts what was offered.
@@ -110,6 +114,8 @@ pub enum Discard {
     NotAReply,
     /// No call in flight has this XID.
     UnknownXid,
+    /// The chunks contradict what was offered.
+    Chunks(Violation),
 }
 
 /// What a received message means.
@@ -235,23 +241,23 @@ impl<C> Requester<C> {
         if inline && !is_reply(&message[start..], header.xid) {
             return Event::Discarded(Discard::NotAReply);
         }
+        let Some(entry) = self.in_flight.get(&header.xid) else {
+            return Event::Discarded(Discard::UnknownXid);
+        };
+        let (placed, reply) = match check(&entry.offer, chunks, inline) {
+            Ok(lengths) => lengths,
+            Err(violation) => return Event::Discarded(Discard::Chunks(violation)),
+        };
         let Some(entry) = self.finish(&header) else {
             return Event::Discarded(Discard::UnknownXid);
         };
-        match check(&entry.offer, chunks, inline) {
-            Ok((placed, reply)) => Event::Reply {
-                call: entry.call,
-                body: if inline {
-                    ReplyBody::Inline { start }
-                } else {
-                    ReplyBody::ReplyChunk { len: reply }
-                },
-                placed,
+        Event::Reply {
+            call: entry.call,
+            body: match inline {
+                true => ReplyBody::Inline { start },
+                false => ReplyBody::ReplyChunk { len: reply },
             },
-            Err(violation) => Event::Failed {
-                call: entry.call,
-                failure: violation.into(),
-            },
+            placed,
         }
     }
 
@@ -297,8 +303,11 @@ impl<C> Requester<C> {
     }
 }
 
-/// Whether a Payload stream starts like the reply to `xid`.
-fn is_reply(payload: &[u8], xid: u32) -> bool {
+/// Whether a Payload stream starts like the reply to `xid`. That "the value of the rdma_xid
+/// field does not match the value of the XID field in the accompanying RPC message" is an error
+/// in the header (section 4.5.2). What is in a Reply chunk can be looked at only when the peer
+/// cannot write there any more: whoever has invalidated it asks this then.
+pub fn is_reply(payload: &[u8], xid: u32) -> bool {
     const REPLY: [u8; 4] = 1u32.to_be_bytes();
     payload.get(..4) == Some(&xid.to_be_bytes()[..]) && payload.get(4..8) == Some(&REPLY[..])
 }

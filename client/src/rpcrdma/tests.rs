@@ -79,10 +79,17 @@ fn returned_chunks_are_held_against_the_offer() {
         machine.launch(5, offer, 0).unwrap();
         match machine.received(&message(5, 1, no_msg, returned)) {
             Event::Reply { placed, body, .. } => Ok((placed, body)),
-            Event::Failed {
-                failure: Failure::Violation(violation),
-                ..
-            } => Err(violation),
+            Event::Discarded(Discard::Chunks(violation)) => {
+                // "a Requester MUST silently discard the message" (RFC 8166 section 4.5): the
+                // call is as it was, with its credit, and a good reply is still taken.
+                assert_eq!(machine.used(), 1);
+                assert!(!machine.is_proven());
+                machine.receive_posted();
+                let good = message(5, 1, false, ChunkLists::default());
+                assert!(matches!(machine.received(&good), Event::Reply { .. }));
+                assert_eq!(machine.used(), 0);
+                Err(violation)
+            }
             other => panic!("{other:?}"),
         }
     };

@@ -2,6 +2,7 @@
 
 use super::memory::ReplyBytes;
 use super::observe::Record;
+use super::suspect::Suspicion;
 use crate::nfs::api::{NfsError, NfsResult};
 use crate::rpc::Retry;
 use crate::rpcrdma::Shape;
@@ -79,6 +80,8 @@ pub(super) struct Call {
     /// The encoded RPC message without the DDP-eligible argument; the same bytes at each
     /// sending.
     pub(super) head: Buf,
+    /// The same, while there is no registered memory for it.
+    pub(super) unregistered: Option<Box<[u8]>>,
     pub(super) shape: Shape,
     pub(super) payload: Payload,
     pub(super) slot: Arc<Slot>,
@@ -92,6 +95,8 @@ pub(super) struct Call {
     pub(super) sequence: u64,
     /// Its time is over: to be ended, not sent again.
     pub(super) given_up: bool,
+    /// Whether connections end over it.
+    pub(super) suspicion: Suspicion,
     /// Of its last sending, if somebody listened then.
     pub(super) record: Option<Box<Record>>,
 }
@@ -131,6 +136,12 @@ impl Slot {
         }
     }
 
+    /// Nobody waits, or nobody does any more.
+    pub(super) fn abandon(&self) {
+        let old = std::mem::replace(&mut *self.state.lock(), State::Abandoned);
+        drop(old);
+    }
+
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(*self.state.lock(), State::Abandoned)
     }
@@ -164,9 +175,6 @@ impl Future for CallFuture {
 
 impl Drop for CallFuture {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        let old = std::mem::replace(&mut *state, State::Abandoned);
-        drop(state);
-        drop(old);
+        self.0.abandon();
     }
 }

@@ -30,7 +30,12 @@ pub(super) enum Outcome {
         placed: Option<u32>,
     },
     Fail(NfsError),
+    /// On the next connection.
     SendAgain,
+    /// On the next connection, alone.
+    SendAlone,
+    /// On this one, when there is memory: it was not sent.
+    Wait,
 }
 
 impl Ending {

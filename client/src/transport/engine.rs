@@ -6,16 +6,16 @@ use super::launch::{Kit, encoded, registered};
 use super::link::Link;
 use super::memory::Blocks;
 use super::session::{ConnectError, Established};
-use super::shared::Shared;
+use super::shared::{Logs, Shared};
+use super::suspect::Suspicion;
 use super::timer::{Sleep, Timer};
-use crate::nfs::api::NfsError;
 use crate::options::ClientOptions;
 use crate::rpc::{Retry, RetryPolicy, Xids};
 use crate::rpcrdma::{Shape, Thresholds};
 use crate::stats::Stats;
 use crate::sync::thread;
 use crate::tap::Tap;
-use nfsrdma_rdma::{Capabilities, Pool, Provider};
+use nfsrdma_rdma::{Buf, Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
 use std::fmt;
 use std::net::SocketAddr;
@@ -55,7 +55,6 @@ pub struct Engine {
     shared: Arc<Shared>,
     links: Vec<Arc<Link>>,
     timer: Arc<Timer>,
-    xids: Xids,
     sequence: AtomicU64,
 }
 
@@ -116,8 +115,10 @@ impl Engine {
             },
             procedures: Procedures::new(),
             tap: Arc::default(),
+            xids: Xids::new(),
             unresponsive: AtomicBool::new(false),
             lost: AtomicU64::new(0),
+            log: Logs::default(),
         });
         let links: Vec<_> = (0..options.nconnect.max(1))
             .map(|slot| Link::new(shared.clone(), slot as usize))
@@ -128,7 +129,6 @@ impl Engine {
             shared,
             links,
             timer: Arc::new(Timer::default()),
-            xids: Xids::new(),
             sequence: AtomicU64::new(0),
         });
         let spawned = engine.spawn_threads(first);
@@ -146,7 +146,7 @@ impl Engine {
                 .name(format!("nfsrdma-link-{index}"))
                 .spawn(move || link.run(first))?;
         }
-        let (timer, links) = (self.timer.clone(), self.links.clone());
+        let (timer, links, shared) = (self.timer.clone(), self.links.clone(), self.shared.clone());
         let period =
             (self.shared.policy.timeo / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
         thread::Builder::new()
@@ -154,6 +154,7 @@ impl Engine {
             .spawn(move || {
                 timer.run(period, |now| {
                     links.iter().for_each(|link| link.check_time(now));
+                    shared.check_logs(now);
                 });
             })?;
         Ok(self.clone())
@@ -164,20 +165,22 @@ impl Engine {
     /// when this returns; dropping the future abandons it.
     pub fn call(&self, request: Request, encode: impl FnOnce(u32, &mut Encoder)) -> CallFuture {
         let started = Instant::now();
-        let xid = self.xids.take();
+        let xid = self.shared.xids.take();
         let slot = Slot::new();
         let waiter = CallFuture(slot.clone());
         let kit = &self.shared.kit;
         let head = encoded(
             |to| encode(xid, to),
-            |bytes| registered(&kit.heads, &kit.pool, bytes),
+            |bytes| registered(&kit.heads, &kit.pool, bytes).ok_or_else(|| bytes.into()),
         );
-        let Some(head) = head else {
-            slot.complete(Err(NfsError::Local(
-                "the buffer pool is empty; ask for a larger cache".to_owned(),
-            )));
-            return waiter;
+        // The connection waits for memory, not the caller.
+        let (head, unregistered): (Buf, Option<Box<[u8]>>) = match head {
+            Ok(head) => (head, None),
+            Err(bytes) => (kit.no_bytes(), Some(bytes)),
         };
+        let len = unregistered
+            .as_ref()
+            .map_or(head.len(), |bytes| bytes.len());
         let argument = match &request.payload {
             Payload::Source(_) => request.payload.len(),
             Payload::None | Payload::Sink(_) => 0,
@@ -186,18 +189,19 @@ impl Engine {
             .procedures
             .get(request.procedure)
             .bytes_sent
-            .fetch_add((head.len() + argument) as u64, Relaxed);
+            .fetch_add((len + argument) as u64, Relaxed);
         let call = Call {
             xid,
             procedure: request.procedure,
             shape: Shape {
-                head: head.len(),
+                head: len,
                 argument,
                 reducible: argument > 0,
                 max_results: request.max_results,
                 max_ddp_result: request.max_ddp_result,
             },
             head,
+            unregistered,
             payload: request.payload,
             slot,
             retry: Retry::new(&self.shared.policy, started),
@@ -206,6 +210,7 @@ impl Engine {
             sendings: 0,
             sequence: self.sequence.fetch_add(1, Relaxed),
             given_up: false,
+            suspicion: Suspicion::default(),
             record: None,
         };
         self.pick(call.shape.argument + call.shape.max_ddp_result)
@@ -247,6 +252,16 @@ impl Engine {
     /// Waits; ends early at shutdown.
     pub fn sleep(&self, time: Duration) -> Sleep {
         self.timer.sleep(time)
+    }
+
+    /// Whether [`Engine::shut_down`] was called.
+    pub fn is_shut_down(&self) -> bool {
+        self.timer.is_stopped()
+    }
+
+    /// The mount's `timeo`.
+    pub fn timeo(&self) -> Duration {
+        self.shared.policy.timeo
     }
 
     /// Counts a reply whose NFS status was an error.

@@ -59,11 +59,50 @@ pub(super) struct Prepared {
     pub(super) send: WorkRequest,
 }
 
-/// Why a call cannot be sent. Leases it had are to be ended first.
+/// A call that cannot be sent. Leases it had are to be ended first.
 pub(super) struct Unprepared {
     pub(super) launched: Launched,
-    /// `None`: the connection is gone; wait for the next.
-    pub(super) error: Option<NfsError>,
+    pub(super) why: NotSent,
+}
+
+/// Why a call cannot be sent.
+pub(super) enum NotSent {
+    /// The connection is gone; wait for the next.
+    NoConnection,
+    /// This machine is short of memory or of registrations: to be tried again. Others give
+    /// theirs back.
+    NoMemory(String),
+    /// For good.
+    Error(NfsError),
+}
+
+impl From<Error> for NotSent {
+    fn from(error: Error) -> Self {
+        use std::io::ErrorKind;
+        match &error {
+            Error::LinkLost(_) | Error::PeerMisbehaved(_) | Error::PeerReported(_) => {
+                NotSent::NoConnection
+            }
+            Error::QueueFull => NotSent::NoMemory(error.to_string()),
+            Error::Local { error: cause, .. } => {
+                let transient = matches!(
+                    cause.kind(),
+                    // ENOMEM, EAGAIN, EINTR; ENOSPC, the device's table of regions is full.
+                    ErrorKind::OutOfMemory
+                        | ErrorKind::WouldBlock
+                        | ErrorKind::Interrupted
+                        | ErrorKind::StorageFull
+                );
+                match transient {
+                    true => NotSent::NoMemory(error.to_string()),
+                    false => NotSent::Error(NfsError::Local(error.to_string())),
+                }
+            }
+            Error::Misuse(_) | Error::TimedOut(_) | Error::Refused(_) => {
+                NotSent::Error(NfsError::Local(error.to_string()))
+            }
+        }
+    }
 }
 
 thread_cell! {
@@ -123,8 +162,13 @@ fn filled(bufs: &[Buf]) -> impl Iterator<Item = Buf> + '_ {
 }
 
 impl Kit {
-    fn no_buffers() -> NfsError {
-        NfsError::Local("the buffer pool is empty; ask for a larger cache".to_owned())
+    fn no_buffers() -> NotSent {
+        NotSent::NoMemory("the buffer pool is empty; a larger cache would help".to_owned())
+    }
+
+    /// A buffer of nothing.
+    pub(super) fn no_bytes(&self) -> Buf {
+        self.zeros.slice(..0)
     }
 
     /// One buffer with all bytes of `bufs`.
@@ -153,6 +197,14 @@ impl Kit {
             bounced: false,
             header: None,
         };
+        if let Some(bytes) = &launched.call.unregistered {
+            let Some(head) = registered(&self.heads, &self.pool, bytes) else {
+                let why = Self::no_buffers();
+                return Err(Box::new(Unprepared { launched, why }));
+            };
+            launched.call.head = head;
+            launched.call.unregistered = None;
+        }
         match self.expose(&mut launched, queue_pair, thresholds, counters) {
             Ok((plan, argument)) => match self.marshal(&mut launched, &plan, argument, credits) {
                 Some((offer, send)) => Ok(Prepared {
@@ -162,10 +214,10 @@ impl Kit {
                 }),
                 None => Err(Box::new(Unprepared {
                     launched,
-                    error: Some(Self::no_buffers()),
+                    why: Self::no_buffers(),
                 })),
             },
-            Err(error) => Err(Box::new(Unprepared { launched, error })),
+            Err(why) => Err(Box::new(Unprepared { launched, why })),
         }
     }
 
@@ -176,7 +228,7 @@ impl Kit {
         queue_pair: &dyn QueuePair,
         thresholds: &Thresholds,
         counters: &LinkCounters,
-    ) -> Result<(Plan, Segs<Buf>), Option<NfsError>> {
+    ) -> Result<(Plan, Segs<Buf>), NotSent> {
         let call = &mut launched.call;
         let capabilities = queue_pair.capabilities();
         let mut argument: Segs<Buf> = match &call.payload {
@@ -207,23 +259,18 @@ impl Kit {
                     bounce_source = true;
                     bounce_sink = true;
                 }
-                Err(error) => return Err(Some(NfsError::Local(error.to_string()))),
+                Err(error) => return Err(NotSent::Error(NfsError::Local(error.to_string()))),
             }
         };
         if bounce_source && plan.call != CallForm::Inline && argument.len() > 1 {
             argument = Segs::from_iter([self.gather(&argument).ok_or_else(Self::no_buffers)?]);
         }
         #[allow(clippy::result_large_err, reason = "the memory has to come back")]
-        let open = |memory: Memory| -> Result<Exposure, (Option<NfsError>, Memory)> {
+        let open = |memory: Memory| -> Result<Exposure, (NotSent, Memory)> {
             let bytes = memory.len() as u64;
-            let exposure = queue_pair.expose(memory).map_err(|(error, memory)| {
-                let gone = matches!(
-                    error,
-                    Error::LinkLost(_) | Error::PeerMisbehaved(_) | Error::PeerReported(_)
-                );
-                let error = (!gone).then(|| NfsError::Local(error.to_string()));
-                (error, memory)
-            })?;
+            let exposure = queue_pair
+                .expose(memory)
+                .map_err(|(error, memory)| (error.into(), memory))?;
             count(&counters.exposures);
             count(&counters.leases);
             counters.exposed_bytes.fetch_add(bytes, Relaxed);
@@ -248,7 +295,7 @@ impl Kit {
         if plan.write_chunk {
             let sink = if bounce_sink && sinks > 1 {
                 launched.bounced = true;
-                let all = self.pool.alloc(call.shape.max_ddp_result);
+                let all = self.pool.alloc(call.payload.len());
                 Segs::from_iter([all.ok_or_else(Self::no_buffers)?])
             } else {
                 std::mem::take(&mut call.payload).into_sink()

@@ -7,24 +7,23 @@
 use super::call::{Call, Reply};
 use super::counters::{LinkCounters, count};
 use super::ending::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
-use super::launch::{Launched, Unprepared, post};
+use super::launch::{Launched, NotSent, Unprepared, post};
 use super::memory::{Blocks, ReplyBytes};
+use super::retransmit::FIRST_WAIT;
 use super::session::{ConnectError, Established, Session, establish};
 use super::shared::Shared;
+use super::trial::{Trial, Turn};
 use crate::exec;
 use crate::nfs::api::{NfsError, NfsResult};
-use crate::rpc::Expiry;
-use crate::rpcrdma::{Event, Failure, ReplyBody, Requester};
-use crate::sync::{Condvar, Mutex, thread};
-use crate::tap::{Disconnected, Tap};
-use nfsrdma_rdma::{
-    BufMut, Completion, CompletionQueue, Error, Handle, Invalidation, Memory, Wait, WorkId,
-};
+use crate::rpcrdma::{Discard, Event, ReplyBody, Requester, is_reply};
+use crate::sync::{Condvar, Mutex};
+use crate::tap::Tap;
+use nfsrdma_rdma::{BufMut, Completion, Handle, Invalidation, Memory, Wait, WorkId};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// First and longest pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -36,37 +35,52 @@ const DEFERRABLE: u64 = 64 << 10;
 const BUSY: u32 = 4;
 
 pub(super) struct Link {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Which of the client's, from 0.
-    slot: usize,
+    pub(super) slot: usize,
     pub(super) counters: LinkCounters,
     /// Payload bytes of calls that are not over.
     pub(super) load: AtomicU64,
     /// Calls posted whose sending was put off.
     deferred: AtomicU32,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
+    /// Whether `State::no_memory` may be set.
+    pub(super) no_memory: AtomicBool,
     /// Ends a pause between attempts.
     hurry: Condvar,
 }
 
-struct State {
-    session: Option<Arc<Session>>,
+pub(super) struct State {
+    pub(super) session: Option<Arc<Session>>,
     /// The memory of Receives, of the last connection's size.
     receives: Option<Arc<Blocks>>,
-    machine: Requester<Launched>,
+    pub(super) machine: Requester<Launched>,
     /// Not sent on this connection: in order, those sent before in front.
-    waiting: VecDeque<Call>,
+    pub(super) waiting: VecDeque<Call>,
+    /// To be sent alone.
+    pub(super) suspects: VecDeque<Call>,
+    /// One of them has its turn.
+    pub(super) trial: Option<Trial>,
+    /// Calls whose reply came and was no reply, when the memory for it had been taken back.
+    /// They wait for their time-out, which ends the connection, as if nothing had come.
+    pub(super) unanswered: Vec<Call>,
+    /// Nothing is sent before then: the last call found no memory.
+    pub(super) no_memory: Option<Instant>,
     /// Calls some thread could not send; the slot's thread ends their leases.
     failed: Vec<Unprepared>,
-    shutdown: bool,
+    pub(super) shutdown: bool,
 }
 
 /// What only the slot's thread knows.
 #[derive(Default)]
-struct Local {
-    ending: Slab<Ending>,
+pub(super) struct Local {
+    pub(super) ending: Slab<Ending>,
     /// To be sent on the next connection.
-    again: Vec<Call>,
+    pub(super) again: Vec<Call>,
+    /// To be sent alone there.
+    pub(super) suspects: Vec<Call>,
+    /// The last call that found no memory, and how long it waits.
+    pub(super) wait: (u32, Duration),
 }
 
 impl Link {
@@ -81,9 +95,14 @@ impl Link {
                 receives: None,
                 machine: Requester::new(shared.credits),
                 waiting: VecDeque::new(),
+                suspects: VecDeque::new(),
+                trial: None,
+                unanswered: Vec::new(),
+                no_memory: None,
                 failed: Vec::new(),
                 shutdown: false,
             }),
+            no_memory: AtomicBool::new(false),
             hurry: Condvar::new(),
             shared,
         })
@@ -126,7 +145,13 @@ impl Link {
             return self.over(call, Err(NfsError::Interrupted));
         }
         let session = match &state.session {
-            Some(session) if state.waiting.is_empty() => session.clone(),
+            Some(session)
+                if state.waiting.is_empty()
+                    && state.trial.is_none()
+                    && state.no_memory.is_none() =>
+            {
+                session.clone()
+            }
             _ => return state.waiting.push_back(call),
         };
         if !state.machine.reserve() {
@@ -170,8 +195,8 @@ impl Link {
             (launched.err(), state.machine.used() > BUSY)
         };
         if let Some(crate::rpcrdma::InUse(launched)) = in_use {
-            let error = Some(NfsError::Local("the XID is in use".to_owned()));
-            let failed = Box::new(Unprepared { launched, error });
+            let why = NotSent::Error(NfsError::Local("the XID is in use".to_owned()));
+            let failed = Box::new(Unprepared { launched, why });
             return self.could_not_send(session, failed);
         }
         count(&self.counters.sends);
@@ -181,8 +206,8 @@ impl Link {
             // In one step: `lost` must see it in the table or among the failed.
             let mut state = self.state.lock();
             if let Some(launched) = state.machine.withdraw(xid) {
-                let error = Some(NfsError::Local(error.to_string()));
-                state.failed.push(Unprepared { launched, error });
+                let why = error.into();
+                state.failed.push(Unprepared { launched, why });
             }
             drop(state);
             queue_pair.wake();
@@ -196,6 +221,11 @@ impl Link {
     fn could_not_send(&self, session: &Session, failed: Box<Unprepared>) {
         let mut state = self.state.lock();
         state.machine.cancel();
+        if matches!(failed.why, NotSent::NoMemory(_)) {
+            // The next call would not find any either.
+            state.no_memory = Some(Instant::now() + FIRST_WAIT);
+            self.no_memory.store(true, Relaxed);
+        }
         state.failed.push(*failed);
         drop(state);
         session.queue_pair.wake();
@@ -222,7 +252,7 @@ impl Link {
                 pause = FIRST_PAUSE;
             }
         }
-        let waiting = std::mem::take(&mut self.state.lock().waiting);
+        let waiting = self.state.lock().take_unsent();
         exec::batch(|| {
             for call in waiting {
                 self.over(call, Err(NfsError::Interrupted));
@@ -243,6 +273,7 @@ impl Link {
                     return Some(established);
                 }
                 Err(error) => {
+                    self.state.lock().acquit();
                     count(&self.counters.connect_failures);
                     tracing::debug!(server = %self.shared.server, %error, "cannot connect");
                 }
@@ -272,6 +303,7 @@ impl Link {
             state.machine.receive_posted();
         }
         state.session = Some(session.clone());
+        state.trial = None;
         if state.shutdown {
             session.queue_pair.disconnect();
         }
@@ -288,7 +320,14 @@ impl Link {
         let mut events = Vec::new();
         exec::batch(|| self.pump(&session));
         let why = loop {
-            let result = completions.poll(&mut events, Wait::Forever);
+            let until = match self.no_memory.load(Relaxed) {
+                true => self.state.lock().no_memory,
+                false => None,
+            };
+            let result = completions.poll(&mut events, until.map_or(Wait::Forever, Wait::Until));
+            if self.no_memory.load(Relaxed) {
+                self.memory_may_be_back(!events.is_empty(), &mut local);
+            }
             exec::batch(|| {
                 for completion in events.drain(..) {
                     self.completed(&session, &mut local, completion);
@@ -302,6 +341,18 @@ impl Link {
             }
         };
         self.lost(&session, &mut *completions, &mut local, &why)
+    }
+
+    /// Ends a wait for memory: it is over, or some may have come back with the completions.
+    fn memory_may_be_back(&self, returned: bool, local: &mut Local) {
+        let mut state = self.state.lock();
+        if returned {
+            local.wait.1 = Duration::ZERO;
+        }
+        if returned || state.no_memory.is_none_or(|until| Instant::now() >= until) {
+            state.no_memory = None;
+            self.no_memory.store(false, Relaxed);
+        }
     }
 
     /// Calls whose sending was put off.
@@ -328,10 +379,29 @@ impl Link {
     fn pump(&self, session: &Session) {
         loop {
             let mut state = self.state.lock();
-            if state.session.is_none() || state.waiting.is_empty() || !state.machine.reserve() {
+            if state.session.is_none() || state.no_memory.is_some() {
                 return;
             }
             let credits = state.machine.requested();
+            match state.turn(Instant::now()) {
+                Turn::Anybody => {}
+                Turn::Nobody => return,
+                Turn::Probe => {
+                    drop(state);
+                    let probe = self.probe();
+                    self.load.fetch_add(call_load(&probe), Relaxed);
+                    self.launch(session, probe, credits);
+                    continue;
+                }
+                Turn::Suspect(call) => {
+                    drop(state);
+                    self.launch(session, *call, credits);
+                    continue;
+                }
+            }
+            if state.waiting.is_empty() || !state.machine.reserve() {
+                return;
+            }
             let Some(call) = state.waiting.pop_front() else {
                 state.machine.cancel();
                 return;
@@ -346,7 +416,7 @@ impl Link {
         }
     }
 
-    fn completed(&self, session: &Session, local: &mut Local, completion: Completion) {
+    pub(super) fn completed(&self, session: &Session, local: &mut Local, completion: Completion) {
         match completion {
             Completion::Received {
                 buf,
@@ -443,17 +513,9 @@ impl Link {
                 Self::observe_reply(&mut call.call, message, invalidated);
                 give(buf);
                 self.shared.answered();
-                tracing::warn!(server = %self.shared.server, %failure, "call failed");
-                let error = match failure {
-                    Failure::Version { .. } | Failure::Chunk => {
-                        count(&self.counters.rdma_errors);
-                        NfsError::Refused(failure.to_string())
-                    }
-                    Failure::Violation(_) => {
-                        count(&self.counters.violations);
-                        NfsError::PeerMisbehaved(failure.to_string())
-                    }
-                };
+                self.shared.call_failed(&failure.to_string());
+                count(&self.counters.rdma_errors);
+                let error = NfsError::Refused(failure.to_string());
                 self.end(session, local, call, Outcome::Fail(error));
             }
             Event::Discarded(why) => {
@@ -461,13 +523,23 @@ impl Link {
                 give(buf);
                 count(&self.counters.discards);
                 tracing::debug!(server = %self.shared.server, ?why, "message discarded");
+                if let Discard::Chunks(violation) = why {
+                    count(&self.counters.violations);
+                    self.shared.reply_discarded(&violation.to_string());
+                }
             }
         }
     }
 
     /// Ends the leases of a call, then does `outcome`. ("Invalidation [...] of memory regions
     /// should be complete before message integrity checking is done", section 8.1.3.)
-    fn end(&self, session: &Session, local: &mut Local, launched: Launched, outcome: Outcome) {
+    pub(super) fn end(
+        &self,
+        session: &Session,
+        local: &mut Local,
+        launched: Launched,
+        outcome: Outcome,
+    ) {
         let entry = local.ending.vacant_entry();
         let key = entry.key() as u64;
         let mut ending = Ending {
@@ -544,7 +616,9 @@ impl Link {
                 Outcome::InReplyChunk { len, placed } => {
                     (true, *placed, reply_chunk.as_ref().map(|buf| (buf, *len)))
                 }
-                Outcome::Fail(_) | Outcome::SendAgain => (false, None, None),
+                Outcome::Fail(_) | Outcome::SendAgain | Outcome::SendAlone | Outcome::Wait => {
+                    (false, None, None)
+                }
             };
             self.observe_answer(session, &mut launched, answered, written, reply);
         }
@@ -557,10 +631,23 @@ impl Link {
         let (bytes, placed) = match outcome {
             Outcome::Reply { bytes, placed } => (bytes, placed),
             Outcome::InReplyChunk { len, placed } => match reply_chunk {
-                Some(buf) => (ReplyBytes::Chunk { buf, len }, placed),
+                Some(buf) if is_reply(&buf[..len.min(buf.len())], call.xid) => {
+                    (ReplyBytes::Chunk { buf, len }, placed)
+                }
+                Some(_) => {
+                    // RFC 8166 section 4.5, as for a bad header: discarded, and the call is
+                    // still without an answer.
+                    count(&self.counters.discards);
+                    count(&self.counters.violations);
+                    let why = "what is in the Reply chunk is not the reply to its call";
+                    self.shared.reply_discarded(why);
+                    call.record = None;
+                    return self.state.lock().unanswered.push(call);
+                }
                 None => {
-                    let error = NfsError::Local("the Reply chunk's memory is gone".to_owned());
-                    return self.over(call, Err(error));
+                    // The server's answer is lost, not the call.
+                    call.record = None;
+                    return self.state.lock().unanswered.push(call);
                 }
             },
             Outcome::Fail(error) => return self.over(call, Err(error)),
@@ -568,6 +655,11 @@ impl Link {
                 call.record = None;
                 return local.again.push(call);
             }
+            Outcome::SendAlone => {
+                call.record = None;
+                return local.suspects.push(call);
+            }
+            Outcome::Wait => return self.wait_for_memory(local, call),
         };
         let reply = Reply {
             xid: call.xid,
@@ -580,7 +672,7 @@ impl Link {
     }
 
     /// A call is over: tells the caller.
-    fn over(&self, mut call: Call, result: NfsResult<Reply>) {
+    pub(super) fn over(&self, mut call: Call, result: NfsResult<Reply>) {
         if call.record.is_some() || self.shared.tap.wanted().calls() {
             self.observe_end(&mut call, &result);
         }
@@ -600,7 +692,7 @@ impl Link {
     }
 
     /// Ends the leases of calls that could not be sent.
-    fn end_failed(&self, session: &Session, local: &mut Local) {
+    pub(super) fn end_failed(&self, session: &Session, local: &mut Local) {
         let failed = {
             let mut state = self.state.lock();
             if state.failed.is_empty() {
@@ -608,128 +700,18 @@ impl Link {
             }
             std::mem::take(&mut state.failed)
         };
-        for Unprepared { launched, error } in failed {
-            let outcome = match error {
-                Some(error) => Outcome::Fail(error),
-                None => Outcome::SendAgain,
+        // The first to wait is put in front last.
+        for Unprepared { launched, why } in failed.into_iter().rev() {
+            let outcome = match why {
+                NotSent::Error(error) => Outcome::Fail(error),
+                NotSent::NoConnection => Outcome::SendAgain,
+                NotSent::NoMemory(why) => {
+                    self.shared.memory_short(&why);
+                    Outcome::Wait
+                }
             };
             self.end(session, local, launched, outcome);
         }
-    }
-
-    /// The connection ended: ends every lease and queues the calls for the next connection.
-    fn lost(
-        &self,
-        session: &Session,
-        completions: &mut dyn CompletionQueue,
-        local: &mut Local,
-        why: &Error,
-    ) -> bool {
-        session.queue_pair.disconnect();
-        // From here on nobody starts sending on this connection; wait for those who do.
-        let proven = {
-            let mut state = self.state.lock();
-            state.session = None;
-            while state.machine.sending() > 0 {
-                drop(state);
-                thread::sleep(Duration::from_micros(100));
-                state = self.state.lock();
-            }
-            state.machine.is_proven()
-        };
-        let in_flight = self.state.lock().machine.lost();
-        tracing::debug!(
-            server = %self.shared.server, %why, calls = in_flight.len(), "connection lost"
-        );
-        self.shared.tap.disconnected(&Arc::new(Disconnected {
-            connection: session.connected.connection,
-            slot: self.slot,
-            time: SystemTime::now(),
-            why: why.to_string(),
-            calls: in_flight.len(),
-        }));
-        exec::batch(|| {
-            for launched in in_flight {
-                let outcome = if launched.call.given_up {
-                    Outcome::Fail(NfsError::TimedOut)
-                } else if launched.call.slot.is_abandoned() {
-                    Outcome::Fail(NfsError::Interrupted)
-                } else {
-                    Outcome::SendAgain
-                };
-                self.end(session, local, launched, outcome);
-            }
-            self.end_failed(session, local);
-            // Posted invalidations are flushed by further polls.
-            let mut events = Vec::new();
-            for _ in 0..1000 {
-                let _ = completions.poll(&mut events, Wait::No);
-                for completion in events.drain(..) {
-                    self.completed(session, local, completion);
-                }
-                if local.ending.is_empty() {
-                    break;
-                }
-                thread::sleep(Duration::from_micros(100));
-            }
-            for ending in local.ending.drain() {
-                let error = NfsError::Local("the device kept a call's memory".to_owned());
-                self.over(ending.launched.call, Err(error));
-            }
-        });
-        let mut again = std::mem::take(&mut local.again);
-        again.sort_unstable_by_key(|call| call.sequence);
-        let mut state = self.state.lock();
-        for call in again.into_iter().rev() {
-            state.waiting.push_front(call);
-        }
-        proven
-    }
-
-    /// Looks for calls whose time is over.
-    pub(super) fn check_time(&self, now: Instant) {
-        self.flush();
-        let policy = &self.shared.policy;
-        let mut disconnect = false;
-        let mut silent = false;
-        let mut over = Vec::new();
-        let session = {
-            let mut state = self.state.lock();
-            let state = &mut *state;
-            for launched in state.machine.calls() {
-                let expiry = launched.call.retry.check(policy, now);
-                if expiry == Expiry::NotYet {
-                    continue;
-                }
-                count(&self.counters.timeouts);
-                count(&self.shared.procedures.get(launched.call.procedure).timeouts);
-                disconnect = true;
-                silent |= expiry != Expiry::Retry;
-                launched.call.given_up |= expiry == Expiry::GiveUp;
-            }
-            for mut call in std::mem::take(&mut state.waiting) {
-                let expiry = call.retry.check(policy, now);
-                silent |= matches!(expiry, Expiry::NotResponding | Expiry::GiveUp);
-                if expiry == Expiry::GiveUp || call.slot.is_abandoned() {
-                    over.push(call);
-                } else {
-                    state.waiting.push_back(call);
-                }
-            }
-            state.session.clone()
-        };
-        if silent {
-            self.shared.not_responding();
-        }
-        // "Never retransmit on the same connection": the next one gets the calls.
-        if let (true, Some(session)) = (disconnect, session) {
-            session.queue_pair.disconnect();
-        }
-        exec::batch(|| {
-            for call in over {
-                self.over(call, Err(NfsError::TimedOut));
-            }
-        });
     }
 
     /// Ends the slot: every call gets `Interrupted`.
@@ -737,7 +719,7 @@ impl Link {
         let (session, waiting) = {
             let mut state = self.state.lock();
             state.shutdown = true;
-            (state.session.clone(), std::mem::take(&mut state.waiting))
+            (state.session.clone(), state.take_unsent())
         };
         self.hurry.notify_all();
         if let Some(session) = session {
@@ -755,7 +737,7 @@ impl Link {
         stats.connected = state.session.is_some();
         stats.credits = state.machine.granted();
         stats.in_flight = u64::from(state.machine.used());
-        stats.waiting = state.waiting.len() as u64;
+        stats.waiting = (state.waiting.len() + state.suspects.len()) as u64;
         let session = state.session.clone();
         drop(state);
         stats.credits_wanted = self.shared.credits;
@@ -788,6 +770,15 @@ impl Link {
     /// Credits the server grants.
     pub(super) fn granted(&self) -> u32 {
         self.state.lock().machine.granted()
+    }
+}
+
+impl State {
+    /// The calls that are on no connection.
+    fn take_unsent(&mut self) -> VecDeque<Call> {
+        let mut calls = std::mem::take(&mut self.waiting);
+        calls.extend(std::mem::take(&mut self.suspects));
+        calls
     }
 }
 

@@ -12,9 +12,13 @@ mod launch;
 mod link;
 mod memory;
 mod observe;
+mod retransmit;
 mod session;
 mod shared;
+mod suspect;
+mod throttle;
 mod timer;
+mod trial;
 
 pub use call::{CallFuture, Payload, Reply};
 pub use engine::{Engine, Request, SessionInfo};

@@ -6,7 +6,7 @@ use crate::rpcrdma::Thresholds;
 use crate::tap::Connected;
 use nfsrdma_rdma::{CompletionQueue, ConnectParams, Error, QueuePair, WorkId};
 use nfsrdma_xdr::private_data::PrivateData;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 /// Memory for the Receives of one connection, in bytes: a server that announces messages of
@@ -29,6 +29,8 @@ pub(super) struct Session {
     pub(super) thresholds: Thresholds,
     pub(super) receives: Arc<Blocks>,
     pub(super) connected: Arc<Connected>,
+    /// Why we ended it, if we did.
+    pub(super) ended_here: OnceLock<&'static str>,
 }
 
 /// A session not yet in use.
@@ -109,6 +111,7 @@ pub(super) fn establish(
             thresholds,
             receives,
             connected: Arc::new(connected),
+            ended_here: OnceLock::new(),
         }),
         completions: connection.completions,
         receives_posted: posted,

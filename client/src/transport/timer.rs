@@ -90,6 +90,10 @@ impl Timer {
         }
     }
 
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
     /// Waits; ends early if the timer is stopped.
     pub(super) fn sleep(self: &Arc<Self>, time: Duration) -> Sleep {
         Sleep {

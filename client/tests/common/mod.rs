@@ -61,6 +61,8 @@ pub enum Act {
     Tamper(Box<dyn Fn(&mut Header, &mut Vec<u8>)>),
     /// Ignore a Write chunk: data inline.
     DataInline,
+    /// The XID in the RPC message is not the header's.
+    WrongXid,
 }
 
 /// Changes the chunk lists and the Payload stream of an answer.
@@ -431,6 +433,7 @@ fn serve(
         let mut tamper: Option<Box<dyn Fn(&mut Header, &mut Vec<u8>)>> = None;
         let mut inline = false;
         let mut jukebox = false;
+        let mut wrong_xid = false;
         match script(&this) {
             Act::Answer => {}
             Act::JukeBox => jukebox = true,
@@ -447,6 +450,7 @@ fn serve(
             Act::SendThenAnswer(messages) => messages.iter().for_each(|m| conn.send(m, None)),
             Act::Tamper(change) => tamper = Some(change),
             Act::DataInline => inline = true,
+            Act::WrongXid => wrong_xid = true,
         }
         let offered = (!inline).then(|| chunks.writes.first()).flatten();
         let (results, data) = if jukebox {
@@ -459,6 +463,7 @@ fn serve(
         };
         let mut reply = RpcReply::accepted(call.xid, Accepted::Success).to_xdr();
         reply.extend(results);
+        reply[0] ^= u8::from(wrong_xid);
         let mut lists = ChunkLists::default();
         for chunk in &chunks.writes {
             let segments: Vec<_> = chunk.segments.iter().map(remote).collect();

@@ -144,7 +144,7 @@ impl End {
                 queue: RefCell::new(SendQueue::new(64, READS, !initiator)),
             },
             rx: Receiver::new(crc, READS),
-            segmenter: Segmenter::new(crc, 1460),
+            segmenter: Segmenter::new(crc, false, 1460),
             staged: Vec::new(),
             receives_out: 0,
             work: 0,

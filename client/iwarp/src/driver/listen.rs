@@ -180,12 +180,7 @@ impl Incoming for IwarpIncoming {
         write_frame(&mut parts.stream, &reply.to_bytes(), deadline)?;
         let Some(agreed) = agreed else {
             return Err(Error::PeerMisbehaved(
-                if request.markers {
-                    "asks for MPA markers"
-                } else {
-                    "asks for the peer-to-peer model without an RTR message"
-                }
-                .into(),
+                "asks for the peer-to-peer model without an RTR message".into(),
             ));
         };
         let parts = self

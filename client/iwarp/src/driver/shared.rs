@@ -172,7 +172,10 @@ impl Shared {
                 return;
             }
             let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(64);
-            let total = tx.segmenter.gather(&mut slices, MAX_SLICES);
+            let (total, responses) = tx.segmenter.gather(&mut slices, MAX_SLICES);
+            if responses > 0 {
+                self.state.lock().queue.handing_over(responses);
+            }
             let sent =
                 SockRef::from(&self.socket).send_vectored_with_flags(&slices, libc::MSG_NOSIGNAL);
             drop(slices);
@@ -190,7 +193,7 @@ impl Shared {
                     return;
                 }
             };
-            self.advance(tx, sent);
+            self.advance(tx, sent, responses > 0);
             if sent < total {
                 self.tx_blocked.store(true, Ordering::SeqCst);
                 self.notify();
@@ -199,16 +202,19 @@ impl Shared {
         }
     }
 
-    fn advance(&self, tx: &mut Tx, sent: usize) {
+    fn advance(&self, tx: &mut Tx, sent: usize, responses: bool) {
         let Tx {
             segmenter, done, ..
         } = tx;
         segmenter.advance(sent, done);
-        if done.is_empty() {
+        if done.is_empty() && !responses {
             return;
         }
         let mut state = self.state.lock();
         let state = &mut *state;
+        // In one step with the messages that are done: between the two, a request that came
+        // after its predecessor's response would exceed the limit.
+        state.queue.handed_over();
         for token in done.drain(..) {
             if token == crate::proto::queue::Token::Terminate {
                 self.tx_terminated.store(true, Ordering::SeqCst);

@@ -86,6 +86,10 @@ pub enum Rtr {
 pub struct Agreed {
     /// CRCs are in use.
     pub crc: bool,
+    /// The peer wants markers in what it receives (RFC 5044 section 4.3: "All MPA senders MUST
+    /// be able to generate Markers when their use is declared by the opposing receiver"). What
+    /// we receive has none: we do not ask for them.
+    pub markers: bool,
     /// Of the reply.
     pub revision: u8,
     /// IRD: RDMA Reads of the peer to serve at a time.
@@ -154,11 +158,8 @@ pub fn conclude(terms: &Terms, reply: &Frame) -> Result<Agreed, Unacceptable> {
     if reply.reject {
         return Err(Error::Refused(reply.private_data.clone()).into());
     }
-    if reply.markers {
-        // RFC 5044 section 7.1.1: "M: ... a receiver that does not support markers MUST close".
-        return Err(Error::PeerMisbehaved("asks for MPA markers".into()).into());
-    }
     let mut agreed = Agreed {
+        markers: reply.markers,
         // "CRC is enabled if either side asks" (RFC 5044 section 7.1.1).
         crc: terms.crc || reply.crc,
         revision: reply.revision,
@@ -214,11 +215,12 @@ fn pick(offered: RtrTypes) -> Option<Rtr> {
 pub fn answer(terms: &Terms, request: &Frame, private_data: &[u8]) -> (Frame, Option<Agreed>) {
     let offered = request.enhanced.filter(|e| e.peer_to_peer);
     let rtr = offered.and_then(|e| pick(e.rtr));
-    if request.markers || (offered.is_some() && rtr.is_none()) {
+    if offered.is_some() && rtr.is_none() {
         return (reject(request, &[]), None);
     }
     let mut agreed = Agreed {
         crc: terms.crc || request.crc,
+        markers: request.markers,
         revision: request.revision,
         reads_in: terms.reads_in,
         reads_out: terms.reads_out,
@@ -369,18 +371,22 @@ mod tests {
     }
 
     #[test]
-    fn markers_and_rejections() {
-        let error = |reply: &Frame| conclude(&TERMS, reply).unwrap_err().error;
+    fn each_side_says_whether_it_wants_markers() {
         let mut frame = request(&TERMS, b"");
+        assert!(!frame.markers, "we can do without");
         frame.markers = true;
-        let (reply, served) = answer(&TERMS, &frame, b"");
-        assert!(reply.reject && served.is_none());
-        assert!(matches!(error(&reply), Error::Refused(_)));
-
-        let (mut reply, _) = answer(&TERMS, &request(&TERMS, b""), b"");
+        let (mut reply, served) = answer(&TERMS, &frame, b"");
+        assert!(!reply.reject && served.unwrap().markers);
+        assert!(!reply.markers, "their wish is not ours");
+        assert!(!conclude(&TERMS, &reply).unwrap().markers);
         reply.markers = true;
-        assert!(matches!(error(&reply), Error::PeerMisbehaved(_)));
-        reply.markers = false;
+        assert!(conclude(&TERMS, &reply).unwrap().markers);
+    }
+
+    #[test]
+    fn rejections() {
+        let error = |reply: &Frame| conclude(&TERMS, reply).unwrap_err().error;
+        let (mut reply, _) = answer(&TERMS, &request(&TERMS, b""), b"");
         reply.enhanced.as_mut().unwrap().ord = 17;
         let told = conclude(&TERMS, &reply).unwrap_err().terminate;
         assert_eq!(told, Some(TerminateCode::MPA_INSUFFICIENT_IRD));

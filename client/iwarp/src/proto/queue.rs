@@ -91,6 +91,8 @@ pub struct SendQueue {
     held: bool,
     response_turn: bool,
     responses_due: usize,
+    /// Of these, how many the system call under way may put on the wire completely.
+    responses_leaving: usize,
     reads: VecDeque<PendingRead>,
     read_tokens: VecDeque<u64>,
     reads_out: usize,
@@ -112,6 +114,7 @@ impl SendQueue {
             held,
             response_turn: false,
             responses_due: 0,
+            responses_leaving: 0,
             reads: VecDeque::new(),
             read_tokens: VecDeque::new(),
             reads_out,
@@ -206,9 +209,23 @@ impl SendQueue {
         self.held = false;
     }
 
-    /// RDMA Read Requests of the peer that are not answered completely.
+    /// RDMA Read Requests of the peer that are outstanding for sure: those whose last byte
+    /// of response cannot have reached the peer yet. A peer that has the whole response may
+    /// send its next request at once, and does so before the system call that sent the
+    /// response returns here.
     pub fn responses_due(&self) -> usize {
-        self.responses_due
+        self.responses_due.saturating_sub(self.responses_leaving)
+    }
+
+    /// The last bytes of so many responses are about to be handed to the transport. Holds
+    /// until [`SendQueue::handed_over`].
+    pub fn handing_over(&mut self, responses: usize) {
+        self.responses_leaving = responses;
+    }
+
+    /// The transport took what it had room for; [`SendQueue::sent`] says which messages.
+    pub fn handed_over(&mut self) {
+        self.responses_leaving = 0;
     }
 
     /// The RDMA Read of ours whose response is due next.

@@ -47,7 +47,8 @@ pub trait Host {
     /// The oldest RDMA Read that was requested and not answered.
     fn pending_read(&self) -> Option<PendingRead>;
 
-    /// RDMA Read Requests of the peer whose responses are not sent yet.
+    /// RDMA Read Requests of the peer that are outstanding for sure: the peer cannot have
+    /// their whole response yet.
     fn responses_due(&self) -> usize;
 }
 
@@ -477,7 +478,9 @@ impl<R: Clone> Receiver<R> {
         host: &H,
         raw: &[u8; READ_REQUEST],
     ) -> Result<Event<R>, Fault> {
-        // RFC 5040 section 5.2.2: as many buffers as were negotiated, no more.
+        // RFC 5040 section 6.1: "For inbound RDMA Read Requests, the RDMAP layer MUST NOT
+        // exceed the maximum number of outstanding, inbound RDMA Read Requests that were
+        // negotiated". A request is outstanding until the peer has the whole response.
         if host.responses_due() >= self.reads_in {
             return Err(self.fault(TerminateCode::DDP_NO_BUFFER));
         }

@@ -4,9 +4,12 @@
 use super::handshake::Rtr;
 use super::queue::{Message, Token};
 use crate::wire::ddp::{self, Tagged, Untagged};
-use crate::wire::mpa::{CRC_FIELD, Crc, LENGTH_FIELD, MAX_ULPDU, padding};
+use crate::wire::mpa::{
+    CRC_FIELD, Crc, LENGTH_FIELD, MARKER, MARKER_INTERVAL, MAX_ULPDU, marker, padding,
+};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 use nfsrdma_rdma::{Buf, Segs};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -14,6 +17,9 @@ use std::io::IoSlice;
 pub const MIN_FPDU: usize = 128;
 /// Largest FPDU whose length field fits, and which ends on a multiple of four.
 pub const MAX_FPDU: usize = (LENGTH_FIELD + MAX_ULPDU) / 4 * 4 + CRC_FIELD;
+
+/// Largest FPDU with markers: FPDUPTR, 16 bits, has to reach back over all of it.
+pub const MAX_MARKED_FPDU: usize = u16::MAX as usize / 4 * 4;
 
 #[derive(Debug)]
 enum Piece {
@@ -51,10 +57,47 @@ struct Open {
     len: usize,
 }
 
+impl Open {
+    /// The next payload, `most` bytes or less: up to the end of the buffer at hand.
+    fn take(&mut self, most: usize) -> Buf {
+        let buf = &self.data[self.at.0];
+        let n = most.min(buf.len() - self.at.1);
+        let part = buf.slice(self.at.1..self.at.1 + n);
+        self.at.1 += n;
+        if self.at.1 == buf.len() {
+            self.at = (self.at.0 + 1, 0);
+        }
+        part
+    }
+}
+
+/// Puts markers into FPDUs, at every 512th byte of the stream (RFC 5044 section 4.3).
+#[derive(Debug)]
+struct Marking {
+    /// Bytes of the stream so far, markers included.
+    position: u64,
+    /// Where the length field of the FPDU being cut is.
+    fpdu: u64,
+}
+
+impl Marking {
+    /// Whether the next byte of the stream belongs to a marker.
+    fn is_due(&self) -> bool {
+        self.position.is_multiple_of(MARKER_INTERVAL as u64)
+    }
+
+    /// Bytes until the next marker.
+    fn gap(&self) -> usize {
+        MARKER_INTERVAL - (self.position % MARKER_INTERVAL as u64) as usize
+    }
+}
+
 /// Cuts messages. Holds what was cut and not sent.
 #[derive(Debug)]
 pub struct Segmenter {
     crc: bool,
+    /// If the peer wants markers.
+    marking: Option<Marking>,
     max_fpdu: usize,
     send_msn: u32,
     read_msn: u32,
@@ -65,11 +108,16 @@ pub struct Segmenter {
 }
 
 impl Segmenter {
-    /// FPDUs of at most `max_fpdu` bytes (clamped to what MPA can carry).
-    pub fn new(crc: bool, max_fpdu: usize) -> Self {
+    /// FPDUs of at most `max_fpdu` bytes, markers included (clamped to what MPA can carry).
+    pub fn new(crc: bool, markers: bool, max_fpdu: usize) -> Self {
+        let most = if markers { MAX_MARKED_FPDU } else { MAX_FPDU };
         Segmenter {
             crc,
-            max_fpdu: max_fpdu.clamp(MIN_FPDU, MAX_FPDU) / 4 * 4,
+            marking: markers.then_some(Marking {
+                position: 0,
+                fpdu: 0,
+            }),
+            max_fpdu: max_fpdu.clamp(MIN_FPDU, most) / 4 * 4,
             send_msn: 1,
             read_msn: 1,
             open: None,
@@ -192,10 +240,7 @@ impl Segmenter {
                 return;
             }
             Message::Rtr(Rtr::Fpdu) => {
-                let from = self.scratch.len();
-                self.scratch.extend_from_slice(&[0; 4]);
-                self.push_crc(from);
-                self.push_scratch(from);
+                self.whole(&[0; 4]);
                 return;
             }
             Message::Rtr(Rtr::Write) => (
@@ -245,16 +290,104 @@ impl Segmenter {
 
     /// An FPDU that lives in the scratch area as a whole.
     fn small(&mut self, header: &Untagged, body: &[u8]) {
-        let from = self.scratch.len();
         let ulpdu = ddp::UNTAGGED_HEADER + body.len();
-        self.scratch
-            .extend_from_slice(&(ulpdu as u16).to_be_bytes());
-        self.scratch.extend_from_slice(&header.emit());
-        self.scratch.extend_from_slice(body);
-        let pad = padding(ulpdu);
-        self.scratch.extend_from_slice(&[0; 3][..pad]);
+        let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
+        bytes.extend_from_slice(&(ulpdu as u16).to_be_bytes());
+        bytes.extend_from_slice(&header.emit());
+        bytes.extend_from_slice(body);
+        bytes.extend_from_slice(&[0; 3][..padding(ulpdu)]);
+        self.whole(&bytes);
+    }
+
+    /// An FPDU of these bytes: length field, ULPDU and padding.
+    fn whole(&mut self, bytes: &[u8]) {
+        if self.marking.is_some() {
+            let mut crc = self.begin_marked();
+            self.marked_scratch(bytes, &mut crc);
+            self.end_marked(crc);
+            return;
+        }
+        let from = self.scratch.len();
+        self.scratch.extend_from_slice(bytes);
         self.push_crc(from);
         self.push_scratch(from);
+    }
+
+    /// Begins an FPDU with markers. A marker that falls between two FPDUs is part of the
+    /// second one, its CRC included, and points to nothing (RFC 5044 section 4.3).
+    fn begin_marked(&mut self) -> Option<Crc> {
+        let mut crc = self.crc.then(Crc::new);
+        if let Some(marking) = &mut self.marking {
+            marking.fpdu = marking.position;
+            if marking.is_due() {
+                marking.fpdu += MARKER as u64;
+                self.push_marker(0, &mut crc);
+            }
+        }
+        crc
+    }
+
+    /// A marker if one is due; then how many bytes may follow until the next.
+    fn mark(&mut self, crc: &mut Option<Crc>) -> usize {
+        let Some(marking) = &self.marking else {
+            return usize::MAX;
+        };
+        if marking.is_due() {
+            let back = marking.position - marking.fpdu;
+            self.push_marker(back as u16, crc);
+        }
+        self.marking.as_ref().map_or(usize::MAX, Marking::gap)
+    }
+
+    fn push_marker(&mut self, pointer: u16, crc: &mut Option<Crc>) {
+        self.push_marked(&marker(pointer), crc);
+    }
+
+    /// Bytes of an FPDU without a marker in them.
+    fn push_marked(&mut self, bytes: &[u8], crc: &mut Option<Crc>) {
+        let from = self.scratch.len();
+        self.scratch.extend_from_slice(bytes);
+        if let Some(crc) = crc {
+            crc.update(bytes);
+        }
+        self.push_scratch(from);
+        self.advance_marking(bytes.len());
+    }
+
+    fn advance_marking(&mut self, bytes: usize) {
+        if let Some(marking) = &mut self.marking {
+            marking.position += bytes as u64;
+        }
+    }
+
+    fn marked_scratch(&mut self, mut bytes: &[u8], crc: &mut Option<Crc>) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(self.mark(crc).min(bytes.len()));
+            self.push_marked(now, crc);
+            bytes = later;
+        }
+    }
+
+    fn marked_payload(&mut self, mut part: Buf, crc: &mut Option<Crc>) {
+        while !part.is_empty() {
+            let n = self.mark(crc).min(part.len());
+            let now = part.slice(..n);
+            if let Some(crc) = crc {
+                crc.update(&now);
+            }
+            self.bytes += n;
+            self.pieces.push_back(Piece::Payload(now));
+            self.advance_marking(n);
+            part = part.slice(n..);
+        }
+    }
+
+    /// The CRC field. FPDUs and markers are multiples of four, so no marker falls into it;
+    /// one that falls in front of it is in the FPDU, and in its CRC.
+    fn end_marked(&mut self, mut crc: Option<Crc>) {
+        self.mark(&mut crc);
+        let field = crc.map(|crc| crc.field()).unwrap_or_default();
+        self.push_marked(&field, &mut None);
     }
 
     /// The CRC field over the scratch area from `from`; zeros if CRCs are off.
@@ -281,23 +414,29 @@ impl Segmenter {
         let Some(mut open) = self.open.take() else {
             return;
         };
-        let from = self.scratch.len();
         let head_len = match open.header {
             Header::Tagged { .. } => ddp::TAGGED_HEADER,
             Header::Untagged { .. } => ddp::UNTAGGED_HEADER,
         };
-        let room = self.max_fpdu - LENGTH_FIELD - head_len - CRC_FIELD;
+        // RFC 5044 section 5.2: "MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)".
+        let markers = match self.marking {
+            Some(_) => MARKER * self.max_fpdu.div_ceil(MARKER_INTERVAL),
+            None => 0,
+        };
+        let room = self.max_fpdu - LENGTH_FIELD - head_len - CRC_FIELD - markers;
         let payload = room.min(open.len - open.done);
         let last = open.done + payload == open.len;
         let ulpdu = head_len + payload;
-        self.scratch
-            .extend_from_slice(&(ulpdu as u16).to_be_bytes());
+        let mut head = [0; LENGTH_FIELD + ddp::UNTAGGED_HEADER];
+        let head = &mut head[..LENGTH_FIELD + head_len];
+        head[..LENGTH_FIELD].copy_from_slice(&(ulpdu as u16).to_be_bytes());
+        let rest = &mut head[LENGTH_FIELD..];
         match open.header {
             Header::Tagged {
                 opcode,
                 stag,
                 offset,
-            } => self.scratch.extend_from_slice(
+            } => rest.copy_from_slice(
                 &Tagged {
                     last,
                     opcode,
@@ -311,7 +450,7 @@ impl Segmenter {
                 invalidate,
                 queue,
                 msn,
-            } => self.scratch.extend_from_slice(
+            } => rest.copy_from_slice(
                 &Untagged {
                     last,
                     opcode,
@@ -323,38 +462,11 @@ impl Segmenter {
                 .emit(),
             ),
         }
-        let mut crc = self.crc.then(|| {
-            let mut crc = Crc::new();
-            crc.update(&self.scratch[from..]);
-            crc
-        });
-        self.push_scratch(from);
-        let mut left = payload;
-        while left > 0 {
-            let buf = &open.data[open.at.0];
-            let n = left.min(buf.len() - open.at.1);
-            if n > 0 {
-                let part = buf.slice(open.at.1..open.at.1 + n);
-                if let Some(crc) = &mut crc {
-                    crc.update(&part);
-                }
-                self.pieces.push_back(Piece::Payload(part));
-            }
-            open.at.1 += n;
-            left -= n;
-            if open.at.1 == buf.len() {
-                open.at = (open.at.0 + 1, 0);
-            }
+        if self.marking.is_some() {
+            self.cut_marked(&mut open, head, payload, padding(ulpdu));
+        } else {
+            self.cut_plain(&mut open, head, payload, padding(ulpdu));
         }
-        self.bytes += payload;
-        let from = self.scratch.len();
-        self.scratch.extend_from_slice(&[0; 3][..padding(ulpdu)]);
-        if let Some(crc) = &mut crc {
-            crc.update(&self.scratch[from..]);
-        }
-        let field = crc.map(|crc| crc.field()).unwrap_or_default();
-        self.scratch.extend_from_slice(&field);
-        self.push_scratch(from);
         open.done += payload;
         if last {
             self.pieces.push_back(Piece::End(open.token));
@@ -363,14 +475,64 @@ impl Segmenter {
         }
     }
 
-    /// The first bytes to send, as at most `max` slices; gives their total.
-    pub fn gather<'a>(&'a self, out: &mut Vec<IoSlice<'a>>, max: usize) -> usize {
-        let mut total = 0;
+    /// An FPDU with markers: the payload still goes by reference, in pieces of at most 508
+    /// bytes.
+    fn cut_marked(&mut self, open: &mut Open, head: &[u8], payload: usize, pad: usize) {
+        let mut crc = self.begin_marked();
+        self.marked_scratch(head, &mut crc);
+        let mut left = payload;
+        while left > 0 {
+            let part = open.take(left);
+            left -= part.len();
+            self.marked_payload(part, &mut crc);
+        }
+        self.marked_scratch(&[0; 3][..pad], &mut crc);
+        self.end_marked(crc);
+    }
+
+    fn cut_plain(&mut self, open: &mut Open, head: &[u8], payload: usize, pad: usize) {
+        let from = self.scratch.len();
+        self.scratch.extend_from_slice(head);
+        let mut crc = self.crc.then(|| {
+            let mut crc = Crc::new();
+            crc.update(head);
+            crc
+        });
+        self.push_scratch(from);
+        let mut left = payload;
+        while left > 0 {
+            let part = open.take(left);
+            left -= part.len();
+            if !part.is_empty() {
+                if let Some(crc) = &mut crc {
+                    crc.update(&part);
+                }
+                self.pieces.push_back(Piece::Payload(part));
+            }
+        }
+        self.bytes += payload;
+        let from = self.scratch.len();
+        self.scratch.extend_from_slice(&[0; 3][..pad]);
+        if let Some(crc) = &mut crc {
+            crc.update(&self.scratch[from..]);
+        }
+        let field = crc.map(|crc| crc.field()).unwrap_or_default();
+        self.scratch.extend_from_slice(&field);
+        self.push_scratch(from);
+    }
+
+    /// The first bytes to send, as at most `max` slices; gives their total, and how many
+    /// RDMA Read Responses end in them.
+    pub fn gather<'a>(&'a self, out: &mut Vec<IoSlice<'a>>, max: usize) -> (usize, usize) {
+        let (mut total, mut responses) = (0, 0);
         for piece in &self.pieces {
             let bytes: &[u8] = match piece {
                 Piece::Scratch(from, to) => &self.scratch[*from..*to],
                 Piece::Payload(buf) => buf,
-                Piece::End(_) => continue,
+                Piece::End(token) => {
+                    responses += usize::from(*token == Token::Response);
+                    continue;
+                }
             };
             if out.len() == max {
                 break;
@@ -378,7 +540,7 @@ impl Segmenter {
             total += bytes.len();
             out.push(IoSlice::new(bytes));
         }
-        total
+        (total, responses)
     }
 
     /// The first `n` bytes of [`Segmenter::gather`] are sent. Gives what is done.

@@ -109,7 +109,7 @@ pub enum FrameError {
 /// The fixed part of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// The sender requires markers.
+    /// The sender wants markers in what it receives.
     pub markers: bool,
     /// The sender requires CRCs.
     pub crc: bool,
@@ -161,7 +161,7 @@ impl FrameHeader {
 pub struct Frame {
     /// Request or reply.
     pub kind: FrameKind,
-    /// The sender requires markers.
+    /// The sender wants markers in what it receives.
     pub markers: bool,
     /// The sender requires CRCs.
     pub crc: bool,
@@ -231,6 +231,20 @@ impl Frame {
     pub fn fits(private_data: usize) -> bool {
         private_data <= PRIVATE_DATA_LIMIT - ENHANCED
     }
+}
+
+/// Bytes from one marker to the next, counted from the first byte of full operation (RFC 5044
+/// section 4.3).
+pub const MARKER_INTERVAL: usize = 512;
+/// Bytes of a marker.
+pub const MARKER: usize = 4;
+
+/// A marker: 16 reserved bits, then FPDUPTR, "the number of octets in the TCP stream from the
+/// beginning of the ULPDU Length field to the first octet of the Marker", 0 in front of an
+/// FPDU (RFC 5044 section 4.3).
+pub fn marker(pointer: u16) -> [u8; MARKER] {
+    let [high, low] = pointer.to_be_bytes();
+    [0, 0, high, low]
 }
 
 /// Bytes of padding after a ULPDU: the FPDU without CRC is a multiple of four (RFC 5044

@@ -297,6 +297,44 @@ fn more_read_requests_than_negotiated() {
     assert_eq!(fault.code, Code::DDP_NO_BUFFER);
 }
 
+/// RFC 5040 section 6.1 limits outstanding requests. One whose whole response is on the wire is
+/// not outstanding any more: the peer may have it, and its next request may be here, before
+/// the system call that sent the response returns.
+#[test]
+fn a_read_request_may_follow_the_last_byte_of_a_response() {
+    let header = |n: usize| read_header(n as u32).emit();
+    let full = || {
+        let mut peer = peer();
+        for n in 1..=READS {
+            peer.input(&fpdu(&header(n), &[0; 28], false)).unwrap();
+        }
+        peer
+    };
+    let mut responder = full();
+    let bytes = responder.hand_over(usize::MAX);
+    assert!(!bytes.is_empty());
+    for n in READS + 1..=2 * READS {
+        responder.input(&fpdu(&header(n), &[0; 28], false)).unwrap();
+    }
+    // No more than one for each response.
+    let last = fpdu(&header(2 * READS + 1), &[0; 28], false);
+    let fault = responder.input(&last).unwrap_err();
+    assert_eq!(fault.code, Code::DDP_NO_BUFFER);
+
+    // Of what the socket did not take, nothing has reached the peer.
+    let mut responder = full();
+    let bytes = responder.hand_over(usize::MAX);
+    let one = bytes.len() / READS;
+    responder.handed_over(one);
+    responder
+        .input(&fpdu(&header(READS + 1), &[0; 28], false))
+        .unwrap();
+    let fault = responder
+        .input(&fpdu(&header(READS + 2), &[0; 28], false))
+        .unwrap_err();
+    assert_eq!(fault.code, Code::DDP_NO_BUFFER);
+}
+
 #[test]
 fn read_responses_must_fit_their_request() {
     let answer = |offset_by: u64, len: usize, last: bool, other: bool| {

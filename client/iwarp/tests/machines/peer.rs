@@ -5,6 +5,7 @@ use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
 use nfsrdma_iwarp::proto::rx::{Event, Host, PendingRead, Receiver, Step};
 use nfsrdma_iwarp::proto::segment::Segmenter;
 use nfsrdma_iwarp::proto::stag::{Access, Denied, StagTable};
+use nfsrdma_iwarp::wire::mpa::{CRC_FIELD, Crc, padding};
 use nfsrdma_iwarp::wire::rdmap::{ReadRequest, Terminate};
 use nfsrdma_rdma::{Buf, BufMut, Completion, Pool, Segs, WorkId};
 use smallvec::smallvec;
@@ -85,7 +86,7 @@ impl Peer {
                 queue: RefCell::new(SendQueue::new(1000, READS, false)),
             },
             rx: Receiver::new(crc, READS),
-            segmenter: Segmenter::new(crc, fpdu),
+            segmenter: Segmenter::new(crc, false, fpdu),
             staged: Vec::new(),
             got: Vec::new(),
             completions: VecDeque::new(),
@@ -144,24 +145,38 @@ impl Peer {
 
     /// At most `max` bytes of what is to be sent.
     pub(crate) fn output(&mut self, max: usize) -> Vec<u8> {
+        let bytes = self.hand_over(max);
+        self.handed_over(bytes.len());
+        bytes
+    }
+
+    /// The first half of [`Peer::output`]: the bytes are on the wire, and the system call that
+    /// sent them has not returned.
+    pub(crate) fn hand_over(&mut self, max: usize) -> Vec<u8> {
         if self.segmenter.is_empty() {
             let queue = &self.side.queue;
             self.segmenter
                 .fill(4000, 64, || queue.borrow_mut().next_message());
         }
         let mut slices = Vec::new();
-        self.segmenter.gather(&mut slices, 1024);
+        let (_, responses) = self.segmenter.gather(&mut slices, 1024);
         let mut bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
         drop(slices);
         bytes.truncate(max);
+        self.side.queue.borrow_mut().handing_over(responses);
+        bytes
+    }
+
+    /// The second half: the system call returned.
+    pub(crate) fn handed_over(&mut self, len: usize) {
         let mut done: Vec<Token> = Vec::new();
-        self.segmenter.advance(bytes.len(), &mut done);
+        self.segmenter.advance(len, &mut done);
         let mut queue = self.side.queue.borrow_mut();
+        queue.handed_over();
         for token in done {
             queue.sent(token);
         }
         queue.complete(&mut self.completions);
-        bytes
     }
 
     /// Takes bytes of the stream.
@@ -226,4 +241,50 @@ impl Peer {
             Event::Terminated(terminate) => self.got.push(Got::Terminated(terminate)),
         }
     }
+}
+
+/// The FPDUs of a stream with markers, without them: an MPA receiver of its own, which holds
+/// each rule of RFC 5044 section 4.3 against the sender.
+pub(crate) fn without_markers(stream: &[u8], crc: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    let marker = |at: usize| u32::from_be_bytes(stream[at..at + 4].try_into().unwrap());
+    while at < stream.len() {
+        let begin = at;
+        if at % 512 == 0 {
+            assert_eq!(marker(at), 0, "between two FPDUs, at {at}");
+            at += 4;
+        }
+        let header = at;
+        let mut take = |len: usize| {
+            let mut bytes = Vec::new();
+            while bytes.len() < len {
+                if at % 512 == 0 {
+                    assert_eq!(marker(at) as usize, at - header, "in an FPDU, at {at}");
+                    at += 4;
+                }
+                bytes.push(stream[at]);
+                at += 1;
+            }
+            bytes
+        };
+        let mut fpdu = take(2);
+        let ulpdu = usize::from(u16::from_be_bytes([fpdu[0], fpdu[1]]));
+        fpdu.extend(take(ulpdu + padding(ulpdu)));
+        let field = take(CRC_FIELD);
+        assert_eq!(at % 4, 0);
+        let wanted = if crc {
+            Crc::of(&stream[begin..at - CRC_FIELD])
+        } else {
+            [0; 4]
+        };
+        assert_eq!(
+            field, wanted,
+            "markers are covered by the CRC of their FPDU"
+        );
+        let plain = if crc { Crc::of(&fpdu) } else { [0; 4] };
+        fpdu.extend(plain);
+        out.extend(fpdu);
+    }
+    out
 }

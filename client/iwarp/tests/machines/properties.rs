@@ -1,6 +1,7 @@
 //! Any work, cut anywhere, arrives; any bytes are survived.
 
-use crate::peer::{Got, Peer};
+use crate::peer::{Got, Peer, without_markers};
+use nfsrdma_iwarp::proto::segment::Segmenter;
 use nfsrdma_iwarp::proto::stag::Access;
 use nfsrdma_rdma::{Pool, WorkId};
 use proptest::prelude::*;
@@ -123,6 +124,59 @@ proptest! {
         }
         for (sink, want) in reads {
             prop_assert!(*sink.borrow() == want);
+        }
+    }
+
+    /// With markers, any work arrives at a peer that checks each of them.
+    #[test]
+    fn markers_where_the_peer_looks_for_them(
+        sends in proptest::collection::vec(0usize..5000, 1..12),
+        writes in proptest::collection::vec(0usize..AREA, 0..6),
+        reads in 0usize..3,
+        crc: bool,
+        fpdu in prop_oneof![Just(128usize), Just(512), Just(1460), Just(65_541), 128usize..9000],
+        cut in 1usize..4000,
+    ) {
+        let pool = Pool::new(16 << 20).unwrap();
+        let mut from = Peer::new(&pool, crc, fpdu);
+        from.segmenter = Segmenter::new(crc, true, fpdu);
+        let most = from.segmenter.max_fpdu();
+        let mut to = Peer::new(&pool, crc, fpdu);
+        let (stag, base, area) = to.expose(Access::Write, vec![0; AREA]);
+        let (source, source_base, _) = to.expose(Access::Read, vec![1; 100]);
+        let mut model = vec![0; AREA];
+        let mut expected = Vec::new();
+        for (seed, len) in sends.iter().enumerate() {
+            to.post_receive(5000);
+            from.send(&pattern(*len, seed), None);
+            expected.push(Got::Message(pattern(*len, seed), None));
+        }
+        for (seed, len) in writes.iter().enumerate() {
+            let data = pattern(*len, seed);
+            model[..*len].copy_from_slice(&data);
+            let data = smallvec![from.buf(&data)];
+            from.side.queue.borrow_mut().post_write(WorkId(0), data, stag, base, false);
+        }
+        for _ in 0..reads {
+            from.read(100, source, source_base);
+        }
+        let mut stream = Vec::new();
+        loop {
+            let bytes = from.output(cut);
+            if bytes.is_empty() {
+                break;
+            }
+            stream.extend(bytes);
+        }
+        let mut plain = &without_markers(&stream, crc)[..];
+        to.input(plain).unwrap_or_else(|fault| panic!("{fault:?}"));
+        prop_assert_eq!(to.got, expected);
+        prop_assert!(*area.borrow() == model);
+        // No FPDU is longer than the path takes, its markers included.
+        while let [high, low, ..] = plain {
+            let len = nfsrdma_iwarp::wire::mpa::fpdu_len(usize::from(u16::from_be_bytes([*high, *low])));
+            prop_assert!(len + 4 * (len / 508) <= most.max(128), "{len} of {most}");
+            plain = &plain[len..];
         }
     }
 

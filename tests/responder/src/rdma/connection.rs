@@ -2,6 +2,7 @@
 //! chunks, and does the short ones; the long ones go to the workers, who send the replies
 //! themselves.
 
+use super::odd::{self, Odd};
 use super::plan::{self, CallPlan, Intake, Limits, ReadChunk, Targets};
 use crate::rpc::{HEADROOM, Message, Outcome, Peer, Placed, Reply, Service, Weight};
 use crate::workers::Workers;
@@ -41,6 +42,8 @@ pub(super) struct Terms {
     /// Whether only the connection's own thread may post, and never take another identity:
     /// see [`super::Settings::apart`].
     pub(super) apart: bool,
+    pub(super) odd: Odd,
+    pub(super) wtmax: usize,
 }
 
 /// What threads share of a connection.
@@ -419,14 +422,32 @@ impl Shared {
         }
     }
 
-    fn execute(self: &Arc<Self>, call: Call) -> Result<(), Error> {
+    fn execute(self: &Arc<Self>, mut call: Call) -> Result<(), Error> {
+        let odd = &self.terms.odd;
+        let procedure = match odd.is_any() {
+            true => call
+                .with_message(|message| odd::procedure(message.bytes))
+                .flatten(),
+            false => None,
+        };
+        if odd.hangs_up_over(procedure) {
+            self.disconnect();
+            return Ok(());
+        }
+        if odd.position_zero_limit && call.plan.message.is_some() {
+            odd::overrun(&mut call.message, self.terms.wtmax);
+        }
         let alloc = |len| self.pool.alloc(len);
         let outcome = call
             .with_placed(|message| self.service.handle(self.peer, message, &alloc))
             .unwrap_or(Outcome::BadChunks);
         let Call { received, plan, .. } = call;
         match outcome {
-            Outcome::Reply(reply) => self.reply(Some(received), plan.xid, &plan.targets, reply),
+            Outcome::Reply(reply) => {
+                let targets = &plan.targets;
+                let (reply, inline) = odd.change(procedure, targets, reply, self.terms.inline);
+                self.reply_within(Some(received), plan.xid, targets, reply, inline)
+            }
             Outcome::Discard => self.post_again(received),
             Outcome::BadChunks => {
                 let header = Header::err_chunk(plan.xid, self.terms.limits.credits);
@@ -469,22 +490,28 @@ impl Shared {
         targets: &Targets,
         reply: Reply,
     ) -> Result<(), Error> {
+        self.reply_within(received, xid, targets, reply, self.terms.inline)
+    }
+
+    /// The same under this inline threshold.
+    fn reply_within(
+        &self,
+        received: Option<Received>,
+        xid: u32,
+        targets: &Targets,
+        reply: Reply,
+        inline: usize,
+    ) -> Result<(), Error> {
         let credits = self.terms.limits.credits;
         let head = &reply.head[HEADROOM..];
         let payload = reply.payload.as_ref().map(|payload| payload.len());
-        let planned = plan::reply(
-            xid,
-            credits,
-            targets,
-            head.len(),
-            payload,
-            self.terms.inline,
-        );
-        let Ok(plan) = planned else {
+        let planned = plan::reply(xid, credits, targets, head.len(), payload, inline);
+        let Ok(mut plan) = planned else {
             tracing::debug!(xid, "the reply does not fit the chunks offered");
             let header = Header::err_chunk(xid, credits).to_xdr();
             return self.send(received, Vec::new(), &[&header], targets.handle);
         };
+        self.terms.odd.lie(targets, &mut plan.header);
         let mut batch = Vec::with_capacity(plan.payload.len() + plan.message.len() + 1);
         if let Some(payload) = &reply.payload {
             for push in &plan.payload {

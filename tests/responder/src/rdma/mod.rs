@@ -1,7 +1,10 @@
 //! The RPC-over-RDMA transport (RFC 8166), over any provider.
 
 mod connection;
+mod odd;
 pub mod plan;
+
+pub use odd::{Habit, Odd};
 
 use crate::rpc::{Peer, Service};
 use crate::workers::Workers;
@@ -39,6 +42,8 @@ pub struct Settings {
     /// kernel's interface to RDMA devices serves nobody whose credentials are not those the
     /// device was opened with, not even where they have become equal again.
     pub apart: bool,
+    /// Habits of other servers.
+    pub odd: Odd,
 }
 
 impl Settings {
@@ -104,6 +109,8 @@ pub fn serve(
             .min(queue_pair.capabilities().max_message),
         invalidate: settings.invalidate && theirs.remote_invalidation,
         apart: settings.apart,
+        odd: settings.odd,
+        wtmax: settings.wtmax as usize,
     };
     tracing::info!(
         peer = %remote,

@@ -37,6 +37,7 @@ pub fn serve(
         wtmax: 1 << 20,
         timeout: Duration::from_secs(10),
         apart: false,
+        odd: rdma::Odd::default(),
     };
     change(&mut settings);
     let fs = FileSystem::new(fs::Settings {

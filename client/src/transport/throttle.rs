@@ -1,0 +1,67 @@
+//! One line of the log for many of a kind.
+
+use std::time::{Duration, Instant};
+
+/// Time between two lines of a kind.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Lets one event a minute through and counts the others.
+#[derive(Debug, Default)]
+pub(super) struct Throttle {
+    /// Nothing more is let through until then.
+    until: Option<Instant>,
+    suppressed: u64,
+}
+
+impl Throttle {
+    /// Something happened: whether to log it, and how many were not logged since the last
+    /// line.
+    pub(super) fn event(&mut self, now: Instant) -> Option<u64> {
+        if self.until.is_some_and(|until| now < until) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.until = Some(now + PERIOD);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+
+    /// Looks at the clock: how many were not logged in the minute that is over, if any.
+    pub(super) fn expired(&mut self, now: Instant) -> Option<u64> {
+        if self.suppressed == 0 || self.until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.until = Some(now + PERIOD);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+/// "", or how many more there were.
+pub(super) fn and_more(suppressed: u64) -> String {
+    match suppressed {
+        0 => String::new(),
+        n => format!(" ({n} more before it were not logged)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_minute_with_the_count_of_the_rest() {
+        let mut throttle = Throttle::default();
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(throttle.event(at(0)), Some(0));
+        assert_eq!(throttle.expired(at(70)), None, "nothing was kept back");
+        assert_eq!(throttle.event(at(70)), Some(0));
+        assert_eq!(
+            (1..50).filter_map(|s| throttle.event(at(70 + s))).count(),
+            0
+        );
+        assert_eq!(throttle.expired(at(129)), None);
+        assert_eq!(throttle.expired(at(130)), Some(49));
+        assert_eq!(throttle.event(at(140)), None);
+        assert_eq!(throttle.event(at(190)), Some(1));
+    }
+}
