@@ -109,6 +109,10 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(512..=1 << 20))]
     pub wtmax: u32,
 
+    /// Largest size of a file, in bytes [default: what each export's file system takes]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
+    pub max_file_size: Option<u64>,
+
     /// What carries RDMA: soft-iWARP over TCP, or a device of this machine (only in a build with
     /// the feature `verbs`)
     #[arg(long, value_name = "iwarp|verbs", default_value = "iwarp")]

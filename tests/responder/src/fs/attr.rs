@@ -127,7 +127,7 @@ impl FileSystem {
             FileType::Directory => return Err(Status::IsDir),
             _ => return Err(Status::Inval),
         }
-        if size > i64::MAX as u64 {
+        if size > self.max_file_size(inode) {
             return Err(Status::FBig);
         }
         self.check(who, inode, libc::W_OK, true)?;
