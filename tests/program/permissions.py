@@ -216,6 +216,10 @@ def root_gets_no_further_than_a_squashing_server_lets_it(server):
     by(A, use, private)
     try_all(ROOT_USER, private)
     refused(ROOT_USER, os.listdir, private)
+    # Nor does a user whom the local administrator lets through all modes.
+    through = "--inh-caps=+dac_read_search,+dac_override", "--ambient-caps=+dac_read_search,+dac_override"
+    looked = run("setpriv", f"--reuid={B.uid}", f"--regid={B.gid}", "--clear-groups", *through, "stat", private / "file")
+    assert looked.returncode == 1 and "Permission denied" in looked.stderr, looked
     # The owner's names are still answered from memory.
     by(A, os.stat, private / "file")
     before = calls(server)
@@ -383,6 +387,15 @@ def a_file_that_another_made_meanwhile_is_opened_by_its_mode(server):
     # And what nobody made is made.
     assert by(B, opened, meanwhile("new", lambda _: None), os.O_CREAT | os.O_RDWR, 0o400, b"own")[1] == b"own"
     assert (there / "new").stat().st_uid == B.uid
+
+
+@each("timeo=5", "timeo=5,permissions=server,allow_other", words=("--drc", "0", "--fail", "CREATE=LOST:1"))
+def a_file_whose_making_was_answered_by_nothing_is_opened_as_an_own_one(server):
+    """The reply is lost with the connection, the server makes the file again: EXIST."""
+    file = server.mnt / "file"
+    assert by(A, opened, file, os.O_CREAT | os.O_RDWR, 0o444, b"own")[1] == b"own"
+    assert procedures(server)["CREATE"]["resends"] >= 1
+    assert (server.export / "file").read_bytes() == b"own"
 
 
 # --- 6: groups -------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 //!
 //! The kernel puts the file system uid and gid of the calling thread into each request, but not
 //! its supplementary groups; these are in `/proc/TID/status`. A thread may change them at any
-//! time, so they are read for each request that is sent to the server in the caller's name. The
-//! thread waits for the answer meanwhile and cannot change them.
+//! time, so they are read for each request whose answer may depend on them: not for those that
+//! memory answers to everybody, and not for GETATTR and FSSTAT. The thread waits for the answer
+//! meanwhile and cannot change them.
 //!
 //! Opening the file is the larger part of the cost, so descriptors are kept, one for each
 //! thread, as an LRU cache. A descriptor belongs to the thread and not to its number: when the
@@ -106,6 +107,16 @@ impl Credentials {
         self.known.lock().put(tid, new);
         cred
     }
+}
+
+/// The caller without supplementary groups: for GETATTR and FSSTAT, which need no right
+/// (RFC 1813 sections 3.3.1 and 3.3.18).
+pub(super) fn user_of(request: &fuser::Request) -> Cred {
+    Arc::new(Credential {
+        uid: request.uid(),
+        gid: request.gid(),
+        groups: Vec::new(),
+    })
 }
 
 /// The supplementary groups in a status file; none if it is not about `uid` and `gid`.

@@ -5,7 +5,7 @@
 
 use super::FuseOptions;
 use super::convert::{entry_attributes, kind, set_time};
-use super::credentials::Credentials;
+use super::credentials::{self, Credentials};
 use super::replies::{
     answer, answer_held, answer_or, done, file_flags, tell_absent, tell_attributes, tell_data,
     tell_entry,
@@ -126,8 +126,8 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             Found::Is(entry) => tell_entry(reply, entry),
             Found::Absent(ttl) => tell_absent(reply, ttl),
         };
-        let cred = || self.cred(request);
-        if let Some(known) = self.fs.lookup_cached(parent.0, name.as_bytes(), cred) {
+        let (uid, cred) = (request.uid(), || self.cred(request));
+        if let Some(known) = self.fs.lookup_cached(parent.0, name.as_bytes(), uid, cred) {
             tell(reply, known);
             return self.settle();
         }
@@ -161,7 +161,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             tell_attributes(reply, node.0, known);
             return self.settle();
         }
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.getattr(&cred, node.0, revalidate).await;
@@ -556,7 +556,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     }
 
     fn statfs(&self, request: &Request, node: INodeNo, reply: ReplyStatfs) {
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(

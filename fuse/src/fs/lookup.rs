@@ -7,12 +7,13 @@ use nfsrdma_client::nfs::Cred;
 use std::sync::atomic::Ordering;
 
 impl<N: Nfs3> Fs<N> {
-    /// What `name` leads to, from memory, if the caller may know; `cred` is asked for only if
-    /// that depends on the caller.
+    /// What `name` leads to, from memory, if the caller, user `uid`, may know; `cred`, the whole
+    /// of the caller's identity, is asked for only if that depends on it.
     pub fn lookup_cached(
         &self,
         parent: u64,
         name: &[u8],
+        uid: u32,
         cred: impl FnOnce() -> Cred,
     ) -> Option<Found> {
         if self.config.lookup_cache == LookupCache::None {
@@ -26,7 +27,7 @@ impl<N: Nfs3> Fs<N> {
             state.epoch
         };
         let child = self.names.get(dir.nodeid, epoch, name)?;
-        if !self.may_search_cached(&dir, now, cred) {
+        if !self.may_search_cached(&dir, now, uid, cred) {
             return None;
         }
         match child {

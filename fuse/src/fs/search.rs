@@ -15,7 +15,8 @@
 //!
 //! Names of other directories are given to the kernel with a time to live of zero. It then
 //! sends LOOKUP each time, with the caller's identity, and the answer comes from memory if the
-//! server has lately granted that caller LOOKUP: by ACCESS, or by having answered a LOOKUP.
+//! server has lately granted that caller LOOKUP: by ACCESS, or by having answered a LOOKUP. With
+//! `permissions=kernel` the owner of a directory needs no grant: owners are let in by the mode.
 
 use super::squash::everybody_may_search;
 use super::*;
@@ -41,10 +42,21 @@ impl<N: Nfs3> Fs<N> {
         &self,
         dir: &Inode,
         now: Nanos,
+        uid: u32,
         cred: impl FnOnce() -> Cred,
     ) -> bool {
         if self.kernel_may_keep_names(dir) {
             return true;
+        }
+        if self.config.permissions == Permissions::Kernel && uid != 0 {
+            // The kernel has checked the mode, and let an owner in by right, not by capability.
+            let state = dir.state.lock();
+            if state
+                .attributes()
+                .is_some_and(|dir| dir.uid == uid && dir.mode & 0o100 != 0)
+            {
+                return true;
+            }
         }
         let cred = cred();
         let state = dir.state.lock();
