@@ -188,7 +188,16 @@ def a_directory_made_private_is_private_at_once(server):
     by(A, os.mkdir, private, 0o755)
     by(A, use, private)
     assert by(B, (private / "file").read_bytes) == b"secret"
-    by(A, private.chmod, 0o700)
+    # The children have it, too.
+    held = os.open(private, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        by(B, os.stat, "file", dir_fd=held)
+        by(A, private.chmod, 0o700)
+        refused(B, os.stat, "file", dir_fd=held)
+        refused(B, os.open, "file", os.O_RDONLY, dir_fd=held)
+        refused(B, os.stat, "absent", dir_fd=held)
+    finally:
+        os.close(held)
     try_all(B, private)
     by(A, private.chmod, 0o711)
     assert by(B, (private / "file").read_bytes) == b"secret"

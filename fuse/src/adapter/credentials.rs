@@ -57,12 +57,12 @@ impl Default for Credentials {
 impl Credentials {
     /// The credential of a request at this moment.
     pub(super) fn of(&self, request: &fuser::Request) -> Cred {
-        self.read(request.pid(), request.uid(), request.gid())
+        self.of_thread(request.pid(), request.uid(), request.gid())
     }
 
     /// The credential of thread `tid`, which asks as `uid` and `gid`. Thread 0 is one outside
     /// this PID namespace, or the kernel itself: no groups are known.
-    fn read(&self, tid: u32, uid: u32, gid: u32) -> Cred {
+    pub(super) fn of_thread(&self, tid: u32, uid: u32, gid: u32) -> Cred {
         let alone = || {
             Arc::new(Credential {
                 uid,
@@ -191,8 +191,8 @@ mod tests {
     fn the_same_credential_is_the_same_allocation() {
         let (tid, uid, gid) = own();
         let all = Credentials::default();
-        let first = all.read(tid, uid, gid);
-        assert!(Arc::ptr_eq(&first, &all.read(tid, uid, gid)));
+        let first = all.of_thread(tid, uid, gid);
+        assert!(Arc::ptr_eq(&first, &all.of_thread(tid, uid, gid)));
         let mut groups: Vec<u32> = nix::unistd::getgroups()
             .unwrap()
             .into_iter()
@@ -203,20 +203,20 @@ mod tests {
         read.sort_unstable();
         assert_eq!(read, groups);
         // The kernel acts for the thread as somebody else.
-        assert!(all.read(tid, uid + 1, gid).groups.is_empty());
+        assert!(all.of_thread(tid, uid + 1, gid).groups.is_empty());
     }
 
     #[test]
     fn the_descriptor_of_a_thread_that_ended_is_not_used() {
         let all = Credentials::default();
         let (tid, uid, gid) = std::thread::spawn(own).join().unwrap();
-        let gone = all.read(tid, uid, gid);
+        let gone = all.of_thread(tid, uid, gid);
         assert!(gone.groups.is_empty(), "a thread that ended has no groups");
         assert_eq!(all.known.lock().len(), 0);
         let (tid, uid, gid) = std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 let own = own();
-                all.read(own.0, own.1, own.2);
+                all.of_thread(own.0, own.1, own.2);
                 own
             });
             seen.join().unwrap()
@@ -226,7 +226,7 @@ mod tests {
         while std::path::Path::new(&format!("/proc/self/task/{tid}")).exists() {
             std::thread::yield_now();
         }
-        assert!(all.read(tid, uid, gid).groups.is_empty());
+        assert!(all.of_thread(tid, uid, gid).groups.is_empty());
         assert_eq!(all.known.lock().len(), 0, "its descriptor is still kept");
     }
 
@@ -245,7 +245,7 @@ mod tests {
                 });
             }
             for tid in ids.iter().take(300) {
-                all.read(tid, uid, gid);
+                all.of_thread(tid, uid, gid);
             }
             done.wait();
         });
@@ -266,7 +266,7 @@ mod tests {
                 if forget {
                     all.known.lock().pop(&tid);
                 }
-                all.read(tid, uid, gid);
+                all.of_thread(tid, uid, gid);
             }
             println!(
                 "{what}: {} ns",
