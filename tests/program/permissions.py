@@ -4,6 +4,7 @@ Several users work on one mount, as children of this process with other identiti
 """
 
 import errno
+import functools
 import mmap
 import os
 import pickle
@@ -106,6 +107,7 @@ def each(*options, words=()):
     """Runs a case once for each of the options, on a fresh server and mount."""
 
     def wrap(function):
+        @functools.wraps(function)
         def run_each():
             root()
             for option in options:
@@ -116,8 +118,7 @@ def each(*options, words=()):
                     except AssertionError as error:
                         raise AssertionError(f"with {option or 'default options'}: {error}") from error
 
-        run_each.__name__ = function.__name__
-        return case(run_each)
+        return run_each
 
     return wrap
 
@@ -158,6 +159,7 @@ def try_all(user, private, names=("file", "open", "sub/below", "absent")):
     assert not by(user, os.access, private / "file", os.F_OK)
 
 
+@case
 @each("", "permissions=server,allow_other")
 def a_private_directory_stays_private_after_its_owner_used_it(server):
     private = server.mnt / "private"
@@ -170,6 +172,7 @@ def a_private_directory_stays_private_after_its_owner_used_it(server):
     assert by(A, (private / "file").read_bytes) == b"secret"
 
 
+@case
 @each("", "permissions=server,allow_other")
 def a_listing_opens_no_way_to_what_it_lists(server):
     """Entries come with attributes, which the kernel keeps: mode 0744 lets others list only."""
@@ -182,6 +185,7 @@ def a_listing_opens_no_way_to_what_it_lists(server):
         try_all(B, listed)
 
 
+@case
 @each("", "permissions=server,allow_other")
 def a_directory_made_private_is_private_at_once(server):
     private = server.mnt / "private"
@@ -204,6 +208,7 @@ def a_directory_made_private_is_private_at_once(server):
     refused(B, os.listdir, private)
 
 
+@case
 @each("", "permissions=server,allow_other")
 def what_moves_into_a_private_directory_is_private_at_once(server):
     public, private = server.mnt / "public", server.mnt / "private"
@@ -218,6 +223,7 @@ def what_moves_into_a_private_directory_is_private_at_once(server):
     assert by(B, (public / "file").read_bytes) == b"secret"
 
 
+@case
 @each("", words=("--root-squash",))
 def root_gets_no_further_than_a_squashing_server_lets_it(server):
     private = server.mnt / "private"
@@ -239,6 +245,7 @@ def root_gets_no_further_than_a_squashing_server_lets_it(server):
     assert not made, made
 
 
+@case
 @each("")
 def root_is_asked_about_once(server):
     """Few ACCESS calls in the name of root tell that a server does not squash it."""
@@ -259,6 +266,7 @@ def acl(path, entry):
         raise Skip(f"no ACLs here: {done.stderr.strip()}")
 
 
+@case
 @each("permissions=server,allow_other")
 def an_acl_counts_with_permissions_server(server):
     if not shutil.which("setfacl"):
@@ -281,6 +289,7 @@ def an_acl_counts_with_permissions_server(server):
 # --- 2: devices, FIFOs and sockets ----------------------------------------------------------------
 
 
+@case
 @each("")
 def special_files_open_by_their_modes(server):
     zero = os.makedev(1, 5)
@@ -315,6 +324,7 @@ def special_files_open_by_their_modes(server):
 # --- 3: execute without read -----------------------------------------------------------------------
 
 
+@case
 @each("", "permissions=server,allow_other", "nocto")
 def execute_is_not_read_and_read_is_not_execute(server):
     """0711 runs and cannot be read; 0744 can be read and does not run."""
@@ -340,6 +350,7 @@ def execute_is_not_read_and_read_is_not_execute(server):
 # --- 4: truncate -----------------------------------------------------------------------------------
 
 
+@case
 @each("", "permissions=server,allow_other")
 def truncate_needs_the_right_to_write(server):
     file = server.mnt / "file"
@@ -360,6 +371,7 @@ def truncate_needs_the_right_to_write(server):
 # --- 5: a file made between look-up and create ------------------------------------------------------
 
 
+@case
 @each("", "permissions=server,allow_other")
 def a_file_that_another_made_meanwhile_is_opened_by_its_mode(server):
     shared, there = server.mnt / "shared", server.export / "shared"
@@ -398,6 +410,7 @@ def a_file_that_another_made_meanwhile_is_opened_by_its_mode(server):
     assert (there / "new").stat().st_uid == B.uid
 
 
+@case
 @each("timeo=5", "timeo=5,permissions=server,allow_other", words=("--drc", "0", "--fail", "CREATE=LOST:1"))
 def a_file_whose_making_was_answered_by_nothing_is_opened_as_an_own_one(server):
     """The reply is lost with the connection, the server makes the file again: EXIST."""
@@ -410,6 +423,7 @@ def a_file_whose_making_was_answered_by_nothing_is_opened_as_an_own_one(server):
 # --- 6: groups -------------------------------------------------------------------------------------
 
 
+@case
 @each("", "permissions=server,allow_other")
 def a_group_counts_from_when_it_is_taken_to_when_it_is_dropped(server):
     group = 61900
@@ -443,6 +457,7 @@ def a_group_counts_from_when_it_is_taken_to_when_it_is_dropped(server):
 # --- 17: times -------------------------------------------------------------------------------------
 
 
+@case
 @each("")
 def times_out_of_range_become_the_nearest(server):
     file = server.mnt / "file"
@@ -471,6 +486,7 @@ def times_out_of_range_become_the_nearest(server):
 # --- 18: the largest file --------------------------------------------------------------------------
 
 
+@case
 @each("", "sync", words=("--max-file-size", str(1 << 20)))
 def writing_beyond_the_servers_largest_file_fails_at_write(server):
     limit = 1 << 20
@@ -506,6 +522,7 @@ def writing_beyond_the_servers_largest_file_fails_at_write(server):
         assert (server.export / name.name).stat().st_size == limit
 
 
+@case
 @each("")
 def the_limit_is_that_of_the_servers_file_system(server):
     """What a file system does not take is not taken by the mount either."""
