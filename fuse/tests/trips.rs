@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Mounted, mount};
-use nfsrdma_fuse::fs::FsConfig;
+use nfsrdma_fuse::fs::{FsConfig, Permissions};
 use nfsrdma_fuse::memory::Op;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -184,6 +184,43 @@ fn changing() {
         fs::remove_file(d.join("d/c")).unwrap();
         fs::remove_dir(d.join("d")).unwrap();
     });
+    m.finish();
+}
+
+/// With `permissions=server` the kernel keeps no names: it asks this program, not the server.
+#[test]
+fn the_server_checks_permissions() {
+    let config = FsConfig {
+        permissions: Permissions::Server,
+        ..FsConfig::default()
+    };
+    let m = mount("trips-server", config, |data| {
+        fs::create_dir(data.join("d")).unwrap();
+        fs::write(data.join("d/file"), [7; 100]).unwrap();
+    });
+    let Some(m) = m else { return };
+    fs::symlink_metadata(m.dir.join("none")).unwrap_err();
+    fs::metadata(&m.dir).unwrap();
+    let stat = |d: &Path| assert!(fs::metadata(d.join("d/file")).is_ok());
+    costs(&m, "stat, cold", &[(Op::Lookup, 2)], stat);
+    costs(&m, "stat, warm", &[], stat);
+    costs(
+        &m,
+        "open, read, close",
+        &[(Op::Access, 1), (Op::Read, 1)],
+        |d| drop(fs::read(d.join("d/file")).unwrap()),
+    );
+    let made = [(Op::Lookup, 1), (Op::Write, 1), (Op::Create, 1)];
+    costs(&m, "create, write, close", &made, |d| {
+        fs::write(d.join("d/new"), [1; 10]).unwrap()
+    });
+    costs(&m, "stat after that", &[], |d| {
+        assert_eq!(fs::metadata(d.join("d/new")).unwrap().len(), 10);
+    });
+    costs(&m, "unlink", &[(Op::Remove, 1)], |d| {
+        fs::remove_file(d.join("d/new")).unwrap()
+    });
+    costs(&m, "stat after that", &[], stat);
     m.finish();
 }
 

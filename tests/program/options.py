@@ -576,26 +576,52 @@ def locks():
 # --- FUSE -------------------------------------------------------------------------------------
 
 
-@effect("allow_other", "noallow_other", "default_permissions")
+@effect("allow_other", "noallow_other")
 def who_may():
     root()
     with Server() as server:
         (server.export / "open").write_text("1")
-        secret = server.export / "secret"
-        secret.write_text("1")
-        secret.chmod(0o600)
         for words, shown, status in (("allow_other", True, 0), ("noallow_other", False, 1)):
             with mount(server, words):
                 assert ("allow_other" in flags_of(server.mnt)) == shown
                 assert as_nobody("cat", server.mnt / "open").returncode == status, words
-        for words, local in (("default_permissions", True), ("", False)):
-            with mount(server, words):
-                assert ("default_permissions" in flags_of(server.mnt)) == local
-                os.stat(server.mnt / "secret")
-                with Counted(server) as counted:
-                    assert as_nobody("cat", server.mnt / "secret").returncode == 1
-                # The kernel knows the modes; else the server is asked.
-                assert (counted["ACCESS"] == 0) == local, counted["ACCESS"]
+
+
+@effect("permissions", "default_permissions")
+def who_checks():
+    root()
+    with Server() as server:
+        secret = server.export / "secret"
+        secret.write_text("1")
+        secret.chmod(0o600)
+        for words, local, dev in (
+            ("", "kernel", True),
+            ("noallow_other", "server", True),
+            ("default_permissions", "kernel", True),
+            ("permissions=kernel", "kernel", True),
+            ("noallow_other,permissions=kernel", "kernel", True),
+            ("permissions=server", "server", False),
+            ("permissions=server,dev", "server", True),
+        ):
+            with mount(server, words) as said:
+                flags = flags_of(server.mnt)
+                assert ("default_permissions" in flags) == (local == "kernel"), words
+                assert ("nodev" not in flags) == dev, words
+                assert f"permissions={local}" in said["options"].split(","), words
+                if "noallow_other" not in words:
+                    os.stat(server.mnt / "secret")
+                    with Counted(server) as counted:
+                        assert as_nobody("cat", server.mnt / "secret").returncode == 1
+                    # The kernel knows the modes; else the server is asked.
+                    assert (counted["ACCESS"] == 0) == (local == "kernel"), counted["ACCESS"]
+                # A remount repeats what /proc/mounts shows, or nothing.
+                for again in (f"remount,ro,{mounted(server.mnt)[3]}", "remount,rw"):
+                    expect(nfsrdma("mount", server.spec, server.mnt, "-o", again), 0)
+                    now = flags_of(server.mnt)
+                    assert ("default_permissions" in now) == (local == "kernel"), again
+                    assert "nodev" in now or dev, again
+                other = "server" if local == "kernel" else "kernel"
+                expect(nfsrdma("mount", server.spec, server.mnt, "-o", f"remount,permissions={other}"), 1)
 
 
 @effect("threads")

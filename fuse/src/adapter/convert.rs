@@ -54,21 +54,26 @@ pub(super) fn entry_attributes(entry: &Entry) -> FileAttr {
     attributes(entry.nodeid, &entry.attributes)
 }
 
-/// A time to set. NFSv3's are unsigned seconds of 32 bits.
-pub(super) fn set_time(to: Option<TimeOrNow>) -> Result<SetTime, FsError> {
+/// A time to set. NFSv3's are unsigned seconds of 32 bits (RFC 1813 section 2.6, nfstime3), from
+/// 1970 to 2106. Others become the nearest, as Linux's own client does it (`s_time_min` and
+/// `s_time_max` of its NFSv3 super blocks): programs that copy times do not expect an error. The
+/// fraction of a second, which does not count there, is dropped: `fuser` confuses it for times
+/// before 1970.
+pub(super) fn set_time(to: Option<TimeOrNow>) -> SetTime {
+    const LATEST: Time = Time {
+        seconds: u32::MAX,
+        nanoseconds: 0,
+    };
     match to {
-        None => Ok(SetTime::Keep),
-        Some(TimeOrNow::Now) => Ok(SetTime::ToServerTime),
-        Some(TimeOrNow::SpecificTime(at)) => {
-            let since = at
-                .duration_since(UNIX_EPOCH)
-                .map_err(|_| FsError::Invalid)?;
-            let seconds = u32::try_from(since.as_secs()).map_err(|_| FsError::Invalid)?;
-            Ok(SetTime::To(Time {
+        None => SetTime::Keep,
+        Some(TimeOrNow::Now) => SetTime::ToServerTime,
+        Some(TimeOrNow::SpecificTime(at)) => SetTime::To(match at.duration_since(UNIX_EPOCH) {
+            Err(_) => Time::default(),
+            Ok(since) => u32::try_from(since.as_secs()).map_or(LATEST, |seconds| Time {
                 seconds,
                 nanoseconds: since.subsec_nanos(),
-            }))
-        }
+            }),
+        }),
     }
 }
 
@@ -88,17 +93,18 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_are_refused() {
-        let before = UNIX_EPOCH - Duration::from_secs(1);
-        assert!(set_time(Some(TimeOrNow::SpecificTime(before))).is_err());
-        let at = UNIX_EPOCH + Duration::new(5, 7);
-        let expected = SetTime::To(Time {
-            seconds: 5,
-            nanoseconds: 7,
-        });
-        assert_eq!(
-            set_time(Some(TimeOrNow::SpecificTime(at))).unwrap(),
-            expected
-        );
+    fn times_out_of_range_become_the_nearest() {
+        let set = |at| match set_time(Some(TimeOrNow::SpecificTime(at))) {
+            SetTime::To(time) => (time.seconds, time.nanoseconds),
+            other => panic!("{other:?}"),
+        };
+        let after = |seconds, nanoseconds| UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+        assert_eq!(set(after(5, 7)), (5, 7));
+        assert_eq!(set(after(0, 7)), (0, 7));
+        assert_eq!(set(after(u32::MAX.into(), 7)), (u32::MAX, 7));
+        assert_eq!(set(after(1 << 32, 7)), (u32::MAX, 0));
+        assert_eq!(set(after(1 << 40, 0)), (u32::MAX, 0));
+        assert_eq!(set(UNIX_EPOCH - Duration::new(0, 1)), (0, 0));
+        assert_eq!(set(UNIX_EPOCH - Duration::new(1 << 40, 5)), (0, 0));
     }
 }

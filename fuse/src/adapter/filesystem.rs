@@ -4,8 +4,8 @@
 //! future that starts on this thread and answers on the one that gets the server's reply.
 
 use super::FuseOptions;
-use super::convert::{entry_attributes, errno, kind, set_time};
-use super::credentials::Credentials;
+use super::convert::{entry_attributes, kind, set_time};
+use super::credentials::{self, Credentials};
 use super::replies::{
     answer, answer_held, answer_or, done, file_flags, tell_absent, tell_attributes, tell_data,
     tell_entry,
@@ -127,7 +127,8 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             Found::Is(entry) => tell_entry(reply, entry),
             Found::Absent(ttl) => tell_absent(reply, ttl),
         };
-        if let Some(known) = self.fs.lookup_cached(parent.0, name.as_bytes()) {
+        let (uid, cred) = (request.uid(), || self.cred(request));
+        if let Some(known) = self.fs.lookup_cached(parent.0, name.as_bytes(), uid, cred) {
             tell(reply, known);
             return self.settle();
         }
@@ -161,7 +162,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             tell_attributes(reply, node.0, known);
             return self.settle();
         }
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.getattr(&cred, node.0, revalidate).await;
@@ -182,29 +183,38 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (atime, mtime) = match (set_time(atime), set_time(mtime)) {
-            (Ok(atime), Ok(mtime)) => (atime, mtime),
-            (Err(error), _) | (_, Err(error)) => return reply.error(errno(&error)),
-        };
         let new = SetAttributes {
             mode: mode.map(|mode| mode & 0o7777),
             uid,
             gid,
             size,
-            atime,
-            mtime,
+            atime: set_time(atime),
+            mtime: set_time(mtime),
         };
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        // ftruncate(2) is the right of the descriptor, whoever has it now.
+        let opener = size.and(handle).and_then(|open| self.fs.opener(open.0));
+        let by_name = size.is_some() && opener.is_none();
+        let (fs, cred) = (
+            self.fs.clone(),
+            opener.unwrap_or_else(|| self.cred(request)),
+        );
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.setattr(&cred, node.0, &new).await;
+            let result = match by_name {
+                true => fs.may_truncate(&cred, node.0).await,
+                false => Ok(()),
+            };
+            let result = match result {
+                Ok(()) => fs.setattr(&cred, node.0, &new).await,
+                Err(error) => Err(error),
+            };
             answer_held(reply, result, |reply, of| {
                 tell_attributes(reply, node.0, of)
             });
@@ -552,7 +562,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     }
 
     fn statfs(&self, request: &Request, node: INodeNo, reply: ReplyStatfs) {
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(

@@ -1,5 +1,9 @@
 //! ACCESS: the server decides who may do what.
+//!
+//! Its answers are kept for each credential, for as long as the attributes that came with them
+//! are believed and as long as mode, owner, group and ctime stay the same.
 
+use super::search::is_current;
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::access;
@@ -28,6 +32,27 @@ fn wanted(inode: &Inode, mask: i32) -> u32 {
         };
     }
     bits
+}
+
+/// The mark of an open for execve(2) among the flags that the kernel sends with OPEN
+/// (`FMODE_EXEC`). Programs cannot set it: open(2) passes over it, openat2(2) refuses it.
+const OPEN_FOR_EXECVE: i32 = 0x20;
+
+/// The bits of ACCESS for the flags of an OPEN.
+pub(super) fn wanted_to_open(flags: i32) -> u32 {
+    if flags & OPEN_FOR_EXECVE != 0 {
+        // The kernel reads the file, the program need not be able to (RFC 1813 section 4.4).
+        return access::EXECUTE;
+    }
+    let mut wanted = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => access::READ,
+        libc::O_WRONLY => access::MODIFY,
+        _ => access::READ | access::MODIFY,
+    };
+    if flags & libc::O_TRUNC != 0 {
+        wanted |= access::MODIFY;
+    }
+    wanted
 }
 
 fn judge(wanted: u32, granted: u32) -> FsResult<()> {
@@ -65,6 +90,16 @@ impl<N: Nfs3> Fs<N> {
         self.ask_access(cred, &inode, wanted).await
     }
 
+    /// truncate(2), which has no open file: whether `cred` may write. Servers let owners cut
+    /// files that they may not write (RFC 1813 section 4.4), so SETATTR does not tell.
+    pub async fn may_truncate(&self, cred: &Cred, nodeid: u64) -> FsResult<()> {
+        if self.config.permissions == Permissions::Kernel {
+            return Ok(());
+        }
+        let inode = self.inode(nodeid)?;
+        self.ask_access(cred, &inode, access::MODIFY).await
+    }
+
     /// Asks the server. Its attributes are learned, so this also revalidates.
     pub(super) async fn ask_access(
         &self,
@@ -85,8 +120,10 @@ impl<N: Nfs3> Fs<N> {
                 }
                 let now = self.now();
                 let mut state = inode.state.lock();
-                let until = now + state.fresh_for(now);
-                state.grant(cred, all, granted, until);
+                if attributes.is_none_or(|told| is_current(&state, &told)) {
+                    let until = now + state.fresh_for(now);
+                    state.grant(cred, all, granted, until);
+                }
                 drop(state);
                 judge(wanted, granted)
             }

@@ -14,6 +14,19 @@ pub enum LookupCache {
     None,
 }
 
+/// Who says what a caller may do (`permissions=`), besides the server, whose word is the last
+/// for every call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Permissions {
+    /// The kernel checks modes (the mount option `default_permissions`) before it asks.
+    #[default]
+    Kernel,
+    /// Nobody does: the server is asked for each caller.
+    Server,
+    /// The same, and the kernel lets nobody in but this user.
+    ServerForOne(u32),
+}
+
 /// Settings of one mount.
 #[derive(Debug, Clone)]
 pub struct FsConfig {
@@ -24,6 +37,7 @@ pub struct FsConfig {
     pub acdirmin: Duration,
     pub acdirmax: Duration,
     pub lookup_cache: LookupCache,
+    pub permissions: Permissions,
     /// Do not ask the server at open whether a file changed.
     pub nocto: bool,
     /// Write each WRITE through to stable storage before it is answered (`sync`).
@@ -55,6 +69,7 @@ impl Default for FsConfig {
             acdirmin: Duration::from_secs(30),
             acdirmax: Duration::from_secs(60),
             lookup_cache: LookupCache::All,
+            permissions: Permissions::Kernel,
             nocto: false,
             sync: false,
             readdirplus: true,

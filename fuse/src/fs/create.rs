@@ -1,8 +1,12 @@
 //! CREATE, MKNOD, MKDIR, SYMLINK.
 
+use super::access::wanted_to_open;
 use super::*;
 use nfsrdma_client::nfs::{CreateMode, Cred, Made, Special};
-use nfsrdma_xdr::nfs3::{SetAttributes, SpecData, access};
+use nfsrdma_xdr::nfs3::{SetAttributes, SpecData};
+
+/// Rounds of CREATE and LOOKUP while others make and remove the name.
+const TRIES: usize = 16;
 
 fn with_mode(mode: u32) -> SetAttributes {
     SetAttributes {
@@ -12,7 +16,12 @@ fn with_mode(mode: u32) -> SetAttributes {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Creates a regular file and opens it.
+    /// Creates a regular file and opens it; without O_EXCL, one that exists is opened.
+    ///
+    /// The kernel sends CREATE for a name of which it knows nothing or that there is none. Then
+    /// it takes the file for a new one, of which its maker may do what the open asks for, and
+    /// checks nothing. So whether the file is new has to be certain: CREATE is never UNCHECKED
+    /// (RFC 1813 section 3.3.8), which does not tell.
     pub async fn create(
         self: &Arc<Self>,
         cred: &Cred,
@@ -26,47 +35,85 @@ impl<N: Nfs3> Fs<N> {
         let how = if flags & libc::O_EXCL != 0 {
             CreateMode::Exclusive
         } else {
-            CreateMode::Unchecked
+            CreateMode::Guarded
         };
-        let mut attributes = with_mode(mode);
-        if flags & libc::O_TRUNC != 0 && how == CreateMode::Unchecked {
-            attributes.size = Some(0);
+        let attributes = with_mode(mode);
+        for _ in 0..TRIES {
+            let stamp = Stamp::now();
+            let call = self.nfs.create(cred, &dir.handle, name, how, &attributes);
+            match self.changing(&dir, call, |made| made.dir).await {
+                Ok(made) => {
+                    let (inode, found) = self.made(cred, stamp, &dir, name, &made).await?;
+                    if inode.kind != FileType::Regular {
+                        return Err(FsError::Stale);
+                    }
+                    // Nothing of a new file is cached. If something is, the server answered a
+                    // call that came twice, or this was taken for the file that a lost reply
+                    // was about: then it is as with any other file.
+                    let checked = inode.data().is_none();
+                    return self
+                        .open_found(cred, &dir, inode, found, flags, checked)
+                        .await;
+                }
+                Err(error)
+                    if error.status() == Some(Status::Exist) && how == CreateMode::Guarded => {}
+                Err(error) => return Err(error),
+            }
+            // Somebody made it since the kernel looked.
+            self.names.remove(dir.nodeid, name);
+            let (inode, found) = match self.find(cred, &dir, name).await {
+                Ok(found) => found,
+                Err(error) if error.status() == Some(Status::NoEnt) => continue,
+                Err(error) => return Err(error),
+            };
+            if inode.kind != FileType::Regular {
+                // ESTALE has the kernel look the name up again, once, and go on from what it
+                // finds: it follows a link, checks the mode of a device, and so on.
+                return Err(FsError::Stale);
+            }
+            return self
+                .open_found(cred, &dir, inode, found, flags, false)
+                .await;
         }
-        let stamp = Stamp::now();
-        let call = self.nfs.create(cred, &dir.handle, name, how, &attributes);
-        let made = self.changing(&dir, call, |made| made.dir).await?;
-        let (inode, found) = self.made(cred, stamp, &dir, name, &made).await?;
-        if inode.kind != FileType::Regular {
-            // UNCHECKED took what was there.
-            return Err(if inode.is_dir() {
-                FsError::IsDirectory
-            } else {
-                FsError::Exists
+        Err(FsError::Exists)
+    }
+
+    /// Opens the regular file that a CREATE led to. `checked`: the caller made it.
+    ///
+    /// If the caller may not open it, ESTALE has the kernel look the name up again, which it
+    /// believes not to exist, and refuse the open itself, or have it refused.
+    async fn open_found(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        inode: Arc<Inode>,
+        found: Attributes,
+        flags: i32,
+        checked: bool,
+    ) -> FsResult<(Entry, Opened)> {
+        let inode = self.told(cred, inode, &found).await?;
+        let allowed = async {
+            if checked {
+                return Ok(());
+            }
+            self.ask_access(cred, &inode, wanted_to_open(flags)).await?;
+            if flags & libc::O_TRUNC != 0 {
+                let new = SetAttributes {
+                    size: Some(0),
+                    ..SetAttributes::default()
+                };
+                self.set(cred, &inode, &new).await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = allowed.await {
+            self.forget(inode.nodeid, 1);
+            return Err(match error {
+                FsError::AccessDenied => FsError::Stale,
+                error => error,
             });
         }
-        let inode = self.told(cred, inode, &found).await?;
-        if how == CreateMode::Unchecked && inode.data().is_some() {
-            // An old acquaintance: what is cached may be nothing this caller may see.
-            let wanted = match flags & libc::O_ACCMODE {
-                libc::O_RDONLY => access::READ,
-                libc::O_WRONLY => access::MODIFY,
-                _ => access::READ | access::MODIFY,
-            };
-            if let Err(error) = self.ask_access(cred, &inode, wanted).await {
-                self.forget(inode.nodeid, 1);
-                return Err(error);
-            }
-            if attributes.size == Some(0)
-                && let Some(data) = inode.data()
-            {
-                data.with(|inner| {
-                    inner.void_reads(0..u64::MAX);
-                    inner.pages.truncate(0);
-                    inner.end = 0;
-                });
-            }
-        }
-        let entry = self.entry(&dir, &inode, found);
+        let entry = self.entry(dir, &inode, found);
         Ok((entry, self.opened(inode, cred, flags)))
     }
 
@@ -163,6 +210,7 @@ impl<N: Nfs3> Fs<N> {
         name: &[u8],
         made: &Made,
     ) -> FsResult<(Arc<Inode>, Attributes)> {
+        self.searched_to_change(cred, dir, &made.dir);
         self.know_fsid(cred).await?;
         let Some(object) = made.object else {
             return self.find(cred, dir, name).await;

@@ -9,7 +9,9 @@ use super::clock::Nanos;
 use super::file::FileData;
 use crate::sync::Mutex;
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccAttributes, WccData};
+use nfsrdma_xdr::nfs3::{
+    Attributes, FileHandle, FileType, Verifier, WccAttributes, WccData, access,
+};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -202,6 +204,11 @@ impl State {
         self.in_flight == 0 && self.changed <= stamp.0
     }
 
+    /// Whether no attributes came since the call started.
+    pub fn unheard_since(&self, stamp: Stamp) -> bool {
+        self.updated <= stamp.0
+    }
+
     fn accept(&mut self, new: &Attributes, now: Nanos, times: Times, uncertain: bool) {
         let same = self
             .attributes
@@ -209,15 +216,16 @@ impl State {
             .is_some_and(|old| wcc(old) == wcc(new));
         if !same {
             self.timeout = times.min;
-            if self
-                .attributes
-                .as_ref()
-                .is_none_or(|old| old.ctime != new.ctime)
-            {
-                self.granted.clear();
-            }
         } else if now >= self.fresh_until {
             self.timeout = (self.timeout * 2).clamp(times.min, times.max);
+        }
+        let rights = |a: &Attributes| (a.ctime, a.mode, a.uid, a.gid);
+        if self
+            .attributes
+            .as_ref()
+            .is_none_or(|old| rights(old) != rights(new))
+        {
+            self.granted.clear();
         }
         self.attributes = Some(*new);
         self.updated = next_event();
@@ -376,7 +384,7 @@ impl State {
     /// ACCESS answered.
     pub fn grant(&mut self, cred: &Cred, asked: u32, granted: u32, until: Nanos) {
         /// Callers remembered for one object.
-        const MOST: usize = 8;
+        const MOST: usize = 32;
         self.granted.retain(|g| !same_cred(&g.cred, cred));
         if self.granted.len() >= MOST {
             self.granted.remove(0);
@@ -387,6 +395,20 @@ impl State {
             granted: granted as u8,
             until,
         });
+    }
+}
+
+impl State {
+    /// The server has let `cred` look a name up in this directory.
+    pub fn grant_search(&mut self, cred: &Cred, now: Nanos, until: Nanos) {
+        let known = self.granted.iter_mut().find(|g| same_cred(&g.cred, cred));
+        match known.filter(|known| now < known.until) {
+            Some(known) => {
+                known.asked |= access::LOOKUP as u8;
+                known.granted |= access::LOOKUP as u8;
+            }
+            None => self.grant(cred, access::LOOKUP, access::LOOKUP, until),
+        }
     }
 }
 

@@ -7,8 +7,15 @@ use nfsrdma_client::nfs::Cred;
 use std::sync::atomic::Ordering;
 
 impl<N: Nfs3> Fs<N> {
-    /// What `name` leads to, from memory.
-    pub fn lookup_cached(&self, parent: u64, name: &[u8]) -> Option<Found> {
+    /// What `name` leads to, from memory, if the caller, user `uid`, may know; `cred`, the whole
+    /// of the caller's identity, is asked for only if that depends on it.
+    pub fn lookup_cached(
+        &self,
+        parent: u64,
+        name: &[u8],
+        uid: u32,
+        cred: impl FnOnce() -> Cred,
+    ) -> Option<Found> {
         if self.config.lookup_cache == LookupCache::None {
             return None;
         }
@@ -19,7 +26,11 @@ impl<N: Nfs3> Fs<N> {
             state.fresh(now)?;
             state.epoch
         };
-        match self.names.get(dir.nodeid, epoch, name)? {
+        let child = self.names.get(dir.nodeid, epoch, name)?;
+        if !self.may_search_cached(&dir, now, uid, cred) {
+            return None;
+        }
+        match child {
             Child::Absent if self.config.lookup_cache == LookupCache::All => {
                 self.shared.stats.name_negative_hits.add(1);
                 Some(Found::Absent(self.entry_ttl(&dir, now)))
@@ -41,7 +52,9 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
-        match self.find(cred, &dir, name).await {
+        let found = self.find(cred, &dir, name).await;
+        self.probe_root_squash(cred, &dir, &found).await;
+        match found {
             Ok((inode, attributes)) => {
                 let inode = self.told(cred, inode, &attributes).await?;
                 Ok(Found::Is(self.entry(&dir, &inode, attributes)))
@@ -72,12 +85,14 @@ impl<N: Nfs3> Fs<N> {
             Ok(found) => found,
             Err(error) => {
                 if let NfsError::Status(Status::NoEnt) = error {
+                    self.searched(cred, dir, stamp, None);
                     self.remember_name(dir, stamp, epoch, name, Child::Absent);
                 }
                 return Err(self.note_error(dir, error));
             }
         };
         self.learn(dir, stamp, found.dir.as_ref());
+        self.searched(cred, dir, stamp, found.dir.as_ref());
         let attributes = match found.attributes {
             Some(attributes) => attributes,
             None => self.nfs.getattr(cred, &found.object).await?,

@@ -20,6 +20,8 @@ mod open;
 mod read;
 mod remove;
 mod rename;
+mod search;
+mod squash;
 mod stats;
 mod sync;
 mod table;
@@ -27,7 +29,7 @@ mod unsafe_files;
 mod write;
 
 pub use clock::Clock;
-pub use config::{FsConfig, LookupCache};
+pub use config::{FsConfig, LookupCache, Permissions};
 pub use dir::{DirHandle, Listed, Listing};
 pub use error::{FsError, FsResult};
 pub use file::OpenFile;
@@ -90,6 +92,7 @@ pub struct Fs<N> {
     removed: Notify,
     fsid_known: AtomicBool,
     readdirplus: AtomicBool,
+    root_squash: Mutex<squash::RootSquash>,
     /// Being shut down: what cannot be written is remembered even if somebody was told.
     closing: AtomicBool,
     /// No program waits for an answer any longer.
@@ -147,6 +150,7 @@ impl<N: Nfs3> Fs<N> {
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             readdirplus: AtomicBool::new(config.readdirplus),
+            root_squash: Mutex::default(),
             nfs,
             pool,
             config,
@@ -306,6 +310,7 @@ impl<N: Nfs3> Fs<N> {
     fn entry_ttl(&self, dir: &Inode, now: Nanos) -> Duration {
         match self.config.lookup_cache {
             LookupCache::None => Duration::ZERO,
+            _ if !self.kernel_may_keep_names(dir) => Duration::ZERO,
             LookupCache::All | LookupCache::Positive => self.attr_ttl(dir, now),
         }
     }

@@ -1,8 +1,9 @@
 //! OPEN, RELEASE: close-to-open consistency.
 
+use super::access::wanted_to_open;
 use super::*;
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_xdr::nfs3::{SetAttributes, access};
+use nfsrdma_xdr::nfs3::SetAttributes;
 use std::sync::atomic::Ordering;
 
 /// An open file or directory, for the kernel.
@@ -21,14 +22,7 @@ impl<N: Nfs3> Fs<N> {
     /// (close-to-open consistency: what others closed before is seen).
     pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
         let inode = self.inode(nodeid)?;
-        let mut wanted = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY => access::READ,
-            libc::O_WRONLY => access::MODIFY,
-            _ => access::READ | access::MODIFY,
-        };
-        if flags & libc::O_TRUNC != 0 {
-            wanted |= access::MODIFY;
-        }
+        let wanted = wanted_to_open(flags);
         let known = if self.config.nocto {
             let now = self.now();
             let state = inode.state.lock();
@@ -41,14 +35,7 @@ impl<N: Nfs3> Fs<N> {
         match known {
             Some(granted) if granted & wanted == wanted => {}
             Some(_) => return Err(FsError::AccessDenied),
-            None => match self.ask_access(cred, &inode, wanted).await {
-                Ok(()) => {}
-                // execve needs to read what it may only execute (RFC 1813 section 3.3.4).
-                Err(FsError::AccessDenied) if wanted == access::READ => {
-                    self.ask_access(cred, &inode, access::EXECUTE).await?;
-                }
-                Err(error) => return Err(error),
-            },
+            None => self.ask_access(cred, &inode, wanted).await?,
         }
         if flags & libc::O_TRUNC != 0 {
             let new = SetAttributes {
@@ -77,6 +64,12 @@ impl<N: Nfs3> Fs<N> {
             keep_cache,
             attributes_changed,
         }
+    }
+
+    /// Who opened a file: descriptors may be handed on, and carry the right to what they were
+    /// opened for.
+    pub fn opener(&self, handle: u64) -> Option<Cred> {
+        self.file(handle).ok().map(|file| file.cred.clone())
     }
 
     pub(super) fn file(&self, handle: u64) -> FsResult<Arc<OpenFile>> {

@@ -32,8 +32,10 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         let known = self.known_child(&dir, name);
-        self.changing(&dir, self.nfs.remove(cred, &dir.handle, name), |wcc| *wcc)
+        let wcc = self
+            .changing(&dir, self.nfs.remove(cred, &dir.handle, name), |wcc| *wcc)
             .await?;
+        self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         if let Some(child) = known {
             child.state.lock().named_otherwise();
@@ -53,8 +55,10 @@ impl<N: Nfs3> Fs<N> {
             }
             removed.await;
         }
-        self.changing(&dir, self.nfs.rmdir(cred, &dir.handle, name), |wcc| *wcc)
+        let wcc = self
+            .changing(&dir, self.nfs.rmdir(cred, &dir.handle, name), |wcc| *wcc)
             .await?;
+        self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         Ok(())
     }

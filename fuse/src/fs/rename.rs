@@ -96,10 +96,9 @@ impl<N: Nfs3> Fs<N> {
             .nfs
             .rename(cred, &from.0.handle, from.1, &to.0.handle, to.1);
         if Arc::ptr_eq(from.0, to.0) {
-            return self
-                .changing(from.0, call, |wcc| wcc.to_dir)
-                .await
-                .map(|_| ());
+            let wcc = self.changing(from.0, call, |wcc| wcc.to_dir).await?;
+            self.searched_to_change(cred, from.0, &wcc.to_dir);
+            return Ok(());
         }
         self.begin_change(to.0);
         let change = Change {
@@ -110,6 +109,8 @@ impl<N: Nfs3> Fs<N> {
         match self.changing(from.0, call, |wcc| wcc.from_dir).await {
             Ok(wcc) => {
                 change.end(Some(&wcc.to_dir));
+                self.searched_to_change(cred, from.0, &wcc.from_dir);
+                self.searched_to_change(cred, to.0, &wcc.to_dir);
                 Ok(())
             }
             Err(error) => Err(error),

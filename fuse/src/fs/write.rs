@@ -45,6 +45,10 @@ impl<N: Nfs3> Fs<N> {
                 offset
             }
         };
+        let bytes = match self.below_the_limit(offset, bytes) {
+            Ok(bytes) => bytes,
+            Err(error) => return Some(Err(error)),
+        };
         match self.put(&file, offset, bytes) {
             Ok(Put::Done) => Some(Ok(bytes.len() as u32)),
             Ok(Put::Wait | Put::Short | Put::Flush) => None,
@@ -73,7 +77,13 @@ impl<N: Nfs3> Fs<N> {
             0
         };
         let offset = offset.max(size);
+        let given = bytes.len();
+        let bytes = self.below_the_limit(offset, bytes)?;
         if OpenFile::is_direct(flags) {
+            if bytes.len() < given {
+                // The kernel would make EIO of a short count.
+                return Err(FsError::TooLarge);
+            }
             self.write_direct(&file, offset, bytes).await?;
             return Ok(bytes.len() as u32);
         }
@@ -117,12 +127,19 @@ impl<N: Nfs3> Fs<N> {
         Ok(bytes.len() as u32)
     }
 
-    /// Puts data into the cache, and starts to write what makes full WRITEs.
-    fn put(self: &Arc<Self>, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> FsResult<Put> {
-        let end = offset + bytes.len() as u64;
-        if end > self.limits().max_file_size {
+    /// As much of `bytes` as the server's largest file takes at `offset` (FSINFO, RFC 1813
+    /// section 3.3.19); an error if that is nothing (write(2), EFBIG).
+    fn below_the_limit<'a>(&self, offset: u64, bytes: &'a [u8]) -> FsResult<&'a [u8]> {
+        let room = self.limits().max_file_size.saturating_sub(offset);
+        if room == 0 && !bytes.is_empty() {
             return Err(FsError::TooLarge);
         }
+        let fits = usize::try_from(room).map_or(bytes.len(), |room| bytes.len().min(room));
+        Ok(&bytes[..fits])
+    }
+
+    /// Puts data into the cache, and starts to write what makes full WRITEs.
+    fn put(self: &Arc<Self>, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> FsResult<Put> {
         let inode = &file.inode;
         let data = self.data(inode);
         self.shared.budget.make_room(bytes.len() + 2 * 4096);
@@ -381,9 +398,6 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<()> {
         let inode = &file.inode;
         let range = offset..offset + bytes.len() as u64;
-        if range.end > self.limits().max_file_size {
-            return Err(FsError::TooLarge);
-        }
         let data = self.data(inode);
         // Older data must not be written again over this after a restart of the server: so it
         // is committed, not only written.

@@ -3,7 +3,7 @@
 
 use super::failure::{Exit, Failure};
 use super::mounts::{FSTYPE, MountPoint};
-use super::options::{AccessTime, Options, VfsFlags};
+use super::options::{AccessTime, Options, Permissions, VfsFlags};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::mount::{MsFlags, mount};
@@ -26,6 +26,21 @@ const HELPER: &str = "fusermount3";
 /// Whether everybody is let in: as asked, else if root mounts.
 pub fn allow_other(options: &Options) -> bool {
     options.allow_other.unwrap_or_else(|| geteuid().is_root())
+}
+
+/// Who checks permissions: as asked, else the kernel where others are let in. Where nobody else
+/// is, modes have nobody to protect, and the server may well grant its user more than they show
+/// (ACLs, `all_squash`).
+pub fn permissions(options: &Options) -> Permissions {
+    options.permissions.unwrap_or(match allow_other(options) {
+        true => Permissions::Kernel,
+        false => Permissions::Server,
+    })
+}
+
+/// Whether the kernel is to check modes.
+fn default_permissions(options: &Options) -> bool {
+    permissions(options) == Permissions::Kernel
 }
 
 /// Flags of mount(2).
@@ -94,7 +109,7 @@ pub fn attach(point: &MountPoint, source: &[u8], options: &Options) -> Result<Ow
     if allow_other(options) {
         data.push_str(",allow_other");
     }
-    if options.default_permissions {
+    if default_permissions(options) {
         data.push_str(",default_permissions");
     }
     match mount(
@@ -137,7 +152,7 @@ fn helper_options(source: &[u8], options: &Options) -> Vec<u8> {
         (vfs.dirsync, "dirsync"),
         (vfs.access_time == AccessTime::Never, "noatime"),
         (allow_other(options), "allow_other"),
-        (options.default_permissions, "default_permissions"),
+        (default_permissions(options), "default_permissions"),
     ] {
         if on {
             text.push(b',');
@@ -269,6 +284,21 @@ mod tests {
         assert_eq!(
             String::from_utf8(helper_options(br"s:/a,b\c", &options)).unwrap(),
             r"fsname=s:/a\,b\\c,subtype=nfsrdma,ro,noexec,sync,noatime"
+        );
+    }
+
+    #[test]
+    fn the_kernel_checks_where_others_are_let_in() {
+        let of = |text: &str| permissions(&Options::parse(text).unwrap());
+        assert_eq!(of("allow_other"), Permissions::Kernel);
+        assert_eq!(of("noallow_other"), Permissions::Server);
+        assert_eq!(of("allow_other,permissions=server"), Permissions::Server);
+        assert_eq!(of("noallow_other,default_permissions"), Permissions::Kernel);
+        let options = Options::parse("allow_other").unwrap();
+        let words = String::from_utf8(helper_options(b"s:/", &options)).unwrap();
+        assert!(
+            words.ends_with(",allow_other,default_permissions"),
+            "{words}"
         );
     }
 

@@ -4,7 +4,7 @@ use super::attach;
 use super::cli::{self, Command};
 use super::failure::{Exit, Failure};
 use super::mounts::{self, FSTYPE, Mount};
-use super::options::{Options, VfsFlags};
+use super::options::{Options, Permissions, VfsFlags};
 use super::presence::Watch;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
@@ -37,7 +37,10 @@ pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
             ),
         ));
     }
-    let flags = MsFlags::MS_REMOUNT | attach::flags(&options.vfs);
+    let mut flags = MsFlags::MS_REMOUNT | attach::flags(&options.vfs);
+    if keeps_devices_closed(current.as_deref().unwrap_or_default(), text) {
+        flags |= MsFlags::MS_NODEV;
+    }
     mount(None::<&str>, &path, None::<&str>, flags, None::<&str>).map_err(|errno| match errno {
         Errno::EPERM => Failure::new(Exit::Usage, "not permitted to remount: be root"),
         Errno::EBUSY => failed(format!(
@@ -71,6 +74,7 @@ fn changes_flags_only(current: &str, wanted: &str) -> bool {
                 ..Options::default().vfs
             },
             allow_other: Some(attach::allow_other(&options)),
+            permissions: Some(attach::permissions(&options)),
             remount: false,
             nofail: false,
             sloppy: false,
@@ -80,6 +84,13 @@ fn changes_flags_only(current: &str, wanted: &str) -> bool {
     };
     let before = lasting(current);
     before.is_some() && before == lasting(&format!("{current},{wanted}"))
+}
+
+/// Whether devices stay closed because nobody checks their modes: a remount need not repeat
+/// `permissions=server`.
+fn keeps_devices_closed(current: &str, wanted: &str) -> bool {
+    Options::parse(&format!("{current},{wanted}"))
+        .is_ok_and(|options| options.permissions == Some(Permissions::Server) && !options.vfs.dev)
 }
 
 #[cfg(test)]
@@ -108,6 +119,32 @@ mod tests {
         assert!(!only("remount,hard"));
         assert!(!only("remount,noac"));
         assert!(!only("remount,noallow_other"));
+    }
+
+    #[test]
+    fn permissions_may_be_repeated_in_either_spelling() {
+        assert!(changes_flags_only(
+            "allow_other",
+            "rw,user_id=0,group_id=0,default_permissions,allow_other,remount,ro"
+        ));
+        assert!(changes_flags_only(
+            "allow_other,permissions=server",
+            "remount,permissions=server,ro"
+        ));
+        assert!(!changes_flags_only(
+            "allow_other",
+            "remount,permissions=server"
+        ));
+        assert!(!changes_flags_only(
+            "noallow_other",
+            "remount,permissions=kernel"
+        ));
+        assert!(keeps_devices_closed("permissions=server", "remount,ro"));
+        assert!(!keeps_devices_closed(
+            "permissions=server,dev",
+            "remount,ro"
+        ));
+        assert!(!keeps_devices_closed("", "remount,ro"));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! Options as the engine, the file system and the adapter want them.
 
-use super::attach::allow_other;
+use super::attach::{allow_other, permissions};
 use super::failure::{Exit, Failure, Patience};
 use super::options::show::Settled;
-use super::options::{Family, LookupCache, MountProto, Options, Recovery, WriteChunk};
+use super::options::{Family, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk};
 use super::spec::Spec;
 use crate::adapter::{Access, FuseOptions};
 use crate::fs::{self, FsConfig};
 use nfsrdma_client::nfs::Nfs3;
 use nfsrdma_client::nfs::client::Nfs3Client;
 use nfsrdma_client::options::{self as engine, ClientOptions, MountTarget};
+use nix::unistd::geteuid;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
@@ -20,6 +21,10 @@ const MESSAGES: usize = 64 << 20;
 /// The options with the sizes in force, which a server that comes back may change.
 pub fn effective(options: &Options, client: &Nfs3Client) -> String {
     let limits = client.limits();
+    let options = Options {
+        permissions: Some(permissions(options)),
+        ..options.clone()
+    };
     options.effective(Settled {
         rsize: limits.rtmax,
         wsize: limits.wtmax,
@@ -111,6 +116,11 @@ pub fn file_system(options: &Options) -> FsConfig {
             LookupCache::All => fs::LookupCache::All,
             LookupCache::Positive => fs::LookupCache::Positive,
             LookupCache::None => fs::LookupCache::None,
+        },
+        permissions: match permissions(options) {
+            Permissions::Kernel => fs::Permissions::Kernel,
+            Permissions::Server if allow_other(options) => fs::Permissions::Server,
+            Permissions::Server => fs::Permissions::ServerForOne(geteuid().as_raw()),
         },
         nocto: !options.close_to_open,
         sync: options.vfs.sync,

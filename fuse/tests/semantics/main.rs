@@ -6,5 +6,6 @@ mod caches;
 mod data;
 mod directories;
 mod errors;
+mod permissions;
 mod random;
 mod support;

@@ -52,7 +52,10 @@ impl Mount {
     }
 
     pub(crate) fn lookup_in(&self, dir: u64, name: &str) -> FsResult<Option<Entry>> {
-        let found = match self.fs.lookup_cached(dir, name.as_bytes()) {
+        let found = match self
+            .fs
+            .lookup_cached(dir, name.as_bytes(), 0, || self.cred.clone())
+        {
             Some(known) => known,
             None => block_on(self.fs.lookup(&self.cred, dir, name.as_bytes()))?,
         };

@@ -85,6 +85,7 @@ impl World {
             read_only: false,
             rtmax: 1 << 16,
             wtmax: 1 << 16,
+            max_file_size: None,
             fake_unstable: true,
             sync_metadata: false,
             cache_size: 64,

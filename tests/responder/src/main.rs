@@ -60,6 +60,7 @@ fn run(options: Options) -> Result<()> {
         read_only: options.read_only,
         rtmax: options.rtmax,
         wtmax: options.wtmax,
+        max_file_size: options.max_file_size,
         fake_unstable: options.fake_unstable,
         sync_metadata: options.sync_metadata,
         cache_size: open_files,

@@ -114,6 +114,10 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(512..=1 << 20))]
     pub wtmax: u32,
 
+    /// Largest size of a file, in bytes [default: what each export's file system takes]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
+    pub max_file_size: Option<u64>,
+
     /// What carries RDMA: soft-iWARP over TCP, or a device of this machine (only in a build with
     /// the feature `verbs`)
     #[arg(long, value_name = "iwarp|verbs", default_value = "iwarp")]
@@ -207,10 +211,6 @@ pub struct Options {
           default_missing_value = "1")]
     pub equal_fileids: Option<NonZeroU64>,
 
-    /// No file may grow larger: FSINFO's maxfilesize, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = i64::MAX as u64)]
-    pub max_file_size: u64,
-
     /// Take commands that change all this while the server runs, one a line, at this Unix
     /// socket (the command "help" lists them)
     #[arg(long, value_name = "PATH")]
@@ -278,7 +278,6 @@ impl Options {
             clock_offset: self.clock_offset,
             one_second_times: self.one_second_times,
             equal_fileids: self.equal_fileids,
-            max_file_size: self.max_file_size,
         }
     }
 

@@ -161,6 +161,41 @@ async fn data_is_written_read_and_committed() {
 }
 
 #[tokio::test]
+async fn files_grow_to_the_largest_size_told() {
+    let dirs = Dirs::new();
+    let responder = Responder::start(&dirs, &["--max-file-size", "65536"]);
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let file = create(&mut client, &root, "file", 0o644).await;
+    let args = FSINFO3args {
+        fsroot: root.clone(),
+    };
+    let info = client.fsinfo(&args).await.unwrap().unwrap();
+    assert_eq!(info.maxfilesize, 65536);
+    let stable = stable_how::FILE_SYNC;
+    let part = write(&mut client, &file, 65530, &[7; 100], stable).await;
+    assert_eq!(part.unwrap().count, 6);
+    let none = write(&mut client, &file, 65536, &[7; 1], stable).await;
+    assert_eq!(none.unwrap_err(), nfsstat3::NFS3ERR_FBIG);
+    let mut set = async |size| {
+        let args = SETATTR3args {
+            object: file.clone(),
+            new_attributes: sattr3 {
+                size: Nfs3Option::Some(size),
+                ..Default::default()
+            },
+            guard: Nfs3Option::None,
+        };
+        match client.setattr(&args).await.unwrap() {
+            Nfs3Result::Ok(ok) => Ok(after(&ok.obj_wcc).size),
+            Nfs3Result::Err((status, _)) => Err(status),
+        }
+    };
+    assert_eq!(set(65536).await, Ok(65536));
+    assert_eq!(set(65537).await, Err(nfsstat3::NFS3ERR_FBIG));
+}
+
+#[tokio::test]
 async fn create_has_three_ways() {
     let dirs = Dirs::new();
     let responder = Responder::start(&dirs, &[]);

@@ -71,6 +71,15 @@ pub enum LookupCache {
     None,
 }
 
+/// Who checks permissions before the server is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permissions {
+    /// The local kernel, by modes.
+    Kernel,
+    /// Nobody: the server is asked for each caller.
+    Server,
+}
+
 /// Which RDMA provider to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
@@ -194,8 +203,8 @@ pub struct Options {
     pub metrics: Option<MetricsAt>,
     /// Let other users in; `None` does so when root mounts.
     pub allow_other: Option<bool>,
-    /// Let the kernel check modes itself rather than ask the server.
-    pub default_permissions: bool,
+    /// `None` is the kernel where others are let in, else the server.
+    pub permissions: Option<Permissions>,
     /// Accept unknown options.
     pub sloppy: bool,
     /// Leave /etc/fstab's promise: a failed mount is no failure of the boot.
@@ -256,7 +265,7 @@ impl Default for Options {
             threads: None,
             metrics: None,
             allow_other: None,
-            default_permissions: false,
+            permissions: None,
             sloppy: false,
             nofail: false,
             remount: false,

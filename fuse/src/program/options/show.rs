@@ -1,7 +1,8 @@
 //! The effective options as text, in the order nfs mounts show them.
 
 use super::{
-    AccessTime, Family, LookupCache, MountProto, Options, Recovery, Transport, WriteChunk,
+    AccessTime, Family, LookupCache, MountProto, Options, Permissions, Recovery, Transport,
+    WriteChunk,
 };
 use crate::program::size::show_size;
 use std::fmt::{self, Display};
@@ -25,6 +26,10 @@ impl Options {
         for (on, name) in [
             (!vfs.suid, "nosuid"),
             (!vfs.dev, "nodev"),
+            (
+                vfs.dev && self.permissions == Some(Permissions::Server),
+                "dev",
+            ),
             (!vfs.exec, "noexec"),
             (vfs.sync && self.attributes.is_some(), "sync"),
             (vfs.dirsync, "dirsync"),
@@ -116,8 +121,10 @@ impl Options {
             Some(false) => words.flag("noallow_other"),
             None => {}
         }
-        if self.default_permissions {
-            words.flag("default_permissions");
+        match self.permissions {
+            Some(Permissions::Kernel) => words.value("permissions", "kernel"),
+            Some(Permissions::Server) => words.value("permissions", "server"),
+            None => {}
         }
         words.value(
             "transport",

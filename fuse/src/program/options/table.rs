@@ -2,7 +2,7 @@
 
 use super::{
     AccessTime, AttributeTimes, Family, IO_UNIT, LookupCache, MAX_IO, MetricsAt, MountProto,
-    OptionError, Options, Recovery, Transport, WriteChunk,
+    OptionError, Options, Permissions, Recovery, Transport, WriteChunk,
 };
 use crate::program::size::parse_size;
 use std::collections::HashMap;
@@ -42,6 +42,8 @@ pub(super) struct Draft {
     reg: [u64; 2],
     dir: [u64; 2],
     noac: bool,
+    /// `dev` was given.
+    dev: bool,
 }
 
 impl Draft {
@@ -165,6 +167,10 @@ impl Draft {
                 dir_min,
                 dir_max,
             });
+        }
+        if self.options.permissions == Some(Permissions::Server) && !self.dev {
+            // The kernel opens devices by itself: nobody would check who may.
+            self.options.vfs.dev = false;
         }
         if self
             .options
@@ -458,6 +464,7 @@ pub static TABLE: &[Entry] = &[
         Ok(())
     }),
     flag!("dev", |d, _| {
+        d.dev = true;
         d.options.vfs.dev = true;
         Ok(())
     }),
@@ -551,9 +558,18 @@ pub static TABLE: &[Entry] = &[
         d.options.allow_other = Some(false);
         d.claim("allow_other", false)
     }),
+    value!("permissions", "kernel or server", |d, n, v| {
+        d.options.permissions = Some(match v {
+            "kernel" => Permissions::Kernel,
+            "server" => Permissions::Server,
+            _ => return d.bad(n, "kernel or server"),
+        });
+        d.claim(n, v)
+    }),
+    // FUSE's name for it, which /proc/mounts shows.
     flag!("default_permissions", |d, _| {
-        d.options.default_permissions = true;
-        Ok(())
+        d.options.permissions = Some(Permissions::Kernel);
+        d.claim("permissions", "kernel")
     }),
     // This program's own.
     value!("transport", "auto, iwarp or verbs", |d, n, v| {
@@ -697,6 +713,7 @@ pub(super) fn parse(text: &str) -> Result<Options, OptionError> {
         reg: [times.reg_min.as_secs(), times.reg_max.as_secs()],
         dir: [times.dir_min.as_secs(), times.dir_max.as_secs()],
         noac: false,
+        dev: false,
     };
     let mut words = split(text);
     if words.iter().any(|word| word == "remount") {

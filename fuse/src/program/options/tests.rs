@@ -138,7 +138,12 @@ fn each_option_sets_its_setting() {
             o.vfs.dev = false;
         }),
         ("allow_other", |o| o.allow_other = Some(true)),
-        ("default_permissions", |o| o.default_permissions = true),
+        ("default_permissions", |o| {
+            o.permissions = Some(Permissions::Kernel)
+        }),
+        ("permissions=kernel", |o| {
+            o.permissions = Some(Permissions::Kernel)
+        }),
         ("nofail", |o| o.nofail = true),
         ("sloppy", |o| o.sloppy = true),
         ("remount", |o| o.remount = true),
@@ -167,6 +172,20 @@ fn each_option_sets_its_setting() {
         assert_eq!(ok(text), with(change), "{text}");
         assert_ne!(ok(text), Options::default(), "{text} has no effect");
     }
+}
+
+#[test]
+fn devices_are_asked_for_where_nobody_checks_their_modes() {
+    let server = |o: &mut Options| o.permissions = Some(Permissions::Server);
+    for text in [
+        "permissions=server",
+        "rw,permissions=server,nodev",
+        "permissions=server,user,exec,suid",
+    ] {
+        assert!(!ok(text).vfs.dev, "{text}");
+    }
+    assert_eq!(ok("permissions=server,dev"), with(server));
+    assert_eq!(ok("dev,permissions=server"), with(server));
 }
 
 #[test]
@@ -218,6 +237,8 @@ fn contradictions_name_both() {
         ("resvport", "noresvport"),
         ("acregmin=9", "acregmax=8"),
         ("dirty=64M", "cache=32M"),
+        ("permissions=kernel", "permissions=server"),
+        ("permissions=server", "default_permissions"),
     ] {
         assert_eq!(said(&format!("{first},{second}")), both(first, second));
     }
@@ -300,6 +321,8 @@ fn values_are_checked_by_name() {
         "fpdu=1",
         "transport=tcp",
         "write_chunk=x",
+        "permissions=",
+        "permissions=all",
         "mountvers=4",
         "local_lock=some",
     ] {
@@ -336,7 +359,7 @@ fn word() -> impl Strategy<Value = String> {
         Just(String::new()),
         (0u64..100_000).prop_map(|n| format!("={n}")),
         (0u64..5000).prop_map(|n| format!("={n}K")),
-        "=(all|none|positive|rdma|rdma6|iwarp|verbs|auto|pz|reduced|tcp|sys|3)",
+        "=(all|none|kernel|server|positive|rdma|rdma6|iwarp|verbs|auto|pz|reduced|tcp|sys|3)",
         "=[a-z0-9\"=]{0,5}",
     ];
     (proptest::sample::select(names), value).prop_map(|(name, value)| format!("{name}{value}"))

@@ -133,7 +133,7 @@ impl FileSystem {
             FileType::Directory => return Err(Status::IsDir),
             _ => return Err(Status::Inval),
         }
-        if size > self.variants.max_file_size() {
+        if size > self.max_file_size(inode) {
             return Err(Status::FBig);
         }
         self.check(who, inode, libc::W_OK, true)?;

@@ -210,12 +210,14 @@ impl FileSystem {
         if given < args.count as usize {
             return Err(Status::Inval);
         }
-        let count = args.count.min(self.settings.wtmax);
-        let data = first(data, count as usize);
-        let end = args.offset.checked_add(count.into());
-        if end.is_none_or(|end| end > self.variants.max_file_size()) {
+        // As write(2): what fits is written, and nothing at the limit is an error.
+        let room = self.max_file_size(inode).saturating_sub(args.offset);
+        if room == 0 && args.count > 0 {
             return Err(Status::FBig);
         }
+        let count = args.count.min(self.settings.wtmax);
+        let count = u32::try_from(room).map_or(count, |room| count.min(room));
+        let data = first(data, count as usize);
         self.check(who, inode, libc::W_OK, true)?;
         let writer = self.writer(inode)?;
         if let Some(overlay) = &self.overlay {

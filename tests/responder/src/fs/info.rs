@@ -1,6 +1,6 @@
 //! FSSTAT, FSINFO and PATHCONF (RFC 1813 sections 3.3.18 to 3.3.20).
 
-use super::{FileSystem, Result, status};
+use super::{FileSystem, Inode, Result, status};
 use nfsrdma_xdr::nfs3::{
     FileHandle, FsinfoOk, FsinfoRes, FsstatOk, FsstatRes, PathconfOk, PathconfRes, Reply, RootArgs,
     fsf,
@@ -9,7 +9,7 @@ use nfsrdma_xdr::nfs3::{
 impl FileSystem {
     /// FSSTAT.
     pub fn fsstat(&self, args: &RootArgs) -> FsstatRes {
-        self.about(&args.object, |attributes, statvfs| FsstatOk {
+        self.about(&args.object, |_, attributes, statvfs| FsstatOk {
             attributes,
             total_bytes: statvfs.f_blocks.saturating_mul(statvfs.f_frsize),
             free_bytes: statvfs.f_bfree.saturating_mul(statvfs.f_frsize),
@@ -24,7 +24,7 @@ impl FileSystem {
     /// FSINFO.
     pub fn fsinfo(&self, args: &RootArgs) -> FsinfoRes {
         let (rtmax, wtmax) = (self.settings.rtmax, self.settings.wtmax);
-        self.about(&args.object, |attributes, statvfs| FsinfoOk {
+        self.about(&args.object, |inode, attributes, statvfs| FsinfoOk {
             attributes,
             rtmax,
             rtpref: rtmax,
@@ -33,7 +33,7 @@ impl FileSystem {
             wtpref: wtmax,
             wtmult: (statvfs.f_bsize as u32).min(wtmax).max(1),
             dtpref: super::dir::DTPREF,
-            max_file_size: self.variants.max_file_size(),
+            max_file_size: self.max_file_size(inode),
             time_delta: self.variants.time_delta(),
             properties: fsf::LINK | fsf::SYMLINK | fsf::HOMOGENEOUS | fsf::CANSETTIME,
         })
@@ -41,7 +41,7 @@ impl FileSystem {
 
     /// PATHCONF.
     pub fn pathconf(&self, args: &RootArgs) -> PathconfRes {
-        self.about(&args.object, |attributes, statvfs| PathconfOk {
+        self.about(&args.object, |_, attributes, statvfs| PathconfOk {
             attributes,
             // What ext4 allows; the file system answers MLINK at its own limit.
             link_max: 65000,
@@ -56,13 +56,13 @@ impl FileSystem {
     fn about<T>(
         &self,
         object: &FileHandle,
-        answer: impl FnOnce(Option<nfsrdma_xdr::nfs3::Attributes>, rustix::fs::StatVfs) -> T,
+        answer: impl FnOnce(&Inode, Option<nfsrdma_xdr::nfs3::Attributes>, rustix::fs::StatVfs) -> T,
     ) -> Reply<T, Option<nfsrdma_xdr::nfs3::Attributes>> {
         let result: Result<T> = (|| {
             let inode = self.resolve(object)?;
             let attributes = self.attributes(&inode)?;
             let statvfs = rustix::fs::fstatvfs(inode.fd()).map_err(status::of)?;
-            Ok(answer(Some(attributes), statvfs))
+            Ok(answer(&inode, Some(attributes), statvfs))
         })();
         match result {
             Ok(ok) => Reply::Ok(ok),

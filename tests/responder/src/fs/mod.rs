@@ -60,6 +60,8 @@ pub struct Settings {
     /// Largest READ and WRITE, in bytes.
     pub rtmax: u32,
     pub wtmax: u32,
+    /// Largest size of a file, in bytes; `None` is what the file system takes.
+    pub max_file_size: Option<u64>,
     /// Keeps UNSTABLE data in memory until COMMIT.
     pub fake_unstable: bool,
     /// Makes changes of the name space durable before they are answered.
@@ -83,6 +85,8 @@ pub struct Export {
     root_inode: u64,
     /// fsid of everything in it.
     fsid: u64,
+    /// The largest size of a file that its file system takes.
+    max_file_size: u64,
     /// Where it is in this process's name space, as the kernel tells it.
     path: PathBuf,
 }
@@ -222,6 +226,14 @@ impl FileSystem {
             }
         }
         Ok(inode.handle)
+    }
+
+    /// The largest size of a file beside `inode`.
+    fn max_file_size(&self, inode: &Inode) -> u64 {
+        let most = self.export(inode).max_file_size;
+        self.settings
+            .max_file_size
+            .map_or(most, |max| max.min(most))
     }
 
     fn export(&self, inode: &Inode) -> &Export {
@@ -519,6 +531,7 @@ impl Export {
             root_inode: stat.st_ino,
             fsid,
             path: path_of(root.as_fd())?,
+            max_file_size: max_file_size(&root),
             mount: rustix::fs::open(
                 inode::proc_path(root.as_fd()),
                 OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -542,6 +555,33 @@ impl Export {
         let path = path_of(dir).map_err(status::of_io)?;
         Ok(path.starts_with(&self.path))
     }
+}
+
+/// The largest size of a file in the file system of `dir`. No system call tells: it is the
+/// largest that a file without a name can be given, all of it a hole.
+fn max_file_size(dir: &OwnedFd) -> u64 {
+    const MOST: u64 = i64::MAX as u64;
+    let file = rustix::fs::open(
+        inode::proc_path(dir.as_fd()),
+        OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    );
+    // Read-only, or without such files: each WRITE has its own answer then.
+    let Ok(file) = file else { return MOST };
+    let takes = |size| rustix::fs::ftruncate(&file, size).is_ok();
+    if takes(MOST) {
+        return MOST;
+    }
+    // Every file system takes files of 2 GiB, as they were before large file support.
+    let (mut low, mut high) = (i32::MAX as u64, MOST);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match takes(middle) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    low
 }
 
 /// Where the kernel says an open directory is.

@@ -53,8 +53,6 @@ pub struct Settings {
     pub one_second_times: bool,
     /// Files have this many different fileids; directories of one depth share theirs.
     pub equal_fileids: Option<NonZeroU64>,
-    /// No file grows larger, in bytes.
-    pub max_file_size: u64,
 }
 
 impl Default for Settings {
@@ -65,7 +63,6 @@ impl Default for Settings {
             clock_offset: 0,
             one_second_times: false,
             equal_fileids: None,
-            max_file_size: i64::MAX as u64,
         }
     }
 }
@@ -77,7 +74,6 @@ pub struct Variants {
     gap_us: AtomicU64,
     one_second: AtomicBool,
     equal_fileids: Option<NonZeroU64>,
-    max_file_size: u64,
     clock: Mutex<Clock>,
     client_times: Mutex<ClientTimes>,
 }
@@ -89,7 +85,6 @@ impl Variants {
             gap_us: AtomicU64::new(settings.pre_op_gap.as_micros() as u64),
             one_second: AtomicBool::new(settings.one_second_times),
             equal_fileids: settings.equal_fileids,
-            max_file_size: settings.max_file_size.min(i64::MAX as u64),
             clock: Mutex::new(Clock::new(settings.clock_offset)),
             client_times: Mutex::new(ClientTimes::default()),
         }
@@ -138,11 +133,6 @@ impl Variants {
         let offset = base.saturating_add(nanoseconds);
         clock.step(from, offset);
         offset
-    }
-
-    /// No file may end beyond.
-    pub(super) fn max_file_size(&self) -> u64 {
-        self.max_file_size
     }
 
     /// The server's clock's resolution, as FSINFO tells it.

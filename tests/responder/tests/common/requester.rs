@@ -54,6 +54,7 @@ pub fn serve(
         read_only: false,
         rtmax: settings.rtmax,
         wtmax: settings.wtmax,
+        max_file_size: None,
         fake_unstable: false,
         sync_metadata: false,
         cache_size: 64,

@@ -1,0 +1,207 @@
+//! Whether the server treats uid 0 as it does other users ("root squashing").
+//!
+//! The local kernel lets uid 0 search every directory. If the server does not, names in
+//! directories that not everybody may search must not stay in the kernel's cache, where uid 0
+//! finds them without anybody being asked. No call of NFSv3 tells whether a server squashes
+//! uid 0, or to which user. But an ACCESS as uid 0 does where modes give uid 0 nothing:
+//!
+//! * LOOKUP is refused: uid 0 is squashed.
+//! * LOOKUP is granted: uid 0 is not squashed, or is squashed to the owner of the directory, or
+//!   to a member of its group if that may search it. Two grants that no one user explains, such
+//!   as for private directories of two owners, show that uid 0 is not squashed.
+//!
+//! Until that is known, what the grants so far imply is used, and else uid 0 counts as squashed.
+
+use nfsrdma_xdr::nfs3::Attributes;
+
+/// The user and the group, either of which explains why a user other than uid 0 was granted
+/// LOOKUP in one directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grant {
+    owner: Option<u32>,
+    group: Option<u32>,
+}
+
+impl Grant {
+    fn of(dir: &Attributes) -> Self {
+        // Nothing is squashed to root.
+        let other = |id: u32, bit: u32| (dir.mode & bit != 0 && id != 0).then_some(id);
+        Grant {
+            owner: other(dir.uid, 0o100),
+            group: other(dir.gid, 0o010),
+        }
+    }
+
+    fn explained_by(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
+        (self.owner.is_some() && self.owner == uid) || (self.group.is_some() && self.group == gid)
+    }
+}
+
+/// Whether everybody may search the directory, whatever their relation to it.
+pub(super) fn everybody_may_search(dir: &Attributes) -> bool {
+    dir.mode & 0o111 == 0o111
+}
+
+/// Whether a wider class of users may do what a narrower one may not, as with mode 0705: then
+/// the classes explain nothing.
+fn is_odd(dir: &Attributes) -> bool {
+    let has = |bit| dir.mode & bit != 0;
+    has(0o001) && dir.mode & 0o110 != 0o110 || has(0o010) && !has(0o100)
+}
+
+/// What is known of how the server treats uid 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RootSquash {
+    /// All grants so far can be explained by one user whom uid 0 may be squashed to.
+    Unknown(Vec<Grant>),
+    Squashed,
+    NotSquashed,
+}
+
+impl Default for RootSquash {
+    fn default() -> Self {
+        RootSquash::Unknown(Vec::new())
+    }
+}
+
+impl RootSquash {
+    /// Whether the server lets uid 0 search `dir`; `None` if an ACCESS would tell.
+    pub(super) fn may_search(&self, dir: &Attributes) -> Option<bool> {
+        match self {
+            _ if everybody_may_search(dir) => Some(true),
+            RootSquash::Squashed => Some(false),
+            RootSquash::NotSquashed => Some(true),
+            RootSquash::Unknown(_) if is_odd(dir) => Some(false),
+            RootSquash::Unknown(grants) => {
+                let asked = Grant::of(dir);
+                // Whoever explains all grants is granted this, too.
+                let implied = !grants.is_empty()
+                    && candidates(grants).all(|(uid, gid)| asked.explained_by(uid, gid));
+                implied.then_some(true)
+            }
+        }
+    }
+
+    /// The server answered an ACCESS or LOOKUP by uid 0 in `dir`.
+    pub(super) fn answered(&mut self, dir: &Attributes, granted: bool) {
+        let RootSquash::Unknown(grants) = self else {
+            return;
+        };
+        if everybody_may_search(dir) {
+            return;
+        }
+        if !granted {
+            *self = RootSquash::Squashed;
+            return;
+        }
+        if is_odd(dir) {
+            return;
+        }
+        let new = Grant::of(dir);
+        if !grants.contains(&new) {
+            grants.push(new);
+        }
+        if candidates(grants).next().is_none() {
+            *self = RootSquash::NotSquashed;
+        }
+    }
+}
+
+/// The users, each as uid and gid, one of which must be the one that uid 0 is squashed to if
+/// it is; `None` stands for any other number.
+fn candidates(grants: &[Grant]) -> impl Iterator<Item = (Option<u32>, Option<u32>)> {
+    let with_none = |mut ids: Vec<Option<u32>>| {
+        ids.push(None);
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    };
+    let uids = with_none(grants.iter().map(|grant| grant.owner).collect());
+    let gids = with_none(grants.iter().map(|grant| grant.group).collect());
+    uids.into_iter()
+        .flat_map(move |uid| gids.clone().into_iter().map(move |gid| (uid, gid)))
+        .filter(|&(uid, gid)| grants.iter().all(|grant| grant.explained_by(uid, gid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_xdr::nfs3::{FileType, SpecData, Time};
+    use proptest::prelude::*;
+
+    fn dir(uid: u32, gid: u32, mode: u32) -> Attributes {
+        Attributes {
+            kind: FileType::Directory,
+            mode,
+            nlink: 2,
+            uid,
+            gid,
+            size: 0,
+            used: 0,
+            rdev: SpecData::default(),
+            fsid: 1,
+            fileid: 2,
+            atime: Time::default(),
+            mtime: Time::default(),
+            ctime: Time::default(),
+        }
+    }
+
+    #[test]
+    fn a_refusal_tells() {
+        let mut root = RootSquash::default();
+        assert_eq!(root.may_search(&dir(1, 1, 0o700)), None);
+        root.answered(&dir(1, 1, 0o700), false);
+        assert_eq!(root.may_search(&dir(2, 2, 0o750)), Some(false));
+        assert_eq!(root.may_search(&dir(2, 2, 0o755)), Some(true));
+    }
+
+    #[test]
+    fn a_grant_in_a_directory_of_root_tells() {
+        let mut root = RootSquash::default();
+        root.answered(&dir(0, 0, 0o770), true);
+        assert_eq!(root, RootSquash::NotSquashed);
+    }
+
+    #[test]
+    fn one_owner_may_be_whom_root_is_squashed_to() {
+        let mut root = RootSquash::default();
+        root.answered(&dir(1, 1, 0o700), true);
+        assert_eq!(root.may_search(&dir(1, 7, 0o700)), Some(true));
+        assert_eq!(root.may_search(&dir(2, 1, 0o700)), None);
+        root.answered(&dir(2, 1, 0o700), true);
+        assert_eq!(root, RootSquash::NotSquashed);
+    }
+
+    proptest! {
+        /// Against servers that squash to one user, or to none: no answer is wrong, and few
+        /// questions are needed.
+        #[test]
+        fn no_answer_is_wrong(
+            squashed in proptest::option::of((1u32..4, 1u32..4)),
+            dirs in proptest::collection::vec((0u32..4, 0u32..4, 0u32..0o1000), 1..60),
+        ) {
+            let truth = |dir: &Attributes| match squashed {
+                None => true,
+                Some((uid, _)) if uid == dir.uid => dir.mode & 0o100 != 0,
+                Some((_, gid)) if gid == dir.gid => dir.mode & 0o010 != 0,
+                Some(_) => dir.mode & 0o001 != 0,
+            };
+            let mut root = RootSquash::default();
+            let mut asked = 0;
+            for (uid, gid, mode) in dirs {
+                let dir = dir(uid, gid, mode);
+                match root.may_search(&dir) {
+                    Some(true) => prop_assert!(truth(&dir), "{dir:?} {root:?}"),
+                    // May be too careful where uid 0 is squashed to the owner.
+                    Some(false) => prop_assert!(squashed.is_some() || is_odd(&dir)),
+                    None => {
+                        asked += 1;
+                        root.answered(&dir, truth(&dir));
+                    }
+                }
+            }
+            prop_assert!(asked <= 6, "{asked} questions");
+        }
+    }
+}
