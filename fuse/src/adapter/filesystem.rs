@@ -14,7 +14,7 @@ use super::waiting::{Held, Waiting};
 use crate::fs::{Entry, Found, Fs, FsResult, Opened};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    u64, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
@@ -78,7 +78,7 @@ pub fn negotiate(config: &mut KernelConfig, options: &FuseOptions) {
 }
 
 impl<N: Nfs3> Adapter<N> {
-    fn cred(&self, request: &Request) -> Cred {
+    fn cred(&self, request: &Header) -> Cred {
         self.credentials.of(request)
     }
 
@@ -116,24 +116,24 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
 }
 
 impl<N: Nfs3> Filesystem for Adapter<N> {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+    fn init(&mut self, _: &Header, config: &mut KernelConfig) -> io::Result<()> {
         negotiate(config, &self.options);
         Ok(())
     }
 
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let tell = |reply, found| match found {
             Found::Is(entry) => tell_entry(reply, entry),
             Found::Absent(ttl) => tell_absent(reply, ttl),
         };
-        if let Some(known) = self.fs.lookup_cached(parent.0, name.as_bytes()) {
+        if let Some(known) = self.fs.lookup_cached(parent, name.as_bytes()) {
             tell(reply, known);
             return self.settle();
         }
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let found = fs.lookup(&cred, parent.0, name.as_bytes()).await;
+            let found = fs.lookup(&cred, parent, name.as_bytes()).await;
             answer_or(reply, found, tell, |found| {
                 if let Found::Is(entry) = found {
                     fs.forget(entry.nodeid, 1);
@@ -142,38 +142,38 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn forget(&self, _: &Request, node: INodeNo, count: u64) {
-        self.fs.forget(node.0, count);
+    fn forget(&self, _: &Header, node: u64, count: u64) {
+        self.fs.forget(node, count);
         self.settle();
     }
 
     fn getattr(
         &self,
-        request: &Request,
-        node: INodeNo,
-        handle: Option<FileHandle>,
-        reply: ReplyAttr,
+        request: &Header,
+        node: u64,
+        handle: Option<u64>,
+        reply: Reply,
     ) {
         // With a handle the kernel asks for itself; stat(2) and fstat(2) come without.
         let revalidate = handle.is_some();
-        if let Some(known) = self.fs.getattr_cached(node.0, revalidate) {
-            tell_attributes(reply, node.0, known);
+        if let Some(known) = self.fs.getattr_cached(node, revalidate) {
+            tell_attributes(reply, node, known);
             return self.settle();
         }
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.getattr(&cred, node.0, revalidate).await;
+            let result = fs.getattr(&cred, node, revalidate).await;
             answer_held(reply, result, |reply, of| {
-                tell_attributes(reply, node.0, of)
+                tell_attributes(reply, node, of)
             });
         });
     }
 
     fn setattr(
         &self,
-        request: &Request,
-        node: INodeNo,
+        request: &Header,
+        node: u64,
         mode: Option<u32>,
         uid: Option<u32>,
         gid: Option<u32>,
@@ -181,12 +181,12 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        _handle: Option<u64>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
+        reply: Reply,
     ) {
         let (atime, mtime) = match (set_time(atime), set_time(mtime)) {
             (Ok(atime), Ok(mtime)) => (atime, mtime),
@@ -203,76 +203,76 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.setattr(&cred, node.0, &new).await;
+            let result = fs.setattr(&cred, node, &new).await;
             answer_held(reply, result, |reply, of| {
-                tell_attributes(reply, node.0, of)
+                tell_attributes(reply, node, of)
             });
         });
     }
 
-    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
+    fn readlink(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.readlink(&cred, node.0).await;
+            let result = fs.readlink(&cred, node).await;
             answer_held(reply, result, |reply, path| reply.data(&path));
         });
     }
 
     fn mknod(
         &self,
-        request: &Request,
-        parent: INodeNo,
+        request: &Header,
+        parent: u64,
         name: &OsStr,
         mode: u32,
         _umask: u32,
         rdev: u32,
-        reply: ReplyEntry,
+        reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.mknod(&cred, parent.0, name.as_bytes(), mode, rdev).await;
+            let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
             answer_entry(reply, result, &fs);
         });
     }
 
     fn mkdir(
         &self,
-        request: &Request,
-        parent: INodeNo,
+        request: &Header,
+        parent: u64,
         name: &OsStr,
         mode: u32,
         _umask: u32,
-        reply: ReplyEntry,
+        reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.mkdir(&cred, parent.0, name.as_bytes(), mode).await;
+            let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
             answer_entry(reply, result, &fs);
         });
     }
 
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(
                 reply,
-                fs.unlink(&cred, parent.0, name.as_bytes()).await,
+                fs.unlink(&cred, parent, name.as_bytes()).await,
                 done,
             );
         });
     }
 
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(
                 reply,
-                fs.rmdir(&cred, parent.0, name.as_bytes()).await,
+                fs.rmdir(&cred, parent, name.as_bytes()).await,
                 done,
             );
         });
@@ -280,18 +280,18 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn symlink(
         &self,
-        request: &Request,
-        parent: INodeNo,
+        request: &Header,
+        parent: u64,
         name: &OsStr,
         target: &Path,
-        reply: ReplyEntry,
+        reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let target = target.as_os_str().to_owned();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs
-                .symlink(&cred, parent.0, name.as_bytes(), target.as_bytes())
+                .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
                 .await;
             answer_entry(reply, result, &fs);
         });
@@ -299,46 +299,46 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn rename(
         &self,
-        request: &Request,
-        parent: INodeNo,
+        request: &Header,
+        parent: u64,
         name: &OsStr,
-        new_parent: INodeNo,
+        new_parent: u64,
         new_name: &OsStr,
         flags: RenameFlags,
-        reply: ReplyEmpty,
+        reply: Reply,
     ) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let from = (parent.0, name.as_bytes());
-            let to = (new_parent.0, new_name.as_bytes());
+            let from = (parent, name.as_bytes());
+            let to = (new_parent, new_name.as_bytes());
             answer_held(reply, fs.rename(&cred, from, to, flags.bits()).await, done);
         });
     }
 
     fn link(
         &self,
-        request: &Request,
-        node: INodeNo,
-        parent: INodeNo,
+        request: &Header,
+        node: u64,
+        parent: u64,
         name: &OsStr,
-        reply: ReplyEntry,
+        reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.link(&cred, node.0, parent.0, name.as_bytes()).await;
+            let result = fs.link(&cred, node, parent, name.as_bytes()).await;
             answer_entry(reply, result, &fs);
         });
     }
 
-    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let notifier = self.notifier.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.open(&cred, node.0, flags.0).await;
+            let result = fs.open(&cred, node, flags).await;
             answer_or(
                 reply,
                 result,
@@ -351,7 +351,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                         // It may have forgotten the inode: so much the better.
                         let _ = notifier.inval_inode(node, -1, 0);
                     }
-                    reply.opened(FileHandle(opened.handle), file_flags(&opened, flags.0));
+                    reply.opened(opened.handle, file_flags(&opened, flags));
                 },
                 |opened| close(&fs, opened),
             );
@@ -360,16 +360,16 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn read(
         &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        request: &Header,
+        _: u64,
+        handle: u64,
         offset: u64,
         size: u32,
-        flags: OpenFlags,
+        flags: i32,
         _: Option<LockOwner>,
-        reply: ReplyData,
+        reply: Reply,
     ) {
-        if let Some(data) = self.fs.read_cached(handle.0, offset, size, flags.0) {
+        if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
             tell_data(reply, data);
             return self.settle();
         }
@@ -378,7 +378,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         self.start(async move {
             answer_held(
                 reply,
-                fs.read(handle.0, offset, size, flags.0).await,
+                fs.read(handle, offset, size, flags).await,
                 tell_data,
             );
         });
@@ -386,38 +386,38 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn write(
         &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        request: &Header,
+        _: u64,
+        handle: u64,
         offset: u64,
         data: &[u8],
         _: WriteFlags,
-        flags: OpenFlags,
+        flags: i32,
         _: Option<LockOwner>,
-        reply: ReplyWrite,
+        reply: Reply,
     ) {
-        if let Some(result) = self.fs.write_cached(handle.0, offset, data, flags.0) {
-            answer(reply, result, ReplyWrite::written);
+        if let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+            answer(reply, result, Reply::written);
             return self.settle();
         }
         // The reader's buffer is only lent for this call.
         let (fs, data) = (self.fs.clone(), data.to_vec());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.write(handle.0, offset, &data, flags.0).await;
-            answer_held(reply, result, ReplyWrite::written);
+            let result = fs.write(handle, offset, &data, flags).await;
+            answer_held(reply, result, Reply::written);
         });
     }
 
     fn flush(
         &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        request: &Header,
+        _: u64,
+        handle: u64,
         _: LockOwner,
-        reply: ReplyEmpty,
+        reply: Reply,
     ) {
-        if let Some(result) = self.fs.flush_cached(handle.0) {
+        if let Some(result) = self.fs.flush_cached(handle) {
             answer(reply, result, done);
             return self.settle();
         }
@@ -431,36 +431,36 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                 }
                 None => false,
             };
-            fs.flush(handle.0, tell).await;
+            fs.flush(handle, tell).await;
         });
     }
 
     fn release(
         &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
+        request: &Header,
+        _: u64,
+        handle: u64,
+        _: i32,
         _: Option<LockOwner>,
         _: bool,
-        reply: ReplyEmpty,
+        reply: Reply,
     ) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.release(handle.0).await, done) });
+        self.start(async move { answer_held(reply, fs.release(handle).await, done) });
     }
 
-    fn fsync(&self, request: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, request: &Header, _: u64, handle: u64, _: bool, reply: Reply) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.fsync(handle.0).await, done) });
+        self.start(async move { answer_held(reply, fs.fsync(handle).await, done) });
     }
 
-    fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, request: &Header, node: u64, _: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.opendir(&cred, node.0).await;
+            let result = fs.opendir(&cred, node).await;
             answer_or(
                 reply,
                 result,
@@ -469,7 +469,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                     if opened.keep_cache {
                         flags |= FopenFlags::FOPEN_KEEP_CACHE;
                     }
-                    reply.opened(FileHandle(opened.handle), flags);
+                    reply.opened(opened.handle, flags);
                 },
                 |opened| {
                     let _ = fs.releasedir(opened.handle);
@@ -480,39 +480,39 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn readdir(
         &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        request: &Header,
+        _: u64,
+        handle: u64,
         offset: u64,
-        reply: ReplyDirectory,
+        reply: Reply,
     ) {
-        let tell = |mut reply: ReplyDirectory, listing: crate::fs::Listing| {
+        let tell = |reply: Reply, listing: crate::fs::Listing| {
             for entry in listing.entries() {
                 let name = OsStr::from_bytes(&entry.name);
-                if reply.add(INodeNo(entry.fileid), entry.cookie, kind(entry.kind), name) {
+                if reply.add(u64(entry.fileid), entry.cookie, kind(entry.kind), name) {
                     break;
                 }
             }
             reply.ok();
         };
-        if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
+        if let Some(known) = self.fs.readdir_cached(handle, offset) {
             answer(reply, known, tell);
             return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.readdir(handle.0, offset).await, tell) });
+        self.start(async move { answer_held(reply, fs.readdir(handle, offset).await, tell) });
     }
 
     fn readdirplus(
         &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        request: &Header,
+        _: u64,
+        handle: u64,
         offset: u64,
-        reply: ReplyDirectoryPlus,
+        reply: Reply,
     ) {
-        if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
+        if let Some(known) = self.fs.readdir_cached(handle, offset) {
             answer(reply, known, |reply, listing| {
                 tell_plus(&self.fs, reply, &listing)
             });
@@ -521,7 +521,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.readdir(handle.0, offset).await;
+            let result = fs.readdir(handle, offset).await;
             answer_held(reply, result, |reply, listing| {
                 tell_plus(&fs, reply, &listing)
             });
@@ -530,28 +530,28 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn releasedir(
         &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        reply: ReplyEmpty,
+        _: &Header,
+        _: u64,
+        handle: u64,
+        _: i32,
+        reply: Reply,
     ) {
-        answer(reply, self.fs.releasedir(handle.0), done);
+        answer(reply, self.fs.releasedir(handle), done);
         self.settle();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(reply, self.fs.fsyncdir(handle.0), done);
+    fn fsyncdir(&self, _: &Header, _: u64, handle: u64, _: bool, reply: Reply) {
+        answer(reply, self.fs.fsyncdir(handle), done);
         self.settle();
     }
 
-    fn statfs(&self, request: &Request, node: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(
                 reply,
-                fs.statfs(&cred, node.0).await,
+                fs.statfs(&cred, node).await,
                 |reply, stat: FsstatOk| {
                     const UNIT: u64 = 4096;
                     reply.statfs(
@@ -569,34 +569,34 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+    fn access(&self, request: &Header, node: u64, mask: AccessFlags, reply: Reply) {
         let cred = self.cred(request);
-        if let Some(known) = self.fs.access_cached(&cred, node.0, mask.bits()) {
+        if let Some(known) = self.fs.access_cached(&cred, node, mask.bits()) {
             answer(reply, known, done);
             return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(reply, fs.access(&cred, node.0, mask.bits()).await, done);
+            answer_held(reply, fs.access(&cred, node, mask.bits()).await, done);
         });
     }
 
     fn create(
         &self,
-        request: &Request,
-        parent: INodeNo,
+        request: &Header,
+        parent: u64,
         name: &OsStr,
         mode: u32,
         _umask: u32,
         flags: i32,
-        reply: ReplyCreate,
+        reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs
-                .create(&cred, parent.0, name.as_bytes(), mode, flags)
+                .create(&cred, parent, name.as_bytes(), mode, flags)
                 .await;
             answer_or(
                 reply,
@@ -606,7 +606,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                         &entry.attr_ttl.min(entry.entry_ttl),
                         &entry_attributes(&entry),
                         Generation(entry.generation),
-                        FileHandle(opened.handle),
+                        opened.handle,
                         file_flags(&opened, flags),
                     );
                 },
@@ -623,84 +623,84 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn setxattr(
         &self,
-        _: &Request,
-        _: INodeNo,
+        _: &Header,
+        _: u64,
         _: &OsStr,
         _: &[u8],
         _: i32,
         _: u32,
-        reply: ReplyEmpty,
+        reply: Reply,
     ) {
         reply.error(Errno::ENOSYS);
     }
 
-    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
+    fn getxattr(&self, _: &Header, _: u64, _: &OsStr, _: u32, reply: Reply) {
         reply.error(Errno::ENOSYS);
     }
 
-    fn listxattr(&self, _: &Request, _: INodeNo, _: u32, reply: ReplyXattr) {
+    fn listxattr(&self, _: &Header, _: u64, _: u32, reply: Reply) {
         reply.error(Errno::ENOSYS);
     }
 
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, _: &Header, _: u64, _: &OsStr, reply: Reply) {
         reply.error(Errno::ENOSYS);
     }
 
     fn ioctl(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
+        _: &Header,
+        _: u64,
+        _: u64,
         _: fuser::IoctlFlags,
         _: u32,
         _: &[u8],
         _: u32,
-        reply: ReplyIoctl,
+        reply: Reply,
     ) {
         reply.error(Errno::ENOSYS);
     }
 
     fn fallocate(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
+        _: &Header,
+        _: u64,
+        _: u64,
         _: u64,
         _: u64,
         _: i32,
-        reply: ReplyEmpty,
+        reply: Reply,
     ) {
         reply.error(Errno::ENOSYS);
     }
 
-    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
+    fn lseek(&self, _: &Header, _: u64, _: u64, _: i64, _: i32, reply: Reply) {
         reply.error(Errno::ENOSYS);
     }
 
     fn copy_file_range(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
+        _: &Header,
         _: u64,
-        _: INodeNo,
-        _: FileHandle,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
         _: u64,
         _: u64,
         _: fuser::CopyFileRangeFlags,
-        reply: ReplyWrite,
+        reply: Reply,
     ) {
         reply.error(Errno::ENOSYS);
     }
 }
 
-fn tell_plus<N: Nfs3>(fs: &Fs<N>, mut reply: ReplyDirectoryPlus, listing: &crate::fs::Listing) {
+fn tell_plus<N: Nfs3>(fs: &Fs<N>, mut reply: Reply, listing: &crate::fs::Listing) {
     for listed in listing.entries() {
         let name = OsStr::from_bytes(&listed.name);
         let entry = fs.listed_entry(listing, listed);
         let full = match &entry {
             Some(entry) => reply.add(
-                INodeNo(entry.nodeid),
+                u64(entry.nodeid),
                 listed.cookie,
                 name,
                 &entry.attr_ttl.min(entry.entry_ttl),
@@ -733,7 +733,7 @@ fn tell_plus<N: Nfs3>(fs: &Fs<N>, mut reply: ReplyDirectoryPlus, listing: &crate
 }
 
 /// Answers with an entry; forgets it if nobody is there to take it.
-fn answer_entry<N: Nfs3>(reply: Held<ReplyEntry>, result: FsResult<Entry>, fs: &Fs<N>) {
+fn answer_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
     answer_or(reply, result, tell_entry, |entry| {
         fs.forget(entry.nodeid, 1)
     });
@@ -741,7 +741,7 @@ fn answer_entry<N: Nfs3>(reply: Held<ReplyEntry>, result: FsResult<Entry>, fs: &
 
 fn dot(fileid: u64) -> FileAttr {
     FileAttr {
-        ino: INodeNo(fileid),
+        ino: u64(fileid),
         size: 0,
         blocks: 0,
         atime: UNIX_EPOCH,
