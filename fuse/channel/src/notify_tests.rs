@@ -21,9 +21,7 @@ fn notifications_in_bytes() {
     assert_eq!(other(), entry(0), "fuse_notify_inval_entry_out");
     notifier.expire_entry(1, b"ab").unwrap();
     assert_eq!(other(), entry(1));
-    Notifier::new(device, false)
-        .expire_entry(1, b"ab")
-        .unwrap();
+    Notifier::new(device, false).expire_entry(1, b"ab").unwrap();
     assert_eq!(other(), entry(0), "an older kernel is told to drop it");
     notifier.delete(1, 9, b"abc").unwrap();
     assert_eq!(

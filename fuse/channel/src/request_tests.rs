@@ -186,7 +186,10 @@ fn every_operation_is_decoded() {
             (0x0102_0304_0506_0708, 3),
             "{operation:?}"
         );
-        assert_eq!((header.uid(), header.gid(), header.pid()), (1000, 100, 4242));
+        assert_eq!(
+            (header.uid(), header.gid(), header.pid()),
+            (1000, 100, 4242)
+        );
         seen.insert(header.opcode);
     }
     for code in opcode::ALL {

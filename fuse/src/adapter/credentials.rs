@@ -1,5 +1,6 @@
 //! Who asks: the request's uid and gid, and the groups of its process.
 
+use nfsrdma_channel::Header;
 use nfsrdma_client::nfs::{Cred, Credential};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ pub(super) struct Credentials {
 impl Credentials {
     /// The credential of a request. The kernel sends no supplementary groups; /proc has them.
     /// Process 0 is one outside this PID namespace, or the kernel itself: no groups are known.
-    pub(super) fn of(&self, request: &fuser::Request) -> Cred {
+    pub(super) fn of(&self, request: &Header) -> Cred {
         let key = (request.pid(), request.uid(), request.gid());
         let now = Instant::now();
         if let Some((at, cred)) = self.known.lock().get(&key)

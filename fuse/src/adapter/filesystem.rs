@@ -3,78 +3,49 @@
 //! What memory can answer is answered on the thread that read the request. The rest becomes a
 //! future that starts on this thread and answers on the one that gets the server's reply.
 
-use super::FuseOptions;
-use super::convert::{entry_attributes, errno, kind, set_time};
+use super::convert::{errno, kind, set_time};
 use super::credentials::Credentials;
 use super::replies::{
-    answer, answer_held, answer_or, done, file_flags, tell_absent, tell_attributes, tell_data,
-    tell_entry,
+    answer, answer_held, answer_or, channel_entry, done, file_flags, tell_absent, tell_attributes,
+    tell_data, tell_entry,
 };
 use super::waiting::{Held, Waiting};
 use crate::fs::{Entry, Found, Fs, FsResult, Opened};
-use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    u64, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+use nfsrdma_channel::abi::fopen;
+use nfsrdma_channel::{
+    self as channel, Attr, Directory, DirectoryPlus, Handler, Header, Notifier, Operation, Reply,
+    Request, SetAttr, Statfs,
 };
 use nfsrdma_client::exec;
 use nfsrdma_client::nfs::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
     pub(super) credentials: Credentials,
     pub(super) waiting: Arc<Waiting>,
-    /// Tells the kernel what it must not believe any more; there once the mount is.
-    pub(super) notifier: Arc<OnceLock<fuser::Notifier>>,
-    pub(super) options: FuseOptions,
+    /// Tells the kernel what it must not believe any more.
+    pub(super) notifier: Notifier,
     /// The FUSE device, to see whether there are more requests.
-    pub(super) queue: Option<OwnedFd>,
+    pub(super) queue: Option<Arc<channel::Device>>,
 }
 
 /// Calls sent together, at most.
 const MOST_DEFERRED: u32 = 16;
 
 /// Whether the kernel has a request that nobody has read.
-fn has_request(device: &OwnedFd) -> bool {
+fn has_request(device: &Arc<channel::Device>) -> bool {
     let mut poll = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
     nix::poll::poll(&mut poll, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
         && poll[0]
             .revents()
             .is_some_and(|events| events == PollFlags::POLLIN)
-}
-
-/// Tells the kernel what is wanted of it.
-pub fn negotiate(config: &mut KernelConfig, options: &FuseOptions) {
-    for wanted in [
-        InitFlags::FUSE_ATOMIC_O_TRUNC,
-        InitFlags::FUSE_AUTO_INVAL_DATA,
-        InitFlags::FUSE_DO_READDIRPLUS,
-        InitFlags::FUSE_READDIRPLUS_AUTO,
-        InitFlags::FUSE_ASYNC_DIO,
-        InitFlags::FUSE_PARALLEL_DIROPS,
-        InitFlags::FUSE_CACHE_SYMLINKS,
-        // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
-        InitFlags::FUSE_HANDLE_KILLPRIV,
-    ] {
-        // An older kernel may lack one: it then does without.
-        let _ = config.add_capabilities(wanted);
-    }
-    let _ = config.set_max_write(options.max_write);
-    let most = config.set_max_readahead(u32::MAX).err();
-    if let Some(most) = most {
-        let _ = config.set_max_readahead(most);
-    }
-    let _ = config.set_max_background(options.max_background);
 }
 
 impl<N: Nfs3> Adapter<N> {
@@ -115,12 +86,82 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
     });
 }
 
-impl<N: Nfs3> Filesystem for Adapter<N> {
-    fn init(&mut self, _: &Header, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, &self.options);
-        Ok(())
+impl<N: Nfs3> Handler for Adapter<N> {
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        let (header, node) = (&request.header, request.header.nodeid);
+        match request.operation {
+            Operation::Lookup { name } => self.lookup(header, node, name, reply),
+            Operation::Getattr { handle } => self.getattr(header, node, handle, reply),
+            Operation::Setattr(to) => self.setattr(header, node, &to, reply),
+            Operation::Readlink => self.readlink(header, node, reply),
+            Operation::Symlink { name, target } => self.symlink(header, node, name, target, reply),
+            Operation::Mknod {
+                name, mode, rdev, ..
+            } => self.mknod(header, node, name, mode, rdev, reply),
+            Operation::Mkdir { name, mode, .. } => self.mkdir(header, node, name, mode, reply),
+            Operation::Unlink { name } => self.unlink(header, node, name, reply),
+            Operation::Rmdir { name } => self.rmdir(header, node, name, reply),
+            Operation::Rename {
+                name,
+                new_parent,
+                new_name,
+                flags,
+            } => self.rename(header, (node, name), (new_parent, new_name), flags, reply),
+            Operation::Link { node: of, name } => self.link(header, of, node, name, reply),
+            Operation::Open { flags } => self.open(header, node, flags, reply),
+            Operation::Read {
+                handle,
+                offset,
+                size,
+                flags,
+                ..
+            } => self.read(header, handle, offset, size, flags, reply),
+            Operation::Write {
+                handle,
+                offset,
+                data,
+                flags,
+                ..
+            } => self.write(header, handle, offset, data, flags, reply),
+            Operation::Flush { handle, .. } => self.flush(header, handle, reply),
+            Operation::Release { handle, .. } => self.release(header, handle, reply),
+            Operation::Fsync { handle, .. } => self.fsync(header, handle, reply),
+            Operation::Opendir { .. } => self.opendir(header, node, reply),
+            Operation::Readdir {
+                handle,
+                offset,
+                size,
+            } => self.readdir(header, handle, offset, size, reply),
+            Operation::Readdirplus {
+                handle,
+                offset,
+                size,
+            } => self.readdirplus(header, handle, offset, size, reply),
+            Operation::Releasedir { handle, .. } => self.releasedir(handle, reply),
+            Operation::Fsyncdir { handle, .. } => self.fsyncdir(handle, reply),
+            Operation::Statfs => self.statfs(header, node, reply),
+            Operation::Access { mask } => self.access(header, node, mask, reply),
+            Operation::Create {
+                name, mode, flags, ..
+            } => self.create(header, node, name, mode, flags, reply),
+            // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
+            // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
+            _ => reply.error(libc::ENOSYS),
+        }
     }
 
+    fn forget(&self, node: u64, count: u64) {
+        self.fs.forget(node, count);
+        self.settle();
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.waiting.interrupt(unique);
+    }
+}
+
+/// The operations, each after the request of its name.
+impl<N: Nfs3> Adapter<N> {
     fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let tell = |reply, found| match found {
             Found::Is(entry) => tell_entry(reply, entry),
@@ -142,61 +183,31 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn forget(&self, _: &Header, node: u64, count: u64) {
-        self.fs.forget(node, count);
-        self.settle();
-    }
-
-    fn getattr(
-        &self,
-        request: &Header,
-        node: u64,
-        handle: Option<u64>,
-        reply: Reply,
-    ) {
+    fn getattr(&self, request: &Header, node: u64, handle: Option<u64>, reply: Reply) {
         // With a handle the kernel asks for itself; stat(2) and fstat(2) come without.
         let revalidate = handle.is_some();
         if let Some(known) = self.fs.getattr_cached(node, revalidate) {
-            tell_attributes(reply, node, known);
+            tell_attributes(reply, known);
             return self.settle();
         }
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.getattr(&cred, node, revalidate).await;
-            answer_held(reply, result, |reply, of| {
-                tell_attributes(reply, node, of)
-            });
+            answer_held(reply, result, tell_attributes);
         });
     }
 
-    fn setattr(
-        &self,
-        request: &Header,
-        node: u64,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _handle: Option<u64>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: Reply,
-    ) {
-        let (atime, mtime) = match (set_time(atime), set_time(mtime)) {
+    fn setattr(&self, request: &Header, node: u64, to: &SetAttr, reply: Reply) {
+        let (atime, mtime) = match (set_time(to.atime), set_time(to.mtime)) {
             (Ok(atime), Ok(mtime)) => (atime, mtime),
             (Err(error), _) | (_, Err(error)) => return reply.error(errno(&error)),
         };
         let new = SetAttributes {
-            mode: mode.map(|mode| mode & 0o7777),
-            uid,
-            gid,
-            size,
+            mode: to.mode.map(|mode| mode & 0o7777),
+            uid: to.uid,
+            gid: to.gid,
+            size: to.size,
             atime,
             mtime,
         };
@@ -204,9 +215,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.setattr(&cred, node, &new).await;
-            answer_held(reply, result, |reply, of| {
-                tell_attributes(reply, node, of)
-            });
+            answer_held(reply, result, tell_attributes);
         });
     }
 
@@ -225,7 +234,6 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         parent: u64,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
         rdev: u32,
         reply: Reply,
     ) {
@@ -237,15 +245,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn mkdir(
-        &self,
-        request: &Header,
-        parent: u64,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        reply: Reply,
-    ) {
+    fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: u32, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -258,11 +258,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(
-                reply,
-                fs.unlink(&cred, parent, name.as_bytes()).await,
-                done,
-            );
+            answer_held(reply, fs.unlink(&cred, parent, name.as_bytes()).await, done);
         });
     }
 
@@ -270,24 +266,13 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(
-                reply,
-                fs.rmdir(&cred, parent, name.as_bytes()).await,
-                done,
-            );
+            answer_held(reply, fs.rmdir(&cred, parent, name.as_bytes()).await, done);
         });
     }
 
-    fn symlink(
-        &self,
-        request: &Header,
-        parent: u64,
-        name: &OsStr,
-        target: &Path,
-        reply: Reply,
-    ) {
+    fn symlink(&self, request: &Header, parent: u64, name: &OsStr, target: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
-        let target = target.as_os_str().to_owned();
+        let target = target.to_owned();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs
@@ -300,31 +285,23 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     fn rename(
         &self,
         request: &Header,
-        parent: u64,
-        name: &OsStr,
-        new_parent: u64,
-        new_name: &OsStr,
-        flags: RenameFlags,
+        from: (u64, &OsStr),
+        to: (u64, &OsStr),
+        flags: u32,
         reply: Reply,
     ) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
-        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
+        let (parent, new_parent) = (from.0, to.0);
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let from = (parent, name.as_bytes());
             let to = (new_parent, new_name.as_bytes());
-            answer_held(reply, fs.rename(&cred, from, to, flags.bits()).await, done);
+            answer_held(reply, fs.rename(&cred, from, to, flags).await, done);
         });
     }
 
-    fn link(
-        &self,
-        request: &Header,
-        node: u64,
-        parent: u64,
-        name: &OsStr,
-        reply: Reply,
-    ) {
+    fn link(&self, request: &Header, node: u64, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -345,9 +322,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                 |reply, opened| {
                     // Close-to-open: the kernel keeps the size for as long as it was told to,
                     // whatever the answer to OPEN says of its pages.
-                    if opened.attributes_changed
-                        && let Some(notifier) = notifier.get()
-                    {
+                    if opened.attributes_changed {
                         // It may have forgotten the inode: so much the better.
                         let _ = notifier.inval_inode(node, -1, 0);
                     }
@@ -361,12 +336,10 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
     fn read(
         &self,
         request: &Header,
-        _: u64,
         handle: u64,
         offset: u64,
         size: u32,
         flags: i32,
-        _: Option<LockOwner>,
         reply: Reply,
     ) {
         if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
@@ -376,24 +349,17 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(
-                reply,
-                fs.read(handle, offset, size, flags).await,
-                tell_data,
-            );
+            answer_held(reply, fs.read(handle, offset, size, flags).await, tell_data);
         });
     }
 
     fn write(
         &self,
         request: &Header,
-        _: u64,
         handle: u64,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
         flags: i32,
-        _: Option<LockOwner>,
         reply: Reply,
     ) {
         if let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
@@ -409,14 +375,7 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn flush(
-        &self,
-        request: &Header,
-        _: u64,
-        handle: u64,
-        _: LockOwner,
-        reply: Reply,
-    ) {
+    fn flush(&self, request: &Header, handle: u64, reply: Reply) {
         if let Some(result) = self.fs.flush_cached(handle) {
             answer(reply, result, done);
             return self.settle();
@@ -435,28 +394,19 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn release(
-        &self,
-        request: &Header,
-        _: u64,
-        handle: u64,
-        _: i32,
-        _: Option<LockOwner>,
-        _: bool,
-        reply: Reply,
-    ) {
+    fn release(&self, request: &Header, handle: u64, reply: Reply) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move { answer_held(reply, fs.release(handle).await, done) });
     }
 
-    fn fsync(&self, request: &Header, _: u64, handle: u64, _: bool, reply: Reply) {
+    fn fsync(&self, request: &Header, handle: u64, reply: Reply) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move { answer_held(reply, fs.fsync(handle).await, done) });
     }
 
-    fn opendir(&self, request: &Header, node: u64, _: i32, reply: Reply) {
+    fn opendir(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -465,9 +415,9 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                 reply,
                 result,
                 |reply, opened| {
-                    let mut flags = FopenFlags::FOPEN_CACHE_DIR;
+                    let mut flags = fopen::CACHE_DIR;
                     if opened.keep_cache {
-                        flags |= FopenFlags::FOPEN_KEEP_CACHE;
+                        flags |= fopen::KEEP_CACHE;
                     }
                     reply.opened(opened.handle, flags);
                 },
@@ -478,22 +428,15 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn readdir(
-        &self,
-        request: &Header,
-        _: u64,
-        handle: u64,
-        offset: u64,
-        reply: Reply,
-    ) {
-        let tell = |reply: Reply, listing: crate::fs::Listing| {
+    fn readdir(&self, request: &Header, handle: u64, offset: u64, size: u32, reply: Reply) {
+        let tell = move |reply: Reply, listing: crate::fs::Listing| {
+            let mut entries = Directory::new(size);
             for entry in listing.entries() {
-                let name = OsStr::from_bytes(&entry.name);
-                if reply.add(u64(entry.fileid), entry.cookie, kind(entry.kind), name) {
+                if !entries.add(entry.fileid, entry.cookie, kind(entry.kind), &entry.name) {
                     break;
                 }
             }
-            reply.ok();
+            reply.data(entries.bytes());
         };
         if let Some(known) = self.fs.readdir_cached(handle, offset) {
             answer(reply, known, tell);
@@ -504,17 +447,10 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         self.start(async move { answer_held(reply, fs.readdir(handle, offset).await, tell) });
     }
 
-    fn readdirplus(
-        &self,
-        request: &Header,
-        _: u64,
-        handle: u64,
-        offset: u64,
-        reply: Reply,
-    ) {
+    fn readdirplus(&self, request: &Header, handle: u64, offset: u64, size: u32, reply: Reply) {
         if let Some(known) = self.fs.readdir_cached(handle, offset) {
             answer(reply, known, |reply, listing| {
-                tell_plus(&self.fs, reply, &listing)
+                tell_plus(&self.fs, reply, size, &listing)
             });
             return self.settle();
         }
@@ -523,24 +459,17 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         self.start(async move {
             let result = fs.readdir(handle, offset).await;
             answer_held(reply, result, |reply, listing| {
-                tell_plus(&fs, reply, &listing)
+                tell_plus(&fs, reply, size, &listing)
             });
         });
     }
 
-    fn releasedir(
-        &self,
-        _: &Header,
-        _: u64,
-        handle: u64,
-        _: i32,
-        reply: Reply,
-    ) {
+    fn releasedir(&self, handle: u64, reply: Reply) {
         answer(reply, self.fs.releasedir(handle), done);
         self.settle();
     }
 
-    fn fsyncdir(&self, _: &Header, _: u64, handle: u64, _: bool, reply: Reply) {
+    fn fsyncdir(&self, handle: u64, reply: Reply) {
         answer(reply, self.fs.fsyncdir(handle), done);
         self.settle();
     }
@@ -554,31 +483,31 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                 fs.statfs(&cred, node).await,
                 |reply, stat: FsstatOk| {
                     const UNIT: u64 = 4096;
-                    reply.statfs(
-                        stat.total_bytes / UNIT,
-                        stat.free_bytes / UNIT,
-                        stat.available_bytes / UNIT,
-                        stat.total_files,
-                        stat.free_files,
-                        UNIT as u32,
-                        255,
-                        UNIT as u32,
-                    );
+                    reply.statfs(&Statfs {
+                        blocks: stat.total_bytes / UNIT,
+                        bfree: stat.free_bytes / UNIT,
+                        bavail: stat.available_bytes / UNIT,
+                        files: stat.total_files,
+                        ffree: stat.free_files,
+                        bsize: UNIT as u32,
+                        namelen: 255,
+                        frsize: UNIT as u32,
+                    });
                 },
             );
         });
     }
 
-    fn access(&self, request: &Header, node: u64, mask: AccessFlags, reply: Reply) {
+    fn access(&self, request: &Header, node: u64, mask: i32, reply: Reply) {
         let cred = self.cred(request);
-        if let Some(known) = self.fs.access_cached(&cred, node, mask.bits()) {
+        if let Some(known) = self.fs.access_cached(&cred, node, mask) {
             answer(reply, known, done);
             return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(reply, fs.access(&cred, node, mask.bits()).await, done);
+            answer_held(reply, fs.access(&cred, node, mask).await, done);
         });
     }
 
@@ -588,24 +517,19 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         parent: u64,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
         flags: i32,
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs
-                .create(&cred, parent, name.as_bytes(), mode, flags)
-                .await;
+            let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
             answer_or(
                 reply,
                 result,
                 |reply, (entry, opened)| {
                     reply.created(
-                        &entry.attr_ttl.min(entry.entry_ttl),
-                        &entry_attributes(&entry),
-                        Generation(entry.generation),
+                        &channel_entry(&entry),
                         opened.handle,
                         file_flags(&opened, flags),
                     );
@@ -617,119 +541,26 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             );
         });
     }
-
-    // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
-    // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
-
-    fn setxattr(
-        &self,
-        _: &Header,
-        _: u64,
-        _: &OsStr,
-        _: &[u8],
-        _: i32,
-        _: u32,
-        reply: Reply,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn getxattr(&self, _: &Header, _: u64, _: &OsStr, _: u32, reply: Reply) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn listxattr(&self, _: &Header, _: u64, _: u32, reply: Reply) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn removexattr(&self, _: &Header, _: u64, _: &OsStr, reply: Reply) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn ioctl(
-        &self,
-        _: &Header,
-        _: u64,
-        _: u64,
-        _: fuser::IoctlFlags,
-        _: u32,
-        _: &[u8],
-        _: u32,
-        reply: Reply,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fallocate(
-        &self,
-        _: &Header,
-        _: u64,
-        _: u64,
-        _: u64,
-        _: u64,
-        _: i32,
-        reply: Reply,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn lseek(&self, _: &Header, _: u64, _: u64, _: i64, _: i32, reply: Reply) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn copy_file_range(
-        &self,
-        _: &Header,
-        _: u64,
-        _: u64,
-        _: u64,
-        _: u64,
-        _: u64,
-        _: u64,
-        _: u64,
-        _: fuser::CopyFileRangeFlags,
-        reply: Reply,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
 }
 
-fn tell_plus<N: Nfs3>(fs: &Fs<N>, mut reply: Reply, listing: &crate::fs::Listing) {
+fn tell_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs::Listing) {
+    let mut entries = DirectoryPlus::new(size);
     for listed in listing.entries() {
-        let name = OsStr::from_bytes(&listed.name);
         let entry = fs.listed_entry(listing, listed);
-        let full = match &entry {
-            Some(entry) => reply.add(
-                u64(entry.nodeid),
-                listed.cookie,
-                name,
-                &entry.attr_ttl.min(entry.entry_ttl),
-                &entry_attributes(entry),
-                Generation(entry.generation),
-            ),
-            // The kernel takes no look-up from `.` and `..`; an entry that changed meanwhile
-            // is left for it to look up.
-            None if matches!(&*listed.name, b"." | b"..") => {
-                let of = dot(listed.fileid);
-                reply.add(
-                    of.ino,
-                    listed.cookie,
-                    name,
-                    &Duration::ZERO,
-                    &of,
-                    Generation(0),
-                )
-            }
-            None => false,
+        let told = match &entry {
+            Some(entry) => channel_entry(entry),
+            // `.` and `..`, of which the kernel takes no look-up, and what has no attributes
+            // yet: the kernel looks it up when it wants more than name and type.
+            None => unlooked(listed),
         };
-        if full {
+        if !entries.add(&told, listed.cookie, &listed.name) {
             if let Some(entry) = entry {
                 fs.forget(entry.nodeid, 1);
             }
             break;
         }
     }
-    reply.ok();
+    reply.data(entries.bytes());
 }
 
 /// Answers with an entry; forgets it if nobody is there to take it.
@@ -739,22 +570,14 @@ fn answer_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
     });
 }
 
-fn dot(fileid: u64) -> FileAttr {
-    FileAttr {
-        ino: u64(fileid),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: fuser::FileType::Directory,
-        perm: 0o755,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
+/// An entry of a listing that is no look-up: number and type only.
+fn unlooked(listed: &crate::fs::Listed) -> channel::Entry {
+    channel::Entry {
+        attr: Attr {
+            fileid: listed.fileid,
+            mode: kind(listed.kind),
+            ..Attr::NONE
+        },
+        ..channel::Entry::absent(Duration::ZERO)
     }
 }

@@ -44,7 +44,7 @@ impl<N: Nfs3> Fs<N> {
                 FsError::Exists
             });
         }
-        let inode = self.told(cred, inode, &found).await?;
+        let inode = self.table.adopt(&inode);
         if how == CreateMode::Unchecked && inode.data().is_some() {
             // An old acquaintance: what is cached may be nothing this caller may see.
             let wanted = match flags & libc::O_ACCMODE {
@@ -149,7 +149,7 @@ impl<N: Nfs3> Fs<N> {
         made: &Made,
     ) -> FsResult<Entry> {
         let (inode, attributes) = self.made(cred, stamp, dir, name, made).await?;
-        let inode = self.told(cred, inode, &attributes).await?;
+        let inode = self.table.adopt(&inode);
         Ok(self.entry(dir, &inode, attributes))
     }
 
@@ -171,7 +171,7 @@ impl<N: Nfs3> Fs<N> {
             Some(attributes) => attributes,
             None => self.nfs.getattr(cred, &object).await?,
         };
-        let inode = self.intern(cred, stamp, &object, &attributes).await?;
+        let inode = self.intern(stamp, &object, &attributes);
         self.own_name(dir, name, Some(&inode));
         Ok((inode, attributes))
     }

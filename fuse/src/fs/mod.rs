@@ -48,7 +48,7 @@ use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccD
 use slab::Slab;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use table::Table;
 use tokio::sync::Notify;
@@ -57,7 +57,6 @@ use tokio::sync::Notify;
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub nodeid: u64,
-    pub generation: u64,
     pub attributes: Attributes,
     /// How long the attributes are to be believed.
     pub attr_ttl: Duration,
@@ -120,7 +119,7 @@ impl<N: Nfs3> Fs<N> {
         clock: Clock,
     ) -> Arc<Self> {
         let table = Table::new();
-        table.insert_root(Arc::new(Inode::new(ROOT, 0, root, FileType::Directory, 0)));
+        table.insert_root(Arc::new(Inode::new(ROOT, root, FileType::Directory, 0)));
         Arc::new(Fs {
             table,
             names: Names::new(config.name_entries),
@@ -207,6 +206,10 @@ impl<N: Nfs3> Fs<N> {
             return;
         }
         inode.vouch();
+        if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
+            self.table.set_fsid(attributes.fsid);
+            self.fsid_known.store(true, Ordering::Relaxed);
+        }
         let foreign = {
             let mut state = inode.state.lock();
             state.apply(stamp, attributes, self.now(), self.times(inode.kind))
@@ -292,8 +295,11 @@ impl<N: Nfs3> Fs<N> {
         let mut state = inode.state.lock();
         state.tell();
         let newest = state.attributes().copied().unwrap_or(heard);
-        let size = newest.size.max(end);
-        Attributes { size, ..newest }
+        Attributes {
+            size: newest.size.max(end),
+            fileid: self.table.visible_fileid(&newest),
+            ..newest
+        }
     }
 
     fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {
@@ -313,7 +319,6 @@ impl<N: Nfs3> Fs<N> {
         let now = self.now();
         Entry {
             nodeid: inode.nodeid,
-            generation: inode.generation,
             attributes: self.shown(inode, attributes),
             attr_ttl: self.attr_ttl(inode, now),
             entry_ttl: self.entry_ttl(dir, now),
