@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 impl<N: Nfs3> Fs<N> {
     /// What `name` leads to, from memory.
     pub fn lookup_cached(&self, parent: u64, name: &[u8]) -> Option<Found> {
-        if self.config.lookup_cache == LookupCache::None {
+        if self.config.lookup_cache == LookupCache::None || self.holds_lookups() {
             return None;
         }
         let dir = self.table.get(parent)?;
@@ -40,9 +40,16 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
+        let alone = match self.holds_lookups() {
+            true => Some(self.not_removing().await),
+            false => None,
+        };
         match self.find(cred, &dir, name).await {
             Ok((inode, attributes)) => {
                 let inode = self.table.adopt(&inode);
+                if alone.is_some() {
+                    self.hold_for_open(&inode);
+                }
                 Ok(Found::Is(self.entry(&dir, &inode, attributes)))
             }
             Err(error) if error.status() == Some(Status::NoEnt) => {

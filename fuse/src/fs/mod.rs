@@ -17,6 +17,7 @@ mod link;
 mod lookup;
 mod names;
 mod open;
+mod opening;
 mod read;
 mod remove;
 mod rename;
@@ -82,6 +83,7 @@ pub struct Fs<N> {
     lost: Mutex<Vec<Unwritten>>,
     next_file: AtomicU64,
     silly_number: AtomicU64,
+    opening: opening::Opening,
     /// Hidden files being removed, for rmdir to wait for.
     removals: AtomicUsize,
     removed: Notify,
@@ -138,6 +140,7 @@ impl<N: Nfs3> Fs<N> {
             lost: Mutex::default(),
             next_file: AtomicU64::new(1),
             silly_number: AtomicU64::new(0),
+            opening: opening::Opening::default(),
             removals: AtomicUsize::new(0),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),

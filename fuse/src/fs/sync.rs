@@ -226,6 +226,7 @@ impl<N: Nfs3> Fs<N> {
     /// Starts to write what has been dirty for longer than the configuration allows. To be
     /// called about once a second.
     pub fn tick(self: &Arc<Self>) {
+        self.release_expired(false);
         let before = self.now().saturating_sub(nanos(self.config.dirty_age));
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         for inode in files {
@@ -260,6 +261,7 @@ impl<N: Nfs3> Fs<N> {
         for inode in files {
             self.write_back(&inode, true).await;
         }
+        self.release_expired(true);
         // A mount taken away by force leaves files open.
         let open: Vec<_> = self
             .files
@@ -273,6 +275,7 @@ impl<N: Nfs3> Fs<N> {
                 self.remove_silly(*silly).await;
             }
         }
+        self.removals_done().await;
         let lost = std::mem::take(&mut *self.lost.lock());
         self.summed_up(lost)
     }
