@@ -7,11 +7,10 @@
 //! mount (SPARE_MIB of it for what is going to be written), as the clearing of fresh memory is
 //! not FUSE's time.
 
-use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
-    TimeOrNow, WriteFlags,
+use nfsrdma_channel::abi::fopen;
+use nfsrdma_channel::{
+    Attr, Directory, DirectoryPlus, Entry, Handler, Header, Operation, Reply, Request, SetAttr,
+    Statfs, TimeOrNow,
 };
 use nfsrdma_fuse::adapter::{self, FuseOptions};
 use parking_lot::{Mutex, RwLock};
@@ -19,11 +18,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 /// How long the kernel believes what it is told, which nobody else changes.
 const TTL: Duration = Duration::from_secs(600);
@@ -35,7 +35,7 @@ type Named = BTreeMap<OsString, u64>;
 type Listed = Arc<Vec<(OsString, u64)>>;
 
 struct Node {
-    of: Mutex<FileAttr>,
+    of: Mutex<Attr>,
     data: RwLock<Vec<u8>>,
     names: RwLock<Named>,
 }
@@ -46,7 +46,6 @@ struct Memory {
     next: AtomicU64,
     /// Touched memory for one large file.
     spare: Mutex<Option<Vec<u8>>>,
-    options: FuseOptions,
 }
 
 fn touched(bytes: usize) -> Vec<u8> {
@@ -56,37 +55,31 @@ fn touched(bytes: usize) -> Vec<u8> {
 }
 
 impl Memory {
-    fn new(spare: usize, options: FuseOptions) -> Self {
+    fn new(spare: usize) -> Self {
         let memory = Memory {
             nodes: RwLock::default(),
             listings: Mutex::default(),
             next: AtomicU64::new(1),
             spare: Mutex::new((spare > 0).then(|| touched(spare))),
-            options,
         };
-        memory.add(FileType::Directory, 0o755, 0, 0);
+        memory.add(libc::S_IFDIR | 0o755, 0, 0);
         memory
     }
 
-    fn add(&self, kind: FileType, perm: u16, uid: u32, gid: u32) -> (u64, Arc<Node>) {
+    fn add(&self, mode: u32, uid: u32, gid: u32) -> (u64, Arc<Node>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now();
-        let of = FileAttr {
-            ino: INodeNo(id),
-            size: 0,
-            blocks: 0,
+        let of = Attr {
+            fileid: id,
             atime: now,
             mtime: now,
             ctime: now,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm,
-            nlink: 1 + u32::from(kind == FileType::Directory),
+            mode,
+            nlink: 1 + u32::from(mode & libc::S_IFMT == libc::S_IFDIR),
             uid,
             gid,
-            rdev: 0,
             blksize: 4096,
-            flags: 0,
+            ..Attr::NONE
         };
         let node = Arc::new(Node {
             of: Mutex::new(of),
@@ -102,15 +95,10 @@ impl Memory {
         for entry in fs::read_dir(from)? {
             let entry = entry?;
             let found = entry.metadata()?;
-            let kind = if found.is_dir() {
-                FileType::Directory
-            } else if found.is_file() {
-                FileType::RegularFile
-            } else {
+            if !found.is_dir() && !found.is_file() {
                 continue;
-            };
-            let perm = (found.mode() & 0o7777) as u16;
-            let (id, node) = self.add(kind, perm, found.uid(), found.gid());
+            }
+            let (id, node) = self.add(found.mode(), found.uid(), found.gid());
             if found.is_dir() {
                 self.fill(&node, &entry.path())?;
             } else {
@@ -123,44 +111,36 @@ impl Memory {
         Ok(())
     }
 
-    fn node(&self, id: INodeNo) -> Result<Arc<Node>, Errno> {
-        self.nodes.read().get(&id.0).cloned().ok_or(Errno::ENOENT)
+    fn node(&self, id: u64) -> Result<Arc<Node>, i32> {
+        self.nodes.read().get(&id).cloned().ok_or(libc::ENOENT)
     }
 
-    fn child(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+    fn child(&self, parent: u64, name: &OsStr) -> Result<Attr, i32> {
         let id = self.node(parent)?.names.read().get(name).copied();
-        let node = self.node(INodeNo(id.ok_or(Errno::ENOENT)?))?;
+        let node = self.node(id.ok_or(libc::ENOENT)?)?;
         let of = *node.of.lock();
         Ok(of)
     }
 
-    fn make(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        kind: FileType,
-        mode: u32,
-    ) -> Result<FileAttr, Errno> {
+    fn make(&self, request: &Header, parent: u64, name: &OsStr, mode: u32) -> Result<Attr, i32> {
         let dir = self.node(parent)?;
         let mut names = dir.names.write();
         if names.contains_key(name) {
-            return Err(Errno::EEXIST);
+            return Err(libc::EEXIST);
         }
-        let perm = (mode & 0o7777) as u16;
-        let (id, node) = self.add(kind, perm, request.uid(), request.gid());
+        let (id, node) = self.add(mode, request.uid(), request.gid());
         names.insert(name.to_owned(), id);
         let of = *node.of.lock();
         Ok(of)
     }
 
-    fn remove(&self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
+    fn remove(&self, parent: u64, name: &OsStr) -> Result<(), i32> {
         let dir = self.node(parent)?;
         let mut names = dir.names.write();
-        let id = *names.get(name).ok_or(Errno::ENOENT)?;
-        let node = self.node(INodeNo(id))?;
+        let id = *names.get(name).ok_or(libc::ENOENT)?;
+        let node = self.node(id)?;
         if !node.names.read().is_empty() {
-            return Err(Errno::ENOTEMPTY);
+            return Err(libc::ENOTEMPTY);
         }
         names.remove(name);
         self.nodes.write().remove(&id);
@@ -184,174 +164,163 @@ impl Memory {
     }
 
     /// The directory's entries from `offset` on: id of the entry, cookie behind it, name.
-    fn listed(&self, node: INodeNo, offset: u64) -> Result<Listed, Errno> {
+    fn listed(&self, node: u64, offset: u64) -> Result<Listed, i32> {
         let mut listings = self.listings.lock();
         if offset > 0
-            && let Some(known) = listings.get(&node.0)
+            && let Some(known) = listings.get(&node)
         {
             return Ok(known.clone());
         }
         let names = self.node(node)?;
         let names = names.names.read();
         let all: Listed = Arc::new(names.iter().map(|(n, id)| (n.clone(), *id)).collect());
-        listings.insert(node.0, all.clone());
+        listings.insert(node, all.clone());
         Ok(all)
     }
 }
 
-macro_rules! done {
-    ($result:expr, $reply:ident, $value:pat => $ok:expr) => {
-        match $result {
-            Ok($value) => $ok,
-            Err(error) => $reply.error(error),
-        }
-    };
+fn entry(of: Attr) -> Entry {
+    Entry {
+        nodeid: of.fileid,
+        generation: 0,
+        entry_valid: TTL,
+        attr_valid: TTL,
+        attr: of,
+    }
 }
 
-impl Filesystem for Memory {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        adapter::negotiate(config, &self.options);
-        Ok(())
+/// Answers with what `ok` makes of a result.
+fn answer<T>(reply: Reply, result: Result<T, i32>, ok: impl FnOnce(Reply, T)) {
+    match result {
+        Ok(value) => ok(reply, value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+impl Handler for Memory {
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        let (header, node) = (&request.header, request.header.nodeid);
+        match request.operation {
+            Operation::Lookup { name } => answer(reply, self.child(node, name), tell_entry),
+            Operation::Getattr { .. } => answer(reply, self.node(node), |reply, node| {
+                reply.attr(TTL, &node.of.lock());
+            }),
+            Operation::Setattr(to) => answer(reply, self.setattr(node, &to), |reply, of| {
+                reply.attr(TTL, &of);
+            }),
+            Operation::Mkdir { name, mode, .. } => {
+                let mode = libc::S_IFDIR | mode & 0o7777;
+                answer(reply, self.make(header, node, name, mode), tell_entry);
+            }
+            Operation::Create { name, mode, .. } => {
+                let made = self.make(header, node, name, mode);
+                answer(reply, made, |reply, of| {
+                    reply.created(&entry(of), of.fileid, fopen::KEEP_CACHE);
+                });
+            }
+            Operation::Unlink { name } | Operation::Rmdir { name } => {
+                answer(reply, self.remove(node, name), |reply, ()| reply.ok());
+            }
+            Operation::Open { flags } => {
+                let mut answered = fopen::KEEP_CACHE;
+                if flags & libc::O_ACCMODE == libc::O_RDONLY {
+                    answered |= fopen::NOFLUSH;
+                }
+                answer(reply, self.open(node, flags), |reply, ()| {
+                    reply.opened(node, answered);
+                });
+            }
+            Operation::Read { offset, size, .. } => {
+                answer(reply, self.node(node), |reply, node| {
+                    let data = node.data.read();
+                    let from = data.len().min(offset as usize);
+                    let to = data.len().min(from + size as usize);
+                    reply.data(&data[from..to]);
+                })
+            }
+            Operation::Write { offset, data, .. } => {
+                let written = self.write(node, offset as usize, data);
+                answer(reply, written, |reply, ()| reply.written(data.len() as u32));
+            }
+            Operation::Flush { .. } | Operation::Release { .. } | Operation::Fsync { .. } => {
+                reply.ok();
+            }
+            Operation::Opendir { .. } => reply.opened(node, fopen::CACHE_DIR),
+            Operation::Readdir { offset, size, .. } => {
+                let mut entries = Directory::new(size);
+                let listed = self.list(node, offset, |name, of, next| {
+                    entries.add(of.fileid, next, of.mode, name)
+                });
+                answer(reply, listed, |reply, ()| reply.data(entries.bytes()));
+            }
+            Operation::Readdirplus { offset, size, .. } => {
+                let mut entries = DirectoryPlus::new(size);
+                let listed = self.list(node, offset, |name, of, next| {
+                    entries.add(&entry(of), next, name)
+                });
+                answer(reply, listed, |reply, ()| reply.data(entries.bytes()));
+            }
+            Operation::Releasedir { .. } => {
+                self.listings.lock().remove(&node);
+                reply.ok();
+            }
+            Operation::Statfs => reply.statfs(&Statfs {
+                blocks: 1 << 30,
+                bfree: 1 << 29,
+                bavail: 1 << 29,
+                files: 1 << 30,
+                ffree: 1 << 29,
+                bsize: 4096,
+                namelen: 255,
+                frsize: 4096,
+            }),
+            _ => reply.error(libc::ENOSYS),
+        }
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        done!(self.child(parent, name), reply, of => reply.entry(&TTL, &of, Generation(0)));
-    }
+    fn forget(&self, _: u64, _: u64) {}
 
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        done!(self.node(node), reply, node => reply.attr(&TTL, &node.of.lock()));
-    }
+    fn interrupt(&self, _: u64) {}
+}
 
-    fn setattr(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<fuser::BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+fn tell_entry(reply: Reply, of: Attr) {
+    reply.entry(&entry(of));
+}
+
+impl Memory {
+    fn setattr(&self, node: u64, to: &SetAttr) -> Result<Attr, i32> {
         let time = |of: TimeOrNow| match of {
             TimeOrNow::SpecificTime(at) => at,
             TimeOrNow::Now => SystemTime::now(),
         };
-        let node = match self.node(node) {
-            Ok(node) => node,
-            Err(error) => return reply.error(error),
-        };
-        if let Some(size) = size {
+        let node = self.node(node)?;
+        if let Some(size) = to.size {
             self.resize(&mut node.data.write(), size as usize);
         }
         let mut of = node.of.lock();
-        of.perm = mode.map_or(of.perm, |mode| (mode & 0o7777) as u16);
-        of.uid = uid.unwrap_or(of.uid);
-        of.gid = gid.unwrap_or(of.gid);
-        of.size = size.unwrap_or(of.size);
-        of.atime = atime.map_or(of.atime, time);
-        of.mtime = mtime.map_or(of.mtime, time);
-        reply.attr(&TTL, &of);
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        reply: ReplyEntry,
-    ) {
-        let made = self.make(request, parent, name, FileType::Directory, mode);
-        done!(made, reply, of => reply.entry(&TTL, &of, Generation(0)));
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        _: i32,
-        reply: ReplyCreate,
-    ) {
-        let made = self.make(request, parent, name, FileType::RegularFile, mode);
-        done!(made, reply, of => reply.created(
-            &TTL, &of, Generation(0), FileHandle(of.ino.0), FopenFlags::FOPEN_KEEP_CACHE
-        ));
-    }
-
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done!(self.remove(parent, name), reply, () => reply.ok());
-    }
-
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done!(self.remove(parent, name), reply, () => reply.ok());
-    }
-
-    fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let node_found = match self.node(node) {
-            Ok(node) => node,
-            Err(error) => return reply.error(error),
-        };
-        if flags.0 & libc::O_TRUNC != 0 {
-            self.resize(&mut node_found.data.write(), 0);
-            node_found.of.lock().size = 0;
+        if let Some(mode) = to.mode {
+            of.mode = of.mode & libc::S_IFMT | mode & 0o7777;
         }
-        let mut answer = FopenFlags::FOPEN_KEEP_CACHE;
-        if flags.0 & libc::O_ACCMODE == libc::O_RDONLY {
-            answer |= FopenFlags::FOPEN_NOFLUSH;
+        of.uid = to.uid.unwrap_or(of.uid);
+        of.gid = to.gid.unwrap_or(of.gid);
+        of.size = to.size.unwrap_or(of.size);
+        of.atime = to.atime.map_or(of.atime, time);
+        of.mtime = to.mtime.map_or(of.mtime, time);
+        Ok(*of)
+    }
+
+    fn open(&self, node: u64, flags: i32) -> Result<(), i32> {
+        let node = self.node(node)?;
+        if flags & libc::O_TRUNC != 0 {
+            self.resize(&mut node.data.write(), 0);
+            node.of.lock().size = 0;
         }
-        reply.opened(FileHandle(node.0), answer);
+        Ok(())
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let node = match self.node(node) {
-            Ok(node) => node,
-            Err(error) => return reply.error(error),
-        };
-        let data = node.data.read();
-        let from = data.len().min(offset as usize);
-        let to = data.len().min(from + size as usize);
-        reply.data(&data[from..to]);
-    }
-
-    fn write(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        bytes: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let node = match self.node(node) {
-            Ok(node) => node,
-            Err(error) => return reply.error(error),
-        };
-        let (from, to) = (offset as usize, offset as usize + bytes.len());
+    fn write(&self, node: u64, from: usize, bytes: &[u8]) -> Result<(), i32> {
+        let node = self.node(node)?;
+        let to = from + bytes.len();
         let mut data = node.data.write();
         if from == data.len() && to <= data.capacity() {
             data.extend_from_slice(bytes);
@@ -366,96 +335,27 @@ impl Filesystem for Memory {
         let mut of = node.of.lock();
         of.size = size;
         of.mtime = SystemTime::now();
-        reply.written(bytes.len() as u32);
+        Ok(())
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
-    }
-
-    fn release(
+    /// Hands out entries from `offset` on, until one is not taken.
+    fn list(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok();
-    }
-
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.ok();
-    }
-
-    fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(node.0), FopenFlags::FOPEN_CACHE_DIR);
-    }
-
-    fn readdir(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
+        node: u64,
         offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let listed = match self.listed(node, offset) {
-            Ok(listed) => listed,
-            Err(error) => return reply.error(error),
-        };
+        mut take: impl FnMut(&[u8], Attr, u64) -> bool,
+    ) -> Result<(), i32> {
+        let listed = self.listed(node, offset)?;
         for (at, (name, id)) in listed.iter().enumerate().skip(offset as usize) {
-            let kind = match self.node(INodeNo(*id)) {
-                Ok(node) => node.of.lock().kind,
-                Err(_) => continue,
-            };
-            if reply.add(INodeNo(*id), at as u64 + 1, kind, name) {
-                break;
-            }
-        }
-        reply.ok();
-    }
-
-    fn readdirplus(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let listed = match self.listed(node, offset) {
-            Ok(listed) => listed,
-            Err(error) => return reply.error(error),
-        };
-        for (at, (name, id)) in listed.iter().enumerate().skip(offset as usize) {
-            let Ok(node) = self.node(INodeNo(*id)) else {
+            let Ok(node) = self.node(*id) else {
                 continue;
             };
             let of = *node.of.lock();
-            if reply.add(of.ino, at as u64 + 1, name, &TTL, &of, Generation(0)) {
+            if !take(name.as_bytes(), of, at as u64 + 1) {
                 break;
             }
         }
-        reply.ok();
-    }
-
-    fn releasedir(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        _: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.listings.lock().remove(&node.0);
-        reply.ok();
-    }
-
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        reply.statfs(1 << 30, 1 << 29, 1 << 29, 1 << 30, 1 << 29, 4096, 255, 4096);
+        Ok(())
     }
 }
 
@@ -466,15 +366,14 @@ fn main() -> anyhow::Result<()> {
     };
     let data = words.next();
     let spare: usize = words.next().map_or(Ok(0), |word| word.parse())?;
-    let options = FuseOptions::default();
-    let memory = Memory::new(spare << 20, options.clone());
+    let memory = Memory::new(spare << 20);
     if let Some(data) = data {
         let root = memory
-            .node(INodeNo(1))
+            .node(nfsrdma_channel::abi::ROOT_ID)
             .map_err(|_| io::Error::other("no root"))?;
         memory.fill(&root, data.as_ref())?;
     }
-    let session = adapter::mount_other(memory, &dir, &options)?;
+    let session = adapter::mount_other(Arc::new(memory), &dir, &FuseOptions::default())?;
     if let Err(error) = adapter::set_read_ahead(&dir, 4096) {
         eprintln!("the kernel's read-ahead stays as it is: {error}");
     }

@@ -2,8 +2,8 @@
 //!
 //! [`fs`] is the file system, one file for each group of operations, over the trait
 //! `nfsrdma_client::nfs::Nfs3`; it knows nothing of FUSE. [`cache`] holds its data
-//! structures, without I/O. [`adapter`] alone names `fuser` and turns FUSE requests into
-//! calls of [`fs`]. [`program`] is the command line and the life of a mount.
+//! structures, without I/O. [`adapter`] turns FUSE requests, which `nfsrdma_channel` decodes,
+//! into calls of [`fs`]. [`program`] is the command line and the life of a mount.
 
 pub mod adapter;
 pub mod cache;

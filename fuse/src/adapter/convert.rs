@@ -1,19 +1,20 @@
 //! Between NFS's terms and FUSE's.
 
 use crate::fs::{Entry, FsError};
-use fuser::{Errno, FileAttr, INodeNo, TimeOrNow};
+use nfsrdma_channel::{Attr, TimeOrNow};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SetTime, SpecData, Time};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub(super) fn kind(kind: FileType) -> fuser::FileType {
+/// The file type bits of a mode.
+pub(super) fn kind(kind: FileType) -> u32 {
     match kind {
-        FileType::Regular => fuser::FileType::RegularFile,
-        FileType::Directory => fuser::FileType::Directory,
-        FileType::Block => fuser::FileType::BlockDevice,
-        FileType::Character => fuser::FileType::CharDevice,
-        FileType::Symlink => fuser::FileType::Symlink,
-        FileType::Socket => fuser::FileType::Socket,
-        FileType::Fifo => fuser::FileType::NamedPipe,
+        FileType::Regular => libc::S_IFREG,
+        FileType::Directory => libc::S_IFDIR,
+        FileType::Block => libc::S_IFBLK,
+        FileType::Character => libc::S_IFCHR,
+        FileType::Symlink => libc::S_IFLNK,
+        FileType::Socket => libc::S_IFSOCK,
+        FileType::Fifo => libc::S_IFIFO,
     }
 }
 
@@ -28,30 +29,27 @@ fn time(of: Time) -> SystemTime {
         + Duration::from_nanos(of.nanoseconds.into())
 }
 
-/// Attributes as FUSE has them. `ino` is what stat(2) shows; in an entry it is the node, too.
-pub(super) fn attributes(ino: u64, of: &Attributes) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
+/// Attributes as FUSE has them: stat(2) shows the file's number at the server.
+pub(super) fn attributes(of: &Attributes) -> Attr {
+    Attr {
+        fileid: of.fileid,
         // The kernel refuses sizes beyond off_t.
         size: of.size.min(i64::MAX as u64),
         blocks: of.used.div_ceil(512),
         atime: time(of.atime),
         mtime: time(of.mtime),
         ctime: time(of.ctime),
-        crtime: UNIX_EPOCH,
-        kind: kind(of.kind),
-        perm: (of.mode & 0o7777) as u16,
+        mode: kind(of.kind) | of.mode & 0o7777,
         nlink: of.nlink,
         uid: of.uid,
         gid: of.gid,
         rdev: device(of.rdev),
         blksize: 4096,
-        flags: 0,
     }
 }
 
-pub(super) fn entry_attributes(entry: &Entry) -> FileAttr {
-    attributes(entry.nodeid, &entry.attributes)
+pub(super) fn entry_attributes(entry: &Entry) -> Attr {
+    attributes(&entry.attributes)
 }
 
 /// A time to set. NFSv3's are unsigned seconds of 32 bits (RFC 1813 section 2.6, nfstime3), from
@@ -77,8 +75,8 @@ pub(super) fn set_time(to: Option<TimeOrNow>) -> SetTime {
     }
 }
 
-pub(super) fn errno(error: &FsError) -> Errno {
-    Errno::from_i32(error.errno())
+pub(super) fn errno(error: &FsError) -> i32 {
+    error.errno()
 }
 
 #[cfg(test)]

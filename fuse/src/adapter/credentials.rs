@@ -17,6 +17,7 @@
 //! are taken only if the user and group beside them are those of the request.
 
 use lru::LruCache;
+use nfsrdma_channel::Header;
 use nfsrdma_client::nfs::{Cred, Credential};
 use parking_lot::Mutex;
 use std::fs::File;
@@ -56,7 +57,7 @@ impl Default for Credentials {
 
 impl Credentials {
     /// The credential of a request at this moment.
-    pub(super) fn of(&self, request: &fuser::Request) -> Cred {
+    pub(super) fn of(&self, request: &Header) -> Cred {
         self.of_thread(request.pid(), request.uid(), request.gid())
     }
 
@@ -111,7 +112,7 @@ impl Credentials {
 
 /// The caller without supplementary groups: for GETATTR and FSSTAT, which need no right
 /// (RFC 1813 sections 3.3.1 and 3.3.18).
-pub(super) fn user_of(request: &fuser::Request) -> Cred {
+pub(super) fn user_of(request: &Header) -> Cred {
     Arc::new(Credential {
         uid: request.uid(),
         gid: request.gid(),

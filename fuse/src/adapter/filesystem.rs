@@ -3,50 +3,45 @@
 //! What memory can answer is answered on the thread that read the request. The rest becomes a
 //! future that starts on this thread and answers on the one that gets the server's reply.
 
-use super::FuseOptions;
-use super::convert::{entry_attributes, kind, set_time};
+use super::convert::{kind, set_time};
 use super::credentials::{self, Credentials};
 use super::replies::{
-    answer, answer_held, answer_or, done, file_flags, tell_absent, tell_attributes, tell_data,
-    tell_entry,
+    answer, answer_held, answer_or, channel_entry, done, file_flags, tell_absent, tell_attributes,
+    tell_data, tell_entry,
 };
 use super::signals::hears;
 use super::waiting::{Held, Waiting};
 use crate::fs::{Entry, Found, Fs, FsResult, Opened};
-use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+use nfsrdma_channel::abi::fopen;
+use nfsrdma_channel::{
+    self as channel, Attr, Directory, DirectoryPlus, Handler, Header, Notifier, Operation, Reply,
+    Request, SetAttr, Statfs,
 };
 use nfsrdma_client::exec;
 use nfsrdma_client::nfs::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
     pub(super) credentials: Credentials,
     pub(super) waiting: Arc<Waiting>,
-    /// Tells the kernel what it must not believe any more; there once the mount is.
-    pub(super) notifier: Arc<OnceLock<fuser::Notifier>>,
-    pub(super) options: FuseOptions,
+    /// Tells the kernel what it must not believe any more.
+    pub(super) notifier: Notifier,
     /// The FUSE device, to see whether there are more requests.
-    pub(super) queue: Option<OwnedFd>,
+    pub(super) queue: Option<Arc<channel::Device>>,
 }
 
 /// Calls sent together, at most.
 const MOST_DEFERRED: u32 = 16;
 
 /// Whether the kernel has a request that nobody has read.
-fn has_request(device: &OwnedFd) -> bool {
+fn has_request(device: &Arc<channel::Device>) -> bool {
     let mut poll = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
     nix::poll::poll(&mut poll, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
         && poll[0]
@@ -54,32 +49,8 @@ fn has_request(device: &OwnedFd) -> bool {
             .is_some_and(|events| events == PollFlags::POLLIN)
 }
 
-/// Tells the kernel what is wanted of it.
-pub fn negotiate(config: &mut KernelConfig, options: &FuseOptions) {
-    for wanted in [
-        InitFlags::FUSE_ATOMIC_O_TRUNC,
-        InitFlags::FUSE_AUTO_INVAL_DATA,
-        InitFlags::FUSE_DO_READDIRPLUS,
-        InitFlags::FUSE_READDIRPLUS_AUTO,
-        InitFlags::FUSE_ASYNC_DIO,
-        InitFlags::FUSE_PARALLEL_DIROPS,
-        InitFlags::FUSE_CACHE_SYMLINKS,
-        // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
-        InitFlags::FUSE_HANDLE_KILLPRIV,
-    ] {
-        // An older kernel may lack one: it then does without.
-        let _ = config.add_capabilities(wanted);
-    }
-    let _ = config.set_max_write(options.max_write);
-    let most = config.set_max_readahead(u32::MAX).err();
-    if let Some(most) = most {
-        let _ = config.set_max_readahead(most);
-    }
-    let _ = config.set_max_background(options.max_background);
-}
-
 impl<N: Nfs3> Adapter<N> {
-    fn cred(&self, request: &Request) -> Cred {
+    fn cred(&self, request: &Header) -> Cred {
         self.credentials.of(request)
     }
 
@@ -116,26 +87,96 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
     });
 }
 
-impl<N: Nfs3> Filesystem for Adapter<N> {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, &self.options);
-        Ok(())
+impl<N: Nfs3> Handler for Adapter<N> {
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        let (header, node) = (&request.header, request.header.nodeid);
+        match request.operation {
+            Operation::Lookup { name } => self.lookup(header, node, name, reply),
+            Operation::Getattr { handle } => self.getattr(header, node, handle, reply),
+            Operation::Setattr(to) => self.setattr(header, node, &to, reply),
+            Operation::Readlink => self.readlink(header, node, reply),
+            Operation::Symlink { name, target } => self.symlink(header, node, name, target, reply),
+            Operation::Mknod {
+                name, mode, rdev, ..
+            } => self.mknod(header, node, name, mode, rdev, reply),
+            Operation::Mkdir { name, mode, .. } => self.mkdir(header, node, name, mode, reply),
+            Operation::Unlink { name } => self.unlink(header, node, name, reply),
+            Operation::Rmdir { name } => self.rmdir(header, node, name, reply),
+            Operation::Rename {
+                name,
+                new_parent,
+                new_name,
+                flags,
+            } => self.rename(header, (node, name), (new_parent, new_name), flags, reply),
+            Operation::Link { node: of, name } => self.link(header, of, node, name, reply),
+            Operation::Open { flags } => self.open(header, node, flags, reply),
+            Operation::Read {
+                handle,
+                offset,
+                size,
+                flags,
+                ..
+            } => self.read(header, handle, offset, size, flags, reply),
+            Operation::Write {
+                handle,
+                offset,
+                data,
+                flags,
+                ..
+            } => self.write(header, handle, offset, data, flags, reply),
+            Operation::Flush { handle, .. } => self.flush(header, handle, reply),
+            Operation::Release { handle, .. } => self.release(header, handle, reply),
+            Operation::Fsync { handle, .. } => self.fsync(header, handle, reply),
+            Operation::Opendir { .. } => self.opendir(header, node, reply),
+            Operation::Readdir {
+                handle,
+                offset,
+                size,
+            } => self.readdir(header, handle, offset, size, reply),
+            Operation::Readdirplus {
+                handle,
+                offset,
+                size,
+            } => self.readdirplus(header, handle, offset, size, reply),
+            Operation::Releasedir { handle, .. } => self.releasedir(handle, reply),
+            Operation::Fsyncdir { handle, .. } => self.fsyncdir(handle, reply),
+            Operation::Statfs => self.statfs(header, node, reply),
+            Operation::Access { mask } => self.access(header, node, mask, reply),
+            Operation::Create {
+                name, mode, flags, ..
+            } => self.create(header, node, name, mode, flags, reply),
+            // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
+            // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
+            _ => reply.error(libc::ENOSYS),
+        }
     }
 
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn forget(&self, node: u64, count: u64) {
+        self.fs.forget(node, count);
+        self.settle();
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.waiting.interrupt(unique);
+    }
+}
+
+/// The operations, each after the request of its name.
+impl<N: Nfs3> Adapter<N> {
+    fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let tell = |reply, found| match found {
             Found::Is(entry) => tell_entry(reply, entry),
             Found::Absent(ttl) => tell_absent(reply, ttl),
         };
         let (uid, cred) = (request.uid(), || self.cred(request));
-        if let Some(known) = self.fs.lookup_cached(parent.0, name.as_bytes(), uid, cred) {
+        if let Some(known) = self.fs.lookup_cached(parent, name.as_bytes(), uid, cred) {
             tell(reply, known);
             return self.settle();
         }
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let found = fs.lookup(&cred, parent.0, name.as_bytes()).await;
+            let found = fs.lookup(&cred, parent, name.as_bytes()).await;
             answer_or(reply, found, tell, |found| {
                 if let Found::Is(entry) = found {
                     fs.forget(entry.nodeid, 1);
@@ -144,63 +185,33 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn forget(&self, _: &Request, node: INodeNo, count: u64) {
-        self.fs.forget(node.0, count);
-        self.settle();
-    }
-
-    fn getattr(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        handle: Option<FileHandle>,
-        reply: ReplyAttr,
-    ) {
+    fn getattr(&self, request: &Header, node: u64, handle: Option<u64>, reply: Reply) {
         // With a handle the kernel asks for itself; stat(2) and fstat(2) come without.
         let revalidate = handle.is_some();
-        if let Some(known) = self.fs.getattr_cached(node.0, revalidate) {
-            tell_attributes(reply, node.0, known);
+        if let Some(known) = self.fs.getattr_cached(node, revalidate) {
+            tell_attributes(reply, known);
             return self.settle();
         }
         let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.getattr(&cred, node.0, revalidate).await;
-            answer_held(reply, result, |reply, of| {
-                tell_attributes(reply, node.0, of)
-            });
+            let result = fs.getattr(&cred, node, revalidate).await;
+            answer_held(reply, result, tell_attributes);
         });
     }
 
-    fn setattr(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, request: &Header, node: u64, to: &SetAttr, reply: Reply) {
         let new = SetAttributes {
-            mode: mode.map(|mode| mode & 0o7777),
-            uid,
-            gid,
-            size,
-            atime: set_time(atime),
-            mtime: set_time(mtime),
+            mode: to.mode.map(|mode| mode & 0o7777),
+            uid: to.uid,
+            gid: to.gid,
+            size: to.size,
+            atime: set_time(to.atime),
+            mtime: set_time(to.mtime),
         };
         // ftruncate(2) is the right of the descriptor, whoever has it now.
-        let opener = size.and(handle).and_then(|open| self.fs.opener(open.0));
-        let by_name = size.is_some() && opener.is_none();
+        let opener = to.size.and(to.handle).and_then(|open| self.fs.opener(open));
+        let by_name = to.size.is_some() && opener.is_none();
         let (fs, cred) = (
             self.fs.clone(),
             opener.unwrap_or_else(|| self.cred(request)),
@@ -208,101 +219,75 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = match by_name {
-                true => fs.may_truncate(&cred, node.0).await,
+                true => fs.may_truncate(&cred, node).await,
                 false => Ok(()),
             };
             let result = match result {
-                Ok(()) => fs.setattr(&cred, node.0, &new).await,
+                Ok(()) => fs.setattr(&cred, node, &new).await,
                 Err(error) => Err(error),
             };
-            answer_held(reply, result, |reply, of| {
-                tell_attributes(reply, node.0, of)
-            });
+            answer_held(reply, result, tell_attributes);
         });
     }
 
-    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
+    fn readlink(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.readlink(&cred, node.0).await;
+            let result = fs.readlink(&cred, node).await;
             answer_held(reply, result, |reply, path| reply.data(&path));
         });
     }
 
     fn mknod(
         &self,
-        request: &Request,
-        parent: INodeNo,
+        request: &Header,
+        parent: u64,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
         rdev: u32,
-        reply: ReplyEntry,
+        reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.mknod(&cred, parent.0, name.as_bytes(), mode, rdev).await;
+            let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
             answer_entry(reply, result, &fs);
         });
     }
 
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        reply: ReplyEntry,
-    ) {
+    fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: u32, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.mkdir(&cred, parent.0, name.as_bytes(), mode).await;
+            let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
             answer_entry(reply, result, &fs);
         });
     }
 
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(
-                reply,
-                fs.unlink(&cred, parent.0, name.as_bytes()).await,
-                done,
-            );
+            answer_held(reply, fs.unlink(&cred, parent, name.as_bytes()).await, done);
         });
     }
 
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(
-                reply,
-                fs.rmdir(&cred, parent.0, name.as_bytes()).await,
-                done,
-            );
+            answer_held(reply, fs.rmdir(&cred, parent, name.as_bytes()).await, done);
         });
     }
 
-    fn symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
+    fn symlink(&self, request: &Header, parent: u64, name: &OsStr, target: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
-        let target = target.as_os_str().to_owned();
+        let target = target.to_owned();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs
-                .symlink(&cred, parent.0, name.as_bytes(), target.as_bytes())
+                .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
                 .await;
             answer_entry(reply, result, &fs);
         });
@@ -310,59 +295,49 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn rename(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
+        request: &Header,
+        from: (u64, &OsStr),
+        to: (u64, &OsStr),
+        flags: u32,
+        reply: Reply,
     ) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
-        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
+        let (parent, new_parent) = (from.0, to.0);
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let from = (parent.0, name.as_bytes());
-            let to = (new_parent.0, new_name.as_bytes());
-            answer_held(reply, fs.rename(&cred, from, to, flags.bits()).await, done);
+            let from = (parent, name.as_bytes());
+            let to = (new_parent, new_name.as_bytes());
+            answer_held(reply, fs.rename(&cred, from, to, flags).await, done);
         });
     }
 
-    fn link(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        parent: INodeNo,
-        name: &OsStr,
-        reply: ReplyEntry,
-    ) {
+    fn link(&self, request: &Header, node: u64, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.link(&cred, node.0, parent.0, name.as_bytes()).await;
+            let result = fs.link(&cred, node, parent, name.as_bytes()).await;
             answer_entry(reply, result, &fs);
         });
     }
 
-    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let notifier = self.notifier.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.open(&cred, node.0, flags.0).await;
+            let result = fs.open(&cred, node, flags).await;
             answer_or(
                 reply,
                 result,
                 |reply, opened| {
                     // Close-to-open: the kernel keeps the size for as long as it was told to,
                     // whatever the answer to OPEN says of its pages.
-                    if opened.attributes_changed
-                        && let Some(notifier) = notifier.get()
-                    {
+                    if opened.attributes_changed {
                         // It may have forgotten the inode: so much the better.
                         let _ = notifier.inval_inode(node, -1, 0);
                     }
-                    reply.opened(FileHandle(opened.handle), file_flags(&opened, flags.0));
+                    reply.opened(opened.handle, file_flags(&opened, flags));
                 },
                 |opened| close(&fs, opened),
             );
@@ -371,64 +346,48 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
 
     fn read(
         &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        request: &Header,
+        handle: u64,
         offset: u64,
         size: u32,
-        flags: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
+        flags: i32,
+        reply: Reply,
     ) {
-        if let Some(data) = self.fs.read_cached(handle.0, offset, size, flags.0) {
+        if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
             tell_data(reply, data);
             return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(
-                reply,
-                fs.read(handle.0, offset, size, flags.0).await,
-                tell_data,
-            );
+            answer_held(reply, fs.read(handle, offset, size, flags).await, tell_data);
         });
     }
 
     fn write(
         &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        request: &Header,
+        handle: u64,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
-        flags: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
+        flags: i32,
+        reply: Reply,
     ) {
-        if let Some(result) = self.fs.write_cached(handle.0, offset, data, flags.0) {
-            answer(reply, result, ReplyWrite::written);
+        if let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+            answer(reply, result, Reply::written);
             return self.settle();
         }
         // The reader's buffer is only lent for this call.
         let (fs, data) = (self.fs.clone(), data.to_vec());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.write(handle.0, offset, &data, flags.0).await;
-            answer_held(reply, result, ReplyWrite::written);
+            let result = fs.write(handle, offset, &data, flags).await;
+            answer_held(reply, result, Reply::written);
         });
     }
 
-    fn flush(
-        &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        if let Some(result) = self.fs.flush_cached(handle.0) {
+    fn flush(&self, request: &Header, handle: u64, reply: Reply) {
+        if let Some(result) = self.fs.flush_cached(handle) {
             answer(reply, result, done);
             return self.settle();
         }
@@ -445,45 +404,36 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
                 }
                 None => false,
             };
-            fs.flush(handle.0, tell).await;
+            fs.flush(handle, tell).await;
         });
     }
 
-    fn release(
-        &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, request: &Header, handle: u64, reply: Reply) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.release(handle.0).await, done) });
+        self.start(async move { answer_held(reply, fs.release(handle).await, done) });
     }
 
-    fn fsync(&self, request: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, request: &Header, handle: u64, reply: Reply) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.fsync(handle.0).await, done) });
+        self.start(async move { answer_held(reply, fs.fsync(handle).await, done) });
     }
 
-    fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.opendir(&cred, node.0).await;
+            let result = fs.opendir(&cred, node).await;
             answer_or(
                 reply,
                 result,
                 |reply, opened| {
-                    let mut flags = FopenFlags::FOPEN_CACHE_DIR;
+                    let mut flags = fopen::CACHE_DIR;
                     if opened.keep_cache {
-                        flags |= FopenFlags::FOPEN_KEEP_CACHE;
+                        flags |= fopen::KEEP_CACHE;
                     }
-                    reply.opened(FileHandle(opened.handle), flags);
+                    reply.opened(opened.handle, flags);
                 },
                 |opened| {
                     let _ = fs.releasedir(opened.handle);
@@ -492,137 +442,111 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
         });
     }
 
-    fn readdir(
-        &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        reply: ReplyDirectory,
-    ) {
-        let tell = |mut reply: ReplyDirectory, listing: crate::fs::Listing| {
+    fn readdir(&self, request: &Header, handle: u64, offset: u64, size: u32, reply: Reply) {
+        let tell = move |reply: Reply, listing: crate::fs::Listing| {
+            let mut entries = Directory::new(size);
             for entry in listing.entries() {
-                let name = OsStr::from_bytes(&entry.name);
-                if reply.add(INodeNo(entry.fileid), entry.cookie, kind(entry.kind), name) {
+                if !entries.add(entry.fileid, entry.cookie, kind(entry.kind), &entry.name) {
                     break;
                 }
             }
-            reply.ok();
+            reply.data(entries.bytes());
         };
-        self.fs.listing_without_attributes(handle.0);
-        if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
+        self.fs.listing_without_attributes(handle);
+        if let Some(known) = self.fs.readdir_cached(handle, offset) {
             answer(reply, known, tell);
             return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.readdir(handle.0, offset).await, tell) });
+        self.start(async move { answer_held(reply, fs.readdir(handle, offset).await, tell) });
     }
 
-    fn readdirplus(
-        &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        reply: ReplyDirectoryPlus,
-    ) {
-        self.fs.listing_with_attributes(handle.0, offset);
-        if let Some(known) = self.fs.readdir_cached(handle.0, offset) {
+    fn readdirplus(&self, request: &Header, handle: u64, offset: u64, size: u32, reply: Reply) {
+        self.fs.listing_with_attributes(handle, offset);
+        if let Some(known) = self.fs.readdir_cached(handle, offset) {
             answer(reply, known, |reply, listing| {
-                tell_plus(&self.fs, reply, &listing)
+                tell_plus(&self.fs, reply, size, &listing)
             });
             return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.readdir(handle.0, offset).await;
+            let result = fs.readdir(handle, offset).await;
             answer_held(reply, result, |reply, listing| {
-                tell_plus(&fs, reply, &listing)
+                tell_plus(&fs, reply, size, &listing)
             });
         });
     }
 
-    fn releasedir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        answer(reply, self.fs.releasedir(handle.0), done);
+    fn releasedir(&self, handle: u64, reply: Reply) {
+        answer(reply, self.fs.releasedir(handle), done);
         self.settle();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(reply, self.fs.fsyncdir(handle.0), done);
+    fn fsyncdir(&self, handle: u64, reply: Reply) {
+        answer(reply, self.fs.fsyncdir(handle), done);
         self.settle();
     }
 
-    fn statfs(&self, request: &Request, node: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(
                 reply,
-                fs.statfs(&cred, node.0).await,
+                fs.statfs(&cred, node).await,
                 |reply, stat: FsstatOk| {
                     const UNIT: u64 = 4096;
-                    reply.statfs(
-                        stat.total_bytes / UNIT,
-                        stat.free_bytes / UNIT,
-                        stat.available_bytes / UNIT,
-                        stat.total_files,
-                        stat.free_files,
-                        UNIT as u32,
-                        255,
-                        UNIT as u32,
-                    );
+                    reply.statfs(&Statfs {
+                        blocks: stat.total_bytes / UNIT,
+                        bfree: stat.free_bytes / UNIT,
+                        bavail: stat.available_bytes / UNIT,
+                        files: stat.total_files,
+                        ffree: stat.free_files,
+                        bsize: UNIT as u32,
+                        namelen: 255,
+                        frsize: UNIT as u32,
+                    });
                 },
             );
         });
     }
 
-    fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+    fn access(&self, request: &Header, node: u64, mask: i32, reply: Reply) {
         let cred = self.cred(request);
-        if let Some(known) = self.fs.access_cached(&cred, node.0, mask.bits()) {
+        if let Some(known) = self.fs.access_cached(&cred, node, mask) {
             answer(reply, known, done);
             return self.settle();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(reply, fs.access(&cred, node.0, mask.bits()).await, done);
+            answer_held(reply, fs.access(&cred, node, mask).await, done);
         });
     }
 
     fn create(
         &self,
-        request: &Request,
-        parent: INodeNo,
+        request: &Header,
+        parent: u64,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
         flags: i32,
-        reply: ReplyCreate,
+        reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs
-                .create(&cred, parent.0, name.as_bytes(), mode, flags)
-                .await;
+            let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
             answer_or(
                 reply,
                 result,
                 |reply, (entry, opened)| {
                     reply.created(
-                        &entry.attr_ttl.min(entry.entry_ttl),
-                        &entry_attributes(&entry),
-                        Generation(entry.generation),
-                        FileHandle(opened.handle),
+                        &channel_entry(&entry),
+                        opened.handle,
                         file_flags(&opened, flags),
                     );
                 },
@@ -633,144 +557,43 @@ impl<N: Nfs3> Filesystem for Adapter<N> {
             );
         });
     }
-
-    // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
-    // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
-
-    fn setxattr(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: &OsStr,
-        _: &[u8],
-        _: i32,
-        _: u32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn listxattr(&self, _: &Request, _: INodeNo, _: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn ioctl(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: fuser::IoctlFlags,
-        _: u32,
-        _: &[u8],
-        _: u32,
-        reply: ReplyIoctl,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fallocate(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: u64,
-        _: i32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn copy_file_range(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: u64,
-        _: fuser::CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
 }
 
-fn tell_plus<N: Nfs3>(fs: &Fs<N>, mut reply: ReplyDirectoryPlus, listing: &crate::fs::Listing) {
+fn tell_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs::Listing) {
+    let mut entries = DirectoryPlus::new(size);
     for listed in listing.entries() {
-        let name = OsStr::from_bytes(&listed.name);
         let entry = fs.listed_entry(listing, listed);
-        let full = match &entry {
-            Some(entry) => reply.add(
-                INodeNo(entry.nodeid),
-                listed.cookie,
-                name,
-                &entry.attr_ttl.min(entry.entry_ttl),
-                &entry_attributes(entry),
-                Generation(entry.generation),
-            ),
-            // The kernel takes no look-up from `.` and `..`; an entry that changed meanwhile
-            // is left for it to look up.
-            None if matches!(&*listed.name, b"." | b"..") => {
-                let of = dot(listed.fileid);
-                reply.add(
-                    of.ino,
-                    listed.cookie,
-                    name,
-                    &Duration::ZERO,
-                    &of,
-                    Generation(0),
-                )
-            }
-            None => false,
+        let told = match &entry {
+            Some(entry) => channel_entry(entry),
+            // `.` and `..`, of which the kernel takes no look-up, and what has no attributes
+            // yet: the kernel looks it up when it wants more than name and type.
+            None => unlooked(listed),
         };
-        if full {
+        if !entries.add(&told, listed.cookie, &listed.name) {
             if let Some(entry) = entry {
                 fs.forget(entry.nodeid, 1);
             }
             break;
         }
     }
-    reply.ok();
+    reply.data(entries.bytes());
 }
 
 /// Answers with an entry; forgets it if nobody is there to take it.
-fn answer_entry<N: Nfs3>(reply: Held<ReplyEntry>, result: FsResult<Entry>, fs: &Fs<N>) {
+fn answer_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
     answer_or(reply, result, tell_entry, |entry| {
         fs.forget(entry.nodeid, 1)
     });
 }
 
-fn dot(fileid: u64) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(fileid),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: fuser::FileType::Directory,
-        perm: 0o755,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
+/// An entry of a listing that is no look-up: number and type only.
+fn unlooked(listed: &crate::fs::Listed) -> channel::Entry {
+    channel::Entry {
+        attr: Attr {
+            fileid: listed.fileid,
+            mode: kind(listed.kind),
+            ..Attr::NONE
+        },
+        ..channel::Entry::absent(Duration::ZERO)
     }
 }

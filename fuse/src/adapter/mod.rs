@@ -1,4 +1,4 @@
-//! FUSE: the only place that names `fuser`.
+//! The file system as the kernel's requests want it, by way of [`nfsrdma_channel`].
 
 mod bdi;
 mod convert;
@@ -11,13 +11,13 @@ mod unmount;
 mod waiting;
 
 pub use bdi::set_read_ahead;
-pub use filesystem::negotiate;
 pub use unmount::OwnMount;
 
 use crate::fs::Fs;
 use credentials::Credentials;
 use filesystem::Adapter;
-use fuser::{MountOption, SessionACL};
+use nfsrdma_channel::abi::init;
+use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
 use nfsrdma_client::nfs::Nfs3;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -76,7 +76,7 @@ impl Default for FuseOptions {
 /// A mount being served. Dropping it unmounts, lazily if it is busy.
 #[derive(Debug)]
 pub struct Session {
-    background: Mutex<Option<fuser::BackgroundSession>>,
+    serving: Mutex<Option<Serving>>,
     ticker: Mutex<Option<JoinHandle<()>>>,
     interrupts: Mutex<Option<JoinHandle<()>>>,
     waiting: Arc<Waiting>,
@@ -88,35 +88,29 @@ pub struct Session {
 /// accepted the mount.
 pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::Result<Session> {
     let dir = dir.canonicalize()?;
-    let mut config = config(options);
-    config.mount_options = vec![
-        MountOption::FSName(options.source.clone()),
-        MountOption::Subtype(options.subtype.clone()),
-    ];
-    config
-        .mount_options
-        .extend(options.options.iter().map(|option| mount_option(option)));
-    let waiting = Arc::new(Waiting::default());
-    let adapter = adapter(&fs, &waiting, options, None);
-    let notifier = adapter.notifier.clone();
-    let background = fuser::spawn_mount(adapter, &dir, &config)?;
-    let _ = notifier.set(background.notifier());
-    start(fs, waiting, background, OwnMount::on(&dir))
+    let channel = Channel::mount(
+        &dir,
+        &mount_options(options),
+        users(options),
+        wanted(options),
+    )?;
+    start(fs, channel, OwnMount::on(&dir), options, false)
 }
 
-/// Mounts another file system with the same session, threads and options: to tell what FUSE
+/// Mounts another file system with the same flags, threads and options: to tell what FUSE
 /// costs from what this one does.
 pub fn mount_other(
-    filesystem: impl fuser::Filesystem,
+    handler: Arc<impl Handler>,
     dir: &Path,
     options: &FuseOptions,
-) -> io::Result<fuser::BackgroundSession> {
-    let mut config = config(options);
-    config.mount_options = vec![
-        MountOption::FSName(options.source.clone()),
-        MountOption::Subtype(options.subtype.clone()),
-    ];
-    fuser::spawn_mount(filesystem, dir, &config)
+) -> io::Result<Serving> {
+    let channel = Channel::mount(
+        dir,
+        &mount_options(options),
+        users(options),
+        wanted(options),
+    )?;
+    channel.serve(options.threads, handler)
 }
 
 /// The same for a FUSE descriptor that the caller has mounted on `dir` already (with the type,
@@ -128,55 +122,64 @@ pub fn serve<N: Nfs3>(
     dir: &Path,
     options: &FuseOptions,
 ) -> io::Result<Session> {
-    let config = config(options);
-    let acl = config.acl;
-    let waiting = Arc::new(Waiting::default());
     let own = OwnMount::on(dir);
-    let queue = device.try_clone()?;
-    let adapter = adapter(&fs, &waiting, options, Some(queue));
-    let notifier = adapter.notifier.clone();
-    let session = fuser::Session::from_fd(adapter, device, acl, config)?;
-    let _ = notifier.set(session.notifier());
-    start(fs, waiting, session.spawn()?, own)
+    let channel = Channel::adopt(device, users(options), wanted(options))?;
+    start(fs, channel, own, options, true)
 }
 
-fn config(options: &FuseOptions) -> fuser::Config {
-    let mut config = fuser::Config::default();
-    config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = true;
-    config.acl = match options.access {
-        Access::Owner => SessionACL::Owner,
-        Access::All => SessionACL::All,
-        Access::RootAndOwner => SessionACL::RootAndOwner,
-    };
-    config
-}
-
-fn adapter<N: Nfs3>(
-    fs: &Arc<Fs<N>>,
-    waiting: &Arc<Waiting>,
-    options: &FuseOptions,
-    queue: Option<OwnedFd>,
-) -> Adapter<N> {
-    Adapter {
-        fs: fs.clone(),
-        waiting: waiting.clone(),
-        credentials: Credentials::default(),
-        notifier: Arc::default(),
-        options: options.clone(),
-        queue,
+/// What is wanted of the kernel.
+fn wanted(options: &FuseOptions) -> Wanted {
+    Wanted {
+        flags: init::ATOMIC_O_TRUNC
+            | init::AUTO_INVAL_DATA
+            | init::DO_READDIRPLUS
+            | init::READDIRPLUS_AUTO
+            | init::ASYNC_DIO
+            | init::PARALLEL_DIROPS
+            | init::CACHE_SYMLINKS
+            // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
+            | init::HANDLE_KILLPRIV,
+        max_write: options.max_write,
+        max_background: options.max_background,
     }
 }
 
+fn users(options: &FuseOptions) -> Users {
+    match options.access {
+        Access::Owner => Users::Owner,
+        Access::All => Users::All,
+        Access::RootAndOwner => Users::RootAndOwner,
+    }
+}
+
+fn mount_options(options: &FuseOptions) -> MountOptions {
+    MountOptions {
+        source: options.source.clone(),
+        subtype: options.subtype.clone(),
+        options: options.options.clone(),
+    }
+}
+
+/// Starts what a mount needs. `deferring`: calls of several requests are sent together.
 fn start<N: Nfs3>(
     fs: Arc<Fs<N>>,
-    waiting: Arc<Waiting>,
-    background: fuser::BackgroundSession,
+    channel: Channel,
     mount: OwnMount,
+    options: &FuseOptions,
+    deferring: bool,
 ) -> io::Result<Session> {
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
+    let waiting = Arc::new(Waiting::default());
+    let adapter = Adapter {
+        fs: fs.clone(),
+        waiting: waiting.clone(),
+        credentials: Credentials::default(),
+        notifier: channel.notifier(),
+        queue: deferring.then(|| channel.device().clone()),
+    };
+    let serving = channel.serve(options.threads, Arc::new(adapter))?;
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let ticker = {
         let stop = stop.clone();
@@ -186,7 +189,7 @@ fn start<N: Nfs3>(
     };
     let interrupts = waiting.watch()?;
     Ok(Session {
-        background: Mutex::new(Some(background)),
+        serving: Mutex::new(Some(serving)),
         interrupts: Mutex::new(Some(interrupts)),
         waiting,
         ticker: Mutex::new(Some(ticker)),
@@ -204,33 +207,13 @@ fn tick<N: Nfs3>(fs: &Arc<Fs<N>>, stop: &(Mutex<bool>, Condvar)) {
     }
 }
 
-fn mount_option(name: &str) -> MountOption {
-    match name {
-        "ro" => MountOption::RO,
-        "rw" => MountOption::RW,
-        "dev" => MountOption::Dev,
-        "nodev" => MountOption::NoDev,
-        "suid" => MountOption::Suid,
-        "nosuid" => MountOption::NoSuid,
-        "exec" => MountOption::Exec,
-        "noexec" => MountOption::NoExec,
-        "atime" => MountOption::Atime,
-        "noatime" => MountOption::NoAtime,
-        "dirsync" => MountOption::DirSync,
-        "sync" => MountOption::Sync,
-        "async" => MountOption::Async,
-        "default_permissions" => MountOption::DefaultPermissions,
-        other => MountOption::CUSTOM(other.into()),
-    }
-}
-
 impl Session {
     /// Whether the mount is gone, by umount(8) or by [`Session::unmount`].
     pub fn is_finished(&self) -> bool {
-        self.background
+        self.serving
             .lock()
             .as_ref()
-            .is_none_or(|session| session.guard.is_finished())
+            .is_none_or(Serving::is_finished)
     }
 
     /// Unmounts. EBUSY if somebody uses the mount, which then goes on; `lazy` takes it out of
@@ -246,8 +229,8 @@ impl Session {
 
     /// Waits for the threads, which end with the mount. Blocks.
     pub fn join(&self) -> io::Result<()> {
-        let session = self.background.lock().take();
-        let result = session.map_or(Ok(()), fuser::BackgroundSession::join);
+        let serving = self.serving.lock().take();
+        let result = serving.map_or(Ok(()), Serving::join);
         self.mount.release();
         self.stop_threads();
         result
@@ -268,12 +251,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some(session) = self.background.lock().take() {
-            if !session.guard.is_finished() {
+        if let Some(serving) = self.serving.lock().take() {
+            if !serving.is_finished() {
                 // The program did not wait for the mount's end: leave none behind.
                 let _ = self.mount.unmount(true);
             }
-            drop(session);
+            drop(serving);
         }
         self.stop_threads();
     }

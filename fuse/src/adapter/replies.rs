@@ -1,81 +1,29 @@
-//! Replies: their kinds, and the file system's results as FUSE wants them.
+//! The file system's results as FUSE wants them.
 
 use super::convert::{attributes, entry_attributes, errno};
-use super::table::Refuse;
 use super::waiting::Held;
-use crate::fs::{Entry, FsResult, Opened, ROOT};
-use fuser::{
-    Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
-};
+use crate::fs::{Entry, FsResult, Opened};
+use nfsrdma_channel::abi::fopen;
+use nfsrdma_channel::{self as channel, Reply};
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_xdr::nfs3::Attributes;
-use std::cell::RefCell;
-use std::time::{Duration, UNIX_EPOCH};
+use smallvec::SmallVec;
+use std::time::Duration;
 
-/// A reply that can be an error, and can lie in the table of those that wait.
-pub(super) trait Holdable: Sized {
-    fn refuse(self, error: Errno);
-    fn hold(self) -> AnyReply;
-    fn unhold(any: AnyReply) -> Option<Self>;
-}
-
-/// Declares the sum of all kinds of reply.
-macro_rules! kinds {
-    ($($reply:ident),*) => {
-        /// Any reply.
-        #[derive(Debug)]
-        #[expect(clippy::enum_variant_names, reason = "each is named after the type it holds")]
-        pub(super) enum AnyReply { $($reply($reply)),* }
-
-        impl Refuse for AnyReply {
-            fn refuse(self) {
-                match self { $(AnyReply::$reply(reply) => reply.error(Errno::EINTR)),* }
-            }
-        }
-
-        $(impl Holdable for $reply {
-            fn refuse(self, error: Errno) { self.error(error); }
-
-            fn hold(self) -> AnyReply { AnyReply::$reply(self) }
-
-            fn unhold(any: AnyReply) -> Option<Self> {
-                match any {
-                    AnyReply::$reply(reply) => Some(reply),
-                    _ => None,
-                }
-            }
-        })*
-    };
-}
-
-kinds!(
-    ReplyEntry,
-    ReplyAttr,
-    ReplyData,
-    ReplyEmpty,
-    ReplyOpen,
-    ReplyWrite,
-    ReplyStatfs,
-    ReplyCreate,
-    ReplyDirectory,
-    ReplyDirectoryPlus
-);
-
-pub(super) fn answer<T, R: Holdable>(reply: R, result: FsResult<T>, ok: impl FnOnce(R, T)) {
+pub(super) fn answer<T>(reply: Reply, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
     match result {
         Ok(value) => ok(reply, value),
-        Err(error) => reply.refuse(errno(&error)),
+        Err(error) => reply.error(errno(&error)),
     }
 }
 
 /// Answers a request that waited. If its caller was killed meanwhile, nobody takes what the
 /// result stands for (a look-up, an open file): `undo` gives it back.
-pub(super) fn answer_or<T, R: Holdable>(
-    reply: Held<R>,
+pub(super) fn answer_or<T>(
+    reply: Held,
     result: FsResult<T>,
-    ok: impl FnOnce(R, T),
+    ok: impl FnOnce(Reply, T),
     undo: impl FnOnce(T),
 ) {
     match (reply.take(), result) {
@@ -86,84 +34,61 @@ pub(super) fn answer_or<T, R: Holdable>(
 }
 
 /// The same for results that stand for nothing.
-pub(super) fn answer_held<T, R: Holdable>(
-    reply: Held<R>,
-    result: FsResult<T>,
-    ok: impl FnOnce(R, T),
-) {
+pub(super) fn answer_held<T>(reply: Held, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
     answer_or(reply, result, ok, drop);
 }
 
-pub(super) fn done(reply: ReplyEmpty, (): ()) {
+pub(super) fn done(reply: Reply, (): ()) {
     reply.ok();
 }
 
-pub(super) fn tell_entry(reply: ReplyEntry, entry: Entry) {
-    reply.entry_with_ttls(
-        &entry.attr_ttl,
-        &entry.entry_ttl,
-        &entry_attributes(&entry),
-        Generation(entry.generation),
-    );
+/// An entry as the kernel gets it.
+pub(super) fn channel_entry(entry: &Entry) -> channel::Entry {
+    channel::Entry {
+        nodeid: entry.nodeid,
+        // A node id is never used again, so nothing else tells objects apart.
+        generation: 0,
+        entry_valid: entry.entry_ttl,
+        attr_valid: entry.attr_ttl,
+        attr: entry_attributes(entry),
+    }
+}
+
+pub(super) fn tell_entry(reply: Reply, entry: Entry) {
+    reply.entry(&channel_entry(&entry));
 }
 
 /// FUSE's way to say that there is nothing, to be believed for a time: node 0.
-pub(super) fn tell_absent(reply: ReplyEntry, ttl: Duration) {
+pub(super) fn tell_absent(reply: Reply, ttl: Duration) {
     if ttl.is_zero() {
-        return reply.error(Errno::ENOENT);
+        return reply.error(libc::ENOENT);
     }
-    let nothing = FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: fuser::FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    };
-    reply.entry(&ttl, &nothing, Generation(0));
+    reply.entry(&channel::Entry::absent(ttl));
 }
 
-/// The number stat(2) shows for a node. The root's node is always 1, its fileid is not.
-pub(super) fn shown_ino(node: u64, of: &Attributes) -> u64 {
-    if node == ROOT { of.fileid } else { node }
+pub(super) fn tell_attributes(reply: Reply, (of, ttl): (Attributes, Duration)) {
+    reply.attr(ttl, &attributes(&of));
 }
 
-pub(super) fn tell_attributes(reply: ReplyAttr, node: u64, (of, ttl): (Attributes, Duration)) {
-    reply.attr(&ttl, &attributes(shown_ino(node, &of), &of));
-}
-
-pub(super) fn tell_data(reply: ReplyData, data: Segs<Buf>) {
-    thread_local! {
-        /// Where data of several blocks is put together: one reply is one slice.
-        static GATHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
+/// The data go from where they are cached into the kernel's pages.
+pub(super) fn tell_data(reply: Reply, data: Segs<Buf>) {
     match &data[..] {
-        [] => reply.data(&[]),
         [one] => reply.data(one),
-        several => GATHER.with_borrow_mut(|all| {
-            all.clear();
-            several.iter().for_each(|part| all.extend_from_slice(part));
-            reply.data(all);
-        }),
+        parts => {
+            let slices: SmallVec<[&[u8]; 32]> = parts.iter().map(|part| &part[..]).collect();
+            reply.slices(&slices);
+        }
     }
 }
 
-pub(super) fn file_flags(opened: &Opened, flags: i32) -> FopenFlags {
-    let mut answer = FopenFlags::empty();
+/// What the kernel is told of an open file.
+pub(super) fn file_flags(opened: &Opened, flags: i32) -> u32 {
+    let mut answer = 0;
     if opened.keep_cache {
-        answer |= FopenFlags::FOPEN_KEEP_CACHE;
+        answer |= fopen::KEEP_CACHE;
     }
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
-        answer |= FopenFlags::FOPEN_NOFLUSH;
+        answer |= fopen::NOFLUSH;
     }
     answer
 }

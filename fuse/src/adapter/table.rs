@@ -1,8 +1,9 @@
-//! Replies that wait, each for whoever takes it first; no `fuser` in it, so that the order
-//! of threads can be tried out (`tests/models`).
+//! Replies that wait, each for whoever takes it first; no FUSE in it, so that the order of
+//! threads can be tried out (`tests/models`).
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use slab::Slab;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,12 +32,54 @@ struct Waiter<A> {
     reply: Option<A>,
     /// The caller's thread; 0 if it is none this PID namespace has, or the kernel.
     pid: u32,
+    /// The request's number.
+    unique: u64,
     since: Instant,
+    signal: Signal,
 }
+
+/// Whether the kernel has said that the caller got a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    No,
+    /// It has, and nobody has looked at the caller since.
+    New(Instant),
+    /// It had, and when the caller was looked at the signal was none to die of, or could not
+    /// be seen.
+    Seen(Instant),
+}
+
+impl Signal {
+    fn since(self) -> Option<Instant> {
+        match self {
+            Signal::No => None,
+            Signal::New(at) | Signal::Seen(at) => Some(at),
+        }
+    }
+}
+
+/// A caller to be looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) pid: u32,
+    /// How long its request has waited.
+    pub(super) age: Duration,
+    /// How long ago the kernel said that it got a signal.
+    pub(super) signalled: Option<Duration>,
+}
+
+/// Interrupts kept for requests that are not in the table.
+const EARLY: usize = 256;
 
 #[derive(Debug)]
 struct State<A> {
     waiters: Slab<Waiter<A>>,
+    /// Requests that were interrupted while they were not in the table. The thread that read
+    /// such a request may be about to put it in; or it is answered already, and its number
+    /// never comes again.
+    early: VecDeque<u64>,
+    /// A signal is new.
+    urgent: bool,
     /// The thread looks at the table from time to time; else it sleeps until told.
     awake: bool,
     stopped: bool,
@@ -54,6 +97,8 @@ impl<A> Default for Table<A> {
         Table {
             state: Mutex::new(State {
                 waiters: Slab::new(),
+                early: VecDeque::new(),
+                urgent: false,
                 awake: false,
                 stopped: false,
             }),
@@ -90,16 +135,27 @@ impl<A> Drop for Held<A> {
 }
 
 impl<A: Refuse> Table<A> {
-    /// Puts a reply into the table.
-    pub(super) fn hold(self: &Arc<Self>, pid: u32, reply: A) -> Held<A> {
-        let waiter = Waiter {
+    /// Puts the reply to the request `unique` of the thread `pid` into the table.
+    pub(super) fn hold(self: &Arc<Self>, pid: u32, unique: u64, reply: A) -> Held<A> {
+        let since = Instant::now();
+        let mut state = self.state.lock();
+        let early = state.early.iter().position(|&early| early == unique);
+        let signal = match early {
+            Some(at) => {
+                state.early.remove(at);
+                state.urgent = true;
+                Signal::New(since)
+            }
+            None => Signal::No,
+        };
+        let key = state.waiters.insert(Waiter {
             reply: Some(reply),
             pid,
-            since: Instant::now(),
-        };
-        let mut state = self.state.lock();
-        let key = state.waiters.insert(waiter);
-        if !std::mem::replace(&mut state.awake, true) {
+            unique,
+            since,
+            signal,
+        });
+        if !std::mem::replace(&mut state.awake, true) || early.is_some() {
             self.wake.notify_one();
         }
         drop(state);
@@ -109,17 +165,38 @@ impl<A: Refuse> Table<A> {
         }
     }
 
+    /// The caller of the request `unique` got a signal, of whatever kind: it is looked at now.
+    pub(super) fn interrupt(&self, unique: u64) {
+        let mut state = self.state.lock();
+        let mut waiters = state.waiters.iter_mut();
+        match waiters.find(|(_, waiter)| waiter.unique == unique) {
+            Some((_, waiter)) => {
+                waiter.signal = Signal::New(Instant::now());
+                state.urgent = true;
+                self.wake.notify_one();
+            }
+            None => {
+                if state.early.len() == EARLY {
+                    state.early.pop_front();
+                }
+                state.early.push_back(unique);
+            }
+        }
+    }
+
     /// Ends [`Table::run`].
     pub(super) fn stop(&self) {
         self.state.lock().stopped = true;
         self.wake.notify_all();
     }
 
-    /// Refuses the replies of callers that `let_go` says are dying, given the time they have
-    /// waited; until [`Table::stop`].
-    pub(super) fn run(&self, pace: &Pace, let_go: impl Fn(u32, Duration) -> bool) {
+    /// Refuses the replies of callers that `let_go` says are dying, until [`Table::stop`]. A
+    /// caller is looked at when the kernel says that it got a signal, and from time to time
+    /// when its request, or the last signal, is older than `pace.patience`: the kernel tells
+    /// the first signal only, and none for a process that exits.
+    pub(super) fn run(&self, pace: &Pace, let_go: impl Fn(&Look) -> bool) {
         let mut alert: Option<Instant> = None;
-        let mut old: Vec<(usize, u32, Instant)> = Vec::new();
+        let mut due: Vec<(usize, u64, Look)> = Vec::new();
         let mut state = self.state.lock();
         while !state.stopped {
             if state.waiters.is_empty() && alert.is_none() {
@@ -133,36 +210,49 @@ impl<A: Refuse> Table<A> {
                 Some(_) => (pace.haste, pace.haste),
                 None => (pace.period, pace.patience),
             };
-            self.wake.wait_for(&mut state, period);
+            if !state.urgent {
+                self.wake.wait_for(&mut state, period);
+            }
+            state.urgent = false;
             let now = Instant::now();
             alert = alert.filter(|&end| now < end);
-            old.clear();
-            old.extend(
-                state
-                    .waiters
-                    .iter()
-                    .filter(|(_, w)| w.reply.is_some() && w.pid != 0)
-                    .filter(|(_, w)| now.duration_since(w.since) >= patience)
-                    .map(|(key, w)| (key, w.pid, w.since)),
-            );
-            if old.is_empty() {
+            due.clear();
+            for (key, waiter) in &mut state.waiters {
+                let age = now.saturating_duration_since(waiter.since);
+                let signal = waiter.signal;
+                let since = signal.since();
+                let signalled = since.map(|at| now.saturating_duration_since(at));
+                // Without a signal there is nothing to see of a caller that cannot be seen.
+                let old = age >= patience && (waiter.pid != 0 || signalled.is_some());
+                if waiter.reply.is_none() || !(old || matches!(signal, Signal::New(_))) {
+                    continue;
+                }
+                waiter.signal = since.map_or(Signal::No, Signal::Seen);
+                let look = Look {
+                    pid: waiter.pid,
+                    age,
+                    signalled,
+                };
+                due.push((key, waiter.unique, look));
+            }
+            if due.is_empty() {
                 continue;
             }
             // Looking takes its time: not under the lock.
             MutexGuard::unlocked(&mut state, || {
-                old.retain(|&(_, pid, since)| let_go(pid, now.duration_since(since)));
+                due.retain(|(_, _, look)| let_go(look));
             });
-            for &(key, pid, since) in &old {
+            for &(key, unique, look) in &due {
                 // The key may belong to another request by now.
                 let waiter = state.waiters.get_mut(key);
                 let Some(reply) = waiter
-                    .filter(|w| w.pid == pid && w.since == since)
-                    .and_then(|w| w.reply.take())
+                    .filter(|waiter| waiter.unique == unique)
+                    .and_then(|waiter| waiter.reply.take())
                 else {
                     continue;
                 };
                 MutexGuard::unlocked(&mut state, || reply.refuse());
-                tracing::debug!(pid, "a request's caller is killed: EINTR");
+                tracing::debug!(pid = look.pid, "a request's caller is killed: EINTR");
                 alert = Some(now + pace.alert);
             }
         }

@@ -1,16 +1,21 @@
 //! Requests that wait for the server, and callers that are killed meanwhile.
 //!
-//! A process whose request sits here cannot die before it is answered, not even of SIGKILL,
-//! and `fuser` does not hand out FUSE_INTERRUPT. So the reply of a waiting request lies in a
-//! [`Table`], for whoever comes first: the operation with its result, or a thread that looks
-//! after requests older than [`PATIENCE`] and answers EINTR for a caller that is being
-//! killed. The operation itself goes on: what it changes at the server is done or not done
-//! whole, and what was written is still written back.
+//! A process whose request sits here cannot die before it is answered, not even of SIGKILL. So
+//! the reply of a waiting request lies in a [`Table`], for whoever comes first: the operation
+//! with its result, or a thread that answers EINTR for a caller that is being killed. The
+//! operation itself goes on: what it changes at the server is done or not done whole, and what
+//! was written is still written back.
+//!
+//! The kernel sends FUSE_INTERRUPT, once for a request, when its caller gets a signal, also one
+//! that has a handler. Whether the caller dies of it is seen in /proc. The kernel says nothing
+//! of a second signal, of a process that exits, and of requests that a process waits for in
+//! another way (O_DIRECT); so callers of old requests are looked at from time to time as well.
+//! Of a caller outside this PID namespace nothing can be seen: a signal counts as deadly if the
+//! request is not answered soon after it.
 
-use super::replies::{AnyReply, Holdable};
 use super::signals::{Caller, caller};
-use super::table::{self, Pace, Table};
-use fuser::Request;
+use super::table::{self, Look, Pace, Refuse, Table};
+use nfsrdma_channel::{Header, Reply};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -28,32 +33,31 @@ const ALERT: Duration = Duration::from_secs(3);
 /// A process that ends of itself waits so long for what it wrote: no signal reaches it any
 /// more that could be seen here.
 const EXIT_PATIENCE: Duration = Duration::from_secs(30);
+/// A caller that cannot be seen waits so long after a signal.
+const UNSEEN_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Requests that wait.
-#[derive(Debug, Default)]
-pub(super) struct Waiting(Arc<Table<AnyReply>>);
-
-/// A reply in the table. Dropped without an answer, it answers EIO, as `fuser` does.
-#[derive(Debug)]
-pub(super) struct Held<R> {
-    held: table::Held<AnyReply>,
-    kind: std::marker::PhantomData<fn() -> R>,
-}
-
-impl<R: Holdable> Held<R> {
-    /// The reply, unless the caller was killed and has its answer.
-    pub(super) fn take(self) -> Option<R> {
-        R::unhold(self.held.take()?)
+impl Refuse for Reply {
+    fn refuse(self) {
+        self.error(libc::EINTR);
     }
 }
 
+/// Requests that wait.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Arc<Table<Reply>>);
+
+/// A reply in the table. Dropped without an answer, it answers EIO.
+pub(super) type Held = table::Held<Reply>;
+
 impl Waiting {
     /// Puts the reply of `request` into the table.
-    pub(super) fn hold<R: Holdable>(&self, request: &Request, reply: R) -> Held<R> {
-        Held {
-            held: self.0.hold(request.pid(), reply.hold()),
-            kind: std::marker::PhantomData,
-        }
+    pub(super) fn hold(&self, request: &Header, reply: Reply) -> Held {
+        self.0.hold(request.pid(), request.unique, reply)
+    }
+
+    /// The caller of the request `unique` got a signal.
+    pub(super) fn interrupt(&self, unique: u64) {
+        self.0.interrupt(unique);
     }
 
     /// Starts the thread that looks after callers.
@@ -67,7 +71,7 @@ impl Waiting {
         };
         std::thread::Builder::new()
             .name("interrupts".into())
-            .spawn(move || table.run(&pace, |pid, age| let_go(&caller(pid), age)))
+            .spawn(move || table.run(&pace, |look| let_go(&caller(look.pid), look)))
     }
 
     /// Ends that thread.
@@ -76,12 +80,13 @@ impl Waiting {
     }
 }
 
-/// Whether a caller in this state is let go, its request having waited for `age`.
-fn let_go(caller: &Caller, age: Duration) -> bool {
+/// Whether a caller in this state is let go.
+fn let_go(caller: &Caller, look: &Look) -> bool {
     match caller {
         Caller::Killed => true,
-        Caller::Exiting => age >= EXIT_PATIENCE,
-        Caller::Alive | Caller::Gone => false,
+        Caller::Exiting => look.age >= EXIT_PATIENCE,
+        Caller::Alive => false,
+        Caller::Gone => look.signalled.is_some_and(|since| since >= UNSEEN_PATIENCE),
     }
 }
 
@@ -89,13 +94,32 @@ fn let_go(caller: &Caller, age: Duration) -> bool {
 mod tests {
     use super::*;
 
+    fn look(age: Duration, signalled: Option<Duration>) -> Look {
+        Look {
+            pid: 1,
+            age,
+            signalled,
+        }
+    }
+
     #[test]
     fn who_is_let_go() {
         let long = Duration::from_secs(3600);
-        assert!(let_go(&Caller::Killed, PATIENCE));
-        assert!(!let_go(&Caller::Alive, long));
-        assert!(!let_go(&Caller::Gone, long));
-        assert!(!let_go(&Caller::Exiting, PATIENCE));
-        assert!(let_go(&Caller::Exiting, EXIT_PATIENCE));
+        assert!(let_go(&Caller::Killed, &look(PATIENCE, None)));
+        assert!(let_go(
+            &Caller::Killed,
+            &look(Duration::ZERO, Some(Duration::ZERO))
+        ));
+        assert!(!let_go(&Caller::Alive, &look(long, Some(long))));
+        assert!(!let_go(&Caller::Gone, &look(long, None)));
+        assert!(!let_go(&Caller::Exiting, &look(PATIENCE, None)));
+        assert!(let_go(&Caller::Exiting, &look(EXIT_PATIENCE, None)));
+    }
+
+    #[test]
+    fn a_caller_that_cannot_be_seen_is_let_go_some_time_after_a_signal() {
+        let long = Duration::from_secs(3600);
+        assert!(!let_go(&Caller::Gone, &look(long, Some(Duration::ZERO))));
+        assert!(let_go(&Caller::Gone, &look(long, Some(UNSEEN_PATIENCE))));
     }
 }

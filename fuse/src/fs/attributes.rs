@@ -30,8 +30,12 @@ impl<N: Nfs3> Fs<N> {
         } else {
             Duration::from_nanos(ttl)
         };
-        let size = attributes.size.max(end);
-        Some((Attributes { size, ..attributes }, ttl))
+        let shown = Attributes {
+            size: attributes.size.max(end),
+            fileid: self.table.visible_fileid(&attributes),
+            ..attributes
+        };
+        Some((shown, ttl))
     }
 
     /// Attributes as the server has them after all data written so far.

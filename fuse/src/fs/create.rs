@@ -91,7 +91,7 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
         checked: bool,
     ) -> FsResult<(Entry, Opened)> {
-        let inode = self.told(cred, inode, &found).await?;
+        let inode = self.table.adopt(&inode);
         let allowed = async {
             if checked {
                 return Ok(());
@@ -196,7 +196,7 @@ impl<N: Nfs3> Fs<N> {
         made: &Made,
     ) -> FsResult<Entry> {
         let (inode, attributes) = self.made(cred, stamp, dir, name, made).await?;
-        let inode = self.told(cred, inode, &attributes).await?;
+        let inode = self.table.adopt(&inode);
         Ok(self.entry(dir, &inode, attributes))
     }
 
@@ -219,7 +219,7 @@ impl<N: Nfs3> Fs<N> {
             Some(attributes) => attributes,
             None => self.nfs.getattr(cred, &object).await?,
         };
-        let inode = self.intern(cred, stamp, &object, &attributes).await?;
+        let inode = self.intern(stamp, &object, &attributes);
         self.own_name(dir, name, Some(&inode));
         Ok((inode, attributes))
     }

@@ -2,8 +2,8 @@
 //!
 //! The kernel's position in a directory is the server's cookie. Entries come in large parts,
 //! of which the kernel takes small ones. They are asked for with attributes (READDIRPLUS) even
-//! for a plain listing: FUSE entries carry a type, which READDIR does not tell and which
-//! `fuser` has no way to leave open; a wrong one would lead programs astray.
+//! for a plain listing: FUSE entries carry a type, which READDIR does not tell; a wrong one
+//! would lead programs astray.
 
 use super::names::Child;
 use super::*;
@@ -494,7 +494,7 @@ impl<N: Nfs3> Fs<N> {
             // The kernel wants at least the type, which READDIR does not tell.
             Some(match (&entry.handle, &entry.attributes) {
                 (Some(handle), Some(attributes)) => {
-                    let inode = self.intern(&dir.cred, stamp, handle, attributes).await?;
+                    let inode = self.intern(stamp, handle, attributes);
                     if let Some(epoch) = remember {
                         let child = Child::Is(inode.clone());
                         self.names.put(dir.inode.nodeid, epoch, &entry.name, child);
@@ -506,9 +506,9 @@ impl<N: Nfs3> Fs<N> {
         };
         Ok(Listed {
             name: entry.name.clone(),
-            fileid: match &inode {
-                Some(inode) => inode.nodeid,
-                None => entry.fileid,
+            fileid: match &entry.attributes {
+                Some(attributes) if !dot => self.table.visible_fileid(attributes),
+                _ => entry.fileid,
             },
             kind: inode
                 .as_ref()
@@ -519,11 +519,11 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// What to tell the kernel of an entry of a listing; counts as a look-up. `None` for `.`
-    /// and `..`, and for what changed since.
+    /// and `..`, and for what has no attributes.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
         let attributes = *inode.state.lock().attributes()?;
-        let inode = self.table.adopt(inode)?;
+        let inode = self.table.adopt(inode);
         Some(self.entry(&listing.dir, &inode, attributes))
     }
 

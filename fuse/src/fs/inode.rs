@@ -28,10 +28,8 @@ pub const ROOT: u64 = 1;
 /// An object of the server.
 #[derive(Debug)]
 pub struct Inode {
-    /// The kernel's number for it. The server's fileid where that is free.
+    /// The kernel's number for it, which is never used again.
     pub nodeid: u64,
-    /// Tells objects apart that had the same number one after the other.
-    pub generation: u64,
     pub fileid: u64,
     pub kind: FileType,
     pub handle: FileHandle,
@@ -417,16 +415,9 @@ fn same_cred(a: &Cred, b: &Cred) -> bool {
 }
 
 impl Inode {
-    pub fn new(
-        nodeid: u64,
-        generation: u64,
-        handle: FileHandle,
-        kind: FileType,
-        fileid: u64,
-    ) -> Self {
+    pub fn new(nodeid: u64, handle: FileHandle, kind: FileType, fileid: u64) -> Self {
         Inode {
             nodeid,
-            generation,
             fileid,
             kind,
             handle,
@@ -477,13 +468,13 @@ impl Inode {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use nfsrdma_xdr::nfs3::{SpecData, Time};
 
     const TIMES: Times = Times { min: 10, max: 80 };
 
-    pub(super) fn attributes(size: u64, tick: u32) -> Attributes {
+    pub(in crate::fs) fn attributes(size: u64, tick: u32) -> Attributes {
         let time = Time {
             seconds: tick,
             nanoseconds: 0,

@@ -1,7 +1,6 @@
 //! LOOKUP, FORGET.
 
 use super::names::Child;
-use super::table::Resolved;
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use std::sync::atomic::Ordering;
@@ -16,7 +15,7 @@ impl<N: Nfs3> Fs<N> {
         uid: u32,
         cred: impl FnOnce() -> Cred,
     ) -> Option<Found> {
-        if self.config.lookup_cache == LookupCache::None {
+        if self.config.lookup_cache == LookupCache::None || self.holds_lookups() {
             return None;
         }
         let dir = self.table.get(parent)?;
@@ -40,7 +39,7 @@ impl<N: Nfs3> Fs<N> {
                 // The name is the directory's. Old attributes go with it as such, with no time
                 // to be believed: who needs them asks (GETATTR), UNLINK and OPEN do not.
                 let attributes = inode.last_known()?;
-                let inode = self.table.adopt(&inode)?;
+                let inode = self.table.adopt(&inode);
                 self.shared.stats.name_hits.add(1);
                 Some(Found::Is(self.entry(&dir, &inode, attributes)))
             }
@@ -52,11 +51,18 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
+        let alone = match self.holds_lookups() {
+            true => Some(self.not_removing().await),
+            false => None,
+        };
         let found = self.find(cred, &dir, name).await;
         self.probe_root_squash(cred, &dir, &found).await;
         match found {
             Ok((inode, attributes)) => {
-                let inode = self.told(cred, inode, &attributes).await?;
+                let inode = self.table.adopt(&inode);
+                if alone.is_some() {
+                    self.hold_for_open(&inode);
+                }
                 Ok(Found::Is(self.entry(&dir, &inode, attributes)))
             }
             Err(error) if error.status() == Some(Status::NoEnt) => {
@@ -97,7 +103,7 @@ impl<N: Nfs3> Fs<N> {
             Some(attributes) => attributes,
             None => self.nfs.getattr(cred, &found.object).await?,
         };
-        let inode = self.intern(cred, stamp, &found.object, &attributes).await?;
+        let inode = self.intern(stamp, &found.object, &attributes);
         self.remember_name(dir, stamp, epoch, name, Child::Is(inode.clone()));
         Ok((inode, attributes))
     }
@@ -112,61 +118,18 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// The inode of a handle, with `attributes` learned. Not in the table yet if it is new.
-    pub(super) async fn intern(
+    pub(super) fn intern(
         &self,
-        cred: &Cred,
         stamp: Stamp,
         handle: &FileHandle,
         attributes: &Attributes,
-    ) -> FsResult<Arc<Inode>> {
-        let inode = match self.table.resolve(handle, attributes) {
-            Resolved::Is(inode) => inode,
-            Resolved::Taken(known) => {
-                // RFC 1813 section 2.5: different handles may or may not be one object. Here
-                // they have the same fileid: either the number was reused, or they are.
-                match self.nfs.getattr(cred, &known.handle).await {
-                    Ok(old)
-                        if old.fileid == attributes.fileid
-                            && old.fsid == attributes.fsid
-                            && old.kind == attributes.kind
-                            && old.nlink > 0 =>
-                    {
-                        known
-                    }
-                    _ => self.table.succeed(&known, handle, attributes),
-                }
-            }
-        };
+    ) -> Arc<Inode> {
+        let inode = self.table.resolve(handle, attributes);
         self.learn(&inode, stamp, Some(attributes));
-        Ok(inode)
+        inode
     }
 
-    /// The kernel is about to be told of `inode`: counts that.
-    pub(super) async fn told(
-        &self,
-        cred: &Cred,
-        inode: Arc<Inode>,
-        attributes: &Attributes,
-    ) -> FsResult<Arc<Inode>> {
-        let mut inode = inode;
-        for _ in 0..4 {
-            if let Some(inode) = self.table.adopt(&inode) {
-                return Ok(inode);
-            }
-            // The number belongs to another object, which `intern` found gone.
-            if let Some(gone) = self.table.get(inode.nodeid)
-                && let Some(inode) = self.table.replace(&gone, &inode)
-            {
-                return Ok(inode);
-            }
-            inode = self
-                .intern(cred, Stamp::now(), &inode.handle, attributes)
-                .await?;
-        }
-        Err(FsError::Stale)
-    }
-
-    /// Learns which file system the export's root is on, for numbering inodes.
+    /// Learns which file system the export's root is on, for the inode numbers that are shown.
     pub(super) async fn know_fsid(&self, cred: &Cred) -> FsResult<()> {
         if self.fsid_known.load(Ordering::Relaxed) {
             return Ok(());
@@ -174,9 +137,7 @@ impl<N: Nfs3> Fs<N> {
         let root = self.inode(ROOT)?;
         let stamp = Stamp::now();
         let attributes = self.nfs.getattr(cred, &root.handle).await?;
-        self.table.set_fsid(attributes.fsid);
         self.learn(&root, stamp, Some(&attributes));
-        self.fsid_known.store(true, Ordering::Relaxed);
         Ok(())
     }
 

@@ -17,6 +17,7 @@ mod link;
 mod lookup;
 mod names;
 mod open;
+mod opening;
 mod read;
 mod remove;
 mod rename;
@@ -51,7 +52,7 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
 use slab::Slab;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use table::Table;
 use tokio::sync::Notify;
@@ -61,7 +62,6 @@ use unsafe_files::UnsafeFiles;
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub nodeid: u64,
-    pub generation: u64,
     pub attributes: Attributes,
     /// How long the attributes are to be believed.
     pub attr_ttl: Duration,
@@ -87,6 +87,7 @@ pub struct Fs<N> {
     lost: Mutex<Vec<Unwritten>>,
     next_file: AtomicU64,
     silly_number: AtomicU64,
+    opening: opening::Opening,
     /// Hidden files being removed, for rmdir to wait for.
     removals: AtomicUsize,
     removed: Notify,
@@ -125,7 +126,7 @@ impl<N: Nfs3> Fs<N> {
         clock: Clock,
     ) -> Arc<Self> {
         let table = Table::new();
-        table.insert_root(Arc::new(Inode::new(ROOT, 0, root, FileType::Directory, 0)));
+        table.insert_root(Arc::new(Inode::new(ROOT, root, FileType::Directory, 0)));
         Arc::new(Fs {
             table,
             names: Names::new(config.name_entries),
@@ -144,6 +145,7 @@ impl<N: Nfs3> Fs<N> {
             lost: Mutex::default(),
             next_file: AtomicU64::new(1),
             silly_number: AtomicU64::new(0),
+            opening: opening::Opening::default(),
             removals: AtomicUsize::new(0),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
@@ -213,6 +215,10 @@ impl<N: Nfs3> Fs<N> {
             return;
         }
         inode.vouch();
+        if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
+            self.table.set_fsid(attributes.fsid);
+            self.fsid_known.store(true, Ordering::Relaxed);
+        }
         let foreign = {
             let mut state = inode.state.lock();
             state.apply(stamp, attributes, self.now(), self.times(inode.kind))
@@ -298,8 +304,11 @@ impl<N: Nfs3> Fs<N> {
         let mut state = inode.state.lock();
         state.tell();
         let newest = state.attributes().copied().unwrap_or(heard);
-        let size = newest.size.max(end);
-        Attributes { size, ..newest }
+        Attributes {
+            size: newest.size.max(end),
+            fileid: self.table.visible_fileid(&newest),
+            ..newest
+        }
     }
 
     fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {
@@ -320,7 +329,6 @@ impl<N: Nfs3> Fs<N> {
         let now = self.now();
         Entry {
             nodeid: inode.nodeid,
-            generation: inode.generation,
             attributes: self.shown(inode, attributes),
             attr_ttl: self.attr_ttl(inode, now),
             entry_ttl: self.entry_ttl(dir, now),

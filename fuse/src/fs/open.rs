@@ -21,7 +21,16 @@ impl<N: Nfs3> Fs<N> {
     /// Opens a file: asks the server whether `cred` may, and whether the file changed
     /// (close-to-open consistency: what others closed before is seen).
     pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
+        let opened = self.open_node(cred, nodeid, flags).await;
+        if let Err(error) = &opened {
+            self.note_open_error(error);
+        }
+        opened
+    }
+
+    async fn open_node(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
         let inode = self.inode(nodeid)?;
+        let _under_way = self.open_under_way(&inode);
         let wanted = wanted_to_open(flags);
         let known = if self.config.nocto {
             let now = self.now();

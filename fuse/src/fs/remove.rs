@@ -22,7 +22,8 @@ impl<N: Nfs3> Fs<N> {
     pub async fn unlink(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
-        if !self.files.read().is_empty() {
+        let _removing = self.removing().await;
+        if self.any_open() {
             let child = self.child(cred, &dir, name).await?;
             if must_hide(&child) {
                 return self
@@ -47,14 +48,7 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         let dir = self.inode(parent)?;
         // Files closed just now may still be leaving the directory.
-        loop {
-            let mut removed = std::pin::pin!(self.removed.notified());
-            removed.as_mut().enable();
-            if self.removals.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            removed.await;
-        }
+        self.removals_done().await;
         let wcc = self
             .changing(&dir, self.nfs.rmdir(cred, &dir.handle, name), |wcc| *wcc)
             .await?;
@@ -69,6 +63,18 @@ impl<N: Nfs3> Fs<N> {
         match self.names.get(dir.nodeid, epoch, name)? {
             names::Child::Is(inode) => Some(inode),
             names::Child::Absent => None,
+        }
+    }
+
+    /// Waits until no hidden file is on its way out.
+    pub(super) async fn removals_done(&self) {
+        loop {
+            let mut removed = std::pin::pin!(self.removed.notified());
+            removed.as_mut().enable();
+            if self.removals.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            removed.await;
         }
     }
 

@@ -28,9 +28,10 @@ impl<N: Nfs3> Fs<N> {
             return Err(FsError::Invalid);
         }
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
+        let _removing = self.removing().await;
         let mut aside = None;
         let mut target = self.known_child(&to_dir, to.1);
-        if !self.files.read().is_empty() {
+        if self.any_open() {
             target = match self.child(cred, &to_dir, to.1).await {
                 Ok(target) => Some(target),
                 Err(error) if error.status() == Some(Status::NoEnt) => None,

@@ -232,6 +232,7 @@ impl<N: Nfs3> Fs<N> {
     /// Starts to write what has been dirty for longer than the configuration allows. To be
     /// called about once a second.
     pub fn tick(self: &Arc<Self>) {
+        self.release_expired(false);
         let before = self.now().saturating_sub(nanos(self.config.dirty_age));
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         for inode in files {
@@ -289,6 +290,7 @@ impl<N: Nfs3> Fs<N> {
     pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
         self.closing.store(true, Ordering::Relaxed);
         self.write_back_all().await;
+        self.release_expired(true);
         // A mount that was aborted (`umount -f`) leaves files open, and no RELEASE comes for them.
         let open: Vec<_> = self
             .files
@@ -302,6 +304,7 @@ impl<N: Nfs3> Fs<N> {
                 self.remove_silly(*silly).await;
             }
         }
+        self.removals_done().await;
         let lost = std::mem::take(&mut *self.lost.lock());
         self.summed_up(lost)
     }

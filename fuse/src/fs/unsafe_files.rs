@@ -76,7 +76,7 @@ mod tests {
     fn the_hold_lasts_from_the_first_unsafe_file_to_the_last() {
         let inode = |id| {
             let handle = FileHandle::new(&[1]).unwrap();
-            Arc::new(Inode::new(id, 0, handle, FileType::Regular, id))
+            Arc::new(Inode::new(id, handle, FileType::Regular, id))
         };
         let told = Arc::new(Mutex::new(Vec::new()));
         let mut files = UnsafeFiles::default();

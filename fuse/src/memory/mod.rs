@@ -215,6 +215,16 @@ impl MemoryServer {
         self.tree.lock().change_type(path, kind);
     }
 
+    /// The fileid of the object at `path`.
+    pub fn fileid(&self, path: &str) -> Option<u64> {
+        self.tree.lock().fileid(path)
+    }
+
+    /// Gives the object at `with` the fileid of the one at `of`, as a snapshot of it has.
+    pub fn share_fileid(&self, of: &str, with: &str) {
+        self.tree.lock().share_fileid(of, with);
+    }
+
     /// Makes a file in the root without a call.
     pub fn plant(&self, name: &str, contents: &[u8]) {
         self.tree.lock().plant(name, contents);

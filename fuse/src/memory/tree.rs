@@ -376,6 +376,21 @@ impl Tree {
         }
     }
 
+    pub(super) fn fileid(&mut self, path: &str) -> Option<u64> {
+        let handle = self.walk(path)?;
+        let object = self.object(&handle).ok()?;
+        Some(object.attributes.fileid)
+    }
+
+    pub(super) fn share_fileid(&mut self, of: &str, with: &str) {
+        let (fileid, handle) = (self.fileid(of), self.walk(with));
+        if let (Some(fileid), Some(handle)) = (fileid, handle)
+            && let Ok(object) = self.object(&handle)
+        {
+            object.attributes.fileid = fileid;
+        }
+    }
+
     pub(super) fn names(&mut self, path: &str) -> Vec<String> {
         let Some(handle) = self.walk(path) else {
             return Vec::new();

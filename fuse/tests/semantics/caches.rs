@@ -169,10 +169,12 @@ fn a_reused_fileid_is_another_object() {
     server.plant("f", b"new");
     a.clock.advance(Duration::from_secs(100));
     let new = a.lookup("f").unwrap();
-    assert_eq!(new.nodeid, old.nodeid);
-    assert_ne!(new.generation, old.generation);
+    assert_eq!(new.attributes.fileid, old.attributes.fileid);
+    assert_ne!(new.nodeid, old.nodeid);
     let g = a.open(new.nodeid, RW).unwrap();
     assert_eq!(a.read(g, 0, 10).unwrap(), b"new");
+    // What was looked up is what is meant: the old one is gone.
+    assert_eq!(errno(a.open(old.nodeid, RW)), libc::ESTALE);
     // The kernel forgets the old one: the new one stays.
     a.fs.forget(old.nodeid, 1);
     assert_eq!(a.stat(new.nodeid).unwrap().size, 3);
@@ -180,6 +182,30 @@ fn a_reused_fileid_is_another_object() {
     a.close(g).unwrap();
     a.fs.forget(new.nodeid, 1);
     assert_eq!(errno(a.stat(new.nodeid)), libc::ESTALE);
+}
+
+/// A handle is the identity (RFC 1813 section 3.3): snapshots have the fileids of what they
+/// are of.
+#[test]
+fn handles_that_differ_are_two_objects_though_fileids_are_equal() {
+    let m = Mount::new();
+    m.server.plant("live", b"live");
+    m.server.plant("snapshot", b"then");
+    m.server.share_fileid("live", "snapshot");
+    let (live, snapshot) = (m.lookup("live").unwrap(), m.lookup("snapshot").unwrap());
+    assert_eq!(live.attributes.fileid, snapshot.attributes.fileid);
+    assert_ne!(live.nodeid, snapshot.nodeid);
+    let (f, g) = (
+        m.open(live.nodeid, RW).unwrap(),
+        m.open(snapshot.nodeid, RW).unwrap(),
+    );
+    assert_eq!(m.read(f, 0, 10).unwrap(), b"live");
+    assert_eq!(m.read(g, 0, 10).unwrap(), b"then");
+    m.write(g, 0, b"THEN").unwrap();
+    m.close(g).unwrap();
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("live").unwrap(), b"live");
+    assert_eq!(m.server.contents("snapshot").unwrap(), b"THEN");
 }
 
 #[test]

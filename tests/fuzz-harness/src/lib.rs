@@ -29,9 +29,26 @@ pub const TARGETS: &[Target] = &[
     ("mount", mount),
     ("intake", intake),
     ("responder", responder),
+    ("fuse", fuse),
 ];
 
 /// Every decoder of the wire formats; what decodes encodes to something that decodes alike.
 pub fn xdr(bytes: &[u8]) {
     decode_with_all(bytes);
+}
+
+/// A request of the kernel: the bytes as they are, and behind a header that tells their length
+/// and an operation code of the first byte's.
+pub fn fuse(bytes: &[u8]) {
+    nfsrdma_channel::support::decode(bytes);
+    let Some((&code, arguments)) = bytes.split_first() else {
+        return;
+    };
+    let mut message = Vec::with_capacity(40 + arguments.len());
+    message.extend((40 + arguments.len() as u32).to_ne_bytes());
+    message.extend(u32::from(code).to_ne_bytes());
+    // Number, node, user, group, thread; no extensions.
+    message.resize(40, 0);
+    message.extend(arguments);
+    nfsrdma_channel::support::decode(&message);
 }

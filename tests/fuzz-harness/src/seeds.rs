@@ -49,6 +49,20 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
         }
     }
     match name {
+        // Each operation with numbers, with names behind them, and with names only.
+        "fuse" => {
+            for code in nfsrdma_channel::abi::opcode::ALL {
+                for numbers in [0usize, 8, 16, 24, 40, 88] {
+                    let mut input = vec![*code as u8];
+                    input.resize(1 + numbers, 0);
+                    if let Some(length) = input.get_mut(17) {
+                        *length = 4;
+                    }
+                    input.extend(b"name\0new name\0");
+                    all.push(input);
+                }
+            }
+        }
         "mount" => {
             all.push(b"server:/export /mnt nfsrdma rw,hard,nconnect=2 0 0\n[::1]:/a%20b".to_vec());
             all.push(b"nfs://server:20049/x /m\\040t nfsrdma ro,soft,timeo=600,x-a=b 0 0".to_vec());

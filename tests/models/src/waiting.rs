@@ -1,4 +1,5 @@
-//! Requests that wait: each is answered once, by the operation or for a caller that dies.
+//! Requests that wait: each is answered once, by the operation or for a caller that dies, and
+//! no interrupt is lost.
 
 use crate::table::{Pace, Refuse, Table};
 use shuttle::rand::{Rng, thread_rng};
@@ -14,7 +15,7 @@ struct Answers {
     dropped: AtomicUsize,
 }
 
-/// A reply as `fuser` has it: unanswered, it answers as it is dropped.
+/// A reply as the channel has it: unanswered, it answers as it is dropped.
 struct Reply(Option<Arc<Answers>>);
 
 impl Reply {
@@ -53,9 +54,9 @@ pub fn each_request_is_answered_once() {
             haste: Duration::ZERO,
             alert: Duration::ZERO,
         };
-        watched.run(&pace, |pid, _| {
+        watched.run(&pace, |look| {
             thread::yield_now();
-            pid % 2 == 1
+            look.pid % 2 == 1
         });
     });
     let operations: Vec<_> = (1..=3u32)
@@ -65,7 +66,11 @@ pub fn each_request_is_answered_once() {
                 for turn in 0..2 {
                     let pid = number + turn;
                     let answers = Arc::new(Answers::default());
-                    let held = table.hold(pid, Reply(Some(answers.clone())));
+                    let held = table.hold(
+                        pid,
+                        u64::from(number * 2 + turn),
+                        Reply(Some(answers.clone())),
+                    );
                     if pid % 2 == 1 && thread_rng().gen_bool(0.5) {
                         // The server never answers: only the thread can free the caller.
                         while answers.interrupted.load(Relaxed) == 0 {
@@ -101,6 +106,61 @@ pub fn each_request_is_answered_once() {
         .collect();
     for operation in operations {
         assert!(operation.join().is_ok());
+    }
+    table.stop();
+    assert!(watch.join().is_ok());
+}
+
+/// The kernel interrupts requests before they are in the table, while they are, and after; an
+/// odd process dies of it, an even one has a handler. Nobody looks unless told to.
+pub fn no_interrupt_is_lost() {
+    let table = Arc::new(Table::default());
+    let watched = table.clone();
+    let watch = thread::spawn(move || {
+        let pace = Pace {
+            patience: Duration::from_secs(3600),
+            period: Duration::ZERO,
+            haste: Duration::from_secs(3600),
+            alert: Duration::ZERO,
+        };
+        watched.run(&pace, |look| {
+            thread::yield_now();
+            assert!(look.signalled.is_some(), "looked at for nothing");
+            look.pid % 2 == 1
+        });
+    });
+    let requests: Vec<_> = (1..=3u32)
+        .map(|number| {
+            let table = table.clone();
+            thread::spawn(move || {
+                let unique = u64::from(number);
+                let interrupter = {
+                    let table = table.clone();
+                    thread::spawn(move || table.interrupt(unique))
+                };
+                let answers = Arc::new(Answers::default());
+                let held = table.hold(number, unique, Reply(Some(answers.clone())));
+                let dies = number % 2 == 1;
+                if dies {
+                    // The server never answers.
+                    while answers.interrupted.load(Relaxed) == 0 {
+                        thread::yield_now();
+                    }
+                    assert!(held.take().is_none());
+                } else {
+                    match held.take() {
+                        Some(reply) => reply.answer(),
+                        None => panic!("a caller with a handler"),
+                    }
+                }
+                assert!(interrupter.join().is_ok());
+                assert_eq!(answers.result.load(Relaxed), usize::from(!dies));
+                assert_eq!(answers.dropped.load(Relaxed), 0);
+            })
+        })
+        .collect();
+    for request in requests {
+        assert!(request.join().is_ok());
     }
     table.stop();
     assert!(watch.join().is_ok());

@@ -18,6 +18,11 @@ fn each_waiting_request_is_answered_once() {
 }
 
 #[test]
+fn no_interrupt_is_lost() {
+    explore(2000, waiting::no_interrupt_is_lost);
+}
+
+#[test]
 fn calls_survive_lost_connections_and_end_once() {
     explore(600, engine::calls_survive_lost_connections);
 }

@@ -1,0 +1,166 @@
+//! Numbers of the protocol. The names are those of include/uapi/linux/fuse.h without `FUSE_`.
+
+/// Declares operation codes and a table of their names.
+macro_rules! opcodes {
+    ($($name:ident = $number:literal),* $(,)?) => {
+        /// Operation codes of requests.
+        pub mod opcode {
+            $(pub const $name: u32 = $number;)*
+
+            /// The name of an operation code, for messages.
+            pub fn name(opcode: u32) -> &'static str {
+                match opcode {
+                    $($number => stringify!($name),)*
+                    _ => "UNKNOWN",
+                }
+            }
+
+            /// All of them.
+            pub const ALL: &[u32] = &[$($number),*];
+        }
+    };
+}
+
+opcodes! {
+    LOOKUP = 1,
+    FORGET = 2,
+    GETATTR = 3,
+    SETATTR = 4,
+    READLINK = 5,
+    SYMLINK = 6,
+    MKNOD = 8,
+    MKDIR = 9,
+    UNLINK = 10,
+    RMDIR = 11,
+    RENAME = 12,
+    LINK = 13,
+    OPEN = 14,
+    READ = 15,
+    WRITE = 16,
+    STATFS = 17,
+    RELEASE = 18,
+    FSYNC = 20,
+    SETXATTR = 21,
+    GETXATTR = 22,
+    LISTXATTR = 23,
+    REMOVEXATTR = 24,
+    FLUSH = 25,
+    INIT = 26,
+    OPENDIR = 27,
+    READDIR = 28,
+    RELEASEDIR = 29,
+    FSYNCDIR = 30,
+    GETLK = 31,
+    SETLK = 32,
+    SETLKW = 33,
+    ACCESS = 34,
+    CREATE = 35,
+    INTERRUPT = 36,
+    BMAP = 37,
+    DESTROY = 38,
+    IOCTL = 39,
+    POLL = 40,
+    NOTIFY_REPLY = 41,
+    BATCH_FORGET = 42,
+    FALLOCATE = 43,
+    READDIRPLUS = 44,
+    RENAME2 = 45,
+    LSEEK = 46,
+    COPY_FILE_RANGE = 47,
+    SETUPMAPPING = 48,
+    REMOVEMAPPING = 49,
+    SYNCFS = 50,
+    TMPFILE = 51,
+    STATX = 52,
+}
+
+/// The root directory's node id.
+pub const ROOT_ID: u64 = 1;
+
+/// Bytes in front of each request.
+pub const IN_HEADER: usize = 40;
+/// Bytes in front of each reply and notification.
+pub const OUT_HEADER: usize = 16;
+/// The kernel refuses a read(2) into less.
+pub const MIN_READ_BUFFER: usize = 8192;
+
+/// INIT flags.
+pub mod init {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
+    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
+    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
+    pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const HANDLE_KILLPRIV: u64 = 1 << 19;
+    pub const POSIX_ACL: u64 = 1 << 20;
+    pub const ABORT_ERROR: u64 = 1 << 21;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
+    pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
+    pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
+}
+
+/// Which fields of SETATTR count.
+pub mod fattr {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const LOCKOWNER: u32 = 1 << 9;
+    pub const CTIME: u32 = 1 << 10;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+/// The handle of GETATTR counts.
+pub const GETATTR_FH: u32 = 1 << 0;
+/// READ carries a lock owner.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
+/// WRITE flags: from the page cache (the handle is a guess), with a lock owner, to clear the
+/// set-id bits.
+pub const WRITE_CACHE: u32 = 1 << 0;
+pub const WRITE_LOCKOWNER: u32 = 1 << 1;
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// RELEASE flags.
+pub const RELEASE_FLUSH: u32 = 1 << 0;
+pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// FSYNC: data only.
+pub const FSYNC_FDATASYNC: u32 = 1 << 0;
+/// The lock is one of flock(2).
+pub const LK_FLOCK: u32 = 1 << 0;
+
+/// What the answer to OPEN and OPENDIR tells of the open file.
+pub mod fopen {
+    pub const DIRECT_IO: u32 = 1 << 0;
+    pub const KEEP_CACHE: u32 = 1 << 1;
+    pub const NONSEEKABLE: u32 = 1 << 2;
+    pub const CACHE_DIR: u32 = 1 << 3;
+    pub const STREAM: u32 = 1 << 4;
+    pub const NOFLUSH: u32 = 1 << 5;
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// Notification codes.
+pub mod notify {
+    pub const INVAL_INODE: i32 = 2;
+    pub const INVAL_ENTRY: i32 = 3;
+    pub const DELETE: i32 = 6;
+    /// Of INVAL_ENTRY: the name is looked up again before it is used, and is not taken away.
+    pub const EXPIRE_ONLY: u32 = 1 << 0;
+}

@@ -1,0 +1,99 @@
+//! Entries of a directory, as READDIR and READDIRPLUS are answered.
+//!
+//! The kernel gives the size of its buffer; an entry that does not fit is asked for again with
+//! the position of the last one that did. Entries begin at multiples of eight bytes.
+
+use super::out::{Entry, Put, put_entry};
+
+const ALIGN: usize = 8;
+
+/// A name longer than this is none the kernel would take.
+const NAME_MAX: usize = 4095;
+
+#[derive(Debug)]
+struct Buffer {
+    bytes: Vec<u8>,
+    size: usize,
+}
+
+impl Buffer {
+    fn new(size: u32) -> Self {
+        // A reply is never longer than the kernel's buffer, which is some pages.
+        let size = (size as usize).min(16 << 20);
+        Buffer {
+            bytes: Vec::with_capacity(size.min(1 << 17)),
+            size,
+        }
+    }
+
+    /// Whether `len` more bytes fit, with what aligns them.
+    fn fits(&self, len: usize) -> bool {
+        len.next_multiple_of(ALIGN) <= self.size - self.bytes.len()
+    }
+
+    fn dirent(&mut self, fileid: u64, offset: u64, mode: u32, name: &[u8]) {
+        self.bytes.u64(fileid);
+        self.bytes.u64(offset);
+        self.bytes.u32(name.len() as u32);
+        // The types of dirent(3) are the file type bits of the mode.
+        self.bytes.u32((mode & 0o170_000) >> 12);
+        self.bytes.put(name);
+        let len = self.bytes.len().next_multiple_of(ALIGN);
+        self.bytes.resize(len, 0);
+    }
+}
+
+/// Entries for READDIR.
+#[derive(Debug)]
+pub struct Directory(Buffer);
+
+impl Directory {
+    /// Of the size that the request tells.
+    pub fn new(size: u32) -> Self {
+        Directory(Buffer::new(size))
+    }
+
+    /// Adds an entry: its inode number, the position behind it, the type in its mode, its name.
+    /// False if it does not fit.
+    #[must_use]
+    pub fn add(&mut self, fileid: u64, offset: u64, mode: u32, name: &[u8]) -> bool {
+        let fits = name.len() <= NAME_MAX && self.0.fits(24 + name.len());
+        if fits {
+            self.0.dirent(fileid, offset, mode, name);
+        }
+        fits
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0.bytes
+    }
+}
+
+/// Entries for READDIRPLUS, each with what LOOKUP would answer. The kernel counts each as a
+/// look-up, but for those with node id 0.
+#[derive(Debug)]
+pub struct DirectoryPlus(Buffer);
+
+impl DirectoryPlus {
+    /// Of the size that the request tells.
+    pub fn new(size: u32) -> Self {
+        DirectoryPlus(Buffer::new(size))
+    }
+
+    /// Adds an entry: what its name leads to, the position behind it, its name. Inode number
+    /// and type are those of the attributes. False if it does not fit.
+    #[must_use]
+    pub fn add(&mut self, entry: &Entry, offset: u64, name: &[u8]) -> bool {
+        let fits = name.len() <= NAME_MAX && self.0.fits(152 + name.len());
+        if fits {
+            put_entry(&mut self.0.bytes, entry);
+            let attr = &entry.attr;
+            self.0.dirent(attr.fileid, offset, attr.mode, name);
+        }
+        fits
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0.bytes
+    }
+}

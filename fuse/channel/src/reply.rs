@@ -1,0 +1,162 @@
+//! Answers to requests.
+
+use super::abi::opcode;
+use super::device::Device;
+use super::out::{self, Attr, Body, Entry, Lock, Statfs};
+use super::request::Header;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::time::Duration;
+
+const EIO: i32 = Errno::IO.raw_os_error();
+
+/// The answer to one request, which is given once; dropped without one, it is EIO. May be
+/// given from any thread.
+#[derive(Debug)]
+pub struct Reply {
+    /// `None` once answered.
+    device: Option<Arc<Device>>,
+    unique: u64,
+    opcode: u32,
+}
+
+impl Reply {
+    /// The answer to the request with this header, which was read from `device`.
+    pub fn new(device: &Arc<Device>, header: &Header) -> Self {
+        Reply {
+            device: Some(device.clone()),
+            unique: header.unique,
+            opcode: header.opcode,
+        }
+    }
+
+    /// The number of the request.
+    pub fn unique(&self) -> u64 {
+        self.unique
+    }
+
+    fn send(mut self, code: i32, body: &[&[u8]]) {
+        let Some(device) = self.device.take() else {
+            return;
+        };
+        let Err(error) = device.send(self.unique, code, body) else {
+            return;
+        };
+        match error {
+            // The kernel ended the request meanwhile: its caller was killed before this thread
+            // had read it, or the mount is gone.
+            Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED => {
+                tracing::debug!(
+                    operation = opcode::name(self.opcode),
+                    %error,
+                    "nobody waits for a reply"
+                );
+            }
+            error => {
+                tracing::error!(
+                    operation = opcode::name(self.opcode),
+                    %error,
+                    "the kernel refuses a reply"
+                );
+                // Its caller must not wait for ever. The kernel may have taken the request off.
+                let _ = device.send(self.unique, -EIO, &[]);
+            }
+        }
+    }
+
+    fn body(self, body: &Body) {
+        self.send(0, &[body]);
+    }
+
+    /// It failed with this errno.
+    pub fn error(self, errno: i32) {
+        // What the kernel would refuse as a reply.
+        let errno = if (1..512).contains(&errno) {
+            errno
+        } else {
+            EIO
+        };
+        self.send(-errno, &[]);
+    }
+
+    /// It is done, and there is nothing more to say.
+    pub fn ok(self) {
+        self.send(0, &[]);
+    }
+
+    /// LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
+    pub fn entry(self, entry: &Entry) {
+        self.body(&out::entry(entry));
+    }
+
+    /// GETATTR, SETATTR.
+    pub fn attr(self, valid: Duration, attr: &Attr) {
+        self.body(&out::attr(valid, attr));
+    }
+
+    /// READ, READLINK, READDIR, GETXATTR, LISTXATTR.
+    pub fn data(self, data: &[u8]) {
+        self.send(0, &[data]);
+    }
+
+    /// The same, where the data are in several places.
+    pub fn slices(self, data: &[&[u8]]) {
+        self.send(0, data);
+    }
+
+    /// OPEN, OPENDIR; the flags are those of [`abi::fopen`](super::abi::fopen).
+    pub fn opened(self, handle: u64, flags: u32) {
+        self.body(&out::open(handle, flags));
+    }
+
+    /// CREATE.
+    pub fn created(self, entry: &Entry, handle: u64, flags: u32) {
+        self.body(&out::create(entry, handle, flags));
+    }
+
+    /// WRITE, COPY_FILE_RANGE.
+    pub fn written(self, bytes: u32) {
+        self.body(&out::number(bytes));
+    }
+
+    /// STATFS.
+    pub fn statfs(self, of: &Statfs) {
+        self.body(&out::statfs(of));
+    }
+
+    /// GETXATTR and LISTXATTR with size 0: how long the answer would be.
+    pub fn xattr_size(self, bytes: u32) {
+        self.body(&out::number(bytes));
+    }
+
+    /// GETLK.
+    pub fn lock(self, lock: &Lock) {
+        self.body(&out::lock(lock));
+    }
+
+    /// LSEEK.
+    pub fn offset(self, offset: u64) {
+        self.body(&out::offset(offset));
+    }
+
+    /// POLL.
+    pub fn poll(self, events: u32) {
+        self.body(&out::number(events));
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(device) = self.device.take() {
+            tracing::debug!(
+                operation = opcode::name(self.opcode),
+                "a request ends without a reply"
+            );
+            let _ = device.send(self.unique, -EIO, &[]);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "reply_tests.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,758 @@
+//! Requests of the kernel.
+
+use super::abi::{self, fattr, opcode};
+use super::fields::Fields;
+use std::ffi::OsStr;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Why bytes are no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Malformed {
+    /// They end before the request does.
+    Truncated,
+    /// A name has no end.
+    Unterminated,
+    /// The header tells another length than was read.
+    Length,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Malformed::Truncated => "the request is too short",
+            Malformed::Unterminated => "a name in the request has no end",
+            Malformed::Length => "the request's header tells another length",
+        })
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// What stands in front of each request: who asks, about which node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    pub opcode: u32,
+    /// Numbers the request; the reply has the same number.
+    pub unique: u64,
+    pub nodeid: u64,
+    uid: u32,
+    gid: u32,
+    pid: u32,
+}
+
+impl Header {
+    /// The filesystem user id of the caller.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The filesystem group id of the caller.
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    /// The calling thread's id in the PID namespace of the mount; 0 if it has none there, and
+    /// for requests of the kernel itself.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Decodes the header and returns it with the bytes behind it that belong to the operation.
+    pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
+        let mut fields = Fields::new(bytes);
+        let len = fields.u32()? as usize;
+        let header = Header {
+            opcode: fields.u32()?,
+            unique: fields.u64()?,
+            nodeid: fields.u64()?,
+            uid: fields.u32()?,
+            gid: fields.u32()?,
+            pid: fields.u32()?,
+        };
+        // Extensions, in units of eight bytes, stand behind the operation's own arguments.
+        let extensions = usize::from(fields.u16()?) * 8;
+        fields.skip(2)?;
+        if len != bytes.len() {
+            return Err(Malformed::Length);
+        }
+        let body = fields.rest();
+        let end = body.len().checked_sub(extensions);
+        Ok((header, &body[..end.ok_or(Malformed::Truncated)?]))
+    }
+}
+
+/// A time for SETATTR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeOrNow {
+    SpecificTime(SystemTime),
+    Now,
+}
+
+/// What SETATTR sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<TimeOrNow>,
+    pub mtime: Option<TimeOrNow>,
+    pub ctime: Option<SystemTime>,
+    /// The open file, as by ftruncate(2).
+    pub handle: Option<u64>,
+    pub lock_owner: Option<u64>,
+    /// The set-id bits are to be cleared.
+    pub kill_suidgid: bool,
+}
+
+/// Nodes to forget, each with how many look-ups.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Forgets<'a>(&'a [u8]);
+
+impl Iterator for Forgets<'_> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let mut fields = Fields::new(self.0);
+        let one = (fields.u64().ok()?, fields.u64().ok()?);
+        self.0 = fields.rest();
+        Some(one)
+    }
+}
+
+impl fmt::Debug for Forgets<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(*self).finish()
+    }
+}
+
+/// What the kernel wants. Flags of open(2), modes and masks are as the system calls have them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation<'a> {
+    Lookup {
+        name: &'a OsStr,
+    },
+    /// Has no answer.
+    Forget {
+        count: u64,
+    },
+    /// Has no answer.
+    BatchForget(Forgets<'a>),
+    Getattr {
+        handle: Option<u64>,
+    },
+    Setattr(SetAttr),
+    Readlink,
+    Symlink {
+        name: &'a OsStr,
+        target: &'a OsStr,
+    },
+    Mknod {
+        name: &'a OsStr,
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+    },
+    Mkdir {
+        name: &'a OsStr,
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a OsStr,
+    },
+    Rmdir {
+        name: &'a OsStr,
+    },
+    /// RENAME, with no flags, or RENAME2.
+    Rename {
+        name: &'a OsStr,
+        new_parent: u64,
+        new_name: &'a OsStr,
+        flags: u32,
+    },
+    /// The header's node is the new name's directory.
+    Link {
+        node: u64,
+        name: &'a OsStr,
+    },
+    Open {
+        flags: i32,
+    },
+    Read {
+        handle: u64,
+        offset: u64,
+        size: u32,
+        flags: i32,
+        lock_owner: Option<u64>,
+    },
+    Write {
+        handle: u64,
+        offset: u64,
+        data: &'a [u8],
+        /// From the page cache: the handle is one that may write, not the one that did.
+        cached: bool,
+        kill_suidgid: bool,
+        flags: i32,
+        lock_owner: Option<u64>,
+    },
+    Statfs,
+    Release {
+        handle: u64,
+        flags: i32,
+        flush: bool,
+        /// The owner whose flock(2) locks end with the open file.
+        flock_owner: Option<u64>,
+    },
+    Fsync {
+        handle: u64,
+        datasync: bool,
+    },
+    Setxattr {
+        name: &'a OsStr,
+        value: &'a [u8],
+        flags: u32,
+    },
+    /// `size` 0 asks for the value's length.
+    Getxattr {
+        name: &'a OsStr,
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a OsStr,
+    },
+    Flush {
+        handle: u64,
+        lock_owner: u64,
+    },
+    /// INIT after the first, which `fuser` has answered.
+    Init,
+    Opendir {
+        flags: i32,
+    },
+    Readdir {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    Readdirplus {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    Releasedir {
+        handle: u64,
+        flags: i32,
+    },
+    Fsyncdir {
+        handle: u64,
+        datasync: bool,
+    },
+    Getlk {
+        handle: u64,
+        owner: u64,
+        lock: super::Lock,
+        flock: bool,
+    },
+    /// SETLK, or SETLKW, which waits for the lock.
+    Setlk {
+        handle: u64,
+        owner: u64,
+        lock: super::Lock,
+        flock: bool,
+        wait: bool,
+    },
+    Access {
+        mask: i32,
+    },
+    Create {
+        name: &'a OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    },
+    /// The caller of the request `unique` was signalled. Answered only to have it sent again.
+    Interrupt {
+        unique: u64,
+    },
+    Bmap {
+        block: u64,
+        block_size: u32,
+    },
+    Destroy,
+    Ioctl {
+        handle: u64,
+        flags: u32,
+        command: u32,
+        argument: u64,
+        input: &'a [u8],
+        out_size: u32,
+    },
+    Poll {
+        handle: u64,
+        kernel_handle: u64,
+        flags: u32,
+        events: u32,
+    },
+    Fallocate {
+        handle: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    },
+    Lseek {
+        handle: u64,
+        offset: u64,
+        whence: u32,
+    },
+    CopyFileRange {
+        handle: u64,
+        offset: u64,
+        to_node: u64,
+        to_handle: u64,
+        to_offset: u64,
+        length: u64,
+        flags: u64,
+    },
+    Syncfs,
+    Tmpfile {
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    },
+    Statx {
+        handle: Option<u64>,
+        flags: u32,
+        mask: u32,
+    },
+    /// One this crate does not know.
+    Unknown,
+}
+
+/// A request in the buffer it was read into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request<'a> {
+    pub header: Header,
+    pub operation: Operation<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Decodes what one read(2) gave.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, body) = Header::parse(bytes)?;
+        let operation = Operation::parse(header.opcode, body)?;
+        Ok(Request { header, operation })
+    }
+}
+
+/// A time as seconds, which count as signed, and nanoseconds.
+fn time(seconds: u64, nanoseconds: u32) -> SystemTime {
+    let seconds = seconds as i64;
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let at = if seconds < 0 {
+        UNIX_EPOCH.checked_sub(whole)
+    } else {
+        UNIX_EPOCH.checked_add(whole)
+    };
+    at.and_then(|at| at.checked_add(Duration::from_nanos(nanoseconds.into())))
+        .unwrap_or(UNIX_EPOCH)
+}
+
+fn setattr(fields: &mut Fields<'_>) -> Result<SetAttr, Malformed> {
+    let valid = fields.u32()?;
+    fields.skip(4)?;
+    let (handle, size, lock_owner) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    let (atime, mtime, ctime) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    let atime = time(atime, fields.u32()?);
+    let mtime = time(mtime, fields.u32()?);
+    let ctime = time(ctime, fields.u32()?);
+    let mode = fields.u32()?;
+    fields.skip(4)?;
+    let (uid, gid) = (fields.u32()?, fields.u32()?);
+    fields.skip(4)?;
+    let has = |bit: u32| valid & bit != 0;
+    let to = |bit: u32, now: u32, at: SystemTime| {
+        has(bit).then(|| match has(now) {
+            true => TimeOrNow::Now,
+            false => TimeOrNow::SpecificTime(at),
+        })
+    };
+    Ok(SetAttr {
+        mode: has(fattr::MODE).then_some(mode),
+        uid: has(fattr::UID).then_some(uid),
+        gid: has(fattr::GID).then_some(gid),
+        size: has(fattr::SIZE).then_some(size),
+        atime: to(fattr::ATIME, fattr::ATIME_NOW, atime),
+        mtime: to(fattr::MTIME, fattr::MTIME_NOW, mtime),
+        ctime: has(fattr::CTIME).then_some(ctime),
+        handle: has(fattr::FH).then_some(handle),
+        lock_owner: has(fattr::LOCKOWNER).then_some(lock_owner),
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+    })
+}
+
+/// The arguments of READ, READDIR and READDIRPLUS.
+struct ReadIn {
+    handle: u64,
+    offset: u64,
+    size: u32,
+    flags: i32,
+    lock_owner: Option<u64>,
+}
+
+fn read(fields: &mut Fields<'_>) -> Result<ReadIn, Malformed> {
+    let (handle, offset, size) = (fields.u64()?, fields.u64()?, fields.u32()?);
+    let read_flags = fields.u32()?;
+    let owner = fields.u64()?;
+    let flags = fields.i32()?;
+    fields.skip(4)?;
+    Ok(ReadIn {
+        handle,
+        offset,
+        size,
+        flags,
+        lock_owner: (read_flags & abi::READ_LOCKOWNER != 0).then_some(owner),
+    })
+}
+
+fn write<'a>(fields: &mut Fields<'a>) -> Result<Operation<'a>, Malformed> {
+    let (handle, offset, size) = (fields.u64()?, fields.u64()?, fields.u32()?);
+    let write_flags = fields.u32()?;
+    let owner = fields.u64()?;
+    let flags = fields.i32()?;
+    fields.skip(4)?;
+    Ok(Operation::Write {
+        handle,
+        offset,
+        data: fields.bytes(size as usize)?,
+        cached: write_flags & abi::WRITE_CACHE != 0,
+        kill_suidgid: write_flags & abi::WRITE_KILL_SUIDGID != 0,
+        flags,
+        lock_owner: (write_flags & abi::WRITE_LOCKOWNER != 0).then_some(owner),
+    })
+}
+
+/// The arguments of GETLK, SETLK and SETLKW.
+fn lock(fields: &mut Fields<'_>) -> Result<(u64, u64, super::Lock, bool), Malformed> {
+    let (handle, owner) = (fields.u64()?, fields.u64()?);
+    let lock = super::Lock {
+        start: fields.u64()?,
+        end: fields.u64()?,
+        kind: fields.u32()?,
+        pid: fields.u32()?,
+    };
+    let flags = fields.u32()?;
+    fields.skip(4)?;
+    Ok((handle, owner, lock, flags & abi::LK_FLOCK != 0))
+}
+
+impl<'a> Operation<'a> {
+    /// Decodes the arguments of an operation.
+    fn parse(code: u32, body: &'a [u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields::new(body);
+        let fields = &mut fields;
+        Ok(match code {
+            opcode::LOOKUP => Operation::Lookup {
+                name: fields.name()?,
+            },
+            opcode::FORGET => Operation::Forget {
+                count: fields.u64()?,
+            },
+            opcode::BATCH_FORGET => {
+                let count = fields.u32()? as usize;
+                fields.skip(4)?;
+                let len = count.checked_mul(16).ok_or(Malformed::Truncated)?;
+                Operation::BatchForget(Forgets(fields.bytes(len)?))
+            }
+            opcode::INTERRUPT => Operation::Interrupt {
+                unique: fields.u64()?,
+            },
+            opcode::INIT => Operation::Init,
+            opcode::DESTROY => Operation::Destroy,
+            opcode::STATFS => Operation::Statfs,
+            opcode::SYNCFS => Operation::Syncfs,
+            _ => return Self::parse_attributes(code, fields),
+        })
+    }
+
+    /// Operations on attributes and names.
+    fn parse_attributes(code: u32, fields: &mut Fields<'a>) -> Result<Self, Malformed> {
+        Ok(match code {
+            opcode::GETATTR => {
+                let flags = fields.u32()?;
+                fields.skip(4)?;
+                let handle = fields.u64()?;
+                let handle = (flags & abi::GETATTR_FH != 0).then_some(handle);
+                Operation::Getattr { handle }
+            }
+            opcode::STATX => {
+                let getattr_flags = fields.u32()?;
+                fields.skip(4)?;
+                let handle = fields.u64()?;
+                Operation::Statx {
+                    handle: (getattr_flags & abi::GETATTR_FH != 0).then_some(handle),
+                    flags: fields.u32()?,
+                    mask: fields.u32()?,
+                }
+            }
+            opcode::SETATTR => Operation::Setattr(setattr(fields)?),
+            opcode::READLINK => Operation::Readlink,
+            opcode::SYMLINK => Operation::Symlink {
+                name: fields.name()?,
+                target: fields.name()?,
+            },
+            opcode::MKNOD => {
+                let (mode, rdev, umask) = (fields.u32()?, fields.u32()?, fields.u32()?);
+                fields.skip(4)?;
+                let name = fields.name()?;
+                Operation::Mknod {
+                    name,
+                    mode,
+                    rdev,
+                    umask,
+                }
+            }
+            opcode::MKDIR => {
+                let (mode, umask) = (fields.u32()?, fields.u32()?);
+                let name = fields.name()?;
+                Operation::Mkdir { name, mode, umask }
+            }
+            opcode::UNLINK => Operation::Unlink {
+                name: fields.name()?,
+            },
+            opcode::RMDIR => Operation::Rmdir {
+                name: fields.name()?,
+            },
+            opcode::RENAME | opcode::RENAME2 => {
+                let new_parent = fields.u64()?;
+                let mut flags = 0;
+                if code == opcode::RENAME2 {
+                    flags = fields.u32()?;
+                    fields.skip(4)?;
+                }
+                Operation::Rename {
+                    name: fields.name()?,
+                    new_parent,
+                    new_name: fields.name()?,
+                    flags,
+                }
+            }
+            opcode::LINK => Operation::Link {
+                node: fields.u64()?,
+                name: fields.name()?,
+            },
+            opcode::ACCESS => {
+                let mask = fields.i32()?;
+                fields.skip(4)?;
+                Operation::Access { mask }
+            }
+            opcode::SETXATTR => {
+                // The form without FUSE_SETXATTR_EXT, which is not negotiated.
+                let (size, flags) = (fields.u32()?, fields.u32()?);
+                let name = fields.name()?;
+                let value = fields.bytes(size as usize)?;
+                Operation::Setxattr { name, value, flags }
+            }
+            opcode::GETXATTR => {
+                let size = fields.u32()?;
+                fields.skip(4)?;
+                let name = fields.name()?;
+                Operation::Getxattr { name, size }
+            }
+            opcode::LISTXATTR => {
+                let size = fields.u32()?;
+                fields.skip(4)?;
+                Operation::Listxattr { size }
+            }
+            opcode::REMOVEXATTR => Operation::Removexattr {
+                name: fields.name()?,
+            },
+            _ => return Self::parse_open(code, fields),
+        })
+    }
+
+    /// Operations that open, and on directories that are open.
+    fn parse_open(code: u32, fields: &mut Fields<'a>) -> Result<Self, Malformed> {
+        Ok(match code {
+            opcode::OPEN | opcode::OPENDIR => {
+                let flags = fields.i32()?;
+                fields.skip(4)?;
+                match code {
+                    opcode::OPEN => Operation::Open { flags },
+                    _ => Operation::Opendir { flags },
+                }
+            }
+            opcode::CREATE | opcode::TMPFILE => {
+                let (flags, mode, umask) = (fields.i32()?, fields.u32()?, fields.u32()?);
+                fields.skip(4)?;
+                match code {
+                    opcode::CREATE => Operation::Create {
+                        name: fields.name()?,
+                        mode,
+                        umask,
+                        flags,
+                    },
+                    _ => Operation::Tmpfile { mode, umask, flags },
+                }
+            }
+            opcode::READDIR | opcode::READDIRPLUS => {
+                let ReadIn {
+                    handle,
+                    offset,
+                    size,
+                    ..
+                } = read(fields)?;
+                if code == opcode::READDIR {
+                    Operation::Readdir {
+                        handle,
+                        offset,
+                        size,
+                    }
+                } else {
+                    Operation::Readdirplus {
+                        handle,
+                        offset,
+                        size,
+                    }
+                }
+            }
+            opcode::RELEASE | opcode::RELEASEDIR => {
+                let (handle, flags) = (fields.u64()?, fields.i32()?);
+                let how = fields.u32()?;
+                let owner = fields.u64()?;
+                if code == opcode::RELEASEDIR {
+                    Operation::Releasedir { handle, flags }
+                } else {
+                    Operation::Release {
+                        handle,
+                        flags,
+                        flush: how & abi::RELEASE_FLUSH != 0,
+                        flock_owner: (how & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(owner),
+                    }
+                }
+            }
+            opcode::FSYNC | opcode::FSYNCDIR => {
+                let handle = fields.u64()?;
+                let datasync = fields.u32()? & abi::FSYNC_FDATASYNC != 0;
+                fields.skip(4)?;
+                if code == opcode::FSYNC {
+                    Operation::Fsync { handle, datasync }
+                } else {
+                    Operation::Fsyncdir { handle, datasync }
+                }
+            }
+            _ => return Self::parse_file(code, fields),
+        })
+    }
+
+    /// Operations on files that are open.
+    fn parse_file(code: u32, fields: &mut Fields<'a>) -> Result<Self, Malformed> {
+        Ok(match code {
+            opcode::READ => {
+                let ReadIn {
+                    handle,
+                    offset,
+                    size,
+                    flags,
+                    lock_owner,
+                } = read(fields)?;
+                Operation::Read {
+                    handle,
+                    offset,
+                    size,
+                    flags,
+                    lock_owner,
+                }
+            }
+            opcode::WRITE => write(fields)?,
+            opcode::FLUSH => {
+                let handle = fields.u64()?;
+                fields.skip(8)?;
+                let lock_owner = fields.u64()?;
+                Operation::Flush { handle, lock_owner }
+            }
+            opcode::GETLK => {
+                let (handle, owner, lock, flock) = lock(fields)?;
+                Operation::Getlk {
+                    handle,
+                    owner,
+                    lock,
+                    flock,
+                }
+            }
+            opcode::SETLK | opcode::SETLKW => {
+                let (handle, owner, lock, flock) = lock(fields)?;
+                Operation::Setlk {
+                    handle,
+                    owner,
+                    lock,
+                    flock,
+                    wait: code == opcode::SETLKW,
+                }
+            }
+            opcode::BMAP => {
+                let (block, block_size) = (fields.u64()?, fields.u32()?);
+                fields.skip(4)?;
+                Operation::Bmap { block, block_size }
+            }
+            opcode::IOCTL => {
+                let (handle, flags, command) = (fields.u64()?, fields.u32()?, fields.u32()?);
+                let argument = fields.u64()?;
+                let (in_size, out_size) = (fields.u32()?, fields.u32()?);
+                Operation::Ioctl {
+                    handle,
+                    flags,
+                    command,
+                    argument,
+                    input: fields.bytes(in_size as usize)?,
+                    out_size,
+                }
+            }
+            opcode::POLL => Operation::Poll {
+                handle: fields.u64()?,
+                kernel_handle: fields.u64()?,
+                flags: fields.u32()?,
+                events: fields.u32()?,
+            },
+            opcode::FALLOCATE => {
+                let (handle, offset, length) = (fields.u64()?, fields.u64()?, fields.u64()?);
+                let mode = fields.i32()?;
+                fields.skip(4)?;
+                Operation::Fallocate {
+                    handle,
+                    offset,
+                    length,
+                    mode,
+                }
+            }
+            opcode::LSEEK => {
+                let (handle, offset, whence) = (fields.u64()?, fields.u64()?, fields.u32()?);
+                fields.skip(4)?;
+                Operation::Lseek {
+                    handle,
+                    offset,
+                    whence,
+                }
+            }
+            opcode::COPY_FILE_RANGE => Operation::CopyFileRange {
+                handle: fields.u64()?,
+                offset: fields.u64()?,
+                to_node: fields.u64()?,
+                to_handle: fields.u64()?,
+                to_offset: fields.u64()?,
+                length: fields.u64()?,
+                flags: fields.u64()?,
+            },
+            _ => Operation::Unknown,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+//! Threads that read requests and hand them over.
+
+use super::abi::{MIN_READ_BUFFER, opcode};
+use super::device::Device;
+use super::mount::{Channel, Users};
+use super::reply::Reply;
+use super::request::{Header, Operation, Request};
+use rustix::io::Errno;
+use std::io;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+/// What answers requests. All calls come from the threads that read them.
+pub trait Handler: Send + Sync + 'static {
+    /// A request to answer. Other than FORGET, BATCH_FORGET, INTERRUPT and DESTROY.
+    fn handle(&self, request: &Request<'_>, reply: Reply);
+
+    /// The kernel forgets a node `count` of the times it was told of it.
+    fn forget(&self, nodeid: u64, count: u64);
+
+    /// The caller of the request `unique` got a signal. The request may have been read by
+    /// another thread, which has not come to it yet, or be answered already.
+    fn interrupt(&self, unique: u64);
+}
+
+/// The threads that serve a mount. They end with it.
+#[derive(Debug)]
+pub struct Serving {
+    /// Taken out of the way last: it unmounts.
+    channel: Channel,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+/// Space in front of the data of a WRITE, and for the longest of the other requests (names,
+/// the value of an extended attribute).
+const ROOM: usize = 4096;
+const LEAST: usize = 128 << 10;
+
+impl Channel {
+    /// Starts `threads` threads, each with a device of its own.
+    pub fn serve(self, threads: usize, handler: Arc<impl Handler>) -> io::Result<Serving> {
+        let mut devices = vec![self.device().clone()];
+        for _ in 1..threads {
+            devices.push(Arc::new(self.device().try_clone()?));
+        }
+        let size = (self.features().max_write as usize).max(LEAST) + ROOM;
+        let owner = rustix::process::geteuid().as_raw();
+        let users = self.users;
+        let mut serving = Serving {
+            channel: self,
+            threads: Vec::new(),
+        };
+        for (number, device) in devices.into_iter().enumerate() {
+            let handler = handler.clone();
+            let thread = Builder::new()
+                .name(format!("fuse-{number}"))
+                .spawn(move || {
+                    let mut buffer = vec![0; size.max(MIN_READ_BUFFER)];
+                    read_requests(&device, &mut buffer, &*handler, |header| {
+                        may_use(users, owner, header)
+                    })
+                })?;
+            serving.threads.push(thread);
+        }
+        Ok(serving)
+    }
+}
+
+/// Whether the caller is one of `users`. Requests on what is open already, and those that the
+/// kernel makes of itself, are let through.
+fn may_use(users: Users, owner: u32, header: &Header) -> bool {
+    let uid = header.uid();
+    match users {
+        Users::All => return true,
+        Users::Owner if uid == owner => return true,
+        Users::RootAndOwner if uid == owner || uid == 0 => return true,
+        Users::Owner | Users::RootAndOwner => {}
+    }
+    matches!(
+        header.opcode,
+        opcode::READ
+            | opcode::READDIR
+            | opcode::READDIRPLUS
+            | opcode::WRITE
+            | opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::RELEASE
+            | opcode::RELEASEDIR
+    )
+}
+
+fn read_requests(
+    device: &Arc<Device>,
+    buffer: &mut [u8],
+    handler: &impl Handler,
+    may_use: impl Fn(&Header) -> bool,
+) -> io::Result<()> {
+    while let Some(bytes) = device.receive(buffer)? {
+        let request = match Request::parse(bytes) {
+            Ok(request) => request,
+            Err(error) => {
+                let (header, _) = Header::parse(bytes).map_err(io::Error::other)?;
+                let operation = opcode::name(header.opcode);
+                tracing::error!(operation, %error, "a request of the kernel");
+                if !matches!(
+                    header.opcode,
+                    opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
+                ) {
+                    Reply::new(device, &header).error(Errno::IO.raw_os_error());
+                }
+                continue;
+            }
+        };
+        let header = &request.header;
+        match request.operation {
+            Operation::Forget { count } => handler.forget(header.nodeid, count),
+            Operation::BatchForget(forgets) => {
+                forgets.for_each(|(nodeid, count)| handler.forget(nodeid, count));
+            }
+            Operation::Interrupt { unique } => handler.interrupt(unique),
+            Operation::Destroy => {
+                Reply::new(device, header).ok();
+                return Ok(());
+            }
+            _ if !may_use(header) => {
+                Reply::new(device, header).error(Errno::ACCESS.raw_os_error());
+            }
+            _ => handler.handle(&request, Reply::new(device, header)),
+        }
+    }
+    Ok(())
+}
+
+impl Serving {
+    /// Whether the mount is gone.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits for the mount's end. Blocks.
+    pub fn join(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads {
+            let ended = thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("a thread that serves FUSE panicked")));
+            result = result.and(ended);
+        }
+        drop(self.channel);
+        result
+    }
+}
