@@ -1,0 +1,157 @@
+//! The differences that are accepted, each with its reason.
+//!
+//! Every row is stated in docs/SEMANTICS.md, "Differences from a local file system", and is as
+//! narrow as it can be. A row has a reason that NFSv3 (RFC 1813) forces or that Linux's own
+//! NFSv3 client shares; everything else is a defect.
+//!
+//! A *refusal* is a call that the mount refuses and that a local file system may run. It is
+//! made on the mount first; if it is refused there in the way the row says, it is not made on
+//! the local file system, so that the two trees stay alike.
+
+use crate::call::{Call, Step};
+use crate::compare::Difference;
+use crate::observe::errno_name;
+
+/// A call that may be refused on the mount.
+pub(crate) struct Refusal {
+    pub(crate) name: &'static str,
+    pub(crate) reason: &'static str,
+    /// Only while a directory of the export has hidden names and no others.
+    pub(crate) needs_hidden: bool,
+    matches: fn(&Call) -> bool,
+    errnos: &'static [i32],
+}
+
+/// A field whose two values may differ.
+pub(crate) struct Tolerance {
+    pub(crate) name: &'static str,
+    pub(crate) reason: &'static str,
+    matches: fn(&Step, &Difference) -> bool,
+}
+
+pub(crate) const REFUSALS: &[Refusal] = &[
+    Refusal {
+        name: "no O_TMPFILE",
+        reason: "NFSv3 has no file without a name (RFC 1813 section 3.3.8)",
+        needs_hidden: false,
+        matches: |call| matches!(call, Call::Open { flags, .. } if flags.has(libc::O_TMPFILE)),
+        errnos: &[libc::EOPNOTSUPP],
+    },
+    Refusal {
+        name: "no flags of renameat2",
+        reason: "RENAME of NFSv3 has none (RFC 1813 section 3.3.14); Linux's client answers EINVAL as well",
+        needs_hidden: false,
+        matches: |call| matches!(call, Call::Rename { flags, .. } if *flags != 0),
+        errnos: &[libc::EINVAL],
+    },
+    Refusal {
+        name: "no fallocate",
+        reason: "NFSv3 has no call that reserves or frees a range; Linux's client answers EOPNOTSUPP as well",
+        needs_hidden: false,
+        matches: |call| matches!(call, Call::Fallocate { .. }),
+        errnos: &[libc::EOPNOTSUPP],
+    },
+    Refusal {
+        name: "no extended attributes",
+        reason: "NFSv3 has none (they came with RFC 8276, for NFSv4.2)",
+        needs_hidden: false,
+        matches: |call| {
+            matches!(
+                call,
+                Call::Setxattr { .. } | Call::Getxattr { .. } | Call::Removexattr { .. } | Call::Listxattr { .. }
+            )
+        },
+        errnos: &[libc::EOPNOTSUPP],
+    },
+    Refusal {
+        name: "a directory of hidden files is not empty",
+        reason: "a file removed while open has a hidden name until it is closed, so its directory \
+                 cannot be removed or replaced; Linux's client has the same",
+        needs_hidden: true,
+        matches: |call| matches!(call, Call::Rmdir { .. } | Call::Rename { .. }),
+        errnos: &[libc::ENOTEMPTY, libc::EEXIST, libc::EBUSY],
+    },
+];
+
+pub(crate) const TOLERANCES: &[Tolerance] = &[
+    Tolerance {
+        name: "times from 1970 to 2106",
+        reason: "nfstime3 is an unsigned 32-bit number of seconds (RFC 1813 section 2.5): earlier and later \
+                 times become the first and the last one, as with Linux's client",
+        matches: |_, d| {
+            matches!(d.field.as_str(), "atime" | "mtime") && clamped(&d.mount) && outside(&d.local)
+        },
+    },
+    Tolerance {
+        name: "holes are data",
+        reason: "NFSv3 does not say where a file has holes: SEEK_DATA finds data at once, SEEK_HOLE the end \
+                 of the file, as with Linux's client",
+        matches: |step, d| matches!(step.call, Call::SeekSparse { .. }) && d.field == "value",
+    },
+];
+
+/// The last word of a value: trees put the name before it.
+fn last(value: &str) -> &str {
+    value.rsplit(' ').next().unwrap_or(value)
+}
+
+/// The first or the last time NFSv3 has.
+fn clamped(time: &str) -> bool {
+    let seconds = last(time).split('.').next();
+    seconds == Some("0") || seconds == Some("4294967295")
+}
+
+/// A time that NFSv3 does not have.
+fn outside(time: &str) -> bool {
+    let seconds = last(time).split('.').next().and_then(|s| s.parse::<i64>().ok());
+    seconds.is_some_and(|s| !(0..=i64::from(u32::MAX)).contains(&s))
+}
+
+/// Whether the call is made on the mount first.
+pub(crate) fn refusable(call: &Call) -> bool {
+    REFUSALS.iter().any(|row| (row.matches)(call))
+}
+
+/// The row by which the mount may refuse `call` with `errno`. `hidden` looks whether a
+/// directory has hidden names only.
+pub(crate) fn refused(call: &Call, errno: i32, hidden: impl FnOnce() -> bool) -> Option<&'static Refusal> {
+    let row = REFUSALS.iter().find(|row| (row.matches)(call) && row.errnos.contains(&errno))?;
+    (!row.needs_hidden || hidden()).then_some(row)
+}
+
+/// The row that accepts `difference`.
+pub(crate) fn tolerated(step: &Step, difference: &Difference) -> Option<&'static Tolerance> {
+    TOLERANCES.iter().find(|row| (row.matches)(step, difference))
+}
+
+/// The table, for people.
+pub(crate) fn print() {
+    for row in REFUSALS {
+        let errnos: Vec<_> = row.errnos.iter().map(|&e| errno_name(e)).collect();
+        println!("{} ({}): {}", row.name, errnos.join(", "), row.reason);
+    }
+    for row in TOLERANCES {
+        println!("{}: {}", row.name, row.reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_times_that_nfs_lacks_are_tolerated() {
+        assert!(outside("-5.000000000") && outside("d0/f 4294967296.0"));
+        assert!(!outside("now") && !outside("12.000000005"));
+        assert!(clamped("0.000000000") && !clamped("now") && !clamped("12.0"));
+    }
+
+    #[test]
+    fn every_row_is_in_the_documentation() {
+        let text = include_str!("../../../docs/SEMANTICS.md");
+        let names = REFUSALS.iter().map(|r| r.name).chain(TOLERANCES.iter().map(|t| t.name));
+        for name in names {
+            assert!(text.contains(&format!("({name})")), "docs/SEMANTICS.md lacks ({name})");
+        }
+    }
+}
