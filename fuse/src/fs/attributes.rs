@@ -3,6 +3,21 @@
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
+use std::sync::atomic::Ordering;
+
+/// What fstat(2) says of a directory that this mount removed and a program still has open: the
+/// server knows its handle no more (`error`), so it is what was last known, without links.
+fn removed_directory(inode: &Inode, error: &FsError) -> Option<Attributes> {
+    let gone = matches!(error.status(), Some(Status::Stale | Status::BadHandle));
+    if !gone || !inode.removed.load(Ordering::Relaxed) {
+        return None;
+    }
+    let attributes = inode.state.lock().attributes().copied()?;
+    Some(Attributes {
+        nlink: 0,
+        ..attributes
+    })
+}
 
 impl<N: Nfs3> Fs<N> {
     /// Attributes from memory, for as long as they are believed. `revalidate`: the kernel
@@ -10,6 +25,9 @@ impl<N: Nfs3> Fs<N> {
     /// stat: then data not written back does not matter, and the times need not be final.
     pub fn getattr_cached(&self, nodeid: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
         let inode = self.table.get(nodeid)?;
+        if inode.removed.load(Ordering::Relaxed) {
+            return None;
+        }
         let now = self.now();
         // Before the attributes, as in `shown`.
         let (dirty, end) = inode.data().map_or((false, 0), |data| {
@@ -18,11 +36,12 @@ impl<N: Nfs3> Fs<N> {
         if dirty && !revalidate {
             return None;
         }
-        let (attributes, ttl) = {
+        let (attributes, nlink, ttl) = {
             let mut state = inode.state.lock();
             let attributes = *state.fresh(now)?;
             state.tell();
-            (attributes, state.fresh_for(now))
+            let nlink = remove::visible_links(&state, &attributes);
+            (attributes, nlink, state.fresh_for(now))
         };
         self.shared.stats.attribute_hits.add(1);
         let ttl = if dirty {
@@ -31,7 +50,12 @@ impl<N: Nfs3> Fs<N> {
             Duration::from_nanos(ttl)
         };
         let size = attributes.size.max(end);
-        Some((Attributes { size, ..attributes }, ttl))
+        let attributes = Attributes {
+            size,
+            nlink,
+            ..attributes
+        };
+        Some((attributes, ttl))
     }
 
     /// Attributes as the server has them after all data written so far.
@@ -56,7 +80,13 @@ impl<N: Nfs3> Fs<N> {
                 return Ok((self.shown(&inode, attributes), Duration::from_nanos(ttl)));
             }
         }
-        let attributes = self.fetch(cred, &inode).await?;
+        let attributes = match self.fetch(cred, &inode).await {
+            Ok(attributes) => attributes,
+            Err(error) => {
+                let attributes = removed_directory(&inode, &error).ok_or(error)?;
+                return Ok((attributes, Duration::ZERO));
+            }
+        };
         let ttl = self.attr_ttl(&inode, self.now());
         Ok((self.shown(&inode, attributes), ttl))
     }

@@ -39,6 +39,8 @@ pub struct Inode {
     pub opens: AtomicU32,
     /// The server said STALE or BADHANDLE since attributes last came.
     refused: AtomicBool,
+    /// A directory that this mount removed.
+    pub removed: AtomicBool,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
 }
@@ -406,6 +408,7 @@ impl Inode {
             lookups: AtomicU64::new(0),
             opens: AtomicU32::new(0),
             refused: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),
         }

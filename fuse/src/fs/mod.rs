@@ -293,7 +293,12 @@ impl<N: Nfs3> Fs<N> {
         state.tell();
         let newest = state.attributes().copied().unwrap_or(heard);
         let size = newest.size.max(end);
-        Attributes { size, ..newest }
+        let nlink = remove::visible_links(&state, &newest);
+        Attributes {
+            size,
+            nlink,
+            ..newest
+        }
     }
 
     fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {

@@ -1,12 +1,17 @@
 //! UNLINK, RMDIR, and files that are unlinked while open.
 //!
 //! NFSv3 has no open files: what is removed is gone. A file this mount has open is therefore
-//! renamed to a hidden name instead, and removed when it is closed.
+//! renamed to a hidden name instead, and removed when it is closed. Until then the hidden name
+//! is all that keeps its data: nobody on this machine can remove or rename it (EBUSY, as with
+//! Linux's client).
 
-use super::inode::Silly;
+use super::inode::{Silly, State};
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use std::sync::atomic::Ordering;
+
+/// How hidden names begin.
+pub(super) const HIDDEN: &[u8] = b".nfs";
 
 /// A hidden file is on its way out; rmdir of its directory waits.
 pub(super) struct Removal<'a, N: Nfs3>(&'a Fs<N>);
@@ -24,6 +29,7 @@ impl<N: Nfs3> Fs<N> {
         let dir = self.inode(parent)?;
         if !self.files.read().is_empty() {
             let child = self.child(cred, &dir, name).await?;
+            check_not_hidden(&dir, name, &child)?;
             if must_hide(&child) {
                 return self
                     .hide_by_rename(cred, &dir, name, &child)
@@ -53,9 +59,17 @@ impl<N: Nfs3> Fs<N> {
             }
             removed.await;
         }
+        // For who has it open: mostly known, as the kernel has just looked it up.
+        let child = match self.known_child(&dir, name) {
+            Some(child) => Some(child),
+            None => self.child(cred, &dir, name).await.ok(),
+        };
         self.changing(&dir, self.nfs.rmdir(cred, &dir.handle, name), |wcc| *wcc)
             .await?;
         self.own_name(&dir, name, None);
+        if let Some(child) = child {
+            mark_removed(&child);
+        }
         Ok(())
     }
 
@@ -93,9 +107,9 @@ impl<N: Nfs3> Fs<N> {
         let mixed = (number ^ std::ptr::from_ref(self) as u64)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .wrapping_add(u64::from(std::process::id()));
-        format!(".nfs{:016x}{mixed:016x}", inode.fileid)
-            .into_bytes()
-            .into_boxed_slice()
+        let mut name = HIDDEN.to_vec();
+        name.extend_from_slice(format!("{:016x}{mixed:016x}", inode.fileid).as_bytes());
+        name.into_boxed_slice()
     }
 
     /// Renames an open file out of sight. Returns the name it has now.
@@ -169,4 +183,28 @@ pub(super) fn must_hide(inode: &Inode) -> bool {
     inode.kind == FileType::Regular
         && inode.opens.load(Ordering::Relaxed) > 0
         && inode.state.lock().silly.is_none()
+}
+
+/// A hidden name of a file that is open here is not to be touched.
+pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsResult<()> {
+    match &inode.state.lock().silly {
+        Some(silly) if silly.dir == dir.handle && *silly.name == *name => Err(FsError::Busy),
+        _ => Ok(()),
+    }
+}
+
+/// The links a program is shown: a hidden name is none.
+pub(super) fn visible_links(state: &State, attributes: &Attributes) -> u32 {
+    match state.silly {
+        Some(_) => attributes.nlink.saturating_sub(1),
+        None => attributes.nlink,
+    }
+}
+
+/// RMDIR or RENAME took the only name of a directory, most likely: somebody else may have put
+/// another one in its place since it was looked up.
+pub(super) fn mark_removed(inode: &Inode) {
+    if inode.is_dir() {
+        inode.removed.store(true, Ordering::Relaxed);
+    }
 }

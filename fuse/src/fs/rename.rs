@@ -1,6 +1,6 @@
 //! RENAME.
 
-use super::remove::must_hide;
+use super::remove::{HIDDEN, check_not_hidden, mark_removed, must_hide};
 use super::*;
 use nfsrdma_client::nfs::Cred;
 
@@ -36,6 +36,13 @@ impl<N: Nfs3> Fs<N> {
                 Err(error) if error.status() == Some(Status::NoEnt) => None,
                 Err(error) => return Err(error),
             };
+            if let Some(target) = &target {
+                check_not_hidden(&to_dir, to.1, target)?;
+            }
+            if from.1.starts_with(HIDDEN) {
+                let source = self.child(cred, &from_dir, from.1).await?;
+                check_not_hidden(&from_dir, from.1, &source)?;
+            }
             if let Some(target) = &target
                 && must_hide(target)
             {
@@ -81,6 +88,9 @@ impl<N: Nfs3> Fs<N> {
             None => self.names.remove(to_dir.nodeid, to.1),
         }
         if let Some(target) = target {
+            if source.is_none_or(|source| source.handle != target.handle) {
+                mark_removed(&target);
+            }
             target.state.lock().named_otherwise();
         }
         Ok(())

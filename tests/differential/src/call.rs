@@ -219,6 +219,23 @@ impl Call {
         }
     }
 
+    /// The descriptors whose file's data the call reads, and writes.
+    pub(crate) fn moves_data(&self) -> (Option<u8>, Option<u8>) {
+        use Call::*;
+        match *self {
+            Read { slot, .. } | Pread { slot, .. } | Readv { slot, .. } => (Some(slot), None),
+            Write { slot, .. }
+            | Pwrite { slot, .. }
+            | Writev { slot, .. }
+            | Pwritev2 { slot, .. }
+            | Ftruncate { slot, .. }
+            | Fallocate { slot, .. } => (None, Some(slot)),
+            CopyRange { from, to, .. } | Sendfile { from, to, .. } => (Some(from), Some(to)),
+            Mmap { slot, write, shared, .. } => (Some(slot), write.filter(|_| shared).map(|_| slot)),
+            _ => (None, None),
+        }
+    }
+
     /// Descriptors to look at after the call.
     pub(crate) fn slots(&self) -> Vec<u8> {
         use Call::*;

@@ -89,6 +89,9 @@ struct Run {
     /// Run the histories in these files instead of random ones
     #[arg(long, value_name = "FILE")]
     replay: Vec<PathBuf>,
+    /// Leave out the calls of this name (as in the output); may be given again
+    #[arg(long, value_name = "CALL")]
+    without: Vec<String>,
     /// Print how often each call was made, and how often it succeeded
     #[arg(long)]
     counts: bool,
@@ -184,7 +187,7 @@ impl Run {
             if Instant::now() > end {
                 return Ok(if good { None } else { Some(false) });
             }
-            let mut generator = Generator::new(choices.next(), usize::from(self.users));
+            let mut generator = Generator::new(choices.next(), usize::from(self.users)).without(&self.without);
             let most = self.epoch.min((self.calls - made) as usize);
             let beginning = generate::beginning();
             let first = beginning.len();

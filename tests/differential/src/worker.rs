@@ -19,6 +19,9 @@ pub(crate) struct Worker {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
+    /// The groups from now on, and those when each descriptor was opened.
+    current: Vec<u32>,
+    opened_with: [Vec<u32>; SLOTS as usize],
     memory: i32,
 }
 
@@ -29,7 +32,16 @@ pub(crate) fn main(uid: u32, gid: u32, groups: Vec<u32>) -> Result<()> {
     sys::become_user(uid, gid, &groups).map_err(failed).context("becoming a user")?;
     sys::die_with_parent().map_err(failed)?;
     let memory = sys::memory_file().map_err(failed).context("memfd_create")?;
-    let mut worker = Worker { root: Vec::new(), slots: [-1; SLOTS as usize], uid, gid, groups, memory };
+    let mut worker = Worker {
+        root: Vec::new(),
+        slots: [-1; SLOTS as usize],
+        uid,
+        gid,
+        current: groups.clone(),
+        groups,
+        opened_with: Default::default(),
+        memory,
+    };
     let mut input = BufReader::new(std::io::stdin().lock());
     let mut output = std::io::stdout().lock();
     let mut line = String::new();
@@ -102,6 +114,7 @@ impl Worker {
         }
         sys::umask(0o022)?;
         sys::become_user(self.uid, self.gid, &self.groups)?;
+        self.current = self.groups.clone();
         Ok((0, String::new()))
     }
 
@@ -154,9 +167,30 @@ impl Worker {
         format!("{} offset={offset}", observe::state(found))
     }
 
+    /// Whether the file's mode still lets this user read (4) or write (2) it, as it did when
+    /// the descriptor was opened (`accepted.rs`, what is left out).
+    fn still_allowed(&self, slot: u8, wanted: u32) -> bool {
+        let Ok(stat) = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_BASIC_STATS) else {
+            return true;
+        };
+        let mode = u32::from(stat.stx_mode);
+        let groups = &self.opened_with[usize::from(slot % SLOTS)];
+        let of_group = stat.stx_gid == self.gid || groups.contains(&stat.stx_gid);
+        let bits = if of_group { mode >> 3 } else { mode };
+        mode & libc::S_IFMT != libc::S_IFREG
+            || self.uid == 0
+            || stat.stx_uid == self.uid
+            || bits & wanted == wanted
+    }
+
     /// Makes the call.
     fn call(&mut self, call: &Call) -> Sys<(i64, String)> {
         use Call::*;
+        let (reads, writes) = call.moves_data();
+        let allowed = |slot: Option<u8>, wanted| slot.is_none_or(|slot| self.still_allowed(slot, wanted));
+        if !allowed(reads, 4) || !allowed(writes, 2) {
+            return Err(libc::ECANCELED);
+        }
         match *call {
             Open { .. } | Close { .. } | Dup { .. } | Umask { .. } | Groups { .. } => self.descriptors(call),
             Read { .. } | Pread { .. } | Readv { .. } | Lseek { .. } | SeekSparse { .. } | Mmap { .. }
@@ -178,6 +212,7 @@ impl Worker {
                 let (dir, path) = self.at(place)?;
                 let fd = sys::openat(dir, &path, flags.0 | ALWAYS, mode.0)?;
                 self.put(*slot, fd);
+                self.opened_with[usize::from(slot % SLOTS)] = self.current.clone();
             }
             Call::Close { slot } => {
                 let fd = std::mem::replace(&mut self.slots[usize::from(slot % SLOTS)], -1);
@@ -186,10 +221,12 @@ impl Worker {
             Call::Dup { from, to } => {
                 let fd = sys::dup(self.fd(*from))?;
                 self.put(*to, fd);
+                self.opened_with[usize::from(to % SLOTS)] = self.opened_with[usize::from(from % SLOTS)].clone();
             }
             Call::Umask { mask } => return Ok((sys::umask(mask.0)?, String::new())),
             Call::Groups { groups } => {
                 sys::become_user(self.uid, self.gid, groups)?;
+                self.current = groups.clone();
             }
             _ => return Err(libc::ENOSYS),
         }
@@ -219,6 +256,11 @@ impl Worker {
             }
             Call::SeekSparse { slot, offset, whence } => {
                 let fd = self.fd(slot);
+                let stat = sys::statx(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_TYPE)?;
+                // Each file system has its own idea of holes in anything else.
+                if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
+                    return Err(libc::ECANCELED);
+                }
                 let before = sys::lseek(fd, 0, libc::SEEK_CUR)?;
                 let found = sys::lseek(fd, offset, whence);
                 sys::lseek(fd, before, libc::SEEK_SET)?;
