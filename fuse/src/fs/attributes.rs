@@ -5,9 +5,9 @@ use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 use std::sync::atomic::Ordering;
 
-/// What fstat(2) says of a directory that this mount removed and a program still has open: the
-/// server knows its handle no more (`error`), so it is what was last known, without links.
-fn removed_directory(inode: &Inode, error: &FsError) -> Option<Attributes> {
+/// What fstat(2) says of an object that this mount removed and a program still holds: the server
+/// knows its handle no more (`error`), so it is what was last known, without links.
+fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
     let gone = matches!(error.status(), Some(Status::Stale | Status::BadHandle));
     if !gone || !inode.removed.load(Ordering::Relaxed) {
         return None;
@@ -25,9 +25,6 @@ impl<N: Nfs3> Fs<N> {
     /// stat: then data not written back does not matter, and the times need not be final.
     pub fn getattr_cached(&self, nodeid: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
         let inode = self.table.get(nodeid)?;
-        if inode.removed.load(Ordering::Relaxed) {
-            return None;
-        }
         let now = self.now();
         // Before the attributes, as in `shown`.
         let (dirty, end) = inode.data().map_or((false, 0), |data| {
@@ -83,7 +80,7 @@ impl<N: Nfs3> Fs<N> {
         let attributes = match self.fetch(cred, &inode).await {
             Ok(attributes) => attributes,
             Err(error) => {
-                let attributes = removed_directory(&inode, &error).ok_or(error)?;
+                let attributes = removed_object(&inode, &error).ok_or(error)?;
                 return Ok((attributes, Duration::ZERO));
             }
         };

@@ -39,7 +39,7 @@ pub struct Inode {
     pub opens: AtomicU32,
     /// The server said STALE or BADHANDLE since attributes last came.
     refused: AtomicBool,
-    /// A directory that this mount removed.
+    /// This mount removed a name of it.
     pub removed: AtomicBool,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,

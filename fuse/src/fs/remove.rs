@@ -42,6 +42,7 @@ impl<N: Nfs3> Fs<N> {
             .await?;
         self.own_name(&dir, name, None);
         if let Some(child) = known {
+            mark_removed(&child);
             child.state.lock().named_otherwise();
         }
         Ok(())
@@ -139,6 +140,7 @@ impl<N: Nfs3> Fs<N> {
         inode: &Arc<Inode>,
     ) {
         self.shared.stats.silly_renames.add(1);
+        mark_removed(inode);
         let silly = Silly {
             dir: dir.handle,
             dir_node: dir.nodeid,
@@ -201,10 +203,11 @@ pub(super) fn visible_links(state: &State, attributes: &Attributes) -> u32 {
     }
 }
 
-/// RMDIR or RENAME took the only name of a directory, most likely: somebody else may have put
-/// another one in its place since it was looked up.
+/// A name of this object was taken away, its only one perhaps. If the server knows the handle no
+/// more from then on, this is why, and fstat(2) is answered from memory. That concerns what is
+/// open without the server's or this client's knowing: directories, FIFOs, devices, sockets, and
+/// descriptors opened with O_PATH.
 pub(super) fn mark_removed(inode: &Inode) {
-    if inode.is_dir() {
-        inode.removed.store(true, Ordering::Relaxed);
-    }
+    inode.removed.store(true, Ordering::Relaxed);
+    inode.state.lock().expire();
 }

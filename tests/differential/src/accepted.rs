@@ -8,7 +8,7 @@
 //! made on the mount first; if it is refused there in the way the row says, it is not made on
 //! the local file system, so that the two trees stay alike.
 
-use crate::call::{Call, Step};
+use crate::call::{Call, Reply, Step};
 use crate::compare::Difference;
 use crate::observe::errno_name;
 
@@ -16,10 +16,19 @@ use crate::observe::errno_name;
 pub(crate) struct Refusal {
     pub(crate) name: &'static str,
     pub(crate) reason: &'static str,
-    /// Only while a directory of the export has hidden names and no others.
-    pub(crate) needs_hidden: bool,
+    condition: Condition,
     matches: fn(&Call) -> bool,
     errnos: &'static [i32],
+}
+
+/// When a refusal is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Always,
+    /// While a directory of the export has hidden names and no others.
+    OnlyHidden,
+    /// If what the descriptor stands for has no links any more.
+    Removed,
 }
 
 /// A field whose two values may differ.
@@ -33,28 +42,28 @@ pub(crate) const REFUSALS: &[Refusal] = &[
     Refusal {
         name: "no O_TMPFILE",
         reason: "NFSv3 has no file without a name (RFC 1813 section 3.3.8)",
-        needs_hidden: false,
+        condition: Condition::Always,
         matches: |call| matches!(call, Call::Open { flags, .. } if flags.has(libc::O_TMPFILE)),
         errnos: &[libc::EOPNOTSUPP],
     },
     Refusal {
         name: "no flags of renameat2",
         reason: "RENAME of NFSv3 has none (RFC 1813 section 3.3.14); Linux's client answers EINVAL as well",
-        needs_hidden: false,
+        condition: Condition::Always,
         matches: |call| matches!(call, Call::Rename { flags, .. } if *flags != 0),
         errnos: &[libc::EINVAL],
     },
     Refusal {
         name: "no fallocate",
         reason: "NFSv3 has no call that reserves or frees a range; Linux's client answers EOPNOTSUPP as well",
-        needs_hidden: false,
+        condition: Condition::Always,
         matches: |call| matches!(call, Call::Fallocate { .. }),
         errnos: &[libc::EOPNOTSUPP],
     },
     Refusal {
         name: "no extended attributes",
         reason: "NFSv3 has none (they came with RFC 8276, for NFSv4.2)",
-        needs_hidden: false,
+        condition: Condition::Always,
         matches: |call| {
             matches!(
                 call,
@@ -67,9 +76,18 @@ pub(crate) const REFUSALS: &[Refusal] = &[
         name: "a directory of hidden files is not empty",
         reason: "a file removed while open has a hidden name until it is closed, so its directory \
                  cannot be removed or replaced; Linux's client has the same",
-        needs_hidden: true,
+        condition: Condition::OnlyHidden,
         matches: |call| matches!(call, Call::Rmdir { .. } | Call::Rename { .. }),
         errnos: &[libc::ENOTEMPTY, libc::EEXIST, libc::EBUSY],
+    },
+    Refusal {
+        name: "a removed object cannot be changed",
+        reason: "what is removed is gone at the server, but for regular files that this client has open: mode, \
+                 owner and times of a directory, FIFO, device or socket held open, or of what O_PATH holds, \
+                 cannot be changed; Linux's client answers ESTALE as well",
+        condition: Condition::Removed,
+        matches: |call| matches!(call, Call::Fchmod { .. } | Call::Fchown { .. } | Call::Futimens { .. }),
+        errnos: &[libc::ESTALE],
     },
 ];
 
@@ -86,9 +104,29 @@ pub(crate) const TOLERANCES: &[Tolerance] = &[
         name: "holes are data",
         reason: "NFSv3 does not say where a file has holes: SEEK_DATA finds data at once, SEEK_HOLE the end \
                  of the file, as with Linux's client",
-        matches: |step, d| matches!(step.call, Call::SeekSparse { .. }) && d.field == "value",
+        matches: |step, d| match (&step.call, d.field.as_str()) {
+            (Call::SeekSparse { .. }, "value") => true,
+            // Nothing but a hole.
+            (Call::SeekSparse { whence, .. }, "errno") => {
+                *whence == libc::SEEK_DATA && d.mount == "OK" && d.local == "ENXIO"
+            }
+            _ => false,
+        },
     },
 ];
+
+/// A hidden name that is left when everything is closed.
+pub(crate) const HIDDEN_NAME_LEFT: (&str, &str) = (
+    "a hidden name is left",
+    "a hidden name is removed as the user who removed the file: if the directory may not be changed by that \
+     user any more, it stays, as with Linux's client",
+);
+
+/// Whether a line of the client's log says so.
+pub(crate) fn leaves_hidden_name(line: &str) -> bool {
+    let denied = ["EACCES", "EPERM", "NFS3ERR_ACCES", "NFS3ERR_PERM", "permission", "Perm", "Access"];
+    line.contains("unlinked while open") && denied.iter().any(|word| line.contains(word))
+}
 
 /// What the workers leave out, on both trees: its result would depend on what the client has
 /// cached.
@@ -97,6 +135,11 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
         "permission at each READ and WRITE",
         "the server has no open files and checks every READ and WRITE (RFC 1813 section 4.4); it lets owners \
          pass, others lose a descriptor when the mode or the owner changes, as with Linux's client",
+    ),
+    (
+        "chown without an owner",
+        "chown(2) with -1 for both ids changes nothing, but a local file system clears the set-id bits; there is \
+         no such SETATTR, and Linux's client has the same",
     ),
     (
         "time of access",
@@ -128,9 +171,15 @@ pub(crate) fn refusable(call: &Call) -> bool {
 
 /// The row by which the mount may refuse `call` with `errno`. `hidden` looks whether a
 /// directory has hidden names only.
-pub(crate) fn refused(call: &Call, errno: i32, hidden: impl FnOnce() -> bool) -> Option<&'static Refusal> {
-    let row = REFUSALS.iter().find(|row| (row.matches)(call) && row.errnos.contains(&errno))?;
-    (!row.needs_hidden || hidden()).then_some(row)
+pub(crate) fn refused(call: &Call, reply: &Reply, hidden: impl FnOnce() -> bool) -> Option<&'static Refusal> {
+    let errno = &reply.outcome.errno;
+    let row = REFUSALS.iter().find(|row| (row.matches)(call) && row.errnos.contains(errno))?;
+    let met = match row.condition {
+        Condition::Always => true,
+        Condition::OnlyHidden => hidden(),
+        Condition::Removed => reply.states.iter().all(|state| state.contains(" nlink=0 ")),
+    };
+    met.then_some(row)
 }
 
 /// The row that accepts `difference`.
@@ -147,7 +196,7 @@ pub(crate) fn print() {
     for row in TOLERANCES {
         println!("{}: {}", row.name, row.reason);
     }
-    for (name, reason) in LEFT_OUT {
+    for (name, reason) in LEFT_OUT.iter().chain([&HIDDEN_NAME_LEFT]) {
         println!("{name} (left out): {reason}");
     }
 }
@@ -167,7 +216,7 @@ mod tests {
     fn every_row_is_in_the_documentation() {
         let text = include_str!("../../../docs/SEMANTICS.md");
         let names = REFUSALS.iter().map(|r| r.name).chain(TOLERANCES.iter().map(|t| t.name));
-        let names = names.chain(LEFT_OUT.iter().map(|row| row.0));
+        let names = names.chain(LEFT_OUT.iter().chain([&HIDDEN_NAME_LEFT]).map(|row| row.0));
         for name in names {
             assert!(text.contains(&format!("({name})")), "docs/SEMANTICS.md lacks ({name})");
         }

@@ -223,7 +223,9 @@ impl Call {
     pub(crate) fn moves_data(&self) -> (Option<u8>, Option<u8>) {
         use Call::*;
         match *self {
-            Read { slot, .. } | Pread { slot, .. } | Readv { slot, .. } => (Some(slot), None),
+            Read { slot, .. } | Pread { slot, .. } | Readv { slot, .. } | Getdents { slot, .. } => {
+                (Some(slot), None)
+            }
             Write { slot, .. }
             | Pwrite { slot, .. }
             | Writev { slot, .. }

@@ -71,6 +71,7 @@ pub(crate) fn errno_name(errno: i32) -> String {
         libc::EOVERFLOW => "EOVERFLOW",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
         libc::ESTALE => "ESTALE",
+        libc::ECANCELED => "left out",
         libc::EDQUOT => "EDQUOT",
         libc::ENOTCONN => "ENOTCONN",
         _ => return format!("errno{errno}"),
@@ -157,8 +158,9 @@ struct Node {
 }
 
 /// The tree below `root`, seen by this process. Which names are links of one file is part of
-/// it. Hidden names are left out, and not counted as links.
-pub(crate) fn tree(root: &Path) -> Tree {
+/// it. Hidden names are left out; those that `hidden_links` says are counted as links, as they
+/// are on the server, are not.
+pub(crate) fn tree(root: &Path, hidden_links: bool) -> Tree {
     let mut out = Tree::default();
     let mut nodes = Vec::new();
     let mut hidden = HashMap::new();
@@ -168,7 +170,8 @@ pub(crate) fn tree(root: &Path) -> Tree {
     let mut first: HashMap<u64, usize> = HashMap::new();
     for (number, node) in nodes.iter().enumerate() {
         let same = *first.entry(node.inode).or_insert(number);
-        let links = node.nlink - hidden.get(&node.inode).copied().unwrap_or(0).min(node.nlink);
+        let not_shown = hidden.get(&node.inode).copied().filter(|_| hidden_links);
+        let links = node.nlink.saturating_sub(not_shown.unwrap_or(0));
         let mut line = format!("{} {}", node.path.escape_ascii(), node.line);
         if !node.directory {
             let _ = write!(line, " nlink={links} same={}", nodes[same].path.escape_ascii());

@@ -78,6 +78,7 @@ pub(crate) struct Session<'a> {
     mount: Vec<Hand>,
     local: Vec<Hand>,
     number: u64,
+    log_read: u64,
     /// Calls made on the mount.
     pub(crate) calls: u64,
     /// How often a row of the table accepted a difference.
@@ -97,6 +98,7 @@ impl<'a> Session<'a> {
             mount: start()?,
             local: start()?,
             number: 0,
+            log_read: 0,
             calls: 0,
             accepted: BTreeMap::new(),
             succeeded: BTreeMap::new(),
@@ -182,8 +184,8 @@ impl<'a> Session<'a> {
             self.mount[step.user].send(&request)?;
             let mount = self.mount[step.user].receive()?;
             let export = self.stand.export.join(name);
-            let hidden = || observe::tree(&export).only_hidden;
-            if let Some(row) = accepted::refused(&step.call, mount.outcome.errno, hidden) {
+            let hidden = || observe::tree(&export, true).only_hidden;
+            if let Some(row) = accepted::refused(&step.call, &mount, hidden) {
                 *self.accepted.entry(row.name).or_default() += 1;
                 return Ok((mount.outcome.errno, Vec::new()));
             }
@@ -219,11 +221,11 @@ impl<'a> Session<'a> {
     /// Compares the whole trees: the mount's with the local one, then the server's own side.
     fn trees(&mut self, name: &str, last: Option<&Step>) -> Vec<Difference> {
         self.note("comparing trees".into());
-        let local = observe::tree(&self.stand.local.join(name));
-        let mount = observe::tree(&self.stand.mount.join(name));
+        let local = observe::tree(&self.stand.local.join(name), false);
+        let mount = observe::tree(&self.stand.mount.join(name), false);
         let mut found = compare::trees("Tree", &mount, &local);
         if found.is_empty() {
-            let server = observe::tree(&self.stand.export.join(name));
+            let server = observe::tree(&self.stand.export.join(name), true);
             found = compare::trees("ServerTree", &server, &local);
         }
         self.not_accepted(last, found)
@@ -246,13 +248,20 @@ impl<'a> Session<'a> {
         };
         // A close is told to a FUSE file system later.
         let limit = Instant::now() + Duration::from_secs(5);
-        let mut left = observe::tree(&export).hidden;
+        let mut left = observe::tree(&export, true).hidden;
         while left > 0 && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(2));
-            left = observe::tree(&export).hidden;
+            left = observe::tree(&export, true).hidden;
         }
-        if left > 0 {
+        let said = self.stand.log_since(&mut self.log_read)?;
+        let denied = said.lines().filter(|line| accepted::leaves_hidden_name(line)).count();
+        if left > 0 && left <= denied {
+            *self.accepted.entry(accepted::HIDDEN_NAME_LEFT.0).or_default() += 1;
+        } else if left > 0 {
             difference("hidden names are left", left.to_string());
+        }
+        if let Some(line) = said.lines().find(|line| line.contains("panicked") || line.contains("ERROR")) {
+            difference("the client's log", line.to_owned());
         }
         if let Err(error) = fs::remove_dir_all(&mount) {
             difference("the tree cannot be removed", error.to_string());

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -84,11 +84,25 @@ impl Stand {
             .arg("mount")
             .arg(format!("127.0.0.1:{}", self.export.display()))
             .arg(&self.mount)
+            .arg("--log")
+            .arg(self.base.join("client.log"))
             .args(["-o", &all])
             .output()
             .context("starting nfsrdma")?;
         ensure!(output.status.success(), "mounting: {}", String::from_utf8_lossy(&output.stderr));
         Ok(())
+    }
+
+    /// What the client has logged after `read` bytes.
+    pub(crate) fn log_since(&self, read: &mut u64) -> Result<String> {
+        let mut file = match File::open(self.base.join("client.log")) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
+            file => file?,
+        };
+        file.seek(SeekFrom::Start(*read))?;
+        let mut text = Vec::new();
+        *read += file.take(1 << 20).read_to_end(&mut text)? as u64;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Unmounts; what the client could not do is an error.
