@@ -142,6 +142,11 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
          no such SETATTR, and Linux's client has the same",
     ),
     (
+        "set-id bits and mappings",
+        "a server clears the set-id bits at each WRITE of another than root (RFC 1813 section 4.8 leaves it to it), \
+         also when what was written through a mapping comes to it, which locally clears nothing",
+    ),
+    (
         "time of access",
         "who reads from a cache does not change the time of access at the server, as with Linux's client",
     ),

@@ -173,8 +173,12 @@ impl Run {
         let mut rest = steps.iter();
         let epoch = session.run(|_, _| rest.next().cloned())?;
         for (at, difference) in &epoch.found {
-            *classes.entry(difference.signature()).or_default() += 1;
-            show(&epoch.steps[..*at], difference);
+            let signature = difference.signature();
+            let count = classes.entry(signature.clone()).or_default();
+            *count += 1;
+            if *count == 1 {
+                self.report(session, &file.display().to_string(), &epoch.steps[..*at], difference, &signature)?;
+            }
         }
         Ok(epoch.found.is_empty())
     }
@@ -204,7 +208,7 @@ impl Run {
                 let count = classes.entry(signature.clone()).or_default();
                 *count += 1;
                 if *count == 1 {
-                    self.report(session, seed, &epoch.steps[..*at], difference, &signature)?;
+                    self.report(session, &format!("seed {seed}"), &epoch.steps[..*at], difference, &signature)?;
                 }
             }
         }
@@ -215,12 +219,12 @@ impl Run {
     fn report(
         &self,
         session: &mut Session<'_>,
-        seed: u64,
+        source: &str,
         steps: &[Step],
         difference: &compare::Difference,
         signature: &str,
     ) -> Result<()> {
-        println!("--- seed {seed}: {signature}");
+        println!("--- {source}: {signature}");
         let limit = Duration::from_secs(self.shrink);
         let shorter = match self.shrink {
             0 => None,

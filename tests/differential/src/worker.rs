@@ -306,6 +306,10 @@ impl Worker {
 
     fn mapping(&self, slot: u8, page: i64, len: usize, shared: bool, write: Option<u8>, msync: bool) -> Sys<(i64, String)> {
         let at = page * PAGE as i64;
+        let stat = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_MODE)?;
+        if shared && write.is_some() && stat.stx_mode & 0o6000 != 0 {
+            return Err(libc::ECANCELED);
+        }
         let mapping = Mapping::new(self.fd(slot), at, len, shared, write.is_some())?;
         // Page by page: those beyond the end of the file fail, the others do not.
         let mut out = String::new();
