@@ -37,11 +37,11 @@ impl<N: Nfs3> Fs<N> {
             let mut state = inode.state.lock();
             let attributes = *state.fresh(now)?;
             state.tell();
-            let nlink = remove::visible_links(&state, &attributes);
+            let nlink = remove::visible_links(&inode, &attributes);
             (attributes, nlink, state.fresh_for(now))
         };
         self.shared.stats.attribute_hits.add(1);
-        let ttl = if dirty {
+        let ttl = if dirty || inode.hidden_links.load(Ordering::Relaxed) > 0 {
             Duration::ZERO
         } else {
             Duration::from_nanos(ttl)
@@ -71,10 +71,10 @@ impl<N: Nfs3> Fs<N> {
             self.write_back(&inode, false).await;
             let state = inode.state.lock();
             if let Some(attributes) = state.fresh(self.now()) {
-                let ttl = state.fresh_for(self.now());
                 let attributes = *attributes;
                 drop(state);
-                return Ok((self.shown(&inode, attributes), Duration::from_nanos(ttl)));
+                let ttl = self.attr_ttl(&inode, self.now());
+                return Ok((self.shown(&inode, attributes), ttl));
             }
         }
         let attributes = match self.fetch(cred, &inode).await {

@@ -39,6 +39,8 @@ pub struct Inode {
     pub opens: AtomicU32,
     /// The server said STALE or BADHANDLE since attributes last came.
     refused: AtomicBool,
+    /// Hidden names that are at the server, or on their way out.
+    pub hidden_links: AtomicU32,
     /// This mount removed a name of it.
     pub removed: AtomicBool,
     pub state: Mutex<State>,
@@ -408,6 +410,7 @@ impl Inode {
             lookups: AtomicU64::new(0),
             opens: AtomicU32::new(0),
             refused: AtomicBool::new(false),
+            hidden_links: AtomicU32::new(0),
             removed: AtomicBool::new(false),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),

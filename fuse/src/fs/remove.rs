@@ -5,7 +5,7 @@
 //! is all that keeps its data: nobody on this machine can remove or rename it (EBUSY, as with
 //! Linux's client).
 
-use super::inode::{Silly, State};
+use super::inode::Silly;
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use std::sync::atomic::Ordering;
@@ -151,14 +151,23 @@ impl<N: Nfs3> Fs<N> {
             let mut state = inode.state.lock();
             state.named_otherwise();
             state.silly = Some(Box::new(silly));
+            inode.hidden_links.fetch_add(1, Ordering::Relaxed);
         }
         // Closed meanwhile: then nobody else removes it.
         if inode.opens.load(Ordering::SeqCst) == 0 {
             let silly = inode.state.lock().silly.take();
             if let Some(silly) = silly {
-                self.remove_silly(*silly).await;
+                self.remove_hidden(inode, *silly).await;
             }
         }
+    }
+
+    /// Removes the hidden name of `inode`; until then it is not counted as a link.
+    pub(super) async fn remove_hidden(&self, inode: &Inode, silly: Silly) {
+        self.remove_silly(silly).await;
+        let mut state = inode.state.lock();
+        state.named_otherwise();
+        inode.hidden_links.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) async fn remove_silly(&self, silly: Silly) {
@@ -195,12 +204,10 @@ pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsRes
     }
 }
 
-/// The links a program is shown: a hidden name is none.
-pub(super) fn visible_links(state: &State, attributes: &Attributes) -> u32 {
-    match state.silly {
-        Some(_) => attributes.nlink.saturating_sub(1),
-        None => attributes.nlink,
-    }
+/// The links a program is shown: a hidden name is none. Called with the state locked.
+pub(super) fn visible_links(inode: &Inode, attributes: &Attributes) -> u32 {
+    let hidden = inode.hidden_links.load(Ordering::Relaxed);
+    attributes.nlink.saturating_sub(hidden)
 }
 
 /// A name of this object was taken away, its only one perhaps. If the server knows the handle no

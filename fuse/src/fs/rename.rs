@@ -3,6 +3,7 @@
 use super::remove::{HIDDEN, check_not_hidden, mark_removed, must_hide};
 use super::*;
 use nfsrdma_client::nfs::Cred;
+use std::sync::atomic::Ordering;
 
 /// How a target that is open was put out of the way.
 enum Aside {
@@ -72,7 +73,10 @@ impl<N: Nfs3> Fs<N> {
                     .rename_call(cred, (&to_dir, &hidden), (&to_dir, to.1))
                     .await;
                 if back.is_ok() {
-                    target.state.lock().silly = None;
+                    let mut state = target.state.lock();
+                    state.silly = None;
+                    target.hidden_links.fetch_sub(1, Ordering::Relaxed);
+                    drop(state);
                     self.own_name(&to_dir, to.1, Some(target));
                 }
                 return Err(error);

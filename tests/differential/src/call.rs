@@ -115,68 +115,253 @@ pub(crate) enum LockKind {
 /// The calls. A call on a slot that is not open is made with descriptor -1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Call {
-    Open { slot: u8, place: Place, flags: OpenFlags, mode: Mode },
-    Close { slot: u8 },
-    Dup { from: u8, to: u8 },
-    Read { slot: u8, len: usize },
-    Pread { slot: u8, len: usize, at: i64 },
-    Readv { slot: u8, lens: [usize; 2] },
-    Write { slot: u8, len: usize, fill: u8 },
-    Pwrite { slot: u8, len: usize, at: i64, fill: u8 },
-    Writev { slot: u8, lens: [usize; 2], fill: u8 },
-    Pwritev2 { slot: u8, len: usize, at: i64, fill: u8, flags: i32 },
-    Lseek { slot: u8, offset: i64, whence: i32 },
+    Open {
+        slot: u8,
+        place: Place,
+        flags: OpenFlags,
+        mode: Mode,
+    },
+    Close {
+        slot: u8,
+    },
+    Dup {
+        from: u8,
+        to: u8,
+    },
+    Read {
+        slot: u8,
+        len: usize,
+    },
+    Pread {
+        slot: u8,
+        len: usize,
+        at: i64,
+    },
+    Readv {
+        slot: u8,
+        lens: [usize; 2],
+    },
+    Write {
+        slot: u8,
+        len: usize,
+        fill: u8,
+    },
+    Pwrite {
+        slot: u8,
+        len: usize,
+        at: i64,
+        fill: u8,
+    },
+    Writev {
+        slot: u8,
+        lens: [usize; 2],
+        fill: u8,
+    },
+    Pwritev2 {
+        slot: u8,
+        len: usize,
+        at: i64,
+        fill: u8,
+        flags: i32,
+    },
+    Lseek {
+        slot: u8,
+        offset: i64,
+        whence: i32,
+    },
     /// SEEK_DATA or SEEK_HOLE; the offset is set back afterwards.
-    SeekSparse { slot: u8, offset: i64, whence: i32 },
-    Truncate { place: Place, len: i64 },
-    Ftruncate { slot: u8, len: i64 },
-    Fallocate { slot: u8, mode: i32, at: i64, len: i64 },
-    CopyRange { from: u8, to: u8, from_at: i64, to_at: i64, len: usize },
-    Sendfile { from: u8, to: u8, at: i64, len: usize },
+    SeekSparse {
+        slot: u8,
+        offset: i64,
+        whence: i32,
+    },
+    Truncate {
+        place: Place,
+        len: i64,
+    },
+    Ftruncate {
+        slot: u8,
+        len: i64,
+    },
+    Fallocate {
+        slot: u8,
+        mode: i32,
+        at: i64,
+        len: i64,
+    },
+    CopyRange {
+        from: u8,
+        to: u8,
+        from_at: i64,
+        to_at: i64,
+        len: usize,
+    },
+    Sendfile {
+        from: u8,
+        to: u8,
+        at: i64,
+        len: usize,
+    },
     /// Reads a page-aligned mapping, or writes it and then, if asked, calls msync(2).
-    Mmap { slot: u8, page: i64, len: usize, shared: bool, write: Option<u8>, msync: bool },
-    Sync { slot: u8, kind: SyncKind },
-    Mkdir { place: Place, mode: Mode },
-    Rmdir { place: Place },
-    Mknod { place: Place, mode: Mode, device: (u32, u32) },
-    Symlink { target: String, place: Place },
-    Readlink { place: Place },
-    Link { from: Place, to: Place, flags: i32 },
+    Mmap {
+        slot: u8,
+        page: i64,
+        len: usize,
+        shared: bool,
+        write: Option<u8>,
+        msync: bool,
+    },
+    Sync {
+        slot: u8,
+        kind: SyncKind,
+    },
+    Mkdir {
+        place: Place,
+        mode: Mode,
+    },
+    Rmdir {
+        place: Place,
+    },
+    Mknod {
+        place: Place,
+        mode: Mode,
+        device: (u32, u32),
+    },
+    Symlink {
+        target: String,
+        place: Place,
+    },
+    Readlink {
+        place: Place,
+    },
+    Link {
+        from: Place,
+        to: Place,
+        flags: i32,
+    },
     /// linkat(2) of a descriptor, by AT_EMPTY_PATH or by its name in /proc/self/fd.
-    LinkSlot { slot: u8, to: Place, by_proc: bool },
-    Unlink { place: Place },
-    Rename { from: Place, to: Place, flags: u32 },
-    Chmod { place: Place, mode: Mode },
-    Fchmod { slot: u8, mode: Mode },
-    Chown { place: Place, uid: u32, gid: u32, flags: i32 },
-    Fchown { slot: u8, uid: u32, gid: u32 },
+    LinkSlot {
+        slot: u8,
+        to: Place,
+        by_proc: bool,
+    },
+    Unlink {
+        place: Place,
+    },
+    Rename {
+        from: Place,
+        to: Place,
+        flags: u32,
+    },
+    Chmod {
+        place: Place,
+        mode: Mode,
+    },
+    Fchmod {
+        slot: u8,
+        mode: Mode,
+    },
+    Chown {
+        place: Place,
+        uid: u32,
+        gid: u32,
+        flags: i32,
+    },
+    Fchown {
+        slot: u8,
+        uid: u32,
+        gid: u32,
+    },
     /// Access time and modification time; nanoseconds may be UTIME_NOW or UTIME_OMIT.
-    Utimens { place: Place, times: [(i64, i64); 2], flags: i32 },
-    Futimens { slot: u8, times: [(i64, i64); 2] },
-    Access { place: Place, mode: i32, flags: i32 },
-    Statx { place: Place, flags: i32, mask: u32 },
-    Fstat { slot: u8 },
+    Utimens {
+        place: Place,
+        times: [(i64, i64); 2],
+        flags: i32,
+    },
+    Futimens {
+        slot: u8,
+        times: [(i64, i64); 2],
+    },
+    Access {
+        place: Place,
+        mode: i32,
+        flags: i32,
+    },
+    Statx {
+        place: Place,
+        flags: i32,
+        mask: u32,
+    },
+    Fstat {
+        slot: u8,
+    },
     /// Writes an executable file: a program of a few instructions, or a script.
-    Program { place: Place, mode: Mode, script: bool },
-    Exec { place: Place },
-    Lock { slot: u8, kind: LockKind, operation: i32, start: i64, len: i64 },
-    GetLock { slot: u8, kind: LockKind, start: i64, len: i64 },
+    Program {
+        place: Place,
+        mode: Mode,
+        script: bool,
+    },
+    Exec {
+        place: Place,
+    },
+    Lock {
+        slot: u8,
+        kind: LockKind,
+        operation: i32,
+        start: i64,
+        len: i64,
+    },
+    GetLock {
+        slot: u8,
+        kind: LockKind,
+        start: i64,
+        len: i64,
+    },
     /// Reads a directory from its beginning, seeks into the middle, and reads the rest again.
-    Getdents { slot: u8, buffer: usize },
+    Getdents {
+        slot: u8,
+        buffer: usize,
+    },
     /// Opens a directory, reads it, closes it.
-    List { place: Place },
+    List {
+        place: Place,
+    },
     /// Opens a file, reads it, closes it.
-    Contents { place: Place },
-    Chdir { place: Place },
-    Fchdir { slot: u8 },
-    Statfs { place: Place },
-    Setxattr { place: Place, name: String, len: usize },
-    Getxattr { place: Place, name: String },
-    Listxattr { place: Place },
-    Removexattr { place: Place, name: String },
-    Umask { mask: Mode },
+    Contents {
+        place: Place,
+    },
+    Chdir {
+        place: Place,
+    },
+    Fchdir {
+        slot: u8,
+    },
+    Statfs {
+        place: Place,
+    },
+    Setxattr {
+        place: Place,
+        name: String,
+        len: usize,
+    },
+    Getxattr {
+        place: Place,
+        name: String,
+    },
+    Listxattr {
+        place: Place,
+    },
+    Removexattr {
+        place: Place,
+        name: String,
+    },
+    Umask {
+        mask: Mode,
+    },
     /// setgroups(2): the supplementary groups from now on.
-    Groups { groups: Vec<u32> },
+    Groups {
+        groups: Vec<u32>,
+    },
 }
 
 impl Call {
@@ -233,7 +418,12 @@ impl Call {
             | Ftruncate { slot, .. }
             | Fallocate { slot, .. } => (None, Some(slot)),
             CopyRange { from, to, .. } | Sendfile { from, to, .. } => (Some(from), Some(to)),
-            Mmap { slot, write, shared, .. } => (Some(slot), write.filter(|_| shared).map(|_| slot)),
+            Mmap {
+                slot,
+                write,
+                shared,
+                ..
+            } => (Some(slot), write.filter(|_| shared).map(|_| slot)),
             _ => (None, None),
         }
     }
@@ -281,7 +471,10 @@ pub(crate) struct Step {
 impl Step {
     pub(crate) fn observed(&self) -> Vec<Place> {
         let places = self.call.places().into_iter();
-        places.filter(|place| place.at == At::Root).cloned().collect()
+        places
+            .filter(|place| place.at == At::Root)
+            .cloned()
+            .collect()
     }
 }
 
@@ -289,9 +482,16 @@ impl Step {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Forget everything and begin in this directory.
-    Begin { root: String },
-    Do { call: Call },
-    Observe { places: Vec<Place>, contents: bool },
+    Begin {
+        root: String,
+    },
+    Do {
+        call: Call,
+    },
+    Observe {
+        places: Vec<Place>,
+        contents: bool,
+    },
 }
 
 /// What a call gave.

@@ -21,13 +21,20 @@ pub(crate) struct Difference {
 impl Difference {
     /// What differences of one kind have in common.
     pub(crate) fn signature(&self) -> String {
-        let by = if self.observed { ", seen by another user" } else { "" };
-        let short = |text: &str| match text.len() < 20 && !text.bytes().any(|b| b.is_ascii_digit()) {
+        let by = if self.observed {
+            ", seen by another user"
+        } else {
+            ""
+        };
+        let short = |text: &str| match text.len() < 20 && !text.bytes().any(|b| b.is_ascii_digit())
+        {
             true => text.to_owned(),
             false => "...".into(),
         };
         let values = match self.field.as_str() {
-            "errno" | "state" | "contents" | "type" => format!(" {} instead of {}", short(&self.mount), short(&self.local)),
+            "errno" | "state" | "contents" | "type" => {
+                format!(" {} instead of {}", short(&self.mount), short(&self.local))
+            }
             _ => String::new(),
         };
         format!("{} {}{values}{by}", self.call, self.field)
@@ -37,8 +44,18 @@ impl Difference {
     /// looks.
     pub(crate) fn harmless(&self) -> bool {
         const LOOKING: [&str; 12] = [
-            "Access", "Statx", "Contents", "List", "Readlink", "Statfs", "Fstat", "Pread", "GetLock", "Exec",
-            "SeekSparse", "Getdents",
+            "Access",
+            "Statx",
+            "Contents",
+            "List",
+            "Readlink",
+            "Statfs",
+            "Fstat",
+            "Pread",
+            "GetLock",
+            "Exec",
+            "SeekSparse",
+            "Getdents",
         ];
         match self.field.as_str() {
             "errno" if LOOKING.contains(&self.call.as_str()) => true,
@@ -61,19 +78,42 @@ fn keys(state: &str) -> BTreeMap<&str, &str> {
 }
 
 /// All fields in which two replies to `step` differ.
-pub(crate) fn replies(step: &Step, mount: &Reply, local: &Reply, observed: bool) -> Vec<Difference> {
+pub(crate) fn replies(
+    step: &Step,
+    mount: &Reply,
+    local: &Reply,
+    observed: bool,
+) -> Vec<Difference> {
     let mut found = Vec::new();
     let call = step.call.name();
     let mut compare = |field: &str, mount: String, local: String| {
         if mount != local {
             let (call, field) = (call.clone(), field.to_owned());
-            found.push(Difference { call, field, mount, local, observed });
+            found.push(Difference {
+                call,
+                field,
+                mount,
+                local,
+                observed,
+            });
         }
     };
-    compare("errno", errno_name(mount.outcome.errno), errno_name(local.outcome.errno));
+    compare(
+        "errno",
+        errno_name(mount.outcome.errno),
+        errno_name(local.outcome.errno),
+    );
     if mount.outcome.errno == local.outcome.errno {
-        compare("value", mount.outcome.value.to_string(), local.outcome.value.to_string());
-        compare("data", mount.outcome.data.clone(), local.outcome.data.clone());
+        compare(
+            "value",
+            mount.outcome.value.to_string(),
+            local.outcome.value.to_string(),
+        );
+        compare(
+            "data",
+            mount.outcome.data.clone(),
+            local.outcome.data.clone(),
+        );
     }
     for (mount, local) in mount.states.iter().zip(&local.states) {
         if mount == local {
@@ -89,7 +129,8 @@ pub(crate) fn replies(step: &Step, mount: &Reply, local: &Reply, observed: bool)
             continue;
         }
         for key in mount.keys().chain(local.keys()) {
-            let value = |keys: &BTreeMap<&str, &str>| keys.get(key).unwrap_or(&"nothing").to_string();
+            let value =
+                |keys: &BTreeMap<&str, &str>| keys.get(key).unwrap_or(&"nothing").to_string();
             if value(&mount) != value(&local) && mount.contains_key(key) {
                 compare(key, value(&mount), value(&local));
             }
@@ -102,7 +143,10 @@ pub(crate) fn replies(step: &Step, mount: &Reply, local: &Reply, observed: bool)
 pub(crate) fn trees(what: &str, mount: &Tree, local: &Tree) -> Vec<Difference> {
     let name = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
     let by_name = |tree: &Tree| -> BTreeMap<String, String> {
-        tree.lines.iter().map(|line| (name(line), line.clone())).collect()
+        tree.lines
+            .iter()
+            .map(|line| (name(line), line.clone()))
+            .collect()
     };
     let (mount, local) = (by_name(mount), by_name(local));
     let mut found = Vec::new();
@@ -110,7 +154,11 @@ pub(crate) fn trees(what: &str, mount: &Tree, local: &Tree) -> Vec<Difference> {
     names.sort();
     names.dedup();
     for name in names {
-        let line = |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or_else(|| format!("{name} is not there"));
+        let line = |of: &BTreeMap<String, String>| {
+            of.get(name)
+                .cloned()
+                .unwrap_or_else(|| format!("{name} is not there"))
+        };
         let (mount, local) = (line(&mount), line(&local));
         if mount == local {
             continue;
@@ -130,7 +178,11 @@ pub(crate) fn trees(what: &str, mount: &Tree, local: &Tree) -> Vec<Difference> {
         if ours.contains_key("type") && theirs.contains_key("type") {
             for (key, value) in differing {
                 let there = theirs.get(key).unwrap_or(&"nothing");
-                found.push(difference(key, format!("{name} {value}"), format!("{name} {there}")));
+                found.push(difference(
+                    key,
+                    format!("{name} {value}"),
+                    format!("{name} {there}"),
+                ));
             }
         } else {
             found.push(difference("names", mount, local));
@@ -145,12 +197,20 @@ mod tests {
     use crate::call::{Call, Outcome};
 
     fn step() -> Step {
-        Step { user: 0, call: Call::Close { slot: 0 }, observer: 0, contents: false }
+        Step {
+            user: 0,
+            call: Call::Close { slot: 0 },
+            observer: 0,
+            contents: false,
+        }
     }
 
     fn reply(errno: i32, state: &str) -> Reply {
         Reply {
-            outcome: Outcome { errno, ..Outcome::default() },
+            outcome: Outcome {
+                errno,
+                ..Outcome::default()
+            },
             states: vec![state.into()],
         }
     }
@@ -163,7 +223,12 @@ mod tests {
 
     #[test]
     fn each_field_that_differs_is_named() {
-        let found = replies(&step(), &reply(1, "type=file mode=0644"), &reply(2, "type=file mode=0600"), false);
+        let found = replies(
+            &step(),
+            &reply(1, "type=file mode=0644"),
+            &reply(2, "type=file mode=0600"),
+            false,
+        );
         let fields: Vec<_> = found.iter().map(|d| d.field.as_str()).collect();
         assert_eq!(fields, ["errno", "mode"]);
         assert_eq!(found[0].signature(), "Close errno EPERM instead of ENOENT");
@@ -171,9 +236,17 @@ mod tests {
 
     #[test]
     fn an_object_that_one_side_cannot_see_differs() {
-        let found = replies(&step(), &reply(0, "type=file mode=0644"), &reply(0, "EACCES"), true);
+        let found = replies(
+            &step(),
+            &reply(0, "type=file mode=0644"),
+            &reply(0, "EACCES"),
+            true,
+        );
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].signature(), "Close state a file instead of EACCES, seen by another user");
+        assert_eq!(
+            found[0].signature(),
+            "Close state a file instead of EACCES, seen by another user"
+        );
     }
 
     #[test]
@@ -182,7 +255,11 @@ mod tests {
             lines: lines.iter().map(|&l| l.to_owned()).collect(),
             ..Tree::default()
         };
-        let found = trees("tree", &tree(&["a type=file size=1", "b type=file"]), &tree(&["a type=file size=2"]));
+        let found = trees(
+            "tree",
+            &tree(&["a type=file size=1", "b type=file"]),
+            &tree(&["a type=file size=2"]),
+        );
         let fields: Vec<_> = found.iter().map(|d| d.field.as_str()).collect();
         assert_eq!(fields, ["size", "names"]);
     }

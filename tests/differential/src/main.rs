@@ -100,7 +100,10 @@ struct Run {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Task::Worker { uid, gid, groups } => {
-            let groups = groups.split(',').filter_map(|group| group.parse().ok()).collect();
+            let groups = groups
+                .split(',')
+                .filter_map(|group| group.parse().ok())
+                .collect();
             worker::main(uid, gid, groups).map(|()| true)
         }
         Task::Accepted => {
@@ -128,7 +131,12 @@ impl Run {
             std::process::id() == 1,
             "it runs as the first process of a PID namespace: start it by tests/differential/run"
         );
-        let stand = Stand::new(&self.bin, self.dir.as_deref(), &self.options, &self.responder)?;
+        let stand = Stand::new(
+            &self.bin,
+            self.dir.as_deref(),
+            &self.options,
+            &self.responder,
+        )?;
         let begin = Instant::now();
         let end = begin + Duration::from_secs(self.limit);
         let mut session = Session::new(&stand, usize::from(self.users))?;
@@ -138,17 +146,33 @@ impl Run {
             let word = match outcome {
                 Ok(Some(true)) => (passed += 1, "passed".to_owned()).1,
                 Ok(Some(false)) => (failed += 1, "FAILED".to_owned()).1,
-                Ok(None) => (skipped += 1, format!("skipped: no time left of {} s,", self.limit)).1,
+                Ok(None) => {
+                    (
+                        skipped += 1,
+                        format!("skipped: no time left of {} s,", self.limit),
+                    )
+                        .1
+                }
                 Err(error) => (failed += 1, format!("FAILED: {error:#}:")).1,
             };
             println!("{word:<8} {name}");
         };
         for file in &self.replay {
-            note(file.display().to_string(), self.replay(&mut session, file, &mut classes).map(Some));
+            note(
+                file.display().to_string(),
+                self.replay(&mut session, file, &mut classes).map(Some),
+            );
         }
         for &seed in self.seed.iter().filter(|_| self.replay.is_empty()) {
             let result = self.seed(&mut session, seed, end, &mut classes);
-            note(format!("seed {seed}, {} calls, {:.1} s", session.calls, begin.elapsed().as_secs_f32()), result);
+            note(
+                format!(
+                    "seed {seed}, {} calls, {:.1} s",
+                    session.calls,
+                    begin.elapsed().as_secs_f32()
+                ),
+                result,
+            );
         }
         for (signature, count) in &classes {
             println!("difference, {count} times: {signature}");
@@ -167,9 +191,17 @@ impl Run {
         Ok(failed == 0)
     }
 
-    fn replay(&self, session: &mut Session<'_>, file: &PathBuf, classes: &mut Classes) -> Result<bool> {
+    fn replay(
+        &self,
+        session: &mut Session<'_>,
+        file: &PathBuf,
+        classes: &mut Classes,
+    ) -> Result<bool> {
         let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let steps: Vec<Step> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        let steps: Vec<Step> = text
+            .lines()
+            .map(serde_json::from_str)
+            .collect::<Result<_, _>>()?;
         let mut rest = steps.iter();
         let epoch = session.run(|_, _| rest.next().cloned())?;
         for (at, difference) in &epoch.found {
@@ -177,21 +209,34 @@ impl Run {
             let count = classes.entry(signature.clone()).or_default();
             *count += 1;
             if *count == 1 {
-                self.report(session, &file.display().to_string(), &epoch.steps[..*at], difference, &signature)?;
+                self.report(
+                    session,
+                    &file.display().to_string(),
+                    &epoch.steps[..*at],
+                    difference,
+                    &signature,
+                )?;
             }
         }
         Ok(epoch.found.is_empty())
     }
 
     /// All calls of a seed. `None`: there was no time for all of them.
-    fn seed(&self, session: &mut Session<'_>, seed: u64, end: Instant, classes: &mut Classes) -> Result<Option<bool>> {
+    fn seed(
+        &self,
+        session: &mut Session<'_>,
+        seed: u64,
+        end: Instant,
+        classes: &mut Classes,
+    ) -> Result<Option<bool>> {
         let mut choices = random::Random::new(seed);
         let (mut good, mut made) = (true, 0);
         while made < self.calls {
             if Instant::now() > end {
                 return Ok(if good { None } else { Some(false) });
             }
-            let mut generator = Generator::new(choices.next(), usize::from(self.users)).without(&self.without);
+            let mut generator =
+                Generator::new(choices.next(), usize::from(self.users)).without(&self.without);
             let most = self.epoch.min((self.calls - made) as usize);
             let beginning = generate::beginning();
             let first = beginning.len();
@@ -208,7 +253,13 @@ impl Run {
                 let count = classes.entry(signature.clone()).or_default();
                 *count += 1;
                 if *count == 1 {
-                    self.report(session, &format!("seed {seed}"), &epoch.steps[..*at], difference, &signature)?;
+                    self.report(
+                        session,
+                        &format!("seed {seed}"),
+                        &epoch.steps[..*at],
+                        difference,
+                        &signature,
+                    )?;
                 }
             }
         }
@@ -233,7 +284,10 @@ impl Run {
         match &shorter {
             Some(shorter) => show(shorter, difference),
             None => {
-                println!("the last calls of {} (not seen again, or not tried):", steps.len());
+                println!(
+                    "the last calls of {} (not seen again, or not tried):",
+                    steps.len()
+                );
                 show(&steps[steps.len().saturating_sub(12)..], difference);
             }
         }
@@ -243,8 +297,15 @@ impl Run {
                 .chars()
                 .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
                 .collect();
-            let lines = shorter.as_deref().unwrap_or(steps).iter().map(serde_json::to_string);
-            fs::write(dir.join(format!("{name}.json")), lines.collect::<Result<Vec<_>, _>>()?.join("\n"))?;
+            let lines = shorter
+                .as_deref()
+                .unwrap_or(steps)
+                .iter()
+                .map(serde_json::to_string);
+            fs::write(
+                dir.join(format!("{name}.json")),
+                lines.collect::<Result<Vec<_>, _>>()?.join("\n"),
+            )?;
         }
         Ok(())
     }
@@ -258,7 +319,10 @@ fn show(steps: &[Step], difference: &compare::Difference) {
     if let Some(last) = steps.last()
         && difference.observed
     {
-        println!("    seen by uid {}", generate::USERS[last.observer % generate::USERS.len()].0);
+        println!(
+            "    seen by uid {}",
+            generate::USERS[last.observer % generate::USERS.len()].0
+        );
     }
     println!("    {}: mount {:?}", difference.field, difference.mount);
     println!("    {}: local {:?}", difference.field, difference.local);

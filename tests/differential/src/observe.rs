@@ -109,10 +109,20 @@ pub(crate) fn statx_line(stat: &libc::statx, mask: u32) -> String {
         field(libc::STATX_SIZE, format!("size={}", stat.stx_size));
     }
     let shown = |t: &libc::statx_timestamp| time(t.tv_sec, i64::from(t.tv_nsec));
-    field(libc::STATX_ATIME, format!("atime={}", shown(&stat.stx_atime)));
-    field(libc::STATX_MTIME, format!("mtime={}", shown(&stat.stx_mtime)));
+    field(
+        libc::STATX_ATIME,
+        format!("atime={}", shown(&stat.stx_atime)),
+    );
+    field(
+        libc::STATX_MTIME,
+        format!("mtime={}", shown(&stat.stx_mtime)),
+    );
     if matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) {
-        let _ = write!(line, " rdev={}:{}", stat.stx_rdev_major, stat.stx_rdev_minor);
+        let _ = write!(
+            line,
+            " rdev={}:{}",
+            stat.stx_rdev_major, stat.stx_rdev_minor
+        );
     }
     line
 }
@@ -174,26 +184,48 @@ pub(crate) fn tree(root: &Path, hidden_links: bool) -> Tree {
         let links = node.nlink.saturating_sub(not_shown.unwrap_or(0));
         let mut line = format!("{} {}", node.path.escape_ascii(), node.line);
         if !node.directory {
-            let _ = write!(line, " nlink={links} same={}", nodes[same].path.escape_ascii());
+            let _ = write!(
+                line,
+                " nlink={links} same={}",
+                nodes[same].path.escape_ascii()
+            );
         }
         out.lines.push(line);
     }
     out
 }
 
-fn walk(dir: &Path, below: &[u8], nodes: &mut Vec<Node>, hidden: &mut HashMap<u64, u64>, out: &mut Tree) {
+fn walk(
+    dir: &Path,
+    below: &[u8],
+    nodes: &mut Vec<Node>,
+    hidden: &mut HashMap<u64, u64>,
+    out: &mut Tree,
+) {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) => {
             let line = format!("cannot be read: {error}");
-            nodes.push(Node { path: below.to_vec(), inode: 0, directory: true, line, nlink: 0 });
+            nodes.push(Node {
+                path: below.to_vec(),
+                inode: 0,
+                directory: true,
+                line,
+                nlink: 0,
+            });
             return;
         }
     };
     let (mut shown, mut not_shown) = (0, 0);
     for entry in entries {
         let Ok(entry) = entry else {
-            nodes.push(Node { path: below.to_vec(), inode: 0, directory: true, line: "a name cannot be read".into(), nlink: 0 });
+            nodes.push(Node {
+                path: below.to_vec(),
+                inode: 0,
+                directory: true,
+                line: "a name cannot be read".into(),
+                nlink: 0,
+            });
             return;
         };
         let name = entry.file_name();
@@ -214,7 +246,13 @@ fn walk(dir: &Path, below: &[u8], nodes: &mut Vec<Node>, hidden: &mut HashMap<u6
         let stat = match found {
             Ok(stat) => stat,
             Err(error) => {
-                nodes.push(Node { path, inode: 0, directory: true, line: error.to_string(), nlink: 0 });
+                nodes.push(Node {
+                    path,
+                    inode: 0,
+                    directory: true,
+                    line: error.to_string(),
+                    nlink: 0,
+                });
                 continue;
             }
         };
@@ -229,18 +267,33 @@ fn walk(dir: &Path, below: &[u8], nodes: &mut Vec<Node>, hidden: &mut HashMap<u6
             time(stat.mtime(), stat.mtime_nsec()),
         );
         if stat.is_file() {
-            let _ = write!(line, " size={} data={}", stat.size(), contents(&entry.path()));
+            let _ = write!(
+                line,
+                " size={} data={}",
+                stat.size(),
+                contents(&entry.path())
+            );
         } else if stat.is_symlink() {
             let target = fs::read_link(entry.path());
             let _ = match target {
-                Ok(target) => write!(line, " target={}", target.as_os_str().as_bytes().escape_ascii()),
+                Ok(target) => write!(
+                    line,
+                    " target={}",
+                    target.as_os_str().as_bytes().escape_ascii()
+                ),
                 Err(error) => write!(line, " target={error}"),
             };
         } else if matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) {
             let _ = write!(line, " rdev={:x}", stat.rdev());
         }
         let directory = stat.is_dir();
-        nodes.push(Node { path: path.clone(), inode: stat.ino(), directory, line, nlink: stat.nlink() });
+        nodes.push(Node {
+            path: path.clone(),
+            inode: stat.ino(),
+            directory,
+            line,
+            nlink: stat.nlink(),
+        });
         if directory {
             walk(&entry.path(), &path, nodes, hidden, out);
         }
@@ -286,7 +339,10 @@ mod tests {
 
     #[test]
     fn times_near_now_are_not_told_apart_and_others_are() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs() as i64;
         assert_eq!(time(now - 3, 5), time(now + 3, 7));
         assert_ne!(time(0, 5), time(0, 7));
     }

@@ -90,7 +90,11 @@ pub(crate) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(crate) fn new(stand: &'a Stand, users: usize) -> Result<Self> {
-        let start = || (0..users.clamp(2, USERS.len())).map(Hand::start).collect::<Result<Vec<_>>>();
+        let start = || {
+            (0..users.clamp(2, USERS.len()))
+                .map(Hand::start)
+                .collect::<Result<Vec<_>>>()
+        };
         let current = Arc::new(Mutex::new((Instant::now(), String::new())));
         watch(current.clone());
         Ok(Session {
@@ -108,7 +112,10 @@ impl<'a> Session<'a> {
 
     /// Runs the calls of `source` in a new directory of both trees, until it ends or the
     /// trees differ.
-    pub(crate) fn run(&mut self, mut source: impl FnMut(&Feedback, usize) -> Option<Step>) -> Result<Epoch> {
+    pub(crate) fn run(
+        &mut self,
+        mut source: impl FnMut(&Feedback, usize) -> Option<Step>,
+    ) -> Result<Epoch> {
         self.number += 1;
         // The root is two levels down: a link may lead out of it, and not out of the mount.
         let name = format!("e{}", self.number);
@@ -147,7 +154,9 @@ impl<'a> Session<'a> {
         let nothing = PathBuf::new();
         self.begin([&nothing, &nothing])?;
         let at = epoch.steps.len();
-        epoch.found.extend(self.clean(&name)?.into_iter().map(|d| (at, d)));
+        epoch
+            .found
+            .extend(self.clean(&name)?.into_iter().map(|d| (at, d)));
         Ok(epoch)
     }
 
@@ -155,9 +164,15 @@ impl<'a> Session<'a> {
         self.note("the beginning".into());
         for (hands, root) in [&mut self.mount, &mut self.local].into_iter().zip(roots) {
             for hand in hands {
-                hand.send(&Request::Begin { root: root.display().to_string() })?;
+                hand.send(&Request::Begin {
+                    root: root.display().to_string(),
+                })?;
                 let reply = hand.receive()?;
-                ensure!(reply.outcome.errno == 0, "a worker cannot begin in {}: {reply:?}", root.display());
+                ensure!(
+                    reply.outcome.errno == 0,
+                    "a worker cannot begin in {}: {reply:?}",
+                    root.display()
+                );
             }
         }
         Ok(())
@@ -179,7 +194,9 @@ impl<'a> Session<'a> {
     fn step(&mut self, step: &Step, name: &str) -> Result<(i32, Vec<Difference>)> {
         self.note(format!("{step:?}"));
         self.calls += 1;
-        let request = Request::Do { call: step.call.clone() };
+        let request = Request::Do {
+            call: step.call.clone(),
+        };
         let (mount, local) = if accepted::refusable(&step.call) {
             self.mount[step.user].send(&request)?;
             let mount = self.mount[step.user].receive()?;
@@ -200,7 +217,10 @@ impl<'a> Session<'a> {
         let mut found = compare::replies(step, &mount, &local, false);
         let places = step.observed();
         if !places.is_empty() && step.observer < self.mount.len() {
-            let request = Request::Observe { places, contents: step.contents };
+            let request = Request::Observe {
+                places,
+                contents: step.contents,
+            };
             let (mount, local) = self.both(step.observer, &request)?;
             found.extend(compare::replies(step, &mount, &local, true));
         }
@@ -254,13 +274,22 @@ impl<'a> Session<'a> {
             left = observe::tree(&export, true).hidden;
         }
         let said = self.stand.log_since(&mut self.log_read)?;
-        let denied = said.lines().filter(|line| accepted::leaves_hidden_name(line)).count();
+        let denied = said
+            .lines()
+            .filter(|line| accepted::leaves_hidden_name(line))
+            .count();
         if left > 0 && left <= denied {
-            *self.accepted.entry(accepted::HIDDEN_NAME_LEFT.0).or_default() += 1;
+            *self
+                .accepted
+                .entry(accepted::HIDDEN_NAME_LEFT.0)
+                .or_default() += 1;
         } else if left > 0 {
             difference("hidden names are left", left.to_string());
         }
-        if let Some(line) = said.lines().find(|line| line.contains("panicked") || line.contains("ERROR")) {
+        if let Some(line) = said
+            .lines()
+            .find(|line| line.contains("panicked") || line.contains("ERROR"))
+        {
             difference("the client's log", line.to_owned());
         }
         if let Err(error) = fs::remove_dir_all(&mount) {
@@ -272,7 +301,12 @@ impl<'a> Session<'a> {
     }
 
     /// Looks for a shorter sequence of calls with a difference of the same signature.
-    pub(crate) fn shrink(&mut self, steps: &[Step], signature: &str, limit: Duration) -> Result<Option<Vec<Step>>> {
+    pub(crate) fn shrink(
+        &mut self,
+        steps: &[Step],
+        signature: &str,
+        limit: Duration,
+    ) -> Result<Option<Vec<Step>>> {
         let end = Instant::now() + limit;
         let mut again = |steps: &[Step]| -> Result<Option<usize>> {
             let mut rest = steps.iter();
@@ -280,7 +314,9 @@ impl<'a> Session<'a> {
             let at = epoch.found.iter().find(|(_, d)| d.signature() == signature);
             Ok(at.map(|&(at, _)| at))
         };
-        let Some(at) = again(steps)? else { return Ok(None) };
+        let Some(at) = again(steps)? else {
+            return Ok(None);
+        };
         let mut best = steps[..at].to_vec();
         let mut size = best.len().div_ceil(2);
         while size > 0 && Instant::now() < end {

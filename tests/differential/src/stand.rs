@@ -23,7 +23,12 @@ pub(crate) struct Stand {
 
 impl Stand {
     /// Below `dir`, or in a file system in memory.
-    pub(crate) fn new(bin: &Path, dir: Option<&Path>, options: &str, responder: &[String]) -> Result<Self> {
+    pub(crate) fn new(
+        bin: &Path,
+        dir: Option<&Path>,
+        options: &str,
+        responder: &[String],
+    ) -> Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("nfsrdma-differential.");
         let base = match dir {
@@ -49,7 +54,12 @@ impl Stand {
         let status = mount.arg(&stand.base).status()?;
         ensure!(status.success(), "mounting {}", stand.base.display());
         fs::set_permissions(&stand.base, fs::Permissions::from_mode(0o755))?;
-        for dir in [&stand.export, &stand.mount, &stand.local, &stand.base.join("state")] {
+        for dir in [
+            &stand.export,
+            &stand.mount,
+            &stand.local,
+            &stand.base.join("state"),
+        ] {
             fs::create_dir(dir)?;
         }
         stand.start(bin, options, responder)?;
@@ -60,7 +70,14 @@ impl Stand {
         let log = File::create(self.base.join("responder.log"))?;
         let mut child = Command::new(bin.join("nfsrdma-responder"))
             .arg(&self.export)
-            .args(["--rdma-port", "0", "--nfs-port", "0", "--print-ports", "--state-dir"])
+            .args([
+                "--rdma-port",
+                "0",
+                "--nfs-port",
+                "0",
+                "--print-ports",
+                "--state-dir",
+            ])
             .arg(self.base.join("state"))
             .args(responder)
             .stdin(Stdio::null())
@@ -72,7 +89,10 @@ impl Stand {
         self.server = Some(child);
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line)?;
-        let port = |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name));
+        let port = |name: &str| {
+            line.split_whitespace()
+                .find_map(|word| word.strip_prefix(name))
+        };
         let (Some(rdma), Some(nfs)) = (port("rdma="), port("nfs=")) else {
             bail!("the responder said `{}`", line.trim());
         };
@@ -89,7 +109,11 @@ impl Stand {
             .args(["-o", &all])
             .output()
             .context("starting nfsrdma")?;
-        ensure!(output.status.success(), "mounting: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "mounting: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     }
 
@@ -107,8 +131,15 @@ impl Stand {
 
     /// Unmounts; what the client could not do is an error.
     pub(crate) fn end(&self) -> Result<()> {
-        let output = Command::new(&self.program).arg("umount").arg(&self.mount).output()?;
-        ensure!(output.status.success(), "unmounting: {}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new(&self.program)
+            .arg("umount")
+            .arg(&self.mount)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "unmounting: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     }
 }

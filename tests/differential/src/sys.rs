@@ -7,7 +7,9 @@ use std::io;
 pub(crate) type Sys<T = i64> = Result<T, i32>;
 
 fn errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+    io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EIO)
 }
 
 /// Pointers among the arguments come from references that live until the call returns, with
@@ -70,7 +72,15 @@ pub(crate) fn writev(fd: i32, a: &[u8], b: &[u8]) -> Sys {
 
 pub(crate) fn pwritev2(fd: i32, data: &[u8], at: i64, flags: i32) -> Sys {
     let parts = [io_vector(data)];
-    syscall!(SYS_pwritev2, fd, parts.as_ptr(), parts.len(), at, 0usize, flags)
+    syscall!(
+        SYS_pwritev2,
+        fd,
+        parts.as_ptr(),
+        parts.len(),
+        at,
+        0usize,
+        flags
+    )
 }
 
 pub(crate) fn lseek(fd: i32, offset: i64, whence: i32) -> Sys {
@@ -89,8 +99,22 @@ pub(crate) fn fallocate(fd: i32, mode: i32, at: i64, len: i64) -> Sys {
     syscall!(SYS_fallocate, fd, mode, at, len)
 }
 
-pub(crate) fn copy_file_range(from: i32, mut from_at: i64, to: i32, mut to_at: i64, len: usize) -> Sys {
-    syscall!(SYS_copy_file_range, from, &raw mut from_at, to, &raw mut to_at, len, 0u32)
+pub(crate) fn copy_file_range(
+    from: i32,
+    mut from_at: i64,
+    to: i32,
+    mut to_at: i64,
+    len: usize,
+) -> Sys {
+    syscall!(
+        SYS_copy_file_range,
+        from,
+        &raw mut from_at,
+        to,
+        &raw mut to_at,
+        len,
+        0u32
+    )
 }
 
 pub(crate) fn sendfile(to: i32, from: i32, mut at: i64, len: usize) -> Sys {
@@ -117,7 +141,13 @@ pub(crate) fn mkdirat(dir: i32, path: &CStr, mode: u32) -> Sys {
 }
 
 pub(crate) fn mknodat(dir: i32, path: &CStr, mode: u32, device: (u32, u32)) -> Sys {
-    syscall!(SYS_mknodat, dir, path.as_ptr(), mode, libc::makedev(device.0, device.1))
+    syscall!(
+        SYS_mknodat,
+        dir,
+        path.as_ptr(),
+        mode,
+        libc::makedev(device.0, device.1)
+    )
 }
 
 pub(crate) fn symlinkat(target: &CStr, dir: i32, path: &CStr) -> Sys {
@@ -125,11 +155,24 @@ pub(crate) fn symlinkat(target: &CStr, dir: i32, path: &CStr) -> Sys {
 }
 
 pub(crate) fn readlinkat(dir: i32, path: &CStr, out: &mut [u8]) -> Sys {
-    syscall!(SYS_readlinkat, dir, path.as_ptr(), out.as_mut_ptr(), out.len())
+    syscall!(
+        SYS_readlinkat,
+        dir,
+        path.as_ptr(),
+        out.as_mut_ptr(),
+        out.len()
+    )
 }
 
 pub(crate) fn linkat(from: (i32, &CStr), to: (i32, &CStr), flags: i32) -> Sys {
-    syscall!(SYS_linkat, from.0, from.1.as_ptr(), to.0, to.1.as_ptr(), flags)
+    syscall!(
+        SYS_linkat,
+        from.0,
+        from.1.as_ptr(),
+        to.0,
+        to.1.as_ptr(),
+        flags
+    )
 }
 
 pub(crate) fn unlinkat(dir: i32, path: &CStr, flags: i32) -> Sys {
@@ -137,7 +180,14 @@ pub(crate) fn unlinkat(dir: i32, path: &CStr, flags: i32) -> Sys {
 }
 
 pub(crate) fn renameat2(from: (i32, &CStr), to: (i32, &CStr), flags: u32) -> Sys {
-    syscall!(SYS_renameat2, from.0, from.1.as_ptr(), to.0, to.1.as_ptr(), flags)
+    syscall!(
+        SYS_renameat2,
+        from.0,
+        from.1.as_ptr(),
+        to.0,
+        to.1.as_ptr(),
+        flags
+    )
 }
 
 pub(crate) fn fchmodat(dir: i32, path: &CStr, mode: u32) -> Sys {
@@ -199,11 +249,24 @@ pub(crate) fn fchdir(fd: i32) -> Sys {
 }
 
 pub(crate) fn setxattr(path: &CStr, name: &CStr, value: &[u8]) -> Sys {
-    syscall!(SYS_setxattr, path.as_ptr(), name.as_ptr(), value.as_ptr(), value.len(), 0)
+    syscall!(
+        SYS_setxattr,
+        path.as_ptr(),
+        name.as_ptr(),
+        value.as_ptr(),
+        value.len(),
+        0
+    )
 }
 
 pub(crate) fn getxattr(path: &CStr, name: &CStr, out: &mut [u8]) -> Sys {
-    syscall!(SYS_getxattr, path.as_ptr(), name.as_ptr(), out.as_mut_ptr(), out.len())
+    syscall!(
+        SYS_getxattr,
+        path.as_ptr(),
+        name.as_ptr(),
+        out.as_mut_ptr(),
+        out.len()
+    )
 }
 
 pub(crate) fn listxattr(path: &CStr, out: &mut [u8]) -> Sys {
@@ -239,7 +302,14 @@ pub(crate) fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Sys {
 
 /// Ends with this process's parent, however that ends.
 pub(crate) fn die_with_parent() -> Sys {
-    syscall!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64, 0u64, 0u64, 0u64)
+    syscall!(
+        SYS_prctl,
+        libc::PR_SET_PDEATHSIG,
+        libc::SIGKILL as u64,
+        0u64,
+        0u64,
+        0u64
+    )
 }
 
 /// Writing to a FIFO without a reader is an error of the call, and not the end.
@@ -258,7 +328,11 @@ pub(crate) struct Mapping {
 impl Mapping {
     pub(crate) fn new(fd: i32, at: i64, len: usize, shared: bool, write: bool) -> Sys<Self> {
         let access = libc::PROT_READ | if write { libc::PROT_WRITE } else { 0 };
-        let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        let kind = if shared {
+            libc::MAP_SHARED
+        } else {
+            libc::MAP_PRIVATE
+        };
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let address = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, fd, at) };
         if address == libc::MAP_FAILED {
@@ -297,7 +371,12 @@ impl Drop for Mapping {
 }
 
 pub(crate) fn memory_file() -> Sys<i32> {
-    syscall!(SYS_memfd_create, c"differential".as_ptr(), libc::MFD_CLOEXEC).map(|fd| fd as i32)
+    syscall!(
+        SYS_memfd_create,
+        c"differential".as_ptr(),
+        libc::MFD_CLOEXEC
+    )
+    .map(|fd| fd as i32)
 }
 
 /// Runs a file in a process of its own; the result is its exit status, or 1000 and a signal's

@@ -29,7 +29,9 @@ pub(crate) struct Worker {
 pub(crate) fn main(uid: u32, gid: u32, groups: Vec<u32>) -> Result<()> {
     let failed = |errno| std::io::Error::from_raw_os_error(errno);
     sys::ignore_sigpipe();
-    sys::become_user(uid, gid, &groups).map_err(failed).context("becoming a user")?;
+    sys::become_user(uid, gid, &groups)
+        .map_err(failed)
+        .context("becoming a user")?;
     sys::die_with_parent().map_err(failed)?;
     let memory = sys::memory_file().map_err(failed).context("memfd_create")?;
     let mut worker = Worker {
@@ -69,7 +71,9 @@ fn c_string(bytes: Vec<u8>) -> Sys<CString> {
 
 /// What is written: bytes that tell where they belong.
 fn pattern(len: usize, fill: u8) -> Vec<u8> {
-    (0..len).map(|i| fill.wrapping_add((i >> 9) as u8)).collect()
+    (0..len)
+        .map(|i| fill.wrapping_add((i >> 9) as u8))
+        .collect()
 }
 
 impl Worker {
@@ -83,7 +87,10 @@ impl Worker {
                 let outcome = outcome(self.call(&call));
                 let places = call.places().into_iter().map(|place| self.state(place));
                 let slots = call.slots().into_iter().map(|slot| self.slot_state(slot));
-                Reply { outcome, states: places.chain(slots).collect() }
+                Reply {
+                    outcome,
+                    states: places.chain(slots).collect(),
+                }
             }
             Request::Observe { places, contents } => {
                 let states = places.iter().map(|place| {
@@ -94,7 +101,10 @@ impl Worker {
                     }
                     state
                 });
-                Reply { outcome: Outcome::default(), states: states.collect() }
+                Reply {
+                    outcome: Outcome::default(),
+                    states: states.collect(),
+                }
             }
         }
     }
@@ -148,7 +158,12 @@ impl Worker {
 
     fn state(&self, place: &Place) -> String {
         let found = self.at(place).and_then(|(dir, path)| {
-            sys::statx(dir, &path, libc::AT_SYMLINK_NOFOLLOW, libc::STATX_BASIC_STATS)
+            sys::statx(
+                dir,
+                &path,
+                libc::AT_SYMLINK_NOFOLLOW,
+                libc::STATX_BASIC_STATS,
+            )
         });
         observe::state(found)
     }
@@ -167,10 +182,24 @@ impl Worker {
         format!("{} offset={offset}", observe::state(found))
     }
 
+    /// Whether two descriptors are of one file.
+    fn same_file(&self, a: u8, b: u8) -> bool {
+        let inode = |slot| {
+            sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_INO)
+                .map(|stat| (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
+        };
+        inode(a).is_ok() && inode(a) == inode(b)
+    }
+
     /// Whether the file's mode still lets this user read (4) or write (2) it, as it did when
     /// the descriptor was opened (`accepted.rs`, what is left out).
     fn still_allowed(&self, slot: u8, wanted: u32) -> bool {
-        let Ok(stat) = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_BASIC_STATS) else {
+        let Ok(stat) = sys::statx(
+            self.fd(slot),
+            c"",
+            libc::AT_EMPTY_PATH,
+            libc::STATX_BASIC_STATS,
+        ) else {
             return true;
         };
         let mode = u32::from(stat.stx_mode);
@@ -192,32 +221,76 @@ impl Worker {
     /// Makes the call.
     fn call(&mut self, call: &Call) -> Sys<(i64, String)> {
         use Call::*;
-        if let Chown { uid: u32::MAX, gid: u32::MAX, .. } | Fchown { uid: u32::MAX, gid: u32::MAX, .. } = call {
+        if let Chown {
+            uid: u32::MAX,
+            gid: u32::MAX,
+            ..
+        }
+        | Fchown {
+            uid: u32::MAX,
+            gid: u32::MAX,
+            ..
+        } = call
+        {
             return Err(libc::ECANCELED);
         }
         let (reads, writes) = call.moves_data();
-        let allowed = |slot: Option<u8>, wanted| slot.is_none_or(|slot| self.still_allowed(slot, wanted));
+        let allowed =
+            |slot: Option<u8>, wanted| slot.is_none_or(|slot| self.still_allowed(slot, wanted));
         if !allowed(reads, 4) || !allowed(writes, 2) {
             return Err(libc::ECANCELED);
         }
         match *call {
-            Open { .. } | Close { .. } | Dup { .. } | Umask { .. } | Groups { .. } => self.descriptors(call),
-            Read { .. } | Pread { .. } | Readv { .. } | Lseek { .. } | SeekSparse { .. } | Mmap { .. }
-            | Getdents { .. } | List { .. } | Contents { .. } => self.reading(call),
-            Write { .. } | Pwrite { .. } | Writev { .. } | Pwritev2 { .. } | Truncate { .. }
-            | Ftruncate { .. } | Fallocate { .. } | CopyRange { .. } | Sendfile { .. } | Sync { .. }
-            | Program { .. } => self.writing(call).map(|n| (n, String::new())),
-            Mkdir { .. } | Rmdir { .. } | Mknod { .. } | Symlink { .. } | Link { .. }
-            | LinkSlot { .. } | Unlink { .. } | Rename { .. } | Chdir { .. } | Fchdir { .. } | Exec { .. } => {
-                self.naming(call).map(|n| (n, String::new()))
+            Open { .. } | Close { .. } | Dup { .. } | Umask { .. } | Groups { .. } => {
+                self.descriptors(call)
             }
+            Read { .. }
+            | Pread { .. }
+            | Readv { .. }
+            | Lseek { .. }
+            | SeekSparse { .. }
+            | Mmap { .. }
+            | Getdents { .. }
+            | List { .. }
+            | Contents { .. } => self.reading(call),
+            Write { .. }
+            | Pwrite { .. }
+            | Writev { .. }
+            | Pwritev2 { .. }
+            | Truncate { .. }
+            | Ftruncate { .. }
+            | Fallocate { .. }
+            | CopyRange { .. }
+            | Sendfile { .. }
+            | Sync { .. }
+            | Program { .. } => self.writing(call).map(|n| (n, String::new())),
+            Mkdir { .. }
+            | Rmdir { .. }
+            | Mknod { .. }
+            | Symlink { .. }
+            | Link { .. }
+            | LinkSlot { .. }
+            | Unlink { .. }
+            | Rename { .. }
+            | Chdir { .. }
+            | Fchdir { .. }
+            | Exec { .. } => self.naming(call).map(|n| (n, String::new())),
             _ => self.attributes(call),
         }
     }
 
     fn descriptors(&mut self, call: &Call) -> Sys<(i64, String)> {
         match call {
-            Call::Open { slot, place, flags, mode } => {
+            Call::Open {
+                slot,
+                place,
+                flags,
+                mode,
+            } => {
+                let exclusive = flags.has(libc::O_CREAT | libc::O_EXCL);
+                if exclusive && mode.0 & 0o2000 != 0 {
+                    return Err(libc::ECANCELED);
+                }
                 let (dir, path) = self.at(place)?;
                 let fd = sys::openat(dir, &path, flags.0 | ALWAYS, mode.0)?;
                 self.put(*slot, fd);
@@ -230,7 +303,8 @@ impl Worker {
             Call::Dup { from, to } => {
                 let fd = sys::dup(self.fd(*from))?;
                 self.put(*to, fd);
-                self.opened_with[usize::from(to % SLOTS)] = self.opened_with[usize::from(from % SLOTS)].clone();
+                self.opened_with[usize::from(to % SLOTS)] =
+                    self.opened_with[usize::from(from % SLOTS)].clone();
             }
             Call::Umask { mask } => return Ok((sys::umask(mask.0)?, String::new())),
             Call::Groups { groups } => {
@@ -260,10 +334,16 @@ impl Worker {
                 a.append(&mut b);
                 Ok((n, observe::bytes(&a[..n as usize])))
             }
-            Call::Lseek { slot, offset, whence } => {
-                sys::lseek(self.fd(slot), offset, whence).map(|n| (n, String::new()))
-            }
-            Call::SeekSparse { slot, offset, whence } => {
+            Call::Lseek {
+                slot,
+                offset,
+                whence,
+            } => sys::lseek(self.fd(slot), offset, whence).map(|n| (n, String::new())),
+            Call::SeekSparse {
+                slot,
+                offset,
+                whence,
+            } => {
                 let fd = self.fd(slot);
                 let stat = sys::statx(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_TYPE)?;
                 // Each file system has its own idea of holes in anything else.
@@ -275,9 +355,14 @@ impl Worker {
                 sys::lseek(fd, before, libc::SEEK_SET)?;
                 found.map(|n| (n, String::new()))
             }
-            Call::Mmap { slot, page, len, shared, write, msync } => {
-                self.mapping(slot, page, len, shared, write, msync)
-            }
+            Call::Mmap {
+                slot,
+                page,
+                len,
+                shared,
+                write,
+                msync,
+            } => self.mapping(slot, page, len, shared, write, msync),
             Call::Getdents { slot, buffer } => self.getdents(slot, buffer),
             Call::List { ref place } => {
                 let (dir, path) = self.at(place)?;
@@ -304,7 +389,15 @@ impl Worker {
         Ok((0, data?))
     }
 
-    fn mapping(&self, slot: u8, page: i64, len: usize, shared: bool, write: Option<u8>, msync: bool) -> Sys<(i64, String)> {
+    fn mapping(
+        &self,
+        slot: u8,
+        page: i64,
+        len: usize,
+        shared: bool,
+        write: Option<u8>,
+        msync: bool,
+    ) -> Sys<(i64, String)> {
         let at = page * PAGE as i64;
         let stat = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_MODE)?;
         if shared && write.is_some() && stat.stx_mode & 0o6000 != 0 {
@@ -318,7 +411,8 @@ impl Worker {
             if let Some(fill) = write {
                 // Only below the end of the file: what lies behind it in the last page is
                 // seen by who maps it, until the page is dropped.
-                let size = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_SIZE)?.stx_size;
+                let size =
+                    sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_SIZE)?.stx_size;
                 let part = part.min(size.saturating_sub(at as u64 + offset as u64) as usize);
                 sys::pwrite(self.memory, &pattern(part, fill), 0)?;
                 if let Err(errno) = mapping.write(self.memory, offset, part) {
@@ -354,7 +448,8 @@ impl Worker {
             let middle = all.len() / 2;
             sys::lseek(fd, all[middle - 1].1, libc::SEEK_SET)?;
             let rest = entries(fd, buffer)?;
-            let names = |part: &[(Vec<u8>, i64)]| part.iter().map(|e| e.0.clone()).collect::<Vec<_>>();
+            let names =
+                |part: &[(Vec<u8>, i64)]| part.iter().map(|e| e.0.clone()).collect::<Vec<_>>();
             if names(&rest) != names(&all[middle..]) {
                 text = " seekdir led elsewhere".into();
             }
@@ -365,20 +460,43 @@ impl Worker {
     fn writing(&mut self, call: &Call) -> Sys<i64> {
         match *call {
             Call::Write { slot, len, fill } => sys::write(self.fd(slot), &pattern(len, fill)),
-            Call::Pwrite { slot, len, at, fill } => sys::pwrite(self.fd(slot), &pattern(len, fill), at),
-            Call::Writev { slot, lens, fill } => {
-                sys::writev(self.fd(slot), &pattern(lens[0], fill), &pattern(lens[1], !fill))
-            }
-            Call::Pwritev2 { slot, len, at, fill, flags } => {
-                sys::pwritev2(self.fd(slot), &pattern(len, fill), at, flags)
-            }
+            Call::Pwrite {
+                slot,
+                len,
+                at,
+                fill,
+            } => sys::pwrite(self.fd(slot), &pattern(len, fill), at),
+            Call::Writev { slot, lens, fill } => sys::writev(
+                self.fd(slot),
+                &pattern(lens[0], fill),
+                &pattern(lens[1], !fill),
+            ),
+            Call::Pwritev2 {
+                slot,
+                len,
+                at,
+                fill,
+                flags,
+            } => sys::pwritev2(self.fd(slot), &pattern(len, fill), at, flags),
             Call::Truncate { ref place, len } => sys::truncate(&self.at(place)?.1, len),
             Call::Ftruncate { slot, len } => sys::ftruncate(self.fd(slot), len),
-            Call::Fallocate { slot, mode, at, len } => sys::fallocate(self.fd(slot), mode, at, len),
-            Call::CopyRange { from, to, from_at, to_at, len } => {
-                sys::copy_file_range(self.fd(from), from_at, self.fd(to), to_at, len)
+            Call::Fallocate {
+                slot,
+                mode,
+                at,
+                len,
+            } => sys::fallocate(self.fd(slot), mode, at, len),
+            Call::CopyRange {
+                from,
+                to,
+                from_at,
+                to_at,
+                len,
+            } => sys::copy_file_range(self.fd(from), from_at, self.fd(to), to_at, len),
+            Call::Sendfile { from, to, .. } if self.same_file(from, to) => Err(libc::ECANCELED),
+            Call::Sendfile { from, to, at, len } => {
+                sys::sendfile(self.fd(to), self.fd(from), at, len)
             }
-            Call::Sendfile { from, to, at, len } => sys::sendfile(self.fd(to), self.fd(from), at, len),
             Call::Sync { slot, kind } => {
                 let fd = self.fd(slot);
                 match kind {
@@ -387,7 +505,11 @@ impl Worker {
                     SyncKind::Range => sys::sync_file_range(fd),
                 }
             }
-            Call::Program { ref place, mode, script } => {
+            Call::Program {
+                ref place,
+                mode,
+                script,
+            } => {
                 let (dir, path) = self.at(place)?;
                 let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | ALWAYS;
                 let fd = sys::openat(dir, &path, flags, mode.0)?;
@@ -402,11 +524,19 @@ impl Worker {
 
     fn naming(&mut self, call: &Call) -> Sys<i64> {
         match call {
-            Call::Mkdir { place, mode } => self.at(place).and_then(|(d, p)| sys::mkdirat(d, &p, mode.0)),
-            Call::Rmdir { place } => self.at(place).and_then(|(d, p)| sys::unlinkat(d, &p, libc::AT_REMOVEDIR)),
-            Call::Mknod { place, mode, device } => {
-                self.at(place).and_then(|(d, p)| sys::mknodat(d, &p, mode.0, *device))
-            }
+            Call::Mkdir { place, mode } => self
+                .at(place)
+                .and_then(|(d, p)| sys::mkdirat(d, &p, mode.0)),
+            Call::Rmdir { place } => self
+                .at(place)
+                .and_then(|(d, p)| sys::unlinkat(d, &p, libc::AT_REMOVEDIR)),
+            Call::Mknod {
+                place,
+                mode,
+                device,
+            } => self
+                .at(place)
+                .and_then(|(d, p)| sys::mknodat(d, &p, mode.0, *device)),
             Call::Symlink { target, place } => {
                 let (dir, path) = self.at(place)?;
                 sys::symlinkat(&c_string(raw(target))?, dir, &path)
@@ -446,45 +576,99 @@ impl Worker {
                 let n = sys::readlinkat(dir, &path, &mut out)?;
                 Ok((n, out[..n as usize].escape_ascii().to_string()))
             }
-            Call::Chmod { ref place, mode } => done(self.at(place).and_then(|(d, p)| sys::fchmodat(d, &p, mode.0))),
+            Call::Chmod { ref place, mode } => done(
+                self.at(place)
+                    .and_then(|(d, p)| sys::fchmodat(d, &p, mode.0)),
+            ),
             Call::Fchmod { slot, mode } => done(sys::fchmod(self.fd(slot), mode.0)),
-            Call::Chown { ref place, uid, gid, flags } => {
-                done(self.at(place).and_then(|(d, p)| sys::fchownat(d, &p, (uid, gid), flags)))
-            }
+            Call::Chown {
+                ref place,
+                uid,
+                gid,
+                flags,
+            } => done(
+                self.at(place)
+                    .and_then(|(d, p)| sys::fchownat(d, &p, (uid, gid), flags)),
+            ),
             Call::Fchown { slot, uid, gid } => done(sys::fchown(self.fd(slot), (uid, gid))),
-            Call::Utimens { ref place, times, flags } => {
-                done(self.at(place).and_then(|(d, p)| sys::utimensat(d, &p, times, flags)))
-            }
+            Call::Utimens {
+                ref place,
+                times,
+                flags,
+            } => done(
+                self.at(place)
+                    .and_then(|(d, p)| sys::utimensat(d, &p, times, flags)),
+            ),
             Call::Futimens { slot, times } => done(sys::futimens(self.fd(slot), times)),
-            Call::Access { ref place, mode, flags } => {
-                done(self.at(place).and_then(|(d, p)| sys::faccessat2(d, &p, mode, flags)))
-            }
-            Call::Statx { ref place, flags, mask } => {
+            Call::Access {
+                ref place,
+                mode,
+                flags,
+            } => done(
+                self.at(place)
+                    .and_then(|(d, p)| sys::faccessat2(d, &p, mode, flags)),
+            ),
+            Call::Statx {
+                ref place,
+                flags,
+                mask,
+            } => {
                 let (dir, path) = self.at(place)?;
                 sys::statx(dir, &path, flags, mask).map(|s| (0, observe::statx_line(&s, mask)))
             }
             Call::Fstat { slot } => Ok((0, self.slot_state(slot))),
-            Call::Lock { slot, kind, operation, start, len } => {
-                done(self.lock(slot, kind, operation, start, len).map(|_| 0))
-            }
-            Call::GetLock { slot, kind, start, len } => {
+            Call::Lock {
+                slot,
+                kind,
+                operation,
+                start,
+                len,
+            } => done(self.lock(slot, kind, operation, start, len).map(|_| 0)),
+            Call::GetLock {
+                slot,
+                kind,
+                start,
+                len,
+            } => {
                 let command = match kind {
                     LockKind::Ofd => libc::F_OFD_GETLK,
                     _ => libc::F_GETLK,
                 };
                 let mut lock = range(libc::F_WRLCK, start, len);
                 sys::fcntl_lock(self.fd(slot), command, &mut lock)?;
-                Ok((i64::from(lock.l_type), format!("{}+{}", lock.l_start, lock.l_len)))
+                Ok((
+                    i64::from(lock.l_type),
+                    format!("{}+{}", lock.l_start, lock.l_len),
+                ))
             }
             Call::Statfs { ref place } => {
                 let s = sys::statfs(&self.at(place)?.1)?;
-                Ok((0, format!("name={} total={} files={}", s.f_namelen, s.f_blocks * s.f_frsize as u64, s.f_files)))
+                Ok((
+                    0,
+                    format!(
+                        "name={} total={} files={}",
+                        s.f_namelen,
+                        s.f_blocks * s.f_frsize as u64,
+                        s.f_files
+                    ),
+                ))
             }
-            Call::Setxattr { ref place, ref name, len } => {
+            Call::Setxattr {
+                ref place,
+                ref name,
+                len,
+            } => {
                 let path = self.at(place)?.1;
-                done(sys::setxattr(&path, &c_string(raw(name))?, &pattern(len, b'x')))
+                done(sys::setxattr(
+                    &path,
+                    &c_string(raw(name))?,
+                    &pattern(len, b'x'),
+                ))
             }
-            Call::Getxattr { ref place, ref name } => {
+            Call::Getxattr {
+                ref place,
+                ref name,
+            } => {
                 let mut out = vec![0; 256];
                 let n = sys::getxattr(&self.at(place)?.1, &c_string(raw(name))?, &mut out)?;
                 Ok((n, observe::bytes(&out[..n as usize])))
@@ -494,9 +678,10 @@ impl Worker {
                 let n = sys::listxattr(&self.at(place)?.1, &mut out)?;
                 Ok((n, out[..n as usize].escape_ascii().to_string()))
             }
-            Call::Removexattr { ref place, ref name } => {
-                done(sys::removexattr(&self.at(place)?.1, &c_string(raw(name))?))
-            }
+            Call::Removexattr {
+                ref place,
+                ref name,
+            } => done(sys::removexattr(&self.at(place)?.1, &c_string(raw(name))?)),
             _ => Err(libc::ENOSYS),
         }
     }
@@ -540,7 +725,11 @@ const PROGRAM: [u8; 139] = {
     let mut all = [0; 139];
     let mut i = 0;
     while i < all.len() {
-        all[i] = if i < head.len() { head[i] } else { code[i - head.len()] };
+        all[i] = if i < head.len() {
+            head[i]
+        } else {
+            code[i - head.len()]
+        };
         i += 1;
     }
     all
@@ -550,8 +739,16 @@ const PROGRAM: [u8; 12] = *b"#!/bin/true\n";
 
 fn outcome(result: Sys<(i64, String)>) -> Outcome {
     match result {
-        Ok((value, data)) => Outcome { errno: 0, value, data },
-        Err(errno) => Outcome { errno, value: -1, data: String::new() },
+        Ok((value, data)) => Outcome {
+            errno: 0,
+            value,
+            data,
+        },
+        Err(errno) => Outcome {
+            errno,
+            value: -1,
+            data: String::new(),
+        },
     }
 }
 
@@ -569,7 +766,10 @@ fn entries(fd: i32, buffer: usize) -> Sys<Vec<(Vec<u8>, i64)>> {
         while let Some((head, name)) = rest.split_at_checked(19) {
             let cookie = i64::from_ne_bytes(head[8..16].try_into().map_err(|_| libc::EIO)?);
             let len = usize::from(u16::from_ne_bytes([head[16], head[17]]));
-            let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+            let end = name
+                .iter()
+                .position(|&byte| byte == 0)
+                .unwrap_or(name.len());
             if !observe::is_hidden(&name[..end]) {
                 let mut entry = name[..end].to_vec();
                 entry.extend_from_slice(format!(":{}", head[18]).as_bytes());
@@ -583,6 +783,9 @@ fn entries(fd: i32, buffer: usize) -> Sys<Vec<(Vec<u8>, i64)>> {
 /// Names and types, in an order of our own.
 fn shown(mut entries: Vec<(Vec<u8>, i64)>) -> String {
     entries.sort();
-    let names: Vec<_> = entries.iter().map(|e| e.0.escape_ascii().to_string()).collect();
+    let names: Vec<_> = entries
+        .iter()
+        .map(|e| e.0.escape_ascii().to_string())
+        .collect();
     names.join(" ")
 }
