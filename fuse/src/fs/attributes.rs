@@ -3,6 +3,21 @@
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
+use std::sync::atomic::Ordering;
+
+/// What fstat(2) says of an object that this mount removed and a program still holds: the server
+/// knows its handle no more (`error`), so it is what was last known, without links.
+fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
+    let gone = matches!(error.status(), Some(Status::Stale | Status::BadHandle));
+    if !gone || !inode.removed.load(Ordering::Relaxed) {
+        return None;
+    }
+    let attributes = inode.state.lock().attributes().copied()?;
+    Some(Attributes {
+        nlink: 0,
+        ..attributes
+    })
+}
 
 impl<N: Nfs3> Fs<N> {
     /// Attributes from memory, for as long as they are believed. `revalidate`: the kernel
@@ -18,14 +33,15 @@ impl<N: Nfs3> Fs<N> {
         if dirty && !revalidate {
             return None;
         }
-        let (attributes, ttl) = {
+        let (attributes, nlink, ttl) = {
             let mut state = inode.state.lock();
             let attributes = *state.fresh(now)?;
             state.tell();
-            (attributes, state.fresh_for(now))
+            let nlink = remove::visible_links(&inode, &attributes);
+            (attributes, nlink, state.fresh_for(now))
         };
         self.shared.stats.attribute_hits.add(1);
-        let ttl = if dirty {
+        let ttl = if dirty || inode.hidden_links.load(Ordering::Relaxed) > 0 {
             Duration::ZERO
         } else {
             Duration::from_nanos(ttl)
@@ -33,6 +49,7 @@ impl<N: Nfs3> Fs<N> {
         let shown = Attributes {
             size: attributes.size.max(end),
             fileid: self.table.visible_fileid(&attributes),
+            nlink,
             ..attributes
         };
         Some((shown, ttl))
@@ -54,13 +71,19 @@ impl<N: Nfs3> Fs<N> {
             self.write_back(&inode, false).await;
             let state = inode.state.lock();
             if let Some(attributes) = state.fresh(self.now()) {
-                let ttl = state.fresh_for(self.now());
                 let attributes = *attributes;
                 drop(state);
-                return Ok((self.shown(&inode, attributes), Duration::from_nanos(ttl)));
+                let ttl = self.attr_ttl(&inode, self.now());
+                return Ok((self.shown(&inode, attributes), ttl));
             }
         }
-        let attributes = self.fetch(cred, &inode).await?;
+        let attributes = match self.fetch(cred, &inode).await {
+            Ok(attributes) => attributes,
+            Err(error) => {
+                let attributes = removed_object(&inode, &error).ok_or(error)?;
+                return Ok((attributes, Duration::ZERO));
+            }
+        };
         let ttl = self.attr_ttl(&inode, self.now());
         Ok((self.shown(&inode, attributes), ttl))
     }

@@ -29,6 +29,9 @@ pub enum FsError {
     IsDirectory,
     #[error("already exists")]
     Exists,
+    /// The hidden name of a removed file that is open here.
+    #[error("removed, and still open")]
+    Busy,
     #[error("file too large")]
     TooLarge,
     /// No buffer memory, and none on its way back.
@@ -65,6 +68,7 @@ impl FsError {
             FsError::Invalid => libc::EINVAL,
             FsError::IsDirectory => libc::EISDIR,
             FsError::Exists => libc::EEXIST,
+            FsError::Busy => libc::EBUSY,
             FsError::TooLarge => libc::EFBIG,
             FsError::NoMemory => libc::ENOMEM,
             FsError::Ended => libc::EIO,

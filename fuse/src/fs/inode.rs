@@ -44,6 +44,10 @@ pub struct Inode {
     pub lists_attributes: AtomicBool,
     /// The server said STALE or BADHANDLE since attributes last came.
     refused: AtomicBool,
+    /// Hidden names that are at the server, or on their way out.
+    pub hidden_links: AtomicU32,
+    /// This mount removed a name of it.
+    pub removed: AtomicBool,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
 }
@@ -426,6 +430,8 @@ impl Inode {
             listed_with_attributes: AtomicU64::new(0),
             lists_attributes: AtomicBool::new(false),
             refused: AtomicBool::new(false),
+            hidden_links: AtomicU32::new(0),
+            removed: AtomicBool::new(false),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),
         }

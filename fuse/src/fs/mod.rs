@@ -304,14 +304,25 @@ impl<N: Nfs3> Fs<N> {
         let mut state = inode.state.lock();
         state.tell();
         let newest = state.attributes().copied().unwrap_or(heard);
+        let size = newest.size.max(end);
+        let nlink = remove::visible_links(inode, &newest);
         Attributes {
-            size: newest.size.max(end),
+            size,
+            nlink,
             fileid: self.table.visible_fileid(&newest),
             ..newest
         }
     }
 
     fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {
+        // The number of links changes when the hidden name goes, which the kernel does not see.
+        if inode
+            .hidden_links
+            .load(std::sync::atomic::Ordering::Relaxed)
+            > 0
+        {
+            return Duration::ZERO;
+        }
         Duration::from_nanos(inode.state.lock().fresh_for(now))
     }
 

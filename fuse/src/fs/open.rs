@@ -114,8 +114,7 @@ impl<N: Nfs3> Fs<N> {
         if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
             let silly = inode.state.lock().silly.take();
             if let Some(silly) = silly {
-                self.remove_silly(*silly).await;
-                inode.state.lock().named_otherwise();
+                self.remove_hidden(&inode, *silly).await;
             }
         }
         reported

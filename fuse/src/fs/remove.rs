@@ -1,12 +1,17 @@
 //! UNLINK, RMDIR, and files that are unlinked while open.
 //!
 //! NFSv3 has no open files: what is removed is gone. A file this mount has open is therefore
-//! renamed to a hidden name instead, and removed when it is closed.
+//! renamed to a hidden name instead, and removed when it is closed. Until then the hidden name
+//! is all that keeps its data: nobody on this machine can remove or rename it (EBUSY, as with
+//! Linux's client).
 
 use super::inode::Silly;
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use std::sync::atomic::Ordering;
+
+/// How hidden names begin.
+pub(super) const HIDDEN: &[u8] = b".nfs";
 
 /// A hidden file is on its way out; rmdir of its directory waits.
 pub(super) struct Removal<'a, N: Nfs3>(&'a Fs<N>);
@@ -25,6 +30,7 @@ impl<N: Nfs3> Fs<N> {
         let _removing = self.removing().await;
         if self.any_open() {
             let child = self.child(cred, &dir, name).await?;
+            check_not_hidden(&dir, name, &child)?;
             if must_hide(&child) {
                 return self
                     .hide_by_rename(cred, &dir, name, &child)
@@ -39,6 +45,7 @@ impl<N: Nfs3> Fs<N> {
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         if let Some(child) = known {
+            mark_removed(&child);
             child.state.lock().named_otherwise();
         }
         Ok(())
@@ -49,11 +56,19 @@ impl<N: Nfs3> Fs<N> {
         let dir = self.inode(parent)?;
         // Files closed just now may still be leaving the directory.
         self.removals_done().await;
+        // For who has it open: mostly known, as the kernel has just looked it up.
+        let child = match self.known_child(&dir, name) {
+            Some(child) => Some(child),
+            None => self.child(cred, &dir, name).await.ok(),
+        };
         let wcc = self
             .changing(&dir, self.nfs.rmdir(cred, &dir.handle, name), |wcc| *wcc)
             .await?;
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
+        if let Some(child) = child {
+            mark_removed(&child);
+        }
         Ok(())
     }
 
@@ -103,9 +118,9 @@ impl<N: Nfs3> Fs<N> {
         let mixed = (number ^ std::ptr::from_ref(self) as u64)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .wrapping_add(u64::from(std::process::id()));
-        format!(".nfs{:016x}{mixed:016x}", inode.fileid)
-            .into_bytes()
-            .into_boxed_slice()
+        let mut name = HIDDEN.to_vec();
+        name.extend_from_slice(format!("{:016x}{mixed:016x}", inode.fileid).as_bytes());
+        name.into_boxed_slice()
     }
 
     /// Renames an open file out of sight. Returns the name it has now.
@@ -135,6 +150,7 @@ impl<N: Nfs3> Fs<N> {
         inode: &Arc<Inode>,
     ) {
         self.shared.stats.silly_renames.add(1);
+        mark_removed(inode);
         let silly = Silly {
             dir: dir.handle,
             dir_node: dir.nodeid,
@@ -145,14 +161,23 @@ impl<N: Nfs3> Fs<N> {
             let mut state = inode.state.lock();
             state.named_otherwise();
             state.silly = Some(Box::new(silly));
+            inode.hidden_links.fetch_add(1, Ordering::Relaxed);
         }
         // Closed meanwhile: then nobody else removes it.
         if inode.opens.load(Ordering::SeqCst) == 0 {
             let silly = inode.state.lock().silly.take();
             if let Some(silly) = silly {
-                self.remove_silly(*silly).await;
+                self.remove_hidden(inode, *silly).await;
             }
         }
+    }
+
+    /// Removes the hidden name of `inode`; until then it is not counted as a link.
+    pub(super) async fn remove_hidden(&self, inode: &Inode, silly: Silly) {
+        self.remove_silly(silly).await;
+        let mut state = inode.state.lock();
+        state.named_otherwise();
+        inode.hidden_links.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) async fn remove_silly(&self, silly: Silly) {
@@ -179,4 +204,27 @@ pub(super) fn must_hide(inode: &Inode) -> bool {
     inode.kind == FileType::Regular
         && inode.opens.load(Ordering::Relaxed) > 0
         && inode.state.lock().silly.is_none()
+}
+
+/// A hidden name of a file that is open here is not to be touched.
+pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsResult<()> {
+    match &inode.state.lock().silly {
+        Some(silly) if silly.dir == dir.handle && *silly.name == *name => Err(FsError::Busy),
+        _ => Ok(()),
+    }
+}
+
+/// The links a program is shown: a hidden name is none. Called with the state locked.
+pub(super) fn visible_links(inode: &Inode, attributes: &Attributes) -> u32 {
+    let hidden = inode.hidden_links.load(Ordering::Relaxed);
+    attributes.nlink.saturating_sub(hidden)
+}
+
+/// A name of this object was taken away, its only one perhaps. If the server knows the handle no
+/// more from then on, this is why, and fstat(2) is answered from memory. That concerns what is
+/// open without the server's or this client's knowing: directories, FIFOs, devices, sockets, and
+/// descriptors opened with O_PATH.
+pub(super) fn mark_removed(inode: &Inode) {
+    inode.removed.store(true, Ordering::Relaxed);
+    inode.state.lock().expire();
 }

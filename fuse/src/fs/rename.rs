@@ -1,8 +1,9 @@
 //! RENAME.
 
-use super::remove::must_hide;
+use super::remove::{HIDDEN, check_not_hidden, mark_removed, must_hide};
 use super::*;
 use nfsrdma_client::nfs::Cred;
+use std::sync::atomic::Ordering;
 
 /// How a target that is open was put out of the way.
 enum Aside {
@@ -37,6 +38,13 @@ impl<N: Nfs3> Fs<N> {
                 Err(error) if error.status() == Some(Status::NoEnt) => None,
                 Err(error) => return Err(error),
             };
+            if let Some(target) = &target {
+                check_not_hidden(&to_dir, to.1, target)?;
+            }
+            if from.1.starts_with(HIDDEN) {
+                let source = self.child(cred, &from_dir, from.1).await?;
+                check_not_hidden(&from_dir, from.1, &source)?;
+            }
             if let Some(target) = &target
                 && must_hide(target)
             {
@@ -66,7 +74,10 @@ impl<N: Nfs3> Fs<N> {
                     .rename_call(cred, (&to_dir, &hidden), (&to_dir, to.1))
                     .await;
                 if back.is_ok() {
-                    target.state.lock().silly = None;
+                    let mut state = target.state.lock();
+                    state.silly = None;
+                    target.hidden_links.fetch_sub(1, Ordering::Relaxed);
+                    drop(state);
                     self.own_name(&to_dir, to.1, Some(target));
                 }
                 return Err(error);
@@ -82,6 +93,9 @@ impl<N: Nfs3> Fs<N> {
             None => self.names.remove(to_dir.nodeid, to.1),
         }
         if let Some(target) = target {
+            if source.is_none_or(|source| source.handle != target.handle) {
+                mark_removed(&target);
+            }
             target.state.lock().named_otherwise();
         }
         Ok(())

@@ -1,0 +1,511 @@
+//! What the driver asks of a worker: one system call, and what to look at after it.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Descriptors each worker can hold.
+pub(crate) const SLOTS: u8 = 8;
+
+/// What a path is relative to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum At {
+    /// The root of the tree, by an absolute path.
+    Root,
+    /// The worker's current directory.
+    Cwd,
+    /// A descriptor (openat(2) and its kin).
+    Slot(u8),
+}
+
+/// A path. Its characters are the bytes of the name (U+00FF is the byte 255).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) at: At,
+    pub(crate) path: String,
+}
+
+impl Place {
+    pub(crate) fn root(path: &str) -> Self {
+        Place {
+            at: At::Root,
+            path: path.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.at {
+            At::Root => write!(f, "/")?,
+            At::Cwd => write!(f, "cwd:")?,
+            At::Slot(slot) => write!(f, "fd{slot}:")?,
+        }
+        match self.path.len() {
+            0..=80 => write!(f, "{}", self.path.escape_debug()),
+            n => {
+                let head: String = self.path.chars().take(20).collect();
+                write!(f, "{}...({n} bytes)", head.escape_debug())
+            }
+        }
+    }
+}
+
+/// Flags of open(2), shown by their names.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OpenFlags(pub(crate) i32);
+
+impl OpenFlags {
+    pub(crate) fn has(self, flag: i32) -> bool {
+        self.0 & flag == flag
+    }
+}
+
+impl fmt::Debug for OpenFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let access = ["O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"];
+        write!(f, "{}", access[(self.0 & libc::O_ACCMODE) as usize])?;
+        let tmpfile = self.has(libc::O_TMPFILE);
+        let sync = self.has(libc::O_SYNC);
+        for (flag, name, shown) in [
+            (libc::O_CREAT, "O_CREAT", true),
+            (libc::O_EXCL, "O_EXCL", true),
+            (libc::O_TRUNC, "O_TRUNC", true),
+            (libc::O_APPEND, "O_APPEND", true),
+            (libc::O_TMPFILE, "O_TMPFILE", true),
+            (libc::O_DIRECTORY, "O_DIRECTORY", !tmpfile),
+            (libc::O_NOFOLLOW, "O_NOFOLLOW", true),
+            (libc::O_DIRECT, "O_DIRECT", true),
+            (libc::O_SYNC, "O_SYNC", true),
+            (libc::O_DSYNC, "O_DSYNC", !sync),
+            (libc::O_PATH, "O_PATH", true),
+            (libc::O_NOATIME, "O_NOATIME", true),
+        ] {
+            if shown && self.has(flag) {
+                write!(f, "|{name}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A mode, shown in octal.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mode(pub(crate) u32);
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#o}", self.0)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SyncKind {
+    Fsync,
+    Fdatasync,
+    Range,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LockKind {
+    Flock,
+    Posix,
+    Ofd,
+}
+
+/// The calls. A call on a slot that is not open is made with descriptor -1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Call {
+    Open {
+        slot: u8,
+        place: Place,
+        flags: OpenFlags,
+        mode: Mode,
+    },
+    Close {
+        slot: u8,
+    },
+    Dup {
+        from: u8,
+        to: u8,
+    },
+    Read {
+        slot: u8,
+        len: usize,
+    },
+    Pread {
+        slot: u8,
+        len: usize,
+        at: i64,
+    },
+    Readv {
+        slot: u8,
+        lens: [usize; 2],
+    },
+    Write {
+        slot: u8,
+        len: usize,
+        fill: u8,
+    },
+    Pwrite {
+        slot: u8,
+        len: usize,
+        at: i64,
+        fill: u8,
+    },
+    Writev {
+        slot: u8,
+        lens: [usize; 2],
+        fill: u8,
+    },
+    Pwritev2 {
+        slot: u8,
+        len: usize,
+        at: i64,
+        fill: u8,
+        flags: i32,
+    },
+    Lseek {
+        slot: u8,
+        offset: i64,
+        whence: i32,
+    },
+    /// SEEK_DATA or SEEK_HOLE; the offset is set back afterwards.
+    SeekSparse {
+        slot: u8,
+        offset: i64,
+        whence: i32,
+    },
+    Truncate {
+        place: Place,
+        len: i64,
+    },
+    Ftruncate {
+        slot: u8,
+        len: i64,
+    },
+    Fallocate {
+        slot: u8,
+        mode: i32,
+        at: i64,
+        len: i64,
+    },
+    CopyRange {
+        from: u8,
+        to: u8,
+        from_at: i64,
+        to_at: i64,
+        len: usize,
+    },
+    Sendfile {
+        from: u8,
+        to: u8,
+        at: i64,
+        len: usize,
+    },
+    /// Reads a page-aligned mapping, or writes it and then, if asked, calls msync(2).
+    Mmap {
+        slot: u8,
+        page: i64,
+        len: usize,
+        shared: bool,
+        write: Option<u8>,
+        msync: bool,
+    },
+    Sync {
+        slot: u8,
+        kind: SyncKind,
+    },
+    Mkdir {
+        place: Place,
+        mode: Mode,
+    },
+    Rmdir {
+        place: Place,
+    },
+    Mknod {
+        place: Place,
+        mode: Mode,
+        device: (u32, u32),
+    },
+    Symlink {
+        target: String,
+        place: Place,
+    },
+    Readlink {
+        place: Place,
+    },
+    Link {
+        from: Place,
+        to: Place,
+        flags: i32,
+    },
+    /// linkat(2) of a descriptor, by AT_EMPTY_PATH or by its name in /proc/self/fd.
+    LinkSlot {
+        slot: u8,
+        to: Place,
+        by_proc: bool,
+    },
+    Unlink {
+        place: Place,
+    },
+    Rename {
+        from: Place,
+        to: Place,
+        flags: u32,
+    },
+    Chmod {
+        place: Place,
+        mode: Mode,
+    },
+    Fchmod {
+        slot: u8,
+        mode: Mode,
+    },
+    Chown {
+        place: Place,
+        uid: u32,
+        gid: u32,
+        flags: i32,
+    },
+    Fchown {
+        slot: u8,
+        uid: u32,
+        gid: u32,
+    },
+    /// Access time and modification time; nanoseconds may be UTIME_NOW or UTIME_OMIT.
+    Utimens {
+        place: Place,
+        times: [(i64, i64); 2],
+        flags: i32,
+    },
+    Futimens {
+        slot: u8,
+        times: [(i64, i64); 2],
+    },
+    Access {
+        place: Place,
+        mode: i32,
+        flags: i32,
+    },
+    Statx {
+        place: Place,
+        flags: i32,
+        mask: u32,
+    },
+    Fstat {
+        slot: u8,
+    },
+    /// Writes an executable file: a program of a few instructions, or a script.
+    Program {
+        place: Place,
+        mode: Mode,
+        script: bool,
+    },
+    Exec {
+        place: Place,
+    },
+    Lock {
+        slot: u8,
+        kind: LockKind,
+        operation: i32,
+        start: i64,
+        len: i64,
+    },
+    GetLock {
+        slot: u8,
+        kind: LockKind,
+        start: i64,
+        len: i64,
+    },
+    /// Reads a directory from its beginning, seeks into the middle, and reads the rest again.
+    Getdents {
+        slot: u8,
+        buffer: usize,
+    },
+    /// Opens a directory, reads it, closes it.
+    List {
+        place: Place,
+    },
+    /// Opens a file, reads it, closes it.
+    Contents {
+        place: Place,
+    },
+    Chdir {
+        place: Place,
+    },
+    Fchdir {
+        slot: u8,
+    },
+    Statfs {
+        place: Place,
+    },
+    Setxattr {
+        place: Place,
+        name: String,
+        len: usize,
+    },
+    Getxattr {
+        place: Place,
+        name: String,
+    },
+    Listxattr {
+        place: Place,
+    },
+    Removexattr {
+        place: Place,
+        name: String,
+    },
+    Umask {
+        mask: Mode,
+    },
+    /// setgroups(2): the supplementary groups from now on.
+    Groups {
+        groups: Vec<u32>,
+    },
+}
+
+impl Call {
+    /// Its name, as in the signature of a difference.
+    pub(crate) fn name(&self) -> String {
+        let text = format!("{self:?}");
+        let end = text.find([' ', '{']).unwrap_or(text.len());
+        text[..end].to_owned()
+    }
+
+    pub(crate) fn places(&self) -> Vec<&Place> {
+        use Call::*;
+        match self {
+            Link { from, to, .. } | Rename { from, to, .. } => vec![from, to],
+            Open { place, .. }
+            | Truncate { place, .. }
+            | Mkdir { place, .. }
+            | Rmdir { place }
+            | Mknod { place, .. }
+            | Symlink { place, .. }
+            | Readlink { place }
+            | LinkSlot { to: place, .. }
+            | Unlink { place }
+            | Chmod { place, .. }
+            | Chown { place, .. }
+            | Utimens { place, .. }
+            | Access { place, .. }
+            | Statx { place, .. }
+            | Program { place, .. }
+            | Exec { place }
+            | List { place }
+            | Contents { place }
+            | Chdir { place }
+            | Statfs { place }
+            | Setxattr { place, .. }
+            | Getxattr { place, .. }
+            | Listxattr { place }
+            | Removexattr { place, .. } => vec![place],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The descriptors whose file's data the call reads, and writes.
+    pub(crate) fn moves_data(&self) -> (Option<u8>, Option<u8>) {
+        use Call::*;
+        match *self {
+            Read { slot, .. } | Pread { slot, .. } | Readv { slot, .. } | Getdents { slot, .. } => {
+                (Some(slot), None)
+            }
+            Write { slot, .. }
+            | Pwrite { slot, .. }
+            | Writev { slot, .. }
+            | Pwritev2 { slot, .. }
+            | Ftruncate { slot, .. }
+            | Fallocate { slot, .. } => (None, Some(slot)),
+            CopyRange { from, to, .. } | Sendfile { from, to, .. } => (Some(from), Some(to)),
+            Mmap {
+                slot,
+                write,
+                shared,
+                ..
+            } => (Some(slot), write.filter(|_| shared).map(|_| slot)),
+            _ => (None, None),
+        }
+    }
+
+    /// Descriptors to look at after the call.
+    pub(crate) fn slots(&self) -> Vec<u8> {
+        use Call::*;
+        match *self {
+            CopyRange { from, to, .. } | Sendfile { from, to, .. } | Dup { from, to } => {
+                vec![from, to]
+            }
+            Open { slot, .. }
+            | Read { slot, .. }
+            | Pread { slot, .. }
+            | Readv { slot, .. }
+            | Write { slot, .. }
+            | Pwrite { slot, .. }
+            | Writev { slot, .. }
+            | Pwritev2 { slot, .. }
+            | Lseek { slot, .. }
+            | Ftruncate { slot, .. }
+            | Fallocate { slot, .. }
+            | Mmap { slot, .. }
+            | Sync { slot, .. }
+            | LinkSlot { slot, .. }
+            | Fchmod { slot, .. }
+            | Fchown { slot, .. }
+            | Futimens { slot, .. } => vec![slot],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A call of one user, and who else looks at the result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Step {
+    pub(crate) user: usize,
+    pub(crate) call: Call,
+    /// Another user, who looks at the paths that do not depend on the caller.
+    pub(crate) observer: usize,
+    /// The observer also reads what is there.
+    pub(crate) contents: bool,
+}
+
+impl Step {
+    pub(crate) fn observed(&self) -> Vec<Place> {
+        let places = self.call.places().into_iter();
+        places
+            .filter(|place| place.at == At::Root)
+            .cloned()
+            .collect()
+    }
+}
+
+/// What the driver sends to a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Forget everything and begin in this directory.
+    Begin {
+        root: String,
+    },
+    Do {
+        call: Call,
+    },
+    Observe {
+        places: Vec<Place>,
+        contents: bool,
+    },
+}
+
+/// What a call gave.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) errno: i32,
+    pub(crate) value: i64,
+    pub(crate) data: String,
+}
+
+/// What a worker answers: the call's outcome, and the state of what it touched.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reply {
+    pub(crate) outcome: Outcome,
+    /// `key=value` pairs, or an error's name, for each object looked at.
+    pub(crate) states: Vec<String>,
+}

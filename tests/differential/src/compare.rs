@@ -1,0 +1,266 @@
+//! What differs between two replies to one call.
+
+use crate::call::{Reply, Step};
+use crate::observe::{Tree, errno_name};
+use std::collections::BTreeMap;
+
+/// One field that has two values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// The call's name.
+    pub(crate) call: String,
+    /// `errno`, `value`, `data`, `state` (one has it and the other an error), a key of a
+    /// state, or `tree`.
+    pub(crate) field: String,
+    pub(crate) mount: String,
+    pub(crate) local: String,
+    /// Seen by another user than the caller.
+    pub(crate) observed: bool,
+}
+
+impl Difference {
+    /// What differences of one kind have in common.
+    pub(crate) fn signature(&self) -> String {
+        let by = if self.observed {
+            ", seen by another user"
+        } else {
+            ""
+        };
+        let short = |text: &str| match text.len() < 20 && !text.bytes().any(|b| b.is_ascii_digit())
+        {
+            true => text.to_owned(),
+            false => "...".into(),
+        };
+        let values = match self.field.as_str() {
+            "errno" | "state" | "contents" | "type" => {
+                format!(" {} instead of {}", short(&self.mount), short(&self.local))
+            }
+            _ => String::new(),
+        };
+        format!("{} {}{values}{by}", self.call, self.field)
+    }
+
+    /// Whether the trees are alike nevertheless: the call failed here and there, or it only
+    /// looks.
+    pub(crate) fn harmless(&self) -> bool {
+        const LOOKING: [&str; 12] = [
+            "Access",
+            "Statx",
+            "Contents",
+            "List",
+            "Readlink",
+            "Statfs",
+            "Fstat",
+            "Pread",
+            "GetLock",
+            "Exec",
+            "SeekSparse",
+            "Getdents",
+        ];
+        match self.field.as_str() {
+            "errno" if LOOKING.contains(&self.call.as_str()) => true,
+            "errno" => self.mount != "OK" && self.local != "OK",
+            "contents" => true,
+            // One user cannot see it, others can.
+            "state" => self.mount == "EACCES" || self.local == "EACCES",
+            "value" | "data" => LOOKING.contains(&self.call.as_str()),
+            _ => false,
+        }
+    }
+}
+
+/// A state as its keys and values; an error is the only value, of the key `state`.
+fn keys(state: &str) -> BTreeMap<&str, &str> {
+    state
+        .split(' ')
+        .map(|word| word.split_once('=').unwrap_or(("state", word)))
+        .collect()
+}
+
+/// All fields in which two replies to `step` differ.
+pub(crate) fn replies(
+    step: &Step,
+    mount: &Reply,
+    local: &Reply,
+    observed: bool,
+) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let call = step.call.name();
+    let mut compare = |field: &str, mount: String, local: String| {
+        if mount != local {
+            let (call, field) = (call.clone(), field.to_owned());
+            found.push(Difference {
+                call,
+                field,
+                mount,
+                local,
+                observed,
+            });
+        }
+    };
+    compare(
+        "errno",
+        errno_name(mount.outcome.errno),
+        errno_name(local.outcome.errno),
+    );
+    if mount.outcome.errno == local.outcome.errno {
+        compare(
+            "value",
+            mount.outcome.value.to_string(),
+            local.outcome.value.to_string(),
+        );
+        compare(
+            "data",
+            mount.outcome.data.clone(),
+            local.outcome.data.clone(),
+        );
+    }
+    for (mount, local) in mount.states.iter().zip(&local.states) {
+        if mount == local {
+            continue;
+        }
+        let (mount, local) = (keys(mount), keys(local));
+        if mount.contains_key("type") != local.contains_key("type") {
+            let whole = |keys: &BTreeMap<&str, &str>| match keys.get("state") {
+                Some(errno) => (*errno).to_owned(),
+                None => format!("a {}", keys.get("type").unwrap_or(&"state")),
+            };
+            compare("state", whole(&mount), whole(&local));
+            continue;
+        }
+        for key in mount.keys().chain(local.keys()) {
+            let value =
+                |keys: &BTreeMap<&str, &str>| keys.get(key).unwrap_or(&"nothing").to_string();
+            if value(&mount) != value(&local) && mount.contains_key(key) {
+                compare(key, value(&mount), value(&local));
+            }
+        }
+    }
+    found
+}
+
+/// The lines in which two trees differ.
+pub(crate) fn trees(what: &str, mount: &Tree, local: &Tree) -> Vec<Difference> {
+    let name = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    let by_name = |tree: &Tree| -> BTreeMap<String, String> {
+        tree.lines
+            .iter()
+            .map(|line| (name(line), line.clone()))
+            .collect()
+    };
+    let (mount, local) = (by_name(mount), by_name(local));
+    let mut found = Vec::new();
+    let mut names: Vec<_> = mount.keys().chain(local.keys()).collect();
+    names.sort();
+    names.dedup();
+    for name in names {
+        let line = |of: &BTreeMap<String, String>| {
+            of.get(name)
+                .cloned()
+                .unwrap_or_else(|| format!("{name} is not there"))
+        };
+        let (mount, local) = (line(&mount), line(&local));
+        if mount == local {
+            continue;
+        }
+        let (ours, theirs) = (keys(&mount), keys(&local));
+        let differing: Vec<_> = ours
+            .iter()
+            .filter(|(key, value)| theirs.get(*key) != Some(value))
+            .collect();
+        let difference = |field: &str, mount: String, local: String| Difference {
+            call: what.to_owned(),
+            field: field.to_owned(),
+            mount,
+            local,
+            observed: false,
+        };
+        if ours.contains_key("type") && theirs.contains_key("type") {
+            for (key, value) in differing {
+                let there = theirs.get(key).unwrap_or(&"nothing");
+                found.push(difference(
+                    key,
+                    format!("{name} {value}"),
+                    format!("{name} {there}"),
+                ));
+            }
+        } else {
+            found.push(difference("names", mount, local));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{Call, Outcome};
+
+    fn step() -> Step {
+        Step {
+            user: 0,
+            call: Call::Close { slot: 0 },
+            observer: 0,
+            contents: false,
+        }
+    }
+
+    fn reply(errno: i32, state: &str) -> Reply {
+        Reply {
+            outcome: Outcome {
+                errno,
+                ..Outcome::default()
+            },
+            states: vec![state.into()],
+        }
+    }
+
+    #[test]
+    fn equal_replies_do_not_differ() {
+        let reply = reply(0, "type=file mode=0644");
+        assert_eq!(replies(&step(), &reply, &reply.clone(), false), []);
+    }
+
+    #[test]
+    fn each_field_that_differs_is_named() {
+        let found = replies(
+            &step(),
+            &reply(1, "type=file mode=0644"),
+            &reply(2, "type=file mode=0600"),
+            false,
+        );
+        let fields: Vec<_> = found.iter().map(|d| d.field.as_str()).collect();
+        assert_eq!(fields, ["errno", "mode"]);
+        assert_eq!(found[0].signature(), "Close errno EPERM instead of ENOENT");
+    }
+
+    #[test]
+    fn an_object_that_one_side_cannot_see_differs() {
+        let found = replies(
+            &step(),
+            &reply(0, "type=file mode=0644"),
+            &reply(0, "EACCES"),
+            true,
+        );
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            found[0].signature(),
+            "Close state a file instead of EACCES, seen by another user"
+        );
+    }
+
+    #[test]
+    fn trees_are_compared_by_name() {
+        let tree = |lines: &[&str]| Tree {
+            lines: lines.iter().map(|&l| l.to_owned()).collect(),
+            ..Tree::default()
+        };
+        let found = trees(
+            "tree",
+            &tree(&["a type=file size=1", "b type=file"]),
+            &tree(&["a type=file size=2"]),
+        );
+        let fields: Vec<_> = found.iter().map(|d| d.field.as_str()).collect();
+        assert_eq!(fields, ["size", "names"]);
+    }
+}

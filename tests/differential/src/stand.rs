@@ -1,0 +1,161 @@
+//! The trees: a file system in memory with an export, its mount, and a local directory.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+#[derive(Debug)]
+pub(crate) struct Stand {
+    base: PathBuf,
+    program: PathBuf,
+    server: Option<Child>,
+    /// What the responder exports.
+    pub(crate) export: PathBuf,
+    /// The export, through the client.
+    pub(crate) mount: PathBuf,
+    /// Beside the export; its path is as long as that of the mount, so that the limits of
+    /// paths are met at the same names.
+    pub(crate) local: PathBuf,
+}
+
+impl Stand {
+    /// Below `dir`, or in a file system in memory.
+    pub(crate) fn new(
+        bin: &Path,
+        dir: Option<&Path>,
+        options: &str,
+        responder: &[String],
+    ) -> Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("nfsrdma-differential.");
+        let base = match dir {
+            Some(dir) => builder.tempdir_in(dir)?,
+            None => builder.tempdir()?,
+        };
+        let base = base.keep().canonicalize()?;
+        let mut stand = Stand {
+            export: base.join("exp"),
+            mount: base.join("mnt"),
+            local: base.join("loc"),
+            program: bin.join("nfsrdma"),
+            server: None,
+            base,
+        };
+        // Who reads from a cache does not change the time of access (docs/SEMANTICS.md): it is
+        // the same on both trees only if nobody who reads changes it.
+        let mut mount = Command::new("mount");
+        match dir {
+            Some(_) => mount.args(["--bind", "-o", "noatime"]).arg(&stand.base),
+            None => mount.args(["-t", "tmpfs", "-o", "size=2g,noatime", "tmpfs"]),
+        };
+        let status = mount.arg(&stand.base).status()?;
+        ensure!(status.success(), "mounting {}", stand.base.display());
+        fs::set_permissions(&stand.base, fs::Permissions::from_mode(0o755))?;
+        for dir in [
+            &stand.export,
+            &stand.mount,
+            &stand.local,
+            &stand.base.join("state"),
+        ] {
+            fs::create_dir(dir)?;
+        }
+        stand.start(bin, options, responder)?;
+        Ok(stand)
+    }
+
+    fn start(&mut self, bin: &Path, options: &str, responder: &[String]) -> Result<()> {
+        let log = File::create(self.base.join("responder.log"))?;
+        let mut child = Command::new(bin.join("nfsrdma-responder"))
+            .arg(&self.export)
+            .args([
+                "--rdma-port",
+                "0",
+                "--nfs-port",
+                "0",
+                "--print-ports",
+                "--state-dir",
+            ])
+            .arg(self.base.join("state"))
+            .args(responder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .context("starting nfsrdma-responder")?;
+        let out = child.stdout.take().context("the responder's output")?;
+        self.server = Some(child);
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        let port = |name: &str| {
+            line.split_whitespace()
+                .find_map(|word| word.strip_prefix(name))
+        };
+        let (Some(rdma), Some(nfs)) = (port("rdma="), port("nfs=")) else {
+            bail!("the responder said `{}`", line.trim());
+        };
+        let mut all = format!("port={rdma},mountport={nfs},mountproto=tcp,noresvport");
+        if !options.is_empty() {
+            all = format!("{all},{options}");
+        }
+        let output = Command::new(&self.program)
+            .arg("mount")
+            .arg(format!("127.0.0.1:{}", self.export.display()))
+            .arg(&self.mount)
+            .arg("--log")
+            .arg(self.base.join("client.log"))
+            .args(["-o", &all])
+            .output()
+            .context("starting nfsrdma")?;
+        ensure!(
+            output.status.success(),
+            "mounting: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    /// What the client has logged after `read` bytes.
+    pub(crate) fn log_since(&self, read: &mut u64) -> Result<String> {
+        let mut file = match File::open(self.base.join("client.log")) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
+            file => file?,
+        };
+        file.seek(SeekFrom::Start(*read))?;
+        let mut text = Vec::new();
+        *read += file.take(1 << 20).read_to_end(&mut text)? as u64;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Unmounts; what the client could not do is an error.
+    pub(crate) fn end(&self) -> Result<()> {
+        let output = Command::new(&self.program)
+            .arg("umount")
+            .arg(&self.mount)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "unmounting: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        let quiet = |command: &mut Command| {
+            let _ = command.stderr(Stdio::null()).status();
+        };
+        // After `end` this is not mounted any more.
+        quiet(Command::new("umount").arg("-l").arg(&self.mount));
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        quiet(Command::new("umount").arg("-l").arg(&self.base));
+        let _ = fs::remove_dir_all(&self.base);
+    }
+}
