@@ -4,6 +4,7 @@ mod bdi;
 mod convert;
 mod credentials;
 mod filesystem;
+mod invalidate;
 mod replies;
 mod signals;
 mod table;
@@ -17,6 +18,7 @@ use crate::fs::Fs;
 use credentials::Credentials;
 use filesystem::Adapter;
 use fuser::{MountOption, SessionACL};
+use invalidate::Invalidator;
 use nfsrdma_client::nfs::Nfs3;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -79,6 +81,7 @@ pub struct Session {
     ticker: Mutex<Option<JoinHandle<()>>>,
     interrupts: Mutex<Option<JoinHandle<()>>>,
     waiting: Arc<Waiting>,
+    invalidator: Invalidator,
     stop: Arc<(Mutex<bool>, Condvar)>,
     dir: PathBuf,
 }
@@ -100,7 +103,8 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
     let notifier = adapter.notifier.clone();
     let background = fuser::spawn_mount(adapter, &dir, &config)?;
     let _ = notifier.set(background.notifier());
-    start(fs, waiting, background, dir)
+    let invalidator = Invalidator::start(&fs, background.notifier())?;
+    start(fs, waiting, invalidator, background, dir)
 }
 
 /// Mounts another file system with the same session, threads and options: to tell what FUSE
@@ -135,7 +139,8 @@ pub fn serve<N: Nfs3>(
     let notifier = adapter.notifier.clone();
     let session = fuser::Session::from_fd(adapter, device, acl, config)?;
     let _ = notifier.set(session.notifier());
-    start(fs, waiting, session.spawn()?, dir.to_owned())
+    let invalidator = Invalidator::start(&fs, session.notifier())?;
+    start(fs, waiting, invalidator, session.spawn()?, dir.to_owned())
 }
 
 fn config(options: &FuseOptions) -> fuser::Config {
@@ -169,6 +174,7 @@ fn adapter<N: Nfs3>(
 fn start<N: Nfs3>(
     fs: Arc<Fs<N>>,
     waiting: Arc<Waiting>,
+    invalidator: Invalidator,
     background: fuser::BackgroundSession,
     dir: PathBuf,
 ) -> io::Result<Session> {
@@ -184,6 +190,7 @@ fn start<N: Nfs3>(
         background: Mutex::new(Some(background)),
         interrupts: Mutex::new(Some(interrupts)),
         waiting,
+        invalidator,
         ticker: Mutex::new(Some(ticker)),
         stop,
         dir,
@@ -246,6 +253,7 @@ impl Session {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
         self.waiting.stop();
+        self.invalidator.stop();
         for thread in [&self.ticker, &self.interrupts] {
             if let Some(thread) = thread.lock().take() {
                 // It ends by itself; a panic there has been reported.

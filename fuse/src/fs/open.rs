@@ -29,6 +29,7 @@ impl<N: Nfs3> Fs<N> {
         if flags & libc::O_TRUNC != 0 {
             wanted |= access::MODIFY;
         }
+        let since = Stamp::now();
         let known = if self.config.nocto {
             let now = self.now();
             let state = inode.state.lock();
@@ -42,7 +43,7 @@ impl<N: Nfs3> Fs<N> {
             Some(granted) if granted & wanted == wanted => {}
             Some(_) => return Err(FsError::AccessDenied),
             None => match self.ask_access(cred, &inode, wanted).await {
-                Ok(()) => {}
+                Ok(()) => self.revalidate(cred, &inode, since).await?,
                 // execve needs to read what it may only execute (RFC 1813 section 3.3.4).
                 Err(FsError::AccessDenied) if wanted == access::READ => {
                     self.ask_access(cred, &inode, access::EXECUTE).await?;

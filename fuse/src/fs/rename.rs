@@ -101,12 +101,7 @@ impl<N: Nfs3> Fs<N> {
                 .await
                 .map(|_| ());
         }
-        self.begin_change(to.0);
-        let change = Change {
-            fs: self,
-            inode: to.0,
-            done: false,
-        };
+        let change = self.change(to.0, Kind::Contents);
         match self.changing(from.0, call, |wcc| wcc.from_dir).await {
             Ok(wcc) => {
                 change.end(Some(&wcc.to_dir));

@@ -2,7 +2,7 @@
 
 use super::data::Data;
 use super::tree::{Body, Dir, Id, Tree};
-use super::{MemoryServer, Op, verifier};
+use super::{MemoryServer, Op, PreOp, verifier};
 use nfsrdma_client::nfs::{
     CreateMode, Cred, DirEntry, DirPage, Found, Limits, Made, Nfs3, NfsResult, ReadDone, Special,
     WriteDone,
@@ -236,7 +236,7 @@ impl Nfs3 for MemoryServer {
             if cred.uid != tree.attributes(id).uid {
                 may(tree, cred, id, 2)?;
             }
-            let before = tree.before(id);
+            let before = tree.before_write(id);
             let len: usize = data.iter().map(|part| part.len()).sum();
             if tree.capacity != u64::MAX && tree.used() + len as u64 > tree.capacity {
                 return Err(Status::NoSpc);
@@ -268,7 +268,11 @@ impl Nfs3 for MemoryServer {
         self.call(Op::Commit, |tree| {
             let id = tree.id(file)?;
             tree.file(file)?.commit();
-            Ok((tree.wcc(tree.before(id), id), verifier(tree.verifier)))
+            let before = match tree.pre_op {
+                PreOp::Atomic => tree.before(id),
+                PreOp::Never | PreOp::NotAtomic => None,
+            };
+            Ok((tree.wcc(before, id), verifier(tree.verifier)))
         })
         .await
     }

@@ -113,6 +113,7 @@ pub fn file_system(options: &Options) -> FsConfig {
             LookupCache::None => fs::LookupCache::None,
         },
         nocto: !options.close_to_open,
+        hard: options.recovery == Recovery::Hard,
         sync: options.vfs.sync,
         readdirplus: options.readdirplus,
         cache_bytes: options.cache as usize,
