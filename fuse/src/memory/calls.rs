@@ -231,12 +231,16 @@ impl Nfs3 for MemoryServer {
         data: Segs<Buf>,
         stable: Stable,
     ) -> NfsResult<WriteDone> {
+        let arrived = {
+            let tree = self.tree.lock();
+            tree.id(file).ok().and_then(|id| tree.before(id))
+        };
         self.call(Op::Write, |tree| {
             let id = tree.id(file)?;
             if cred.uid != tree.attributes(id).uid {
                 may(tree, cred, id, 2)?;
             }
-            let before = tree.before_write(id);
+            let before = tree.before_write(id, arrived);
             let len: usize = data.iter().map(|part| part.len()).sum();
             if tree.capacity != u64::MAX && tree.used() + len as u64 > tree.capacity {
                 return Err(Status::NoSpc);

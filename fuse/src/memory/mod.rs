@@ -70,7 +70,7 @@ pub enum PreOp {
     Atomic,
     /// Nothing, as Linux knfsd does.
     Never,
-    /// The state some time ago, as of a server that does not lock the file in between.
+    /// The state when the call came, as of a server that does not lock the file from then on.
     NotAtomic,
 }
 

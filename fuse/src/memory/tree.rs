@@ -50,8 +50,6 @@ pub(super) struct Tree {
     /// The clock is ahead by so many nanoseconds.
     pub(super) offset: i64,
     pub(super) whole_seconds: bool,
-    /// What a file was before its last WRITE, for [`PreOp::NotAtomic`].
-    earlier: HashMap<Id, WccAttributes>,
     /// Cookies are told modulo this.
     pub(super) cookies_repeat: Option<u64>,
     free_fileids: Vec<u64>,
@@ -81,7 +79,6 @@ impl Tree {
             pre_op: PreOp::Atomic,
             offset: 0,
             whole_seconds: false,
-            earlier: HashMap::new(),
             cookies_repeat: None,
             free_fileids: Vec::new(),
         };
@@ -122,16 +119,16 @@ impl Tree {
         tell(self.last_time, self)
     }
 
-    /// What a WRITE says the file was before.
-    pub(super) fn before_write(&mut self, id: Id) -> Option<WccAttributes> {
-        let before = self.before(id);
+    /// What a WRITE says the file was before; `arrived`: when the call came.
+    pub(super) fn before_write(
+        &self,
+        id: Id,
+        arrived: Option<WccAttributes>,
+    ) -> Option<WccAttributes> {
         match self.pre_op {
-            PreOp::Atomic => before,
+            PreOp::Atomic => self.before(id),
             PreOp::Never => None,
-            PreOp::NotAtomic => {
-                let earlier = before.and_then(|before| self.earlier.insert(id, before));
-                earlier.or(before)
-            }
+            PreOp::NotAtomic => arrived,
         }
     }
 
