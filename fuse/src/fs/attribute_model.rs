@@ -73,7 +73,7 @@ enum Step {
     Foreign {
         grows: bool,
     },
-    StepClock(u32),
+    TurnClock(u32),
     Tick,
     Wait(Nanos),
 }
@@ -88,7 +88,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<usize>().prop_map(Step::RunReversed),
         12 => any::<usize>().prop_map(Step::Answer),
         2 => any::<bool>().prop_map(|grows| Step::Foreign { grows }),
-        1 => (0u32..100).prop_map(Step::StepClock),
+        1 => (0u32..100).prop_map(Step::TurnClock),
         1 => Just(Step::Tick),
         1 => (0u64..15).prop_map(Step::Wait),
     ];
@@ -325,7 +325,7 @@ impl World {
                 self.change(grows);
                 self.foreign += 1;
             }
-            Step::StepClock(to) => self.time = to,
+            Step::TurnClock(to) => self.time = to,
             Step::Tick => self.time += 1,
             Step::Wait(nanos) => self.nanos += nanos,
         }
