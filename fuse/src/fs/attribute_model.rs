@@ -300,7 +300,11 @@ impl World {
     fn step(&mut self, step: &Step) {
         match *step {
             Step::Read => self.send(Call::Read, self.event),
-            Step::Open => self.send(Call::Open, self.event),
+            Step::Open => {
+                // A moment of its own, as `Stamp::mark` gives.
+                self.event += 1;
+                self.send(Call::Open, self.event);
+            }
             Step::Write { grows } => {
                 let blind = self.before == Before::Never || self.not_atomic;
                 let cached = self.data.is_some() || !self.flights.is_empty();

@@ -62,6 +62,11 @@ impl Stamp {
         Stamp(EVENT.load(Ordering::Relaxed))
     }
 
+    /// A moment that no call sent before shares.
+    pub fn mark() -> Self {
+        Stamp(next_event())
+    }
+
     /// From then until now.
     fn span(self) -> Span {
         Span {

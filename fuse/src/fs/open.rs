@@ -29,7 +29,7 @@ impl<N: Nfs3> Fs<N> {
         if flags & libc::O_TRUNC != 0 {
             wanted |= access::MODIFY;
         }
-        let since = Stamp::now();
+        let since = Stamp::mark();
         let known = if self.config.nocto {
             let now = self.now();
             let state = inode.state.lock();
