@@ -178,11 +178,11 @@ impl AttributeCache {
                     past.is_some_and(|past| past.contains(&state)) && self.contents != Some(state)
                 }
             };
+            if let Some(changes) = self.changes_mut() {
+                changes.observe(state);
+            }
             if !older {
                 self.expire();
-                if let Some(changes) = self.changes_mut() {
-                    changes.observe(state);
-                }
             }
             return result;
         }

@@ -308,7 +308,7 @@ impl World {
             Step::Write { grows } => {
                 let blind = self.before == Before::Never || self.not_atomic;
                 let cached = self.data.is_some() || !self.flights.is_empty();
-                let checked = (blind && cached && self.cache.wants_check()).then(|| {
+                let checked = (blind && self.cache.wants_check()).then(|| {
                     self.event += 1;
                     self.cache.begin_check(self.event);
                     self.event

@@ -123,10 +123,11 @@ impl Changes {
             begun: 0,
             last_sent: 0,
             origin,
-            start: if cached {
-                Start::Unchecked
-            } else {
-                Start::NotNeeded
+            start: match origin {
+                // Nothing of an empty file can be out of date.
+                Some(origin) if origin.size == 0 => Start::NotNeeded,
+                None if !cached => Start::NotNeeded,
+                _ => Start::Unchecked,
             },
             head: origin,
             newest: None,

@@ -147,9 +147,10 @@ impl<N: Nfs3> Fs<N> {
         if inode.kind != FileType::Regular {
             return true;
         }
-        let here = inode
-            .data()
-            .is_some_and(|data| data.with(|inner| inner.pages.resident() > 0));
+        let here = inode.data().is_some_and(|data| {
+            // Or is about to be.
+            data.with(|inner| inner.pages.resident() > 0 || !inner.pending.is_empty())
+        });
         here || {
             let state = inode.state.lock();
             state.kernel_epoch == state.epoch
@@ -395,7 +396,7 @@ impl<N: Nfs3> Fs<N> {
     fn begin_check<'a>(&'a self, inode: &'a Arc<Inode>) -> Option<Check<'a, N>> {
         let blind = self.watch.no_before.load(Ordering::Relaxed)
             || self.watch.not_atomic.load(Ordering::Relaxed);
-        if !blind || !self.may_be_cached(inode) {
+        if !blind {
             return None;
         }
         let sent = inode.state.lock().begin_check()?;
