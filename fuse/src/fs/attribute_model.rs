@@ -139,6 +139,8 @@ struct World {
     data: Option<u64>,
     drops: u64,
     not_atomic: bool,
+    /// An open could not verify what was cached.
+    gave_up: bool,
 }
 
 impl World {
@@ -166,6 +168,7 @@ impl World {
             data: None,
             drops: 0,
             not_atomic: false,
+            gave_up: false,
         }
     }
 
@@ -228,7 +231,8 @@ impl World {
         self.not_atomic |= seen.not_atomic;
         if seen.foreign {
             if self.before == Before::Atomic {
-                assert!(self.foreign > 0, "a false alarm");
+                // What was given up unverified may be given up twice.
+                assert!(self.foreign > 0 || self.gave_up, "a false alarm");
             }
             self.data = None;
             self.drops += 1;
@@ -284,6 +288,7 @@ impl World {
     fn opened(&mut self, since: u64, foreign_then: u64) {
         if !self.cache.verified_since(since) {
             self.cache.forget_contents();
+            self.gave_up = true;
             self.data = None;
             self.drops += 1;
         } else if self.clock == Clock::Fine
