@@ -4,6 +4,7 @@ mod bdi;
 mod convert;
 mod credentials;
 mod filesystem;
+mod invalidate;
 mod replies;
 mod signals;
 mod table;
@@ -16,6 +17,7 @@ pub use unmount::OwnMount;
 use crate::fs::Fs;
 use credentials::Credentials;
 use filesystem::Adapter;
+use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
 use nfsrdma_client::nfs::Nfs3;
@@ -80,6 +82,7 @@ pub struct Session {
     ticker: Mutex<Option<JoinHandle<()>>>,
     interrupts: Mutex<Option<JoinHandle<()>>>,
     waiting: Arc<Waiting>,
+    invalidator: Invalidator,
     stop: Arc<(Mutex<bool>, Condvar)>,
     mount: Arc<OwnMount>,
 }
@@ -171,6 +174,7 @@ fn start<N: Nfs3>(
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
+    let invalidator = Invalidator::start(&fs, channel.notifier())?;
     let waiting = Arc::new(Waiting::default());
     let adapter = Adapter {
         fs: fs.clone(),
@@ -192,6 +196,7 @@ fn start<N: Nfs3>(
         serving: Mutex::new(Some(serving)),
         interrupts: Mutex::new(Some(interrupts)),
         waiting,
+        invalidator,
         ticker: Mutex::new(Some(ticker)),
         stop,
         mount,
@@ -240,6 +245,7 @@ impl Session {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
         self.waiting.stop();
+        self.invalidator.stop();
         for thread in [&self.ticker, &self.interrupts] {
             if let Some(thread) = thread.lock().take() {
                 // It ends by itself; a panic there has been reported.

@@ -2,7 +2,7 @@
 
 use super::*;
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
+use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes, SetTime};
 use std::sync::atomic::Ordering;
 
 /// What fstat(2) says of an object that this mount removed and a program still holds: the server
@@ -17,6 +17,23 @@ fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
         nlink: 0,
         ..attributes
     })
+}
+
+/// Nothing is taken to be written to the file while this lives.
+struct Exclusive<'a>(&'a FileData);
+
+impl<'a> Exclusive<'a> {
+    fn new(data: &'a FileData) -> Self {
+        data.with(|inner| inner.flushing += 1);
+        Exclusive(data)
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.flushing -= 1);
+        self.0.changed.notify_waiters();
+    }
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -36,7 +53,7 @@ impl<N: Nfs3> Fs<N> {
         let (attributes, nlink, ttl) = {
             let mut state = inode.state.lock();
             let attributes = *state.fresh(now)?;
-            state.tell();
+            state.record_told();
             let nlink = remove::visible_links(&inode, &attributes);
             (attributes, nlink, state.fresh_for(now))
         };
@@ -136,8 +153,10 @@ impl<N: Nfs3> Fs<N> {
         Ok((self.shown(&inode, attributes), ttl))
     }
 
-    /// SETATTR. Data written before is at the server first: a size to set must not be
-    /// overtaken by it, nor a time by its.
+    /// SETATTR, with write-back held off. Everything written before is on stable storage when
+    /// it is sent, and nothing is taken to be written until it is answered: so no WRITE, and
+    /// none that has to be sent again because the server restarted, can come after it and undo
+    /// a truncation, a time, or a set-id bit.
     pub(super) async fn set(
         self: &Arc<Self>,
         cred: &Cred,
@@ -149,23 +168,41 @@ impl<N: Nfs3> Fs<N> {
         {
             return Err(FsError::TooLarge);
         }
+        // Made now if it is not there: a READ may begin while the call is under way.
+        let data = match new.size {
+            Some(_) if inode.kind == FileType::Regular => Some(self.data(inode)),
+            _ => inode.data(),
+        };
+        let _exclusive = data.map(|data| Exclusive::new(data));
         // Also what is going to be cut off: the server may refuse to.
-        let data = inode.data();
         if let Some(data) = data
-            && data.with(|inner| inner.is_dirty())
+            && !data.with(|inner| inner.writes == 0 && !inner.committing && inner.is_safe())
         {
-            self.write_back(inode, false).await;
+            self.write_back(inode, true).await;
         }
-        self.changing(
-            inode,
-            self.nfs.setattr(cred, &inode.handle, new, None),
-            |wcc| *wcc,
-        )
-        .await?;
+        let void = || {
+            if let Some(data) = data {
+                data.with(|inner| inner.void_reads(0..u64::MAX));
+            }
+        };
+        let metadata = new.size.is_none() && new.mtime == SetTime::Keep;
+        let kind = match metadata {
+            true => Kind::Metadata,
+            false => Kind::Contents,
+        };
+        if new.size.is_some() {
+            void();
+        }
+        inode.state.lock().forget_told();
+        let change = self.change(inode, kind);
+        let call = self.nfs.setattr(cred, &inode.handle, new, None);
+        let result = self.changed(change, inode, call, |wcc| *wcc).await;
         if let Some(size) = new.size {
+            // Whatever was read meanwhile may be of before, also if nobody knows the outcome.
+            void();
+            result?;
             if let Some(data) = data {
                 data.with(|inner| {
-                    inner.void_reads(size..u64::MAX);
                     inner.pages.truncate(size);
                     inner.end = inner.end.min(size);
                 });
@@ -174,8 +211,9 @@ impl<N: Nfs3> Fs<N> {
             if state.attributes().is_some_and(|a| a.size != size) {
                 state.expire();
             }
+            return Ok(());
         }
-        Ok(())
+        result.map(drop)
     }
 
     pub async fn readlink(&self, cred: &Cred, nodeid: u64) -> FsResult<Vec<u8>> {

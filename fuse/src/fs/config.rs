@@ -40,6 +40,8 @@ pub struct FsConfig {
     pub permissions: Permissions,
     /// Do not ask the server at open whether a file changed.
     pub nocto: bool,
+    /// Wait as long as it takes for what only this machine lacks, a buffer or a registration.
+    pub hard: bool,
     /// Write each WRITE through to stable storage before it is answered (`sync`).
     pub sync: bool,
     /// Ask for attributes with directory entries where it helps.
@@ -71,6 +73,7 @@ impl Default for FsConfig {
             lookup_cache: LookupCache::All,
             permissions: Permissions::Kernel,
             nocto: false,
+            hard: true,
             sync: false,
             readdirplus: true,
             cache_bytes: 256 << 20,

@@ -1,17 +1,18 @@
-//! What is known of one object, and whether it is still true.
+//! An object of the server, and what is known of it.
 //!
-//! Attributes are believed for a time that adapts (nfs(5), `acregmin` and so on). Whether the
-//! *contents* changed is told by size, mtime and ctime: weak cache consistency data (RFC 1813
-//! section 2.6) of this client's own changes says what they were before and after, so that
-//! own changes are not taken for somebody else's.
+//! Which attributes are the newest, and whether somebody else changed the contents, is decided
+//! in `attribute_cache`; here are the numbers by which caches name contents (epochs), what the
+//! kernel was told, and what ACCESS granted.
 
+pub(super) use super::attribute_cache::{Seen, Times};
+pub(super) use super::changes::Kind;
+
+use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
 use super::file::FileData;
 use crate::sync::Mutex;
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_xdr::nfs3::{
-    Attributes, FileHandle, FileType, Verifier, WccAttributes, WccData, access,
-};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, access};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -52,13 +53,6 @@ pub struct Inode {
     data: OnceLock<Arc<FileData>>,
 }
 
-/// How long attributes are believed.
-#[derive(Debug, Clone, Copy)]
-pub struct Times {
-    pub min: Nanos,
-    pub max: Nanos,
-}
-
 /// Numbers what happens to attributes, over all inodes.
 static EVENT: AtomicU64 = AtomicU64::new(1);
 
@@ -73,6 +67,19 @@ pub struct Stamp(u64);
 impl Stamp {
     pub fn now() -> Self {
         Stamp(EVENT.load(Ordering::Relaxed))
+    }
+
+    /// A moment that no call sent before shares.
+    pub fn mark() -> Self {
+        Stamp(next_event())
+    }
+
+    /// From then until now.
+    fn span(self) -> Span {
+        Span {
+            sent: self.0,
+            arrived: next_event(),
+        }
     }
 }
 
@@ -94,35 +101,47 @@ pub struct Silly {
     pub cred: Cred,
 }
 
+/// A digest of what the kernel is told and has no reason of its own to ask for again. Size and
+/// times it takes for out of date after each of its own WRITEs; mode, owner and links not.
+fn digest(attributes: &Attributes) -> u64 {
+    let fields = [
+        attributes.mode,
+        attributes.uid,
+        attributes.gid,
+        attributes.nlink,
+    ];
+    // FNV-1a; 0 means that nothing was told.
+    let mixed = fields
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, field| {
+            (hash ^ u64::from(field)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    u64::max(mixed, 1)
+}
+
+/// What a reply means for caches above this one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[must_use]
+pub(super) struct Outcome {
+    /// Somebody else changed the contents.
+    pub foreign: bool,
+    /// The kernel believes attributes that are out of date.
+    pub misled: bool,
+    /// See [`Seen::not_atomic`].
+    pub not_atomic: bool,
+}
+
 #[derive(Debug)]
 pub struct State {
-    attributes: Option<Attributes>,
-    fresh_until: Nanos,
-    timeout: Nanos,
-    /// When attributes were last taken in.
-    updated: u64,
-    /// When an own change last began or ended.
-    changed: u64,
-    /// Own changes under way.
-    in_flight: u32,
-    /// Of the own changes since none was under way: some ran at the same time,
-    overlapped: bool,
-    /// somebody else changed the object in between,
-    foreign: bool,
-    /// the server did not say what it looks like now.
-    unknown: bool,
-    /// What the cached contents belong to.
-    contents: Option<WccAttributes>,
-    /// An own call on a name changed the ctime to something not told.
-    ctime_open: bool,
-    /// After the newest own change. Boxed: most inodes are only looked at, and there are many.
-    newest: Option<Box<WccAttributes>>,
+    cache: AttributeCache,
     /// Number of the contents.
     pub epoch: u64,
     /// Number of the contents in the kernel's cache.
     pub kernel_epoch: u64,
     /// Number of the contents whose attributes the kernel was last told; 0 before.
     pub told_epoch: u64,
+    /// Of the attributes the kernel was last told; 0 if it asks anyhow.
+    told: u64,
     granted: Vec<Granted>,
     pub silly: Option<Box<Silly>>,
     /// Directories: what the server's cookies belong to, from the last listing. A listing the
@@ -130,249 +149,180 @@ pub struct State {
     pub cookies: Verifier,
 }
 
-fn wcc(a: &Attributes) -> WccAttributes {
-    WccAttributes {
-        size: a.size,
-        mtime: a.mtime,
-        ctime: a.ctime,
-    }
-}
-
-/// Whether both say the same, but for the access time, which READ changes.
-fn alike(a: &Attributes, b: &Attributes) -> bool {
-    let atime = a.atime;
-    *a == Attributes { atime, ..*b }
-}
-
 impl State {
     fn new() -> Self {
         State {
-            attributes: None,
-            fresh_until: 0,
-            timeout: 0,
-            updated: 0,
-            changed: 0,
-            in_flight: 0,
-            overlapped: false,
-            foreign: false,
-            unknown: false,
-            contents: None,
-            ctime_open: false,
-            newest: None,
+            cache: AttributeCache::default(),
             epoch: next_epoch(),
             kernel_epoch: 0,
             told_epoch: 0,
+            told: 0,
             granted: Vec::new(),
             silly: None,
             cookies: Verifier::default(),
         }
     }
 
-    /// The kernel is told the attributes.
-    pub fn tell(&mut self) {
+    /// The kernel is given the attributes, to be believed while they are fresh.
+    pub fn record_told(&mut self) {
         self.told_epoch = self.epoch;
+        self.told = self.cache.attributes().map_or(0, digest);
+    }
+
+    /// The kernel is about to get other attributes in the reply to its own call.
+    pub fn forget_told(&mut self) {
+        self.told = 0;
     }
 
     /// The attributes last heard of.
     pub fn attributes(&self) -> Option<&Attributes> {
-        self.attributes.as_ref()
+        self.cache.attributes()
     }
 
     /// The attributes, if they are to be believed now.
     pub fn fresh(&self, now: Nanos) -> Option<&Attributes> {
-        self.attributes.as_ref().filter(|_| now < self.fresh_until)
+        self.cache.fresh(now)
     }
 
     /// How much longer the attributes are believed.
     pub fn fresh_for(&self, now: Nanos) -> Nanos {
-        match self.attributes {
-            Some(_) => self.fresh_until.saturating_sub(now),
-            None => 0,
-        }
+        self.cache.fresh_for(now)
     }
 
     /// Ask the server before believing the attributes again.
     pub fn expire(&mut self) {
-        self.fresh_until = 0;
-    }
-
-    /// Own changes that may be at the server and are not accounted for yet.
-    pub fn changes_in_flight(&self) -> u32 {
-        self.in_flight
+        self.cache.expire();
     }
 
     /// Whether no own change was under way since the call started.
     pub fn undisturbed(&self, stamp: Stamp) -> bool {
-        self.in_flight == 0 && self.changed <= stamp.0
+        self.cache.undisturbed(stamp.0)
     }
 
     /// Whether no attributes came since the call started.
     pub fn unheard_since(&self, stamp: Stamp) -> bool {
-        self.updated <= stamp.0
+        self.cache.unheard_since(stamp.0)
     }
 
-    fn accept(&mut self, new: &Attributes, now: Nanos, times: Times, uncertain: bool) {
-        let same = self
-            .attributes
-            .as_ref()
-            .is_some_and(|old| wcc(old) == wcc(new));
-        if !same {
-            self.timeout = times.min;
-        } else if now >= self.fresh_until {
-            self.timeout = (self.timeout * 2).clamp(times.min, times.max);
-        }
-        let rights = |a: &Attributes| (a.ctime, a.mode, a.uid, a.gid);
-        if self
-            .attributes
-            .as_ref()
-            .is_none_or(|old| rights(old) != rights(new))
-        {
+    /// Whether own changes are under way.
+    pub fn is_changing(&self) -> bool {
+        self.cache.is_changing()
+    }
+
+    /// Whether the contents were seen to be the server's by a call sent since.
+    pub fn verified_since(&self, stamp: Stamp) -> bool {
+        self.cache.verified_since(stamp.0)
+    }
+
+    /// Whether own changes left something open.
+    pub fn is_unverified(&self) -> bool {
+        self.cache.is_unverified()
+    }
+
+    /// Takes over what the cache found out.
+    fn learned(&mut self, seen: Seen) -> Outcome {
+        if seen.changed {
             self.granted.clear();
         }
-        self.attributes = Some(*new);
-        self.updated = next_event();
-        self.fresh_until = if uncertain { 0 } else { now + self.timeout };
-    }
-
-    /// Attributes came with the reply to a call that changed nothing. True if they show that
-    /// somebody else changed the contents: what is cached of them is void.
-    #[must_use]
-    pub fn apply(&mut self, stamp: Stamp, new: &Attributes, now: Nanos, times: Times) -> bool {
-        let mut uncertain = false;
-        if self.updated > stamp.0
-            && let Some(known) = &self.attributes
-        {
-            // Another reply came since the call was sent: this one may be the older.
-            if new.ctime < known.ctime {
-                return false;
-            }
-            uncertain = new.ctime == known.ctime && wcc(new) != wcc(known);
-            if uncertain && new.size < known.size {
-                self.fresh_until = 0;
-                return false;
-            }
-            if new.ctime == known.ctime && !uncertain && !alike(new, known) {
-                // Changed twice within one tick of the server's clock: mode, owner or links
-                // of the two replies differ, and nothing says which is newer.
-                self.fresh_until = 0;
-                return false;
-            }
-        }
-        self.accept(new, now, times, uncertain);
-        if !self.undisturbed(stamp) {
-            return false;
-        }
-        let seen = wcc(new);
-        let foreign = self.is_other(&seen);
-        self.contents = Some(seen);
-        if foreign {
+        if seen.foreign {
             self.epoch = next_epoch();
         }
-        foreign
+        let told = self.told;
+        let misled = told != 0 && self.attributes().is_some_and(|known| digest(known) != told);
+        if misled {
+            self.told = 0;
+        }
+        Outcome {
+            foreign: seen.foreign,
+            misled,
+            not_atomic: seen.not_atomic,
+        }
+    }
+
+    /// Attributes came with the reply to a call that changed nothing.
+    pub(super) fn apply(
+        &mut self,
+        stamp: Stamp,
+        new: &Attributes,
+        now: Nanos,
+        times: Times,
+    ) -> Outcome {
+        let seen = self.cache.apply(stamp.span(), new, now, times);
+        self.learned(seen)
     }
 
     /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not say to
-    /// what: the next one heard of is believed, if size and mtime are the same.
+    /// what.
     pub fn named_otherwise(&mut self) {
-        self.ctime_open = true;
-        self.fresh_until = 0;
+        self.cache.named_otherwise();
     }
 
-    fn is_other(&mut self, seen: &WccAttributes) -> bool {
-        let open = std::mem::take(&mut self.ctime_open);
-        self.contents.is_some_and(|known| {
-            let same = (known.size, known.mtime) == (seen.size, seen.mtime);
-            !(same && (open || known.ctime == seen.ctime))
+    /// A call that changes the object is sent. `cached`: contents are cached.
+    pub fn begin_change(&mut self, cached: bool) -> Stamp {
+        let event = next_event();
+        self.cache.begin_change(event, cached);
+        Stamp(event)
+    }
+
+    /// It was answered; `floor`: the file is at least so long now.
+    pub(super) fn end_change(
+        &mut self,
+        stamp: Stamp,
+        kind: Kind,
+        data: &WccData,
+        floor: u64,
+        now: Nanos,
+        times: Times,
+    ) -> Outcome {
+        let seen = self
+            .cache
+            .end_change(stamp.span(), kind, data, floor, now, times);
+        self.learned(seen)
+    }
+
+    /// It failed. `answered`: by the server's word.
+    pub(super) fn fail_change(
+        &mut self,
+        stamp: Stamp,
+        answered: bool,
+        now: Nanos,
+        times: Times,
+    ) -> Outcome {
+        let seen = self.cache.fail_change(stamp.span(), answered, now, times);
+        self.learned(seen)
+    }
+
+    /// Whether a GETATTR is to be sent ahead of a WRITE: whatever is cached was last seen
+    /// before it, and no change is under way that tells.
+    pub fn begin_check(&mut self) -> Option<Stamp> {
+        self.cache.wants_check().then(|| {
+            let event = next_event();
+            self.cache.begin_check(event);
+            Stamp(event)
         })
     }
 
-    /// A call that changes the object starts.
-    pub fn begin_change(&mut self) {
-        self.in_flight += 1;
-        self.changed = next_event();
-        self.overlapped |= self.in_flight > 1;
-    }
-
-    /// It ended. True as for [`State::apply`].
-    #[must_use]
-    pub fn end_change(&mut self, data: &WccData, now: Nanos, times: Times) -> bool {
-        if let Some(before) = &data.before {
-            // Replies to changes that ran at the same time show each other's traces; they
-            // can only tell a change made before all of them.
-            self.foreign |= if self.overlapped {
-                self.contents
-                    .is_some_and(|contents| before.ctime < contents.ctime)
-            } else {
-                self.is_other(before)
-            };
-        }
-        match &data.after {
-            Some(after) => {
-                let known = self.attributes.as_ref();
-                let older = known.is_some_and(|a| after.ctime < a.ctime);
-                // As in `apply`. Of two WRITEs within one tick, the one that tells the smaller
-                // size most likely was the first.
-                let unclear = self.overlapped
-                    && known.is_some_and(|a| match wcc(a) == wcc(after) {
-                        true => !alike(a, after),
-                        false => a.ctime == after.ctime && after.size < a.size,
-                    });
-                if unclear {
-                    self.fresh_until = 0;
-                } else if !older {
-                    self.accept(after, now, times, false);
-                }
-                let seen = wcc(after);
-                let key = |w: &WccAttributes| (w.ctime, w.mtime, w.size);
-                if self.newest.as_ref().is_none_or(|n| key(n) <= key(&seen)) {
-                    self.newest = Some(Box::new(seen));
-                }
-            }
-            None => self.unknown = true,
-        }
-        self.settle()
-    }
-
-    /// It failed.
-    #[must_use]
-    pub fn fail_change(&mut self) -> bool {
-        self.settle()
-    }
-
-    fn settle(&mut self) -> bool {
-        self.in_flight -= 1;
-        self.changed = next_event();
-        if self.in_flight > 0 {
-            return false;
-        }
-        self.overlapped = false;
-        if let Some(newest) = self.newest.take() {
-            self.contents = Some(*newest);
-        }
-        if std::mem::take(&mut self.unknown) {
-            self.contents = None;
-            self.fresh_until = 0;
-        }
-        let foreign = std::mem::take(&mut self.foreign);
-        if foreign {
-            self.epoch = next_epoch();
-        }
-        foreign
+    /// It was answered, or not.
+    pub(super) fn end_check(
+        &mut self,
+        stamp: Stamp,
+        seen: Option<&Attributes>,
+        now: Nanos,
+        times: Times,
+    ) -> Outcome {
+        let seen = self.cache.end_check(stamp.span(), seen, now, times);
+        self.learned(seen)
     }
 
     /// The file is at least this long: the server took data up to there.
     pub fn grow(&mut self, size: u64) {
-        if let Some(attributes) = &mut self.attributes
-            && attributes.size < size
-        {
-            attributes.size = size;
-            self.fresh_until = 0;
-        }
+        self.cache.grow(size);
     }
 
     /// The contents are void whatever the attributes say.
     pub fn renew_epoch(&mut self) {
         self.epoch = next_epoch();
+        self.cache.forget_contents();
     }
 
     /// What ACCESS said before: the granted ones of `wanted`, if known.
@@ -458,7 +408,7 @@ impl Inode {
     }
 
     /// The server knows it.
-    pub fn vouch(&self) {
+    pub fn accepted(&self) {
         self.refused.store(false, Ordering::Relaxed);
     }
 
@@ -476,176 +426,10 @@ impl Inode {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use nfsrdma_xdr::nfs3::{SpecData, Time};
-
-    const TIMES: Times = Times { min: 10, max: 80 };
-
-    pub(in crate::fs) fn attributes(size: u64, tick: u32) -> Attributes {
-        let time = Time {
-            seconds: tick,
-            nanoseconds: 0,
-        };
-        Attributes {
-            kind: FileType::Regular,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            size,
-            used: size,
-            rdev: SpecData::default(),
-            fsid: 1,
-            fileid: 2,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        }
-    }
 
     /// A known inode takes this, and the table's entry.
     #[test]
     fn an_inode_takes_little_memory() {
         assert!(size_of::<Inode>() <= 448, "{} bytes", size_of::<Inode>());
-    }
-
-    fn change(before: &Attributes, after: &Attributes) -> WccData {
-        WccData {
-            before: Some(wcc(before)),
-            after: Some(*after),
-        }
-    }
-
-    #[test]
-    fn times_adapt_and_changes_reset_them() {
-        let mut s = State::new();
-        let a = attributes(1, 1);
-        assert!(!s.apply(Stamp::now(), &a, 0, TIMES));
-        assert_eq!(
-            (s.fresh_for(0), s.fresh(9).is_some(), s.fresh(10).is_some()),
-            (10, true, false)
-        );
-        for expected in [20, 40, 80, 80] {
-            let now = s.fresh_until;
-            assert!(!s.apply(Stamp::now(), &a, now, TIMES));
-            assert_eq!(s.fresh_for(now), expected);
-        }
-        let now = s.fresh_until;
-        assert!(s.apply(Stamp::now(), &attributes(1, 2), now, TIMES));
-        assert_eq!(s.fresh_for(now), 10);
-    }
-
-    #[test]
-    fn own_changes_are_told_from_others() {
-        let mut s = State::new();
-        let (a, b, c) = (attributes(1, 1), attributes(2, 2), attributes(3, 3));
-        assert!(!s.apply(Stamp::now(), &a, 0, TIMES));
-        let epoch = s.epoch;
-        s.begin_change();
-        assert!(!s.end_change(&change(&a, &b), 0, TIMES));
-        assert!(!s.apply(Stamp::now(), &b, 0, TIMES));
-        assert_eq!(s.epoch, epoch);
-        // Somebody else changed it from b to c before this change.
-        s.begin_change();
-        assert!(s.end_change(&change(&c, &attributes(4, 4)), 0, TIMES));
-        assert_ne!(s.epoch, epoch);
-    }
-
-    #[test]
-    fn an_own_rename_is_no_foreign_change() {
-        let mut s = State::new();
-        let a = attributes(1, 1);
-        assert!(!s.apply(Stamp::now(), &a, 0, TIMES));
-        s.named_otherwise();
-        let ctime = attributes(1, 2).ctime;
-        assert!(!s.apply(Stamp::now(), &Attributes { ctime, ..a }, 0, TIMES));
-        // Once.
-        let ctime = attributes(1, 3).ctime;
-        assert!(s.apply(Stamp::now(), &Attributes { ctime, ..a }, 0, TIMES));
-        s.named_otherwise();
-        assert!(s.apply(Stamp::now(), &attributes(1, 4), 0, TIMES));
-    }
-
-    #[test]
-    fn own_changes_at_the_same_time_are_own_in_any_order() {
-        let states: Vec<_> = (1..=4).map(|n| attributes(n, n as u32)).collect();
-        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
-            let mut s = State::new();
-            assert!(!s.apply(Stamp::now(), &states[0], 0, TIMES));
-            (0..3).for_each(|_| s.begin_change());
-            for i in order {
-                assert!(!s.end_change(&change(&states[i], &states[i + 1]), 0, TIMES));
-            }
-            assert_eq!(s.attributes().unwrap().size, 4);
-            assert!(!s.apply(Stamp::now(), &states[3], 0, TIMES));
-        }
-    }
-
-    #[test]
-    fn of_own_writes_within_one_tick_the_longer_file_counts() {
-        let mut s = State::new();
-        let (a, mut b) = (attributes(1, 1), attributes(200, 2));
-        assert!(!s.apply(Stamp::now(), &a, 0, TIMES));
-        (0..2).for_each(|_| s.begin_change());
-        assert!(!s.end_change(&change(&a, &b), 0, TIMES));
-        // The other ran before it, and its reply comes after.
-        b.size = 100;
-        assert!(!s.end_change(&change(&a, &b), 0, TIMES));
-        assert_eq!(s.attributes().unwrap().size, 200);
-        assert!(s.fresh(0).is_none());
-    }
-
-    #[test]
-    fn a_reply_overtaken_by_a_newer_one_is_ignored() {
-        let mut s = State::new();
-        let stamp = Stamp::now();
-        assert!(!s.apply(Stamp::now(), &attributes(2, 2), 0, TIMES));
-        assert!(!s.apply(stamp, &attributes(1, 1), 0, TIMES));
-        assert_eq!(s.attributes().unwrap().size, 2);
-        // Not overtaken: the server's word counts, whatever its clock says.
-        assert!(s.apply(Stamp::now(), &attributes(1, 1), 0, TIMES));
-        assert_eq!(s.attributes().unwrap().size, 1);
-    }
-
-    #[test]
-    fn a_getattr_beside_an_own_change_judges_nothing() {
-        let mut s = State::new();
-        let (a, b) = (attributes(1, 1), attributes(2, 2));
-        assert!(!s.apply(Stamp::now(), &a, 0, TIMES));
-        s.begin_change();
-        assert!(!s.apply(Stamp::now(), &b, 0, TIMES));
-        assert!(!s.end_change(&change(&a, &b), 0, TIMES));
-        assert!(!s.apply(Stamp::now(), &b, 0, TIMES));
-    }
-
-    #[test]
-    fn of_two_replies_within_one_tick_neither_is_believed() {
-        let mut state = State::new();
-        let old = attributes(5, 1);
-        let mut new = old;
-        new.mode ^= 0o111;
-        let asked = Stamp::now();
-        // The reply to a SETATTR overtakes that of a READ sent before it.
-        state.begin_change();
-        let data = WccData {
-            before: None,
-            after: Some(new),
-        };
-        assert!(!state.end_change(&data, 0, TIMES));
-        assert!(state.fresh(0).is_some());
-        assert!(!state.apply(asked, &old, 0, TIMES));
-        assert!(state.fresh(0).is_none());
-        assert_eq!(state.attributes().unwrap().mode, new.mode);
-        // The same between two changes.
-        assert!(!state.apply(Stamp::now(), &new, 0, TIMES));
-        assert!(state.fresh(0).is_some());
-        state.begin_change();
-        state.begin_change();
-        assert!(!state.end_change(&data, 0, TIMES));
-        let data = WccData {
-            before: None,
-            after: Some(old),
-        };
-        assert!(!state.end_change(&data, 0, TIMES));
-        assert!(state.fresh(0).is_none());
     }
 }

@@ -33,12 +33,7 @@ impl<N: Nfs3> Fs<N> {
         dir: &Arc<Inode>,
         name: &[u8],
     ) -> FsResult<()> {
-        self.begin_change(inode);
-        let change = Change {
-            fs: self,
-            inode,
-            done: false,
-        };
+        let change = self.change(inode, Kind::Metadata);
         let call = self.nfs.link(cred, &inode.handle, &dir.handle, name);
         let link = self.changing(dir, call, |link| link.dir).await;
         match link {

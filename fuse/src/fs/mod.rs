@@ -5,7 +5,10 @@
 //! once from memory, or not at all.
 
 mod access;
+mod attribute_cache;
 mod attributes;
+mod changes;
+mod changing;
 mod clock;
 mod config;
 mod create;
@@ -29,6 +32,7 @@ mod table;
 mod unsafe_files;
 mod write;
 
+pub use changing::KernelCache;
 pub use clock::Clock;
 pub use config::{FsConfig, LookupCache, Permissions};
 pub use dir::{DirHandle, Listed, Listing};
@@ -43,9 +47,10 @@ pub use unsafe_files::Hold;
 use crate::cache::{Budget, Lent};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
+use changing::{Change, Watch};
 use clock::{Nanos, nanos};
 use file::{FileData, Shared};
-use inode::{Stamp, Times};
+use inode::{Kind, Stamp, Times};
 use names::Names;
 use nfsrdma_client::nfs::{Limits, Nfs3, NfsError, NfsResult};
 use nfsrdma_rdma::Pool;
@@ -98,6 +103,7 @@ pub struct Fs<N> {
     closing: AtomicBool,
     /// No program waits for an answer any longer.
     ended: AtomicBool,
+    watch: Watch,
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -151,6 +157,7 @@ impl<N: Nfs3> Fs<N> {
             fsid_known: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            watch: Watch::default(),
             readdirplus: AtomicBool::new(config.readdirplus),
             root_squash: Mutex::default(),
             nfs,
@@ -214,76 +221,46 @@ impl<N: Nfs3> Fs<N> {
             tracing::warn!(fileid = inode.fileid, kind = ?attributes.kind, "an object of another type");
             return;
         }
-        inode.vouch();
+        inode.accepted();
         if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
             self.table.set_fsid(attributes.fsid);
             self.fsid_known.store(true, Ordering::Relaxed);
         }
-        let foreign = {
+        let outcome = {
             let mut state = inode.state.lock();
             state.apply(stamp, attributes, self.now(), self.times(inode.kind))
         };
-        if foreign {
-            self.contents_changed(inode);
-        }
+        self.follow(inode, outcome);
     }
 
-    /// A call that changes `inode` starts.
-    fn begin_change(&self, inode: &Inode) {
-        inode.state.lock().begin_change();
-    }
-
-    /// It ended, with what the server said of the object before and after; `None` if it
-    /// failed.
-    fn end_change(&self, inode: &Arc<Inode>, data: Option<&WccData>) {
-        if data.is_some_and(|data| data.after.is_some()) {
-            inode.vouch();
-        }
-        let foreign = {
-            let mut state = inode.state.lock();
-            match data {
-                Some(data) => state.end_change(data, self.now(), self.times(inode.kind)),
-                None => state.fail_change(),
-            }
-        };
-        if foreign {
-            self.contents_changed(inode);
-        }
-    }
-
-    /// Runs a call that changes the directory `dir`, and takes in what it says of it.
+    /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it.
     async fn changing<T>(
         &self,
-        dir: &Arc<Inode>,
+        inode: &Arc<Inode>,
         call: impl Future<Output = NfsResult<T>>,
         wcc: impl FnOnce(&T) -> WccData,
     ) -> FsResult<T> {
-        self.begin_change(dir);
-        let change = Change {
-            fs: self,
-            inode: dir,
-            done: false,
-        };
+        let change = self.change(inode, Kind::Contents);
+        self.changed(change, inode, call, wcc).await
+    }
+
+    /// The same for a change that is noted already.
+    async fn changed<T>(
+        &self,
+        change: Change<'_, N>,
+        inode: &Inode,
+        call: impl Future<Output = NfsResult<T>>,
+        wcc: impl FnOnce(&T) -> WccData,
+    ) -> FsResult<T> {
         match call.await {
             Ok(result) => {
                 change.end(Some(&wcc(&result)));
                 Ok(result)
             }
             Err(error) => {
-                change.end(None);
-                Err(self.note_error(dir, error))
+                change.failed(&error);
+                Err(self.note_error(inode, error))
             }
-        }
-    }
-
-    /// Somebody else changed a file's contents.
-    fn contents_changed(&self, inode: &Inode) {
-        self.shared.stats.foreign_changes.add(1);
-        if let Some(data) = inode.data() {
-            data.with(|inner| {
-                inner.pages.invalidate();
-                inner.void_reads(0..u64::MAX);
-            });
         }
     }
 
@@ -302,7 +279,7 @@ impl<N: Nfs3> Fs<N> {
         // First: it is forgotten when the attributes know it.
         let end = inode.data().map_or(0, |data| data.with(|inner| inner.end));
         let mut state = inode.state.lock();
-        state.tell();
+        state.record_told();
         let newest = state.attributes().copied().unwrap_or(heard);
         let size = newest.size.max(end);
         let nlink = remove::visible_links(inode, &newest);
@@ -343,28 +320,6 @@ impl<N: Nfs3> Fs<N> {
             attributes: self.shown(inode, attributes),
             attr_ttl: self.attr_ttl(inode, now),
             entry_ttl: self.entry_ttl(dir, now),
-        }
-    }
-}
-
-/// An own change under way; a future that is dropped ends it, too.
-struct Change<'a, N: Nfs3> {
-    fs: &'a Fs<N>,
-    inode: &'a Arc<Inode>,
-    done: bool,
-}
-
-impl<N: Nfs3> Change<'_, N> {
-    fn end(mut self, data: Option<&WccData>) {
-        self.done = true;
-        self.fs.end_change(self.inode, data);
-    }
-}
-
-impl<N: Nfs3> Drop for Change<'_, N> {
-    fn drop(&mut self) {
-        if !self.done {
-            self.fs.end_change(self.inode, None);
         }
     }
 }

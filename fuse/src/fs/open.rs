@@ -32,6 +32,7 @@ impl<N: Nfs3> Fs<N> {
         let inode = self.inode(nodeid)?;
         let _under_way = self.open_under_way(&inode);
         let wanted = wanted_to_open(flags);
+        let since = Stamp::mark();
         let known = if self.config.nocto {
             let now = self.now();
             let state = inode.state.lock();
@@ -44,7 +45,10 @@ impl<N: Nfs3> Fs<N> {
         match known {
             Some(granted) if granted & wanted == wanted => {}
             Some(_) => return Err(FsError::AccessDenied),
-            None => self.ask_access(cred, &inode, wanted).await?,
+            None => {
+                self.ask_access(cred, &inode, wanted).await?;
+                self.revalidate(cred, &inode, since).await?;
+            }
         }
         if flags & libc::O_TRUNC != 0 {
             let new = SetAttributes {

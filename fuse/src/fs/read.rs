@@ -247,7 +247,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     async fn read_call(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         inode: &Arc<Inode>,
         offset: u64,
@@ -255,10 +255,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<nfsrdma_client::nfs::ReadDone> {
         self.shared.stats.reads_sent.add(1);
         let _busy = self.shared.busy();
-        match self.nfs.read(cred, &inode.handle, offset, sink).await {
-            Ok(done) => Ok(done),
-            Err(error) => Err(self.note_error(inode, error)),
-        }
+        self.read_again(cred, inode, offset, sink).await
     }
 
     /// One page by several READs.

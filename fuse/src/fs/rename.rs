@@ -115,12 +115,7 @@ impl<N: Nfs3> Fs<N> {
             self.searched_to_change(cred, from.0, &wcc.to_dir);
             return Ok(());
         }
-        self.begin_change(to.0);
-        let change = Change {
-            fs: self,
-            inode: to.0,
-            done: false,
-        };
+        let change = self.change(to.0, Kind::Contents);
         match self.changing(from.0, call, |wcc| wcc.from_dir).await {
             Ok(wcc) => {
                 change.end(Some(&wcc.to_dir));

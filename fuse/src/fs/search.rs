@@ -96,7 +96,7 @@ impl<N: Nfs3> Fs<N> {
         let now = self.now();
         let mut state = dir.state.lock();
         let after = wcc.after.as_ref();
-        if state.changes_in_flight() == 0 && after.is_some_and(|after| is_current(&state, after)) {
+        if !state.is_changing() && after.is_some_and(|after| is_current(&state, after)) {
             let until = now + state.fresh_for(now);
             state.grant_search(cred, now, until);
         }

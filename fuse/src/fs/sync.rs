@@ -193,15 +193,8 @@ impl<N: Nfs3> Fs<N> {
         }
         let mut end = End(data, false);
         self.shared.stats.commits_sent.add(1);
-        self.begin_change(inode);
-        let change = Change {
-            fs: self,
-            inode,
-            done: false,
-        };
-        match self.nfs.commit(cred, &inode.handle, 0, 0).await {
-            Ok((wcc, verifier)) => {
-                change.end(Some(&wcc));
+        match self.commit_call(cred, inode).await {
+            Ok((_, verifier)) => {
                 let verdict = data.with(|inner| {
                     let verdict = inner.pages.end_commit(verifier);
                     if let Some(behind) = self.behind(inner) {
@@ -214,7 +207,6 @@ impl<N: Nfs3> Fs<N> {
                 }
             }
             Err(error) => {
-                change.end(None);
                 let error = self.note_error(inode, error);
                 let lost = data.with(|inner| inner.pages.fail_commit());
                 for range in lost {

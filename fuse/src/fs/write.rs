@@ -295,24 +295,13 @@ impl<N: Nfs3> Fs<N> {
         let sent = job.offset..job.offset + u64::from(job.len);
         let mut end = End(data, sent.clone());
         self.shared.stats.writes_sent.add(1);
-        self.begin_change(inode);
-        let change = Change {
-            fs: self,
-            inode,
-            done: false,
-        };
         let busy = self.shared.busy();
         let answer = self
-            .nfs
-            .write(cred, &inode.handle, job.offset, job.data, stable)
+            .write_call(cred, inode, job.offset, job.data, stable)
             .await;
         match answer {
             Ok(done) => {
-                change.end(Some(&done.wcc));
                 let count = done.count.min(job.len);
-                if done.wcc.after.is_none() {
-                    inode.state.lock().grow(job.offset + u64::from(count));
-                }
                 let verdict = data.with(|inner| {
                     // A READ from before may bring what was there before, and the block may
                     // be dropped before it comes.
@@ -327,7 +316,6 @@ impl<N: Nfs3> Fs<N> {
                 }
             }
             Err(error) => {
-                change.end(None);
                 let error = self.note_error(inode, error);
                 data.with(|inner| inner.pages.fail_write(sent.clone()));
                 end.1 = 0..0;
@@ -435,28 +423,16 @@ impl<N: Nfs3> Fs<N> {
             let mut buf = self.alloc(n).await?;
             buf.copy_from_slice(&bytes[at..at + n]);
             let piece = Segs::from_iter([buf.freeze()]);
-            self.begin_change(inode);
-            let change = Change {
-                fs: self,
-                inode,
-                done: false,
-            };
             let busy = self.shared.busy();
             self.shared.stats.writes_sent.add(1);
             let place = offset + at as u64;
-            let call = self
-                .nfs
-                .write(&file.cred, &inode.handle, place, piece, Stable::FileSync);
+            let call = self.write_call(&file.cred, inode, place, piece, Stable::FileSync);
             match call.await {
                 Ok(done) => {
-                    change.end(Some(&done.wcc));
                     if done.count == 0 {
                         return Err(NfsError::PeerMisbehaved("WRITE took nothing".into()).into());
                     }
                     at += (done.count as usize).min(n);
-                    if done.wcc.after.is_none() {
-                        inode.state.lock().grow(offset + at as u64);
-                    }
                     if done.committed != Stable::FileSync {
                         // RFC 1813 section 3.3.7 forbids it; make it true.
                         let commit = self.nfs.commit(&file.cred, &inode.handle, 0, 0).await?;
@@ -466,7 +442,6 @@ impl<N: Nfs3> Fs<N> {
                     }
                 }
                 Err(error) => {
-                    change.end(None);
                     return Err(self.note_error(inode, error));
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::data::Data;
 use super::tree::{Body, Dir, Id, Tree};
-use super::{MemoryServer, Op, verifier};
+use super::{MemoryServer, Op, PreOp, verifier};
 use nfsrdma_client::nfs::{
     CreateMode, Cred, DirEntry, DirPage, Found, Limits, Made, Nfs3, NfsResult, ReadDone, Special,
     WriteDone,
@@ -231,12 +231,16 @@ impl Nfs3 for MemoryServer {
         data: Segs<Buf>,
         stable: Stable,
     ) -> NfsResult<WriteDone> {
+        let arrived = {
+            let tree = self.tree.lock();
+            tree.id(file).ok().and_then(|id| tree.before(id))
+        };
         self.call(Op::Write, |tree| {
             let id = tree.id(file)?;
             if cred.uid != tree.attributes(id).uid {
                 may(tree, cred, id, 2)?;
             }
-            let before = tree.before(id);
+            let before = tree.before_write(id, arrived);
             let len: usize = data.iter().map(|part| part.len()).sum();
             if tree.capacity != u64::MAX && tree.used() + len as u64 > tree.capacity {
                 return Err(Status::NoSpc);
@@ -268,7 +272,11 @@ impl Nfs3 for MemoryServer {
         self.call(Op::Commit, |tree| {
             let id = tree.id(file)?;
             tree.file(file)?.commit();
-            Ok((tree.wcc(tree.before(id), id), verifier(tree.verifier)))
+            let before = match tree.pre_op {
+                PreOp::Atomic => tree.before(id),
+                PreOp::Never | PreOp::NotAtomic => None,
+            };
+            Ok((tree.wcc(before, id), verifier(tree.verifier)))
         })
         .await
     }

@@ -58,6 +58,20 @@ pub enum Fate {
     Refused(Status),
     /// It is done, and the answer never comes in time.
     Lost,
+    /// It cannot be sent for want of something on the client's machine.
+    Local,
+}
+
+/// What a WRITE is answered with as the state before it (pre_op_attr).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PreOp {
+    /// The state it was applied to.
+    #[default]
+    Atomic,
+    /// Nothing, as Linux knfsd does.
+    Never,
+    /// The state when the call came, as of a server that does not lock the file from then on.
+    NotAtomic,
 }
 
 /// The server.
@@ -195,6 +209,27 @@ impl MemoryServer {
         self.tree.lock().clock_stands = true;
     }
 
+    /// Says of files from now on what they were before a WRITE, or not, or something that is
+    /// not true any more.
+    pub fn set_pre_op(&self, pre_op: PreOp) {
+        self.tree.lock().pre_op = pre_op;
+    }
+
+    /// Moves the clock, forwards or back.
+    pub fn step_clock(&self, seconds: i64) {
+        self.tree.lock().offset += seconds * 1_000_000_000;
+    }
+
+    /// Tells times in whole seconds.
+    pub fn whole_seconds(&self) {
+        self.tree.lock().whole_seconds = true;
+    }
+
+    /// Writes to the file at `path` and sets its mode, at the server itself.
+    pub fn change_file(&self, path: &str, offset: u64, data: &[u8], mode: Option<u32>) {
+        self.tree.lock().change_file(path, offset, data, mode);
+    }
+
     /// What a restart would leave of the file at `path`.
     pub fn durable(&self, path: &str) -> Option<Vec<u8>> {
         self.tree.lock().durable(path)
@@ -242,6 +277,9 @@ impl MemoryServer {
         let fate = hook.map_or(Fate::Done, |hook| hook(procedure, before));
         if let Fate::Refused(status) = fate {
             return Err(NfsError::Status(status));
+        }
+        if fate == Fate::Local {
+            return Err(NfsError::Local("no buffer".into()));
         }
         let result = run(&mut self.tree.lock()).map_err(NfsError::Status);
         self.turn().await;

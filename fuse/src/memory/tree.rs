@@ -1,5 +1,6 @@
 //! The objects of the export.
 
+use super::PreOp;
 use super::data::Data;
 use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FileType, SetAttributes, SetTime, SpecData, Status, Time,
@@ -45,6 +46,10 @@ pub(super) struct Tree {
     pub(super) bare: bool,
     /// All happens within one tick of the clock.
     pub(super) clock_stands: bool,
+    pub(super) pre_op: PreOp,
+    /// The clock is ahead by so many nanoseconds.
+    pub(super) offset: i64,
+    pub(super) whole_seconds: bool,
     /// Cookies are told modulo this.
     pub(super) cookies_repeat: Option<u64>,
     free_fileids: Vec<u64>,
@@ -71,6 +76,9 @@ impl Tree {
             reuse: false,
             bare: false,
             clock_stands: false,
+            pre_op: PreOp::Atomic,
+            offset: 0,
+            whole_seconds: false,
             cookies_repeat: None,
             free_fileids: Vec::new(),
         };
@@ -91,16 +99,56 @@ impl Tree {
         FileHandle::new(&id.to_be_bytes()).expect("eight bytes fit")
     }
 
-    /// A time later than all before, unless the clock stands.
+    /// A time later than all before since the clock was last moved, unless the clock stands or
+    /// ticks by the second.
     pub(super) fn now(&mut self) -> Time {
+        let tell = |nanoseconds: u64, tree: &Self| {
+            let told = nanoseconds.saturating_add_signed(tree.offset);
+            match tree.whole_seconds {
+                true => moment(told / 1_000_000_000 * 1_000_000_000),
+                false => moment(told),
+            }
+        };
         if self.clock_stands && self.last_time > 0 {
-            return moment(self.last_time);
+            return tell(self.last_time, self);
         }
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         self.last_time = (self.last_time + 1).max(since.as_nanos() as u64);
-        moment(self.last_time)
+        tell(self.last_time, self)
+    }
+
+    /// What a WRITE says the file was before; `arrived`: when the call came.
+    pub(super) fn before_write(
+        &self,
+        id: Id,
+        arrived: Option<WccAttributes>,
+    ) -> Option<WccAttributes> {
+        match self.pre_op {
+            PreOp::Atomic => self.before(id),
+            PreOp::Never => None,
+            PreOp::NotAtomic => arrived,
+        }
+    }
+
+    pub(super) fn change_file(&mut self, path: &str, offset: u64, data: &[u8], mode: Option<u32>) {
+        let Some(handle) = self.walk(path) else {
+            return;
+        };
+        let Ok(id) = self.id(&handle) else { return };
+        if !data.is_empty()
+            && let Ok(file) = self.file(&handle)
+        {
+            file.write(offset, data, true);
+            self.touch(id);
+        }
+        if let Some(mode) = mode {
+            if let Some(object) = self.objects.get_mut(&id) {
+                object.attributes.mode = mode;
+            }
+            self.change(id);
+        }
     }
 
     fn make(&mut self, kind: FileType, mode: u32, body: Body) -> Id {

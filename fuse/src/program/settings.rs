@@ -123,6 +123,7 @@ pub fn file_system(options: &Options) -> FsConfig {
             Permissions::Server => fs::Permissions::ServerForOne(geteuid().as_raw()),
         },
         nocto: !options.close_to_open,
+        hard: options.recovery == Recovery::Hard,
         sync: options.vfs.sync,
         readdirplus: options.readdirplus,
         cache_bytes: options.cache as usize,

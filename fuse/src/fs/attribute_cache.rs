@@ -1,0 +1,672 @@
+//! What is known of an object's attributes, how long it may be believed, and whether the
+//! contents cached with them are still the server's. No I/O; time and order are arguments.
+//!
+//! **Order.** A reply tells what was true at some moment between the sending of its call and its
+//! arrival. One whose call was sent after the known attributes had arrived is newer, whatever
+//! the times in it say: clocks of servers step back, and tick coarsely. Where the two overlap,
+//! nothing orders them but pre-operation attributes ([`Changes`]). If they say the same, that is
+//! that; otherwise one of them is kept and expires at once, so that the next use asks.
+//!
+//! **Contents.** Size, mtime and ctime that differ from those the cached contents belong to mean
+//! that somebody else changed the object, unless own changes explain it. Replies that overlap
+//! own changes judge nothing; the changes do themselves when the last of them is answered. What
+//! they leave open is *unverified*: it is believed no longer than the attribute time, and not
+//! over the next open (docs/COHERENCE.md).
+
+use super::changes::{Changes, Kind, Verdict, wcc};
+use super::clock::Nanos;
+use nfsrdma_xdr::nfs3::{Attributes, WccAttributes, WccData};
+
+/// States behind the newest that are remembered when changes are over.
+const MOST_PAST: usize = 8;
+
+/// How long attributes are believed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) min: Nanos,
+    pub(super) max: Nanos,
+}
+
+/// When a reply's call was sent and when the reply came: numbers of events that grow, all
+/// taken from one counter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) sent: u64,
+    pub(super) arrived: u64,
+}
+
+/// What a reply showed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[must_use]
+pub(super) struct Seen {
+    /// Somebody else changed the contents: what is cached of them is void.
+    pub(super) foreign: bool,
+    /// Mode, owner, group or ctime are others: what ACCESS granted may be as well.
+    pub(super) changed: bool,
+    /// The server's pre-operation attributes are not taken in one step with the change.
+    pub(super) not_atomic: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct AttributeCache {
+    known: Option<Attributes>,
+    /// When the reply with them came.
+    arrived: u64,
+    fresh_until: Nanos,
+    timeout: Nanos,
+    /// The latest sending of a call whose reply showed whose contents these are.
+    verified: u64,
+    /// What the cached contents belong to.
+    contents: Option<WccAttributes>,
+    /// Of an object this mount has changed. Boxed, as most are only looked at, and there are
+    /// many.
+    own: Option<Box<Own>>,
+}
+
+/// What own changes leave behind.
+#[derive(Debug, Default)]
+struct Own {
+    /// Those under way.
+    changes: Option<Box<Changes>>,
+    /// When one last began or ended.
+    changed: u64,
+    /// States the last ones left behind.
+    past: Box<[WccAttributes]>,
+    /// They could not be verified: until when the cached contents are believed.
+    unverified_until: Option<Nanos>,
+    /// A call on a name changed the ctime to something its reply did not say.
+    ctime_open: bool,
+}
+
+/// Whether both say the same, but for the access time, which READ changes, and the space
+/// used, which a server may settle later.
+fn alike(a: &Attributes, b: &Attributes) -> bool {
+    let (atime, used) = (a.atime, a.used);
+    *a == Attributes { atime, used, ..*b }
+}
+
+impl AttributeCache {
+    /// The attributes last heard of.
+    pub(super) fn attributes(&self) -> Option<&Attributes> {
+        self.known.as_ref()
+    }
+
+    /// The attributes, if they are to be believed now.
+    pub(super) fn fresh(&self, now: Nanos) -> Option<&Attributes> {
+        self.known.as_ref().filter(|_| self.fresh_for(now) > 0)
+    }
+
+    /// How much longer the attributes are believed.
+    pub(super) fn fresh_for(&self, now: Nanos) -> Nanos {
+        let until = match (&self.known, self.unverified_until()) {
+            (None, _) => return 0,
+            (Some(_), Some(until)) => self.fresh_until.min(until),
+            (Some(_), None) => self.fresh_until,
+        };
+        until.saturating_sub(now)
+    }
+
+    /// Ask the server before believing the attributes again.
+    pub(super) fn expire(&mut self) {
+        self.fresh_until = 0;
+    }
+
+    /// Whether no own change was under way since the call was sent.
+    pub(super) fn undisturbed(&self, sent: u64) -> bool {
+        let own = self.own.as_ref();
+        own.is_none_or(|own| own.changes.is_none() && own.changed <= sent)
+    }
+
+    /// Whether no attributes arrived since the call was sent.
+    pub(super) fn unheard_since(&self, sent: u64) -> bool {
+        self.arrived <= sent
+    }
+
+    /// Whether own changes are under way.
+    pub(super) fn is_changing(&self) -> bool {
+        self.changes().is_some()
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        self.own.as_ref()?.changes.as_deref()
+    }
+
+    fn changes_mut(&mut self) -> Option<&mut Changes> {
+        self.own.as_mut()?.changes.as_deref_mut()
+    }
+
+    fn unverified_until(&self) -> Option<Nanos> {
+        self.own.as_ref()?.unverified_until
+    }
+
+    fn set_unverified(&mut self, until: Option<Nanos>) {
+        if let Some(own) = &mut self.own {
+            own.unverified_until = until;
+        }
+    }
+
+    /// Whether a call sent at `since` or later showed that the cached contents are the
+    /// server's, with nothing left open.
+    pub(super) fn verified_since(&self, since: u64) -> bool {
+        self.verified >= since && self.changes().is_none() && self.unverified_until().is_none()
+    }
+
+    /// Whether own changes that are over left it open whose contents these are.
+    pub(super) fn is_unverified(&self) -> bool {
+        self.changes().is_none() && self.unverified_until().is_some()
+    }
+
+    /// Whether a first change of the contents is to be preceded by a check of what is cached.
+    pub(super) fn wants_check(&self) -> bool {
+        self.changes().is_none() && self.contents.is_some_and(|contents| contents.size > 0)
+    }
+
+    fn accept(&mut self, span: Span, new: &Attributes, now: Nanos, times: Times) -> bool {
+        let old = self.known.replace(*new);
+        let same = old.as_ref().is_some_and(|old| wcc(old) == wcc(new));
+        if !same {
+            self.timeout = times.min;
+        } else if now >= self.fresh_until {
+            self.timeout = (self.timeout * 2).clamp(times.min, times.max);
+        }
+        self.arrived = span.arrived;
+        self.fresh_until = now + self.timeout;
+        let rights = |a: &Attributes| (a.ctime, a.mode, a.uid, a.gid);
+        old.is_none_or(|old| rights(&old) != rights(new))
+    }
+
+    /// Attributes came with the reply to a call that changed nothing (post_op_attr).
+    pub(super) fn apply(&mut self, span: Span, new: &Attributes, now: Nanos, times: Times) -> Seen {
+        let mut result = Seen::default();
+        let state = wcc(new);
+        let same = self.known.as_ref().is_some_and(|known| alike(known, new));
+        let newer = self.known.is_none() || self.arrived <= span.sent;
+        if !newer && !same {
+            let older = match self.changes() {
+                Some(changes) => changes.is_past(&state),
+                None => {
+                    let past = self.own.as_ref().map(|own| &own.past);
+                    past.is_some_and(|past| past.contains(&state)) && self.contents != Some(state)
+                }
+            };
+            if let Some(changes) = self.changes_mut() {
+                changes.observe(state);
+            }
+            if !older {
+                self.expire();
+            }
+            return result;
+        }
+        result.changed = self.accept(span, new, now, times);
+        if let Some(changes) = self.changes_mut() {
+            changes.observe(state);
+        }
+        if !self.undisturbed(span.sent) {
+            return result;
+        }
+        let late = self.unverified_until().is_some_and(|until| now >= until);
+        result.foreign = self.is_other(&state) || late;
+        self.contents = Some(state);
+        self.verified = self.verified.max(span.sent);
+        if result.foreign {
+            self.set_unverified(None);
+        }
+        result
+    }
+
+    fn is_other(&mut self, seen: &WccAttributes) -> bool {
+        let own = self.own.as_mut();
+        let open = own.is_some_and(|own| std::mem::take(&mut own.ctime_open));
+        self.contents.is_some_and(|known| {
+            let same = (known.size, known.mtime) == (seen.size, seen.mtime);
+            !(same && (open || known.ctime == seen.ctime))
+        })
+    }
+
+    /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not say to
+    /// what: the next one heard of is believed, if size and mtime are the same.
+    pub(super) fn named_otherwise(&mut self) {
+        let own = self.own.get_or_insert_default();
+        match &mut own.changes {
+            Some(changes) => changes.allow_joint(),
+            None => own.ctime_open = true,
+        }
+        self.fresh_until = 0;
+    }
+
+    fn begun(&mut self, event: u64, cached: bool) -> &mut Changes {
+        let contents = self.contents;
+        let own = self.own.get_or_insert_default();
+        own.changed = event;
+        let joint = std::mem::take(&mut own.ctime_open);
+        own.changes
+            .get_or_insert_with(|| Box::new(Changes::new(contents, joint, cached)))
+    }
+
+    /// A call that changes the object is sent. `cached`: some of its contents are cached, here
+    /// or in the kernel.
+    pub(super) fn begin_change(&mut self, event: u64, cached: bool) {
+        self.begun(event, cached).begin(event);
+    }
+
+    /// A GETATTR is sent just ahead of the first change.
+    pub(super) fn begin_check(&mut self, event: u64) {
+        self.begun(event, true).begin_check();
+    }
+
+    /// It was answered.
+    pub(super) fn end_check(
+        &mut self,
+        span: Span,
+        seen: Option<&Attributes>,
+        now: Nanos,
+        times: Times,
+    ) -> Seen {
+        if let Some(changes) = self.changes_mut() {
+            changes.end_check(seen);
+        }
+        let mut result = match seen {
+            Some(seen) => self.apply(span, seen, now, times),
+            None => Seen::default(),
+        };
+        result.foreign |= self.ended(span, now, times, &mut result.not_atomic);
+        result
+    }
+
+    /// A change was answered. `sent` and so on as above; `floor`: the file is at least so long
+    /// now, by what the server took of a WRITE.
+    pub(super) fn end_change(
+        &mut self,
+        span: Span,
+        kind: Kind,
+        data: &WccData,
+        floor: u64,
+        now: Nanos,
+        times: Times,
+    ) -> Seen {
+        let mut result = Seen::default();
+        let after = data.after.as_ref();
+        let (mut newest, mut floor) = (None, floor);
+        if let Some(changes) = self.changes_mut() {
+            changes.end(kind, data.before.as_ref(), after, floor);
+            newest = changes.newest().copied();
+            floor = changes.floor();
+        }
+        if let Some(newest) = newest {
+            result.changed = self.accept(span, &newest, now, times);
+        } else if let Some(after) = after {
+            let same = self.known.as_ref().is_some_and(|known| alike(known, after));
+            let newer = self.known.is_none() || self.arrived <= span.sent;
+            let older = self
+                .changes()
+                .is_some_and(|changes| changes.is_past(&wcc(after)));
+            if newer || same {
+                result.changed = self.accept(span, after, now, times);
+            } else if !older {
+                result.changed = self.accept(span, after, now, times);
+                self.expire();
+                self.grow(floor);
+            }
+        } else {
+            self.expire();
+            self.grow(floor);
+        }
+        result.foreign = self.ended(span, now, times, &mut result.not_atomic);
+        result
+    }
+
+    /// A change failed. `answered`: the server says so; otherwise it may have been made.
+    pub(super) fn fail_change(
+        &mut self,
+        span: Span,
+        answered: bool,
+        now: Nanos,
+        times: Times,
+    ) -> Seen {
+        let mut result = Seen::default();
+        if let Some(changes) = self.changes_mut() {
+            changes.fail();
+        }
+        if !answered {
+            self.expire();
+        }
+        result.foreign = self.ended(span, now, times, &mut result.not_atomic);
+        result
+    }
+
+    /// A change or check ended; judges if it was the last.
+    fn ended(&mut self, span: Span, now: Nanos, times: Times, not_atomic: &mut bool) -> bool {
+        let Some(own) = &mut self.own else {
+            return false;
+        };
+        own.changed = span.arrived;
+        let over = own.changes.take_if(|changes| changes.under_way() == 0);
+        let Some(changes) = over else { return false };
+        let verdict = changes.verdict();
+        if verdict == Verdict::Unverified && !changes.answered() {
+            // All failed: what was known still is.
+            return false;
+        }
+        own.past = changes.past(MOST_PAST).into();
+        match verdict {
+            Verdict::Own(newest) => {
+                self.contents = Some(wcc(&newest));
+                self.verified = self.verified.max(changes.last_sent());
+                if changes.saw_others() {
+                    self.expire();
+                } else {
+                    self.timeout = times.min;
+                    self.known = Some(newest);
+                    self.arrived = span.arrived;
+                    self.fresh_until = now + self.timeout;
+                }
+                false
+            }
+            Verdict::Foreign => {
+                // Not certainly: but another state than this one is to be taken for foreign,
+                // too, so nothing is believed that should not be.
+                self.forget_contents();
+                self.expire();
+                true
+            }
+            Verdict::Unverified | Verdict::NotAtomic => {
+                *not_atomic = verdict == Verdict::NotAtomic;
+                let until = now + times.min;
+                own.unverified_until = Some(own.unverified_until.unwrap_or(until).min(until));
+                // Of several, nothing says whose `after` is the last: the next reply tells.
+                self.contents = match changes.begun() {
+                    1 => self.known.as_ref().map(wcc),
+                    _ => None,
+                };
+                if self.contents.is_none() {
+                    self.expire();
+                }
+                false
+            }
+        }
+    }
+
+    /// The file is at least this long: the server took data up to there.
+    pub(super) fn grow(&mut self, size: u64) {
+        if let Some(attributes) = &mut self.known
+            && attributes.size < size
+        {
+            attributes.size = size;
+            self.fresh_until = 0;
+        }
+    }
+
+    /// The cached contents are given up: those read from here on belong to what is known now.
+    /// If that is wrong, the next reply shows something else, and they are given up, too.
+    pub(super) fn forget_contents(&mut self) {
+        self.set_unverified(None);
+        self.contents = self.known.as_ref().map(wcc);
+    }
+}
+
+#[cfg(test)]
+#[path = "attribute_model.rs"]
+mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::model::{TIMES, attributes, change};
+    use super::*;
+
+    /// A cache, and the events that happen to it.
+    struct Case {
+        cache: AttributeCache,
+        event: u64,
+        now: Nanos,
+    }
+
+    impl Case {
+        fn new(first: &Attributes) -> Self {
+            let mut case = Case {
+                cache: AttributeCache::default(),
+                event: 0,
+                now: 0,
+            };
+            let sent = case.send();
+            assert!(!case.hear(sent, first).foreign);
+            case
+        }
+
+        fn send(&mut self) -> u64 {
+            self.event
+        }
+
+        fn span(&mut self, sent: u64) -> Span {
+            self.event += 1;
+            let arrived = self.event;
+            Span { sent, arrived }
+        }
+
+        fn hear(&mut self, sent: u64, new: &Attributes) -> Seen {
+            let span = self.span(sent);
+            self.cache.apply(span, new, self.now, TIMES)
+        }
+
+        fn begin(&mut self) -> u64 {
+            self.event += 1;
+            self.cache.begin_change(self.event, true);
+            self.event
+        }
+
+        fn end(&mut self, sent: u64, before: Option<&Attributes>, after: &Attributes) -> Seen {
+            let data = change(before, after);
+            let span = self.span(sent);
+            let floor = 0;
+            self.cache
+                .end_change(span, Kind::Contents, &data, floor, self.now, TIMES)
+        }
+
+        fn known(&self) -> Attributes {
+            *self.cache.attributes().unwrap()
+        }
+
+        fn is_fresh(&self) -> bool {
+            self.cache.fresh(self.now).is_some()
+        }
+    }
+
+    #[test]
+    fn times_adapt_and_changes_reset_them() {
+        let a = attributes(1, 1);
+        let mut case = Case::new(&a);
+        assert_eq!(case.cache.fresh_for(0), TIMES.min);
+        for expected in [20, 40, 80, 80] {
+            case.now += case.cache.fresh_for(case.now);
+            let sent = case.send();
+            assert!(!case.hear(sent, &a).foreign);
+            assert_eq!(case.cache.fresh_for(case.now), expected);
+        }
+        let sent = case.send();
+        assert!(case.hear(sent, &attributes(1, 2)).foreign);
+        assert_eq!(case.cache.fresh_for(case.now), TIMES.min);
+    }
+
+    #[test]
+    fn a_reply_to_a_later_call_is_newer_whatever_its_clock_says() {
+        let mut case = Case::new(&attributes(5, 9));
+        let sent = case.begin();
+        assert!(
+            !case
+                .end(sent, Some(&attributes(5, 9)), &attributes(8, 3))
+                .foreign
+        );
+        assert_eq!((case.known().size, case.is_fresh()), (8, true));
+        let sent = case.send();
+        assert!(case.hear(sent, &attributes(2, 1)).foreign);
+        assert_eq!((case.known().size, case.is_fresh()), (2, true));
+    }
+
+    #[test]
+    fn of_replies_that_overlapped_and_differ_neither_is_believed() {
+        let old = attributes(5, 1);
+        let mut case = Case::new(&old);
+        let (early, late) = (case.send(), case.send());
+        let mut new = old;
+        new.mode ^= 0o111;
+        assert!(!case.hear(late, &new).foreign);
+        assert!(case.is_fresh());
+        assert!(!case.hear(early, &old).foreign);
+        assert!(!case.is_fresh());
+        // The same attributes twice are no question; the access time may differ.
+        let (early, late) = (case.send(), case.send());
+        assert!(!case.hear(late, &old).foreign);
+        let atime = attributes(5, 7).atime;
+        assert!(!case.hear(early, &Attributes { atime, ..old }).foreign);
+        assert!(case.is_fresh());
+    }
+
+    #[test]
+    fn own_changes_at_the_same_time_are_own_in_any_order() {
+        let states: Vec<_> = (1..=4).map(|n| attributes(n, 9 - n as u32)).collect();
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
+            let mut case = Case::new(&states[0]);
+            let sent: Vec<_> = (0..3).map(|_| case.begin()).collect();
+            for i in order {
+                let seen = case.end(sent[i], Some(&states[i]), &states[i + 1]);
+                assert!(!seen.foreign, "{order:?}");
+            }
+            assert_eq!((case.known(), case.is_fresh()), (states[3], true));
+            let sent = case.send();
+            assert!(!case.hear(sent, &states[3]).foreign);
+        }
+    }
+
+    #[test]
+    fn a_gap_between_own_changes_is_somebody_else_s() {
+        let states: Vec<_> = (1..=4).map(|n| attributes(n, n as u32)).collect();
+        for order in [[0, 1], [1, 0]] {
+            let mut case = Case::new(&states[0]);
+            let sent = [case.begin(), case.begin()];
+            let pairs = [(0, 1), (2, 3)];
+            assert!(
+                !case
+                    .end(
+                        sent[0],
+                        Some(&states[pairs[order[0]].0]),
+                        &states[pairs[order[0]].1]
+                    )
+                    .foreign
+            );
+            assert!(
+                case.end(
+                    sent[1],
+                    Some(&states[pairs[order[1]].0]),
+                    &states[pairs[order[1]].1]
+                )
+                .foreign
+            );
+        }
+        // Before the first of them.
+        let mut case = Case::new(&states[0]);
+        let sent = case.begin();
+        assert!(case.end(sent, Some(&states[1]), &states[2]).foreign);
+    }
+
+    #[test]
+    fn within_one_tick_own_changes_stay_own_and_an_idle_one_elsewhere_is_a_gap() {
+        let (a, b) = (attributes(10, 1), attributes(20, 1));
+        let mut case = Case::new(&a);
+        let sent = [case.begin(), case.begin(), case.begin()];
+        assert!(!case.end(sent[2], Some(&b), &b).foreign);
+        assert!(!case.end(sent[0], Some(&a), &a).foreign);
+        assert!(!case.end(sent[1], Some(&a), &b).foreign);
+        assert_eq!((case.known(), case.is_fresh()), (b, true));
+        let mut case = Case::new(&a);
+        let sent = case.begin();
+        assert!(case.end(sent, Some(&b), &b).foreign);
+    }
+
+    #[test]
+    fn pairs_that_begin_at_one_state_are_of_a_server_that_is_not_atomic() {
+        let (a, b, c) = (attributes(1, 1), attributes(2, 2), attributes(3, 3));
+        let mut case = Case::new(&a);
+        let sent = [case.begin(), case.begin()];
+        assert!(!case.end(sent[0], Some(&a), &b).not_atomic);
+        let seen = case.end(sent[1], Some(&a), &c);
+        assert!(seen.not_atomic && !seen.foreign);
+        assert!(case.cache.is_unverified());
+    }
+
+    #[test]
+    fn without_before_one_checked_write_is_known_and_several_are_believed_for_their_time() {
+        let (a, b, c) = (attributes(1, 1), attributes(2, 2), attributes(3, 3));
+        let mut case = Case::new(&a);
+        let check = |case: &mut Case| {
+            case.event += 1;
+            assert!(case.cache.wants_check());
+            case.cache.begin_check(case.event);
+            case.event
+        };
+        let answer = |case: &mut Case, sent: u64, seen: &Attributes| {
+            let span = case.span(sent);
+            case.cache.end_check(span, Some(seen), case.now, TIMES)
+        };
+        let (asked, sent) = (check(&mut case), case.begin());
+        assert!(!answer(&mut case, asked, &a).foreign);
+        assert!(!case.end(sent, None, &b).foreign);
+        assert!(!case.cache.is_unverified());
+        assert_eq!((case.known(), case.is_fresh()), (b, true));
+        // The check shows what the WRITE left: it tells nothing.
+        let (asked, sent) = (check(&mut case), case.begin());
+        assert!(!case.end(sent, None, &c).foreign);
+        assert!(!answer(&mut case, asked, &c).foreign);
+        assert!(case.cache.is_unverified());
+        let sent = case.send();
+        assert!(!case.hear(sent, &c).foreign);
+        case.now += TIMES.min;
+        let sent = case.send();
+        assert!(case.hear(sent, &c).foreign, "its time is over");
+        // It shows something else: somebody wrote before.
+        let (asked, sent) = (check(&mut case), case.begin());
+        assert!(!answer(&mut case, asked, &b).foreign);
+        assert!(case.end(sent, None, &a).foreign);
+    }
+
+    #[test]
+    fn an_own_rename_is_no_foreign_change() {
+        let a = attributes(1, 1);
+        let mut case = Case::new(&a);
+        let ctime = |tick| Attributes {
+            ctime: attributes(1, tick).ctime,
+            ..a
+        };
+        case.cache.named_otherwise();
+        let sent = case.send();
+        assert!(!case.hear(sent, &ctime(2)).foreign);
+        // Once.
+        let sent = case.send();
+        assert!(case.hear(sent, &ctime(3)).foreign);
+        // Between own changes.
+        let sent = [case.begin(), case.begin()];
+        let b = attributes(2, 4);
+        assert!(!case.end(sent[0], Some(&ctime(3)), &b).foreign);
+        case.cache.named_otherwise();
+        let renamed = Attributes {
+            ctime: attributes(1, 5).ctime,
+            ..b
+        };
+        assert!(!case.end(sent[1], Some(&renamed), &attributes(3, 6)).foreign);
+    }
+
+    #[test]
+    fn an_unclear_size_is_not_shorter_than_what_the_server_took() {
+        let a = attributes(1, 1);
+        let mut case = Case::new(&a);
+        let sent = [case.begin(), case.begin()];
+        let mut end = |n: usize, size: u64| {
+            let data = change(None, &attributes(size, 2));
+            let span = case.span(sent[n]);
+            case.cache
+                .end_change(span, Kind::Contents, &data, size, 0, TIMES)
+        };
+        assert!(!end(1, 200).foreign);
+        // It ran before the other, and its reply comes after.
+        assert!(!end(0, 100).foreign);
+        assert_eq!((case.known().size, case.is_fresh()), (200, false));
+    }
+}

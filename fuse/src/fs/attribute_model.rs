@@ -1,0 +1,412 @@
+//! A server with one file, this client and somebody else, in every order of sending, running
+//! and answering.
+
+use super::super::attribute_cache::{AttributeCache, Seen, Span, Times};
+use super::super::changes::{Kind, wcc};
+use super::super::clock::Nanos;
+use nfsrdma_xdr::nfs3::{Attributes, FileType, SpecData, Time, WccAttributes, WccData};
+use proptest::prelude::*;
+
+pub(super) const TIMES: Times = Times { min: 10, max: 80 };
+
+pub(super) fn attributes(size: u64, tick: u32) -> Attributes {
+    let time = Time {
+        seconds: tick,
+        nanoseconds: 0,
+    };
+    Attributes {
+        kind: FileType::Regular,
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size,
+        used: size,
+        rdev: SpecData::default(),
+        fsid: 1,
+        fileid: 2,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    }
+}
+
+pub(super) fn change(before: Option<&Attributes>, after: &Attributes) -> WccData {
+    WccData {
+        before: before.map(wcc),
+        after: Some(*after),
+    }
+}
+
+/// What the server says a file was before a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Atomic,
+    Never,
+    NotAtomic,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clock {
+    /// No two changes have the same time; it may step back.
+    Fine,
+    /// Ticks rarely.
+    Coarse,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// READ, which fills the cache.
+    Read,
+    Write {
+        grows: bool,
+    },
+    Commit,
+    /// OPEN, with the GETATTR or ACCESS of close-to-open.
+    Open,
+    /// The server runs a call.
+    Run(usize),
+    /// The check ahead of a WRITE is run just behind it.
+    RunReversed(usize),
+    Answer(usize),
+    /// Somebody else changes the file.
+    Foreign {
+        grows: bool,
+    },
+    TurnClock(u32),
+    Tick,
+    Wait(Nanos),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => Just(Step::Read),
+        6 => any::<bool>().prop_map(|grows| Step::Write { grows }),
+        1 => Just(Step::Commit),
+        2 => Just(Step::Open),
+        12 => any::<usize>().prop_map(Step::Run),
+        1 => any::<usize>().prop_map(Step::RunReversed),
+        12 => any::<usize>().prop_map(Step::Answer),
+        2 => any::<bool>().prop_map(|grows| Step::Foreign { grows }),
+        1 => (0u32..100).prop_map(Step::TurnClock),
+        1 => Just(Step::Tick),
+        1 => (0u64..15).prop_map(Step::Wait),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Read,
+    Open,
+    Write { grows: bool, checked: Option<u64> },
+    Commit,
+}
+
+struct Flight {
+    call: Call,
+    sent: u64,
+    /// Foreign changes that were made when it was sent.
+    foreign_then: u64,
+    /// How often the cache had been dropped.
+    drops_then: u64,
+    done: Option<Done>,
+}
+
+struct Done {
+    before: Attributes,
+    after: Attributes,
+    /// Of the GETATTR ahead.
+    check: Attributes,
+    foreign: u64,
+}
+
+struct World {
+    before: Before,
+    clock: Clock,
+    /// The server's.
+    now: Attributes,
+    time: u32,
+    unique: u32,
+    history: Vec<Attributes>,
+    foreign: u64,
+    /// The client's.
+    cache: AttributeCache,
+    event: u64,
+    nanos: Nanos,
+    flights: Vec<Flight>,
+    /// What is cached: which foreign changes it has.
+    data: Option<u64>,
+    drops: u64,
+    not_atomic: bool,
+    /// An open could not verify what was cached.
+    gave_up: bool,
+}
+
+impl World {
+    fn new(before: Before, clock: Clock) -> Self {
+        let mut cache = AttributeCache::default();
+        let span = Span {
+            sent: 0,
+            arrived: 1,
+        };
+        // LOOKUP.
+        let first = cache.apply(span, &attributes(100, 50), 0, TIMES);
+        assert!(!first.foreign);
+        World {
+            before,
+            clock,
+            now: attributes(100, 50),
+            time: 50,
+            unique: 0,
+            history: vec![attributes(100, 50)],
+            foreign: 0,
+            cache,
+            event: 1,
+            nanos: 0,
+            flights: Vec::new(),
+            data: None,
+            drops: 0,
+            not_atomic: false,
+            gave_up: false,
+        }
+    }
+
+    fn change(&mut self, grows: bool) {
+        if self.clock == Clock::Fine {
+            self.unique += 1;
+        }
+        let time = Time {
+            seconds: self.time,
+            nanoseconds: self.unique,
+        };
+        (self.now.mtime, self.now.ctime) = (time, time);
+        self.now.size += u64::from(grows);
+        self.history.push(self.now);
+    }
+
+    fn span(&mut self, sent: u64) -> Span {
+        self.event += 1;
+        Span {
+            sent,
+            arrived: self.event,
+        }
+    }
+
+    fn send(&mut self, call: Call, sent: u64) {
+        self.flights.push(Flight {
+            call,
+            sent,
+            foreign_then: self.foreign,
+            drops_then: self.drops,
+            done: None,
+        });
+    }
+
+    fn run(&mut self, at: usize, reversed: bool) {
+        let waiting: Vec<usize> = (0..self.flights.len())
+            .filter(|&n| self.flights[n].done.is_none())
+            .collect();
+        let Some(&at) = waiting.get(at % waiting.len().max(1)) else {
+            return;
+        };
+        let before = self.now;
+        if let Call::Write { grows, .. } = self.flights[at].call {
+            self.change(grows);
+        }
+        let check = if reversed { self.now } else { before };
+        let told = match self.before {
+            Before::NotAtomic => self.history[self.history.len().saturating_sub(3)],
+            Before::Atomic | Before::Never => before,
+        };
+        self.flights[at].done = Some(Done {
+            before: told,
+            after: self.now,
+            check,
+            foreign: self.foreign,
+        });
+    }
+
+    fn follow(&mut self, seen: Seen) {
+        self.not_atomic |= seen.not_atomic;
+        if seen.foreign {
+            if self.before == Before::Atomic {
+                // What was given up unverified may be given up twice.
+                assert!(self.foreign > 0 || self.gave_up, "a false alarm");
+            }
+            self.data = None;
+            self.drops += 1;
+        }
+    }
+
+    fn answer(&mut self, at: usize) {
+        let ready: Vec<usize> = (0..self.flights.len())
+            .filter(|&n| self.flights[n].done.is_some())
+            .collect();
+        let Some(&at) = ready.get(at % ready.len().max(1)) else {
+            return;
+        };
+        let flight = self.flights.swap_remove(at);
+        let Some(done) = flight.done else { return };
+        if let Call::Write {
+            checked: Some(sent),
+            ..
+        } = flight.call
+        {
+            let span = self.span(sent);
+            let seen = self
+                .cache
+                .end_check(span, Some(&done.check), self.nanos, TIMES);
+            self.follow(seen);
+        }
+        let span = self.span(flight.sent);
+        let seen = match flight.call {
+            Call::Read | Call::Open => self.cache.apply(span, &done.after, self.nanos, TIMES),
+            Call::Write { .. } | Call::Commit => {
+                let gives = self.before != Before::Never && !self.not_atomic;
+                let data = change(Some(&done.before).filter(|_| gives), &done.after);
+                let kind = match flight.call {
+                    Call::Commit => Kind::Metadata,
+                    _ => Kind::Contents,
+                };
+                self.cache
+                    .end_change(span, kind, &data, 0, self.nanos, TIMES)
+            }
+        };
+        self.follow(seen);
+        match flight.call {
+            // What was sent before the cache was dropped is void, and is not cached.
+            Call::Read if flight.drops_then == self.drops => {
+                self.data = Some(self.data.map_or(done.foreign, |had| had.min(done.foreign)));
+            }
+            Call::Open => self.opened(flight.sent, flight.foreign_then),
+            _ => {}
+        }
+    }
+
+    /// Close-to-open: what others had done when the open began is seen, or nothing is cached.
+    fn opened(&mut self, since: u64, foreign_then: u64) {
+        if !self.cache.verified_since(since) {
+            self.cache.forget_contents();
+            self.gave_up = true;
+            self.data = None;
+            self.drops += 1;
+        } else if self.clock == Clock::Fine
+            && self.before != Before::NotAtomic
+            && let Some(data) = self.data
+        {
+            assert!(
+                data >= foreign_then,
+                "old data survive an open: {data} of {foreign_then}"
+            );
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Read => self.send(Call::Read, self.event),
+            Step::Open => {
+                // A moment of its own, as `Stamp::mark` gives.
+                self.event += 1;
+                self.send(Call::Open, self.event);
+            }
+            Step::Write { grows } => {
+                let blind = self.before == Before::Never || self.not_atomic;
+                let cached = self.data.is_some() || !self.flights.is_empty();
+                let checked = (blind && self.cache.wants_check()).then(|| {
+                    self.event += 1;
+                    self.cache.begin_check(self.event);
+                    self.event
+                });
+                self.event += 1;
+                self.cache.begin_change(self.event, cached);
+                self.send(Call::Write { grows, checked }, self.event);
+            }
+            Step::Commit => {
+                self.event += 1;
+                self.cache.begin_change(self.event, true);
+                self.send(Call::Commit, self.event);
+            }
+            Step::Run(at) => self.run(at, false),
+            Step::RunReversed(at) => self.run(at, true),
+            Step::Answer(at) => self.answer(at),
+            Step::Foreign { grows } => {
+                self.change(grows);
+                self.foreign += 1;
+            }
+            Step::TurnClock(to) => self.time = to,
+            Step::Tick => self.time += 1,
+            Step::Wait(nanos) => self.nanos += nanos,
+        }
+    }
+
+    /// Everything is answered, and then the file is looked at in peace.
+    fn end(mut self) {
+        while self.flights.iter().any(|flight| flight.done.is_none()) {
+            self.run(0, false);
+        }
+        while !self.flights.is_empty() {
+            self.answer(0);
+        }
+        let quiet = self.foreign == 0 && self.clock == Clock::Fine;
+        if quiet
+            && self.before == Before::Atomic
+            && let Some(known) = self.cache.fresh(self.nanos)
+        {
+            assert_eq!(wcc(known), wcc(&self.now), "own changes are not known");
+        }
+        self.step(&Step::Open);
+        self.run(0, false);
+        self.answer(0);
+        assert!(self.cache.fresh(self.nanos).is_some());
+        let known = self.cache.attributes().map(wcc);
+        let now: WccAttributes = wcc(&self.now);
+        assert_eq!(known, Some(now), "the newest is not known");
+        // Somebody else's change is seen at the next open, in peace.
+        if self.clock == Clock::Fine {
+            self.step(&Step::Read);
+            self.run(0, false);
+            self.answer(0);
+            self.step(&Step::Foreign { grows: false });
+            self.step(&Step::Open);
+            self.run(0, false);
+            self.answer(0);
+            assert_eq!(self.data, None, "a foreign change is not noticed");
+        }
+    }
+}
+
+fn run(before: Before, clock: Clock, steps: &[Step]) {
+    let mut world = World::new(before, clock);
+    for step in steps {
+        world.step(step);
+    }
+    world.end();
+}
+
+proptest! {
+    #[test]
+    fn atomic_before(steps in steps()) {
+        run(Before::Atomic, Clock::Fine, &steps);
+    }
+
+    #[test]
+    fn atomic_before_and_a_clock_that_ticks_rarely(steps in steps()) {
+        run(Before::Atomic, Clock::Coarse, &steps);
+    }
+
+    #[test]
+    fn no_before(steps in steps()) {
+        run(Before::Never, Clock::Fine, &steps);
+    }
+
+    #[test]
+    fn no_before_and_a_clock_that_ticks_rarely(steps in steps()) {
+        run(Before::Never, Clock::Coarse, &steps);
+    }
+
+    #[test]
+    fn a_before_that_is_not_atomic(steps in steps()) {
+        run(Before::NotAtomic, Clock::Fine, &steps);
+    }
+}

@@ -1,0 +1,419 @@
+//! Own changes of one object that overlap in time, and whether anybody else's came in between.
+//!
+//! Each reply to a change carries a pair of states (wcc_data, RFC 1813 section 2.6): size, mtime
+//! and ctime just before the change and just after it. Replies arrive in any order, and the
+//! times in them order nothing, because a server's clock steps and ticks coarsely. What orders
+//! them is that one change's `after` is the next one's `before`. [`Changes`] follows that trail
+//! from the state known when the first change was sent. A trail that uses every pair exactly
+//! once means that this client alone changed the object; its end is the newest state. A pair
+//! that is left over means that somebody else changed the object between two of ours.
+//!
+//! A trail is an Eulerian path: followed greedily it can only get stuck at its end, so what is
+//! left over must consist of closed walks that touch the trail. (They come up where the clock
+//! is so coarse that a state recurs.)
+
+use nfsrdma_xdr::nfs3::{Attributes, WccAttributes};
+
+/// Size, mtime and ctime of `attributes`.
+pub(super) fn wcc(attributes: &Attributes) -> WccAttributes {
+    WccAttributes {
+        size: attributes.size,
+        mtime: attributes.mtime,
+        ctime: attributes.ctime,
+    }
+}
+
+/// Whether contents are the same, whatever became of the ctime.
+fn same_data(a: &WccAttributes, b: &WccAttributes) -> bool {
+    (a.size, a.mtime) == (b.size, b.mtime)
+}
+
+/// States of the trail remembered behind its head. A reply that is overtaken by more changes
+/// than these is not recognized, which at worst drops clean data.
+const MOST_PASSED: usize = 64;
+/// Pairs that wait for their place in the trail. More are possible only if one change is
+/// overtaken by so many others; the object is then taken for changed by somebody else.
+const MOST_PENDING: usize = 256;
+/// Other states seen meanwhile.
+const MOST_OBSERVED: usize = 8;
+
+/// What a change may do to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Contents: WRITE, SETATTR of size or mtime, a directory's entries.
+    Contents,
+    /// Nothing but the ctime: COMMIT, LINK, SETATTR of mode or owner.
+    Metadata,
+}
+
+/// What is known of the time between the last reply and the first change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Unchecked,
+    /// Nothing was cached that could be out of date.
+    NotNeeded,
+    /// A GETATTR was sent just ahead, and is not answered.
+    Asked,
+    /// It showed this.
+    Seen(WccAttributes),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    before: WccAttributes,
+    after: Attributes,
+}
+
+/// What the changes show, once all are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nobody else changed the object; this is what it is now.
+    Own(Attributes),
+    /// Somebody else did.
+    Foreign,
+    /// The server did not say enough to tell.
+    Unverified,
+    /// As `Unverified`: the pairs contradict each other as only those of a server can that does
+    /// not take `before` and change in one step.
+    NotAtomic,
+}
+
+/// Own changes from the first that was sent until none is under way.
+#[derive(Debug)]
+pub(super) struct Changes {
+    /// Changes, and checks of the start, that are not answered.
+    under_way: u32,
+    /// Changes begun.
+    begun: u32,
+    /// When the last of them was sent.
+    last_sent: u64,
+    origin: Option<WccAttributes>,
+    start: Start,
+    /// Where the trail has got to: the origin at first.
+    head: Option<WccAttributes>,
+    /// The attributes that came with the head.
+    newest: Option<Attributes>,
+    /// States the trail went through, the newest last.
+    passed: Vec<WccAttributes>,
+    pending: Vec<Pair>,
+    /// Joints of the trail where only the ctime may differ: own changes that were not answered
+    /// with a pair, of kind [`Kind::Metadata`].
+    joints: u32,
+    /// States at the ends of changes that came without a `before`.
+    unpaired: Vec<WccAttributes>,
+    /// Changes that were answered without a `before`, and without an `after`.
+    no_before: u32,
+    no_after: u32,
+    /// States that replies to other calls showed and that are not in the trail so far.
+    observed: Vec<WccAttributes>,
+    /// More of them than can be remembered.
+    observed_more: bool,
+    /// More pairs than can be remembered.
+    overflow: bool,
+    /// The file is at least so long: WRITEs were answered that end there.
+    floor: u64,
+}
+
+impl Changes {
+    /// None is under way yet; the object was last known to be `origin`. `cached`: something of
+    /// its contents is cached, so that it matters whether that is still true.
+    pub(super) fn new(origin: Option<WccAttributes>, joint: bool, cached: bool) -> Self {
+        Changes {
+            under_way: 0,
+            begun: 0,
+            last_sent: 0,
+            origin,
+            start: match origin {
+                // Nothing of an empty file can be out of date.
+                Some(origin) if origin.size == 0 => Start::NotNeeded,
+                None if !cached => Start::NotNeeded,
+                _ => Start::Unchecked,
+            },
+            head: origin,
+            newest: None,
+            passed: Vec::new(),
+            pending: Vec::new(),
+            joints: u32::from(joint),
+            unpaired: Vec::new(),
+            no_before: 0,
+            no_after: 0,
+            observed: Vec::new(),
+            observed_more: false,
+            overflow: false,
+            floor: 0,
+        }
+    }
+
+    pub(super) fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
+    /// Changes that were begun and have not failed.
+    pub(super) fn begun(&self) -> u32 {
+        self.begun
+    }
+
+    /// Whether any change was answered.
+    pub(super) fn answered(&self) -> bool {
+        self.newest.is_some()
+            || !self.pending.is_empty()
+            || self.no_before > 0
+            || self.no_after > 0
+            || self.overflow
+    }
+
+    /// When the last change was sent.
+    pub(super) fn last_sent(&self) -> u64 {
+        self.last_sent
+    }
+
+    /// A change is sent.
+    pub(super) fn begin(&mut self, sent: u64) {
+        self.under_way += 1;
+        self.begun += 1;
+        self.last_sent = sent;
+    }
+
+    /// A GETATTR is sent, to be run by the server before the first change.
+    pub(super) fn begin_check(&mut self) {
+        self.under_way += 1;
+        self.start = Start::Asked;
+    }
+
+    /// It was answered.
+    pub(super) fn end_check(&mut self, seen: Option<&Attributes>) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.start = seen.map_or(Start::Unchecked, |seen| Start::Seen(wcc(seen)));
+    }
+
+    /// A change failed, or was never answered: it has no place in the trail.
+    pub(super) fn fail(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.begun = self.begun.saturating_sub(1);
+    }
+
+    /// A change was answered. `floor`: the file is at least so long now.
+    pub(super) fn end(
+        &mut self,
+        kind: Kind,
+        before: Option<&WccAttributes>,
+        after: Option<&Attributes>,
+        floor: u64,
+    ) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.floor = self.floor.max(floor);
+        let before = match (before, after, kind) {
+            (Some(before), _, _) => Some(*before),
+            (None, Some(after), Kind::Metadata) => {
+                self.joints += 1;
+                Some(wcc(after))
+            }
+            (None, _, _) => None,
+        };
+        match (before, after) {
+            (Some(before), Some(after)) => self.add(Pair {
+                before,
+                after: *after,
+            }),
+            (None, Some(after)) => {
+                self.no_before += 1;
+                remember(&mut self.unpaired, wcc(after), MOST_PASSED);
+                if self.begun == 1 {
+                    self.newest = Some(*after);
+                }
+            }
+            (_, None) => self.no_after += 1,
+        }
+    }
+
+    /// An own call on one of the object's names changes the ctime, and its reply has no pair.
+    pub(super) fn allow_joint(&mut self) {
+        self.joints += 1;
+    }
+
+    /// A reply to another call showed this state while changes were under way.
+    pub(super) fn observe(&mut self, state: WccAttributes) {
+        if self.observed.contains(&state) {
+            return;
+        }
+        if self.observed.len() < MOST_OBSERVED {
+            self.observed.push(state);
+        } else {
+            self.observed_more = true;
+        }
+    }
+
+    /// Whether the trail has gone through this state, and on.
+    pub(super) fn is_past(&self, state: &WccAttributes) -> bool {
+        self.head != Some(*state) && self.passed.contains(state)
+    }
+
+    /// The newest states the trail has left behind.
+    pub(super) fn past(&self, most: usize) -> &[WccAttributes] {
+        &self.passed[self.passed.len().saturating_sub(most)..]
+    }
+
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Whether all changes answered so far are in the trail, and every other reply as well.
+    /// The attributes at its end are then the newest known.
+    pub(super) fn newest(&self) -> Option<&Attributes> {
+        let complete = self.pending.is_empty() && self.no_before == 0 && self.no_after == 0;
+        self.newest
+            .as_ref()
+            .filter(|_| complete && !self.saw_others())
+    }
+
+    /// Whether a reply to another call showed a state that is in no reply to a change.
+    pub(super) fn saw_others(&self) -> bool {
+        let known = |state: &WccAttributes| {
+            self.head == Some(*state)
+                || self.passed.contains(state)
+                || self.unpaired.contains(state)
+        };
+        self.observed_more || !self.observed.iter().all(known)
+    }
+
+    fn add(&mut self, pair: Pair) {
+        if self.head.is_none() {
+            // Nothing was known: the trail begins here.
+            self.head = Some(pair.before);
+        }
+        if self.pending.len() >= MOST_PENDING {
+            self.overflow = true;
+            return;
+        }
+        self.pending.push(pair);
+        while self.advance() {}
+    }
+
+    /// Follows the trail by one pair.
+    fn advance(&mut self) -> bool {
+        let Some(head) = self.head else { return false };
+        // A pair that changes nothing lies anywhere on the trail.
+        let passed = &self.passed;
+        let idle = |pair: &Pair| {
+            let after = wcc(&pair.after);
+            pair.before == after && (after == head || passed.contains(&after))
+        };
+        if let Some(at) = self.pending.iter().position(idle) {
+            let pair = self.pending.swap_remove(at);
+            if wcc(&pair.after) == head {
+                self.newest = Some(pair.after);
+            }
+            return true;
+        }
+        let mut at = self.pending.iter().position(|pair| pair.before == head);
+        if at.is_none() && self.joints > 0 {
+            let fits = |pair: &Pair| same_data(&pair.before, &head);
+            at = self.pending.iter().position(fits);
+            if at.is_some() {
+                self.joints -= 1;
+            }
+        }
+        let Some(at) = at else { return false };
+        let pair = self.pending.swap_remove(at);
+        remember(&mut self.passed, head, MOST_PASSED);
+        if pair.before != head {
+            remember(&mut self.passed, pair.before, MOST_PASSED);
+        }
+        self.head = Some(wcc(&pair.after));
+        self.newest = Some(pair.after);
+        true
+    }
+
+    /// Whether what is left over consists of closed walks that touch the trail.
+    fn closed(&self) -> bool {
+        let balance = |state: &WccAttributes| {
+            self.pending.iter().fold(0i64, |sum, pair| {
+                sum + i64::from(pair.before == *state) - i64::from(wcc(&pair.after) == *state)
+            })
+        };
+        if !self.pending.iter().all(|pair| balance(&pair.before) == 0) {
+            return false;
+        }
+        let mut reached = self.passed.clone();
+        reached.extend(self.head);
+        let mut rest: Vec<&Pair> = self.pending.iter().collect();
+        loop {
+            let left = rest.len();
+            rest.retain(|pair| {
+                let touches = reached.contains(&pair.before);
+                if touches {
+                    reached.push(wcc(&pair.after));
+                }
+                !touches
+            });
+            if rest.is_empty() {
+                return true;
+            }
+            if rest.len() == left {
+                return false;
+            }
+        }
+    }
+
+    /// Whether two changes claim to have begun, or ended, at the same state, which none of a
+    /// server can that takes `before` and change in one step.
+    fn contradicts(&self) -> bool {
+        let real = |pair: &&Pair| pair.before != wcc(&pair.after);
+        self.pending.iter().filter(real).any(|pair| {
+            let after = wcc(&pair.after);
+            let same_start = |other: &&Pair| other.before == pair.before;
+            let same_end = |other: &&Pair| wcc(&other.after) == after;
+            self.passed.contains(&pair.before)
+                || (self.begun > 1 && (self.head == Some(after) || self.passed.contains(&after)))
+                || self.pending.iter().filter(real).filter(same_start).count() > 1
+                || self.pending.iter().filter(real).filter(same_end).count() > 1
+        })
+    }
+
+    /// What the changes show, once none is under way.
+    pub(super) fn verdict(&self) -> Verdict {
+        if self.overflow {
+            return Verdict::Foreign;
+        }
+        if let (Start::Seen(seen), Some(origin)) = (self.start, self.origin)
+            && seen != origin
+            && !(self.joints > 0 && same_data(&seen, &origin))
+            && !self.unpaired.contains(&seen)
+            && !self.passed.contains(&seen)
+            && self.head != Some(seen)
+        {
+            return Verdict::Foreign;
+        }
+        if self.no_after > 0 || (self.origin.is_none() && self.start != Start::NotNeeded) {
+            return Verdict::Unverified;
+        }
+        if self.no_before > 0 {
+            let checked = match self.start {
+                Start::NotNeeded => true,
+                Start::Seen(seen) => self.origin == Some(seen),
+                Start::Unchecked | Start::Asked => false,
+            };
+            return match self.newest {
+                Some(newest) if self.begun == 1 && checked => Verdict::Own(newest),
+                _ => Verdict::Unverified,
+            };
+        }
+        match self.newest {
+            Some(newest) if self.pending.is_empty() || self.closed() => Verdict::Own(newest),
+            _ if self.pending.is_empty() => Verdict::Unverified,
+            _ if self.contradicts() => Verdict::NotAtomic,
+            _ => Verdict::Foreign,
+        }
+    }
+}
+
+/// Adds `state`, and forgets the oldest of more than `most`.
+fn remember(states: &mut Vec<WccAttributes>, state: WccAttributes, most: usize) {
+    if states.contains(&state) {
+        return;
+    }
+    if states.len() >= most {
+        states.remove(0);
+    }
+    states.push(state);
+}
