@@ -406,7 +406,7 @@ impl AttributeCache {
 
 #[cfg(test)]
 #[path = "attribute_model.rs"]
-mod model;
+pub(super) mod model;
 
 #[cfg(test)]
 mod tests {

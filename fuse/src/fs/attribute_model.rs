@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 pub(super) const TIMES: Times = Times { min: 10, max: 80 };
 
-pub(super) fn attributes(size: u64, tick: u32) -> Attributes {
+pub(in crate::fs) fn attributes(size: u64, tick: u32) -> Attributes {
     let time = Time {
         seconds: tick,
         nanoseconds: 0,

@@ -181,7 +181,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::attribute_model::attributes;
+    use crate::fs::attribute_cache::model::attributes;
     use nfsrdma_xdr::nfs3::FileType;
 
     fn handle(number: u8) -> FileHandle {
