@@ -13,7 +13,7 @@ impl<N: Nfs3> Fs<N> {
         let now = self.now();
         // Before the attributes, as in `shown`.
         let (dirty, end) = inode.data().map_or((false, 0), |data| {
-            data.with(|inner| (inner.is_dirty(), inner.end))
+            data.with(|inner| (inner.is_dirty(), inner.end()))
         });
         if dirty && !revalidate {
             return None;
@@ -137,11 +137,7 @@ impl<N: Nfs3> Fs<N> {
         .await?;
         if let Some(size) = new.size {
             if let Some(data) = data {
-                data.with(|inner| {
-                    inner.void_reads(size..u64::MAX);
-                    inner.pages.truncate(size);
-                    inner.end = inner.end.min(size);
-                });
+                data.with(|inner| inner.truncate(size));
             }
             let mut state = inode.state.lock();
             if state.attributes().is_some_and(|a| a.size != size) {

@@ -60,9 +60,7 @@ impl<N: Nfs3> Fs<N> {
                 && let Some(data) = inode.data()
             {
                 data.with(|inner| {
-                    inner.void_reads(0..u64::MAX);
-                    inner.pages.truncate(0);
-                    inner.end = 0;
+                    inner.truncate(0);
                 });
             }
         }

@@ -11,6 +11,7 @@ mod config;
 mod create;
 mod dir;
 mod error;
+mod failures;
 mod file;
 mod inode;
 mod link;
@@ -39,6 +40,7 @@ use crate::cache::{Budget, Lent};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use clock::{Nanos, nanos};
+use failures::FailureLog;
 use file::{FileData, Shared};
 use inode::{Stamp, Times};
 use names::Names;
@@ -46,7 +48,7 @@ use nfsrdma_client::nfs::{Limits, Nfs3, NfsError, NfsResult};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -78,9 +80,15 @@ pub struct Fs<N> {
     files: RwLock<Slab<Arc<OpenFile>>>,
     dirs: RwLock<Slab<Arc<DirHandle>>>,
     /// Files with data that is not safe at the server, by [`FileData::id`].
-    unsafe_files: Mutex<HashMap<u64, Arc<Inode>>>,
+    unsafe_files: Mutex<BTreeMap<u64, Arc<Inode>>>,
+    /// The first of them to look at when memory is short.
+    relieved: AtomicU64,
+    /// Old data is being written back.
+    sweeping: AtomicBool,
     /// Data lost after its file was closed.
     lost: Mutex<Vec<Unwritten>>,
+    /// What the log was told of failed WRITEs.
+    failures: Mutex<FailureLog>,
     next_file: AtomicU64,
     silly_number: AtomicU64,
     /// Hidden files being removed, for rmdir to wait for.
@@ -129,6 +137,8 @@ impl<N: Nfs3> Fs<N> {
                 lent: Lent::new(config.cache_bytes / 4),
                 dirty: AtomicUsize::new(0),
                 uncommitted: AtomicUsize::new(0),
+                writes: AtomicUsize::new(0),
+                calls: AtomicUsize::new(nfs.calls_at_a_time()),
                 busy: AtomicUsize::new(0),
                 freed: Notify::new(),
                 stats: stats::Stats::default(),
@@ -137,6 +147,9 @@ impl<N: Nfs3> Fs<N> {
             dirs: RwLock::default(),
             unsafe_files: Mutex::default(),
             lost: Mutex::default(),
+            failures: Mutex::default(),
+            relieved: AtomicU64::new(0),
+            sweeping: AtomicBool::new(false),
             next_file: AtomicU64::new(1),
             silly_number: AtomicU64::new(0),
             removals: AtomicUsize::new(0),
@@ -269,8 +282,7 @@ impl<N: Nfs3> Fs<N> {
         self.shared.stats.foreign_changes.add(1);
         if let Some(data) = inode.data() {
             data.with(|inner| {
-                inner.pages.invalidate();
-                inner.void_reads(0..u64::MAX);
+                inner.invalidate();
             });
         }
     }
@@ -288,7 +300,9 @@ impl<N: Nfs3> Fs<N> {
     /// ended. A size too small for a moment would have the kernel cut its pages.
     fn shown(&self, inode: &Inode, heard: Attributes) -> Attributes {
         // First: it is forgotten when the attributes know it.
-        let end = inode.data().map_or(0, |data| data.with(|inner| inner.end));
+        let end = inode
+            .data()
+            .map_or(0, |data| data.with(|inner| inner.end()));
         let mut state = inode.state.lock();
         state.tell();
         let newest = state.attributes().copied().unwrap_or(heard);

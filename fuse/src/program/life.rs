@@ -473,11 +473,17 @@ impl Service {
                 fileid,
                 name,
                 range,
+                ranges,
+                bytes,
                 reason,
             } = unwritten;
             let name = name.as_deref().unwrap_or("name not known");
+            let what = match ranges {
+                1 => "bytes".to_owned(),
+                _ => format!("{bytes} bytes in {ranges} ranges of bytes"),
+            };
             let line = format!(
-                "bytes {} to {} of {name} (file {fileid}) are lost: {reason}",
+                "{what} {} to {} of {name} (file {fileid}) are lost: {reason}",
                 range.start, range.end
             );
             if !self.lost.contains(&line) {
