@@ -83,6 +83,8 @@ pub struct Fs<N> {
     unsafe_files: Mutex<BTreeMap<u64, Arc<Inode>>>,
     /// The first of them to look at when memory is short.
     relieved: AtomicU64,
+    /// When unused memory was last given back.
+    rested: AtomicU64,
     /// Old data is being written back.
     sweeping: AtomicBool,
     /// Data lost after its file was closed.
@@ -149,6 +151,7 @@ impl<N: Nfs3> Fs<N> {
             lost: Mutex::default(),
             failures: Mutex::default(),
             relieved: AtomicU64::new(0),
+            rested: AtomicU64::new(0),
             sweeping: AtomicBool::new(false),
             next_file: AtomicU64::new(1),
             silly_number: AtomicU64::new(0),

@@ -30,6 +30,8 @@ pub struct Unwritten {
 const MOST_LISTED: usize = 16;
 /// Lost ranges remembered before those of each file are put together.
 const MOST_LOST: usize = 4096;
+/// Memory that was unused for so long goes back to the system.
+const REST: Nanos = 10_000_000_000;
 /// Files that are written back at the same time.
 const FILES_AT_A_TIME: usize = 8;
 
@@ -245,6 +247,10 @@ impl<N: Nfs3> Fs<N> {
         self.shared.calls.store(calls, Ordering::Relaxed);
         for line in self.failures.lock().due(now) {
             tracing::error!("{line}");
+        }
+        if now.saturating_sub(self.rested.load(Ordering::Relaxed)) >= REST {
+            self.rested.store(now, Ordering::Relaxed);
+            self.pool.release_unused();
         }
         let before = now.saturating_sub(nanos(self.config.dirty_age));
         let mut files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
