@@ -129,6 +129,8 @@ impl<N: Nfs3> Fs<N> {
         {
             self.write_back(inode, false).await;
         }
+        // What is written meanwhile is sent after it.
+        let _hold = data.map(|data| data.hold_writes());
         self.changing(
             inode,
             self.nfs.setattr(cred, &inode.handle, new, None),

@@ -11,13 +11,16 @@ const PAUSE: Nanos = 60_000_000_000;
 /// Files with an account of their own; the others share one.
 const MOST_FILES: usize = 256;
 
+const NOWHERE: (u64, u64) = (u64::MAX, 0);
+
 /// What failed since the last line.
 #[derive(Debug)]
 struct Account {
     since: Nanos,
     ranges: u64,
     bytes: u64,
-    span: Range<u64>,
+    /// From the first to the last byte.
+    span: (u64, u64),
     error: String,
 }
 
@@ -26,8 +29,8 @@ impl Account {
         for range in ranges {
             self.ranges += 1;
             self.bytes += range.end - range.start;
-            self.span.start = self.span.start.min(range.start);
-            self.span.end = self.span.end.max(range.end);
+            self.span.0 = self.span.0.min(range.start);
+            self.span.1 = self.span.1.max(range.end);
         }
     }
 }
@@ -62,7 +65,7 @@ impl FailureLog {
             since: now,
             ranges: 0,
             bytes: 0,
-            span: u64::MAX..0,
+            span: NOWHERE,
             error: error.to_string(),
         };
         // The line that is logged now names the first.
@@ -94,12 +97,12 @@ impl FailureLog {
             lines.push(format!(
                 "data could not be written, further failures: {ranges} ranges, {bytes} bytes \
                  between {} and {} of {of}: {error}",
-                span.start, span.end
+                span.0, span.1
             ));
             account.since = now;
             account.ranges = 0;
             account.bytes = 0;
-            account.span = u64::MAX..0;
+            account.span = NOWHERE;
             true
         };
         self.files
@@ -119,13 +122,23 @@ mod tests {
 
     const MINUTE: Nanos = PAUSE;
 
+    /// Eight bytes at `at` fail.
+    fn note(log: &mut FailureLog, fileid: u64, at: u64, now: Nanos) -> bool {
+        let range = at..at + 8;
+        log.note(
+            fileid,
+            std::slice::from_ref(&range),
+            &FsError::NoMemory,
+            now,
+        )
+    }
+
     #[test]
     fn a_file_has_one_line_a_minute() {
         let mut log = FailureLog::default();
-        let error = FsError::NoMemory;
-        assert!(log.note(1, &[0..8], &error, 5));
+        assert!(note(&mut log, 1, 0, 5));
         for n in 1..50_000u64 {
-            assert!(!log.note(1, &[n * 4096..n * 4096 + 8], &error, 6));
+            assert!(!note(&mut log, 1, n * 4096, 6));
         }
         assert!(log.due(MINUTE).is_empty());
         let lines = log.due(MINUTE + 5);
@@ -134,13 +147,13 @@ mod tests {
         assert!(lines[0].contains(expected), "{lines:?}");
         // Quiet since: forgotten, and a new failure is told at once.
         assert!(log.due(3 * MINUTE).is_empty());
-        assert!(log.note(1, &[0..8], &error, 3 * MINUTE));
+        assert!(note(&mut log, 1, 0, 3 * MINUTE));
     }
 
     #[test]
     fn very_many_files_share_one_line() {
         let mut log = FailureLog::default();
-        let logged = (0..10_000).filter(|&n| log.note(n, &[0..8], &FsError::NoMemory, 0));
+        let logged = (0..10_000).filter(|&n| note(&mut log, n, 0, 0));
         assert_eq!(logged.count(), MOST_FILES + 1);
         let lines = log.due(MINUTE);
         assert_eq!(lines.len(), 1, "{lines:?}");
