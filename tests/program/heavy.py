@@ -6,7 +6,6 @@ Bounds are ratios and counts: other programs run on this machine, too.
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -49,7 +48,7 @@ def scatter(server, name, pages, between=None):
         os.close(descriptor)
     there = (server.export / name).read_bytes()
     assert len(there) == (pages - 1) * PAGE + 8
-    assert all(there[page * PAGE :][:8] == b"%08d" % page for page in range(0, pages, 97))
+    assert all(there[page * PAGE : page * PAGE + 8] == b"%08d" % page for page in range(0, pages, 97))
     return (cpu_time(pid) - begin) / pages
 
 
@@ -71,18 +70,17 @@ def names_are_looked_up_while_a_flush_of_many_small_writes_goes_on():
     with Server() as server:
         server.mount_well()
 
-        def look_up(count=None, until_set=None):
+        def look_up(over):
             """The times that names which are not there took."""
             times = []
-            while len(times) != count and not (until_set and until_set.is_set()):
+            while not over.is_set():
                 begin = time.monotonic()
                 assert not (server.mnt / f"none{begin}").exists()
                 times.append(time.monotonic() - begin)
             return times
 
-        alone = statistics.median(look_up(count=300))
         over, times = threading.Event(), []
-        looking = threading.Thread(target=lambda: times.extend(look_up(until_set=over)))
+        looking = threading.Thread(target=lambda: times.extend(look_up(over)))
         # The flush is another process, which does not share a lock of Python's with the looking.
         program = (
             "import os, sys\n"
@@ -101,8 +99,8 @@ def names_are_looked_up_while_a_flush_of_many_small_writes_goes_on():
                 over.set()
                 if looking.ident:
                     looking.join()
-        during = statistics.median(times)
-        assert during < 40 * alone, f"{during * 1e3:.2f} ms beside a flush, {alone * 1e3:.2f} ms alone"
+        # Half of the credits are left to them: they do not wait for the flush as a whole.
+        assert len(times) >= 15, f"{len(times)} look-ups beside 15,000 WRITEs"
 
 
 @case
@@ -119,7 +117,7 @@ def a_signal_is_heard_during_a_flush_of_many_small_writes():
         os.close(descriptor)
         server.ended()
         there = (server.export / "f").read_bytes()
-        assert all(there[page * PAGE :][:8] == b"%08d" % page for page in range(12_000))
+        assert all(there[page * PAGE : page * PAGE + 8] == b"%08d" % page for page in range(12_000))
 
 
 @case
