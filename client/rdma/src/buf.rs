@@ -4,6 +4,10 @@
 //! local use) and hands out blocks of 4 KiB times a power of two, page aligned. [`BufMut`] is
 //! the only owner of its bytes; [`BufMut::freeze`] makes a [`Buf`], which is shared and
 //! constant. A block returns to the pool with its last owner.
+//!
+//! Memory is the system's until a block is handed out and touched. [`Pool::release_unused`]
+//! gives back what was not needed since it was last called, except where a device holds the
+//! pages ([`Pool::keep_resident`]).
 
 use crate::sync::Mutex;
 use crate::{Error, Result};
@@ -50,10 +54,32 @@ impl Drop for Arena {
     }
 }
 
+/// log2 of the smallest piece that is given back to the system over [`MIN_BLOCK`]: 64 KiB. A
+/// largest block has 64 of them, one bit each in a word.
+const PIECE_ORDER: usize = MAX_ORDER - 6;
+const PIECE: usize = MIN_BLOCK << PIECE_ORDER;
+
 /// Free blocks by order, as offsets in units of [`MIN_BLOCK`].
 struct Buddies {
     free: [BTreeSet<u32>; MAX_ORDER + 1],
     free_bytes: usize,
+    /// Pieces that were handed out since they were last given back: a word for each largest
+    /// block.
+    touched: Vec<u64>,
+    /// Bits set in them.
+    touched_pieces: usize,
+    /// The least that was free since [`Pool::release_unused`] was last called.
+    least_free: usize,
+    /// A device holds the pages.
+    resident: bool,
+}
+
+/// The word of `touched` and the bits in it for a block.
+fn pieces(at: u32, order: usize) -> (usize, u64) {
+    let first = (at as usize >> PIECE_ORDER) % 64;
+    let number = 1 << order.saturating_sub(PIECE_ORDER);
+    let bits = u64::MAX >> (64 - number);
+    (at as usize >> MAX_ORDER, bits << first)
 }
 
 impl Buddies {
@@ -64,7 +90,25 @@ impl Buddies {
             self.free[half].insert(at + (1 << half));
         }
         self.free_bytes -= MIN_BLOCK << order;
+        self.least_free = self.least_free.min(self.free_bytes);
+        let (word, bits) = pieces(at, order);
+        self.touched_pieces += (bits & !self.touched[word]).count_ones() as usize;
+        self.touched[word] |= bits;
         Some(at)
+    }
+
+    /// A free block, of one piece at least, in which something was touched: the largest, and
+    /// of these the last, so that what is in use stays together at the beginning.
+    fn touched_block(&self) -> Option<(u32, usize)> {
+        let orders = (PIECE_ORDER..=MAX_ORDER).rev();
+        let mut blocks = orders.flat_map(|order| {
+            let of_order = self.free[order].iter().rev();
+            of_order.map(move |&at| (at, order))
+        });
+        blocks.find(|&(at, order)| {
+            let (word, bits) = pieces(at, order);
+            self.touched[word] & bits != 0
+        })
     }
 
     fn give(&mut self, mut at: u32, mut order: usize) {
@@ -123,6 +167,10 @@ impl Pool {
                 free: Mutex::new(Buddies {
                     free,
                     free_bytes: len,
+                    touched: vec![0; len / MAX_BLOCK],
+                    touched_pieces: 0,
+                    least_free: len,
+                    resident: false,
                 }),
             }),
         })
@@ -160,6 +208,59 @@ impl Pool {
     /// Bytes in no block.
     pub fn free_bytes(&self) -> usize {
         self.inner.free.lock().free_bytes
+    }
+
+    /// For providers: a device holds the arena's pages, so none may be given back to the system
+    /// from now on.
+    pub fn keep_resident(&self) {
+        self.inner.free.lock().resident = true;
+    }
+
+    /// Bytes of memory that the arena may take of the system's: what is handed out or was,
+    /// and was not given back.
+    pub fn touched_bytes(&self) -> usize {
+        self.inner.free.lock().touched_pieces * PIECE
+    }
+
+    /// Gives memory back to the system that was free all the time since the last call: who
+    /// calls this at intervals keeps what the busiest moment of an interval needed. Returns the
+    /// bytes given back.
+    pub fn release_unused(&self) -> usize {
+        let mut given = 0;
+        let keep = {
+            let mut free = self.inner.free.lock();
+            let keep = self.inner.arena.len - free.least_free;
+            free.least_free = free.free_bytes;
+            keep
+        };
+        loop {
+            // Anew for each block: others allocate in between.
+            let mut free = self.inner.free.lock();
+            if free.resident || free.touched_pieces * PIECE <= keep {
+                return given;
+            }
+            let Some((at, order)) = free.touched_block() else {
+                return given;
+            };
+            // SAFETY: the block is free, and stays so while `free` is locked: nobody has access
+            // to its bytes. They read as zeros from now on, which is as good as any.
+            let failed = unsafe {
+                let base = self.inner.arena.base.add(at as usize * MIN_BLOCK);
+                libc::madvise(
+                    base.as_ptr().cast(),
+                    MIN_BLOCK << order,
+                    libc::MADV_DONTNEED,
+                )
+            };
+            if failed != 0 {
+                return given;
+            }
+            let (word, bits) = pieces(at, order);
+            let taken = (free.touched[word] & bits).count_ones() as usize;
+            free.touched[word] &= !bits;
+            free.touched_pieces -= taken;
+            given += taken * PIECE;
+        }
     }
 
     /// First byte of the arena, for a device to register [`Pool::capacity`] bytes from.

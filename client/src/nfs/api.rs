@@ -205,6 +205,12 @@ pub trait Nfs3: Send + Sync + 'static {
     }
     /// Sends them.
     fn flush(&self) {}
+
+    /// Calls that the server takes at a time (credits, RFC 8166 section 3.3.1), over all
+    /// connections; more wait here.
+    fn calls_at_a_time(&self) -> usize {
+        64
+    }
 }
 
 /// Sizes in force, in bytes.

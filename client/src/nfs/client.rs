@@ -741,4 +741,8 @@ impl Nfs3 for Nfs3Client {
     fn flush(&self) {
         self.inner.engine.flush();
     }
+
+    fn calls_at_a_time(&self) -> usize {
+        self.inner.engine.granted()
+    }
 }

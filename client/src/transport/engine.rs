@@ -279,6 +279,11 @@ impl Engine {
         })
     }
 
+    /// Credits that the server grants at this moment, over all connections.
+    pub fn granted(&self) -> usize {
+        self.links.iter().map(|link| link.granted() as usize).sum()
+    }
+
     /// Where buffers come from.
     pub fn pool(&self) -> &Pool {
         &self.shared.kit.pool

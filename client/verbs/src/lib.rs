@@ -117,6 +117,7 @@ impl Verbs {
             _ => Remote::Nothing,
         };
         let (base, capacity) = (params.pool.base().as_ptr(), params.pool.capacity());
+        params.pool.keep_resident();
         // SAFETY: the pool's mapping lives as long as the Core, which holds the pool and drops
         // the region first; its bytes are shared by the rules of Buf and BufMut.
         let arena = unsafe { Region::register(&domain, base, capacity, remote, windows) };

@@ -8,12 +8,16 @@ use std::sync::Weak;
 
 /// Something whose blocks can be dropped.
 pub trait Evict: Send + Sync {
-    /// Drops the block at `offset` unless it is in use or not safe at the server. `None`:
-    /// there is none; otherwise the bytes freed, 0 if it stays. Settles the budget itself.
+    /// Drops the block at `offset` unless it was used lately or is not safe at the server.
+    /// `None`: there is none, or it is to be [added](Budget::add) again when it is safe;
+    /// otherwise the bytes freed, 0 if it stays. Settles the budget itself.
     fn evict(&self, offset: u64) -> Option<usize>;
 }
 
-/// Blocks of all files in order of use, and the bytes they take.
+/// The clean blocks of all files in order of use, and the bytes that all blocks take.
+///
+/// Blocks that are not safe at the server are not in the list: however many there are, nobody
+/// looks through them for one to drop.
 pub struct Budget<T> {
     limit: usize,
     used: AtomicUsize,
@@ -49,7 +53,7 @@ impl<T: Evict> Budget<T> {
         }
     }
 
-    /// File `id` has new blocks at `offsets`.
+    /// The blocks of file `id` at `offsets` can be dropped from now on.
     pub fn add(&self, id: u64, owner: &Weak<T>, offsets: Vec<u64>) {
         if offsets.is_empty() {
             return;
@@ -60,7 +64,7 @@ impl<T: Evict> Budget<T> {
         }
     }
 
-    /// File `id` has dropped its blocks at `offsets`: nothing is left to evict there.
+    /// File `id` has dropped its blocks at `offsets`, or they are no longer clean.
     pub fn forget(&self, id: u64, offsets: impl Iterator<Item = u64>) {
         let mut offsets = offsets.peekable();
         if offsets.peek().is_some() {

@@ -1,6 +1,6 @@
 //! [`Pages`] against a flat file and a server that can forget.
 
-use super::{PAGE, Pages, Verdict, WriteJob};
+use super::{Gaps, PAGE, Pages, Verdict, WriteJob};
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ enum Step {
     Write(usize, usize, u8),
     Read(usize, usize),
     /// Send a WRITE of at most so many bytes.
-    Send(usize, bool),
+    Send(usize, bool, bool),
     /// The server answers the oldest WRITE: takes this share of it, stable or not.
     Answer(u8, bool),
     Refuse,
@@ -34,8 +34,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => (at.clone(), len.clone(), any::<u8>()).prop_map(|(a, l, b)| Step::Write(a, l, b)),
         6 => (at.clone(), len.clone()).prop_map(|(a, l)| Step::Read(a, l)),
-        5 => (prop_oneof![Just(512usize), Just(4096), Just(16384)], any::<bool>())
-            .prop_map(|(most, full)| Step::Send(most, full)),
+        5 => (prop_oneof![Just(512usize), Just(4096), Just(16384)], any::<bool>(), any::<bool>())
+            .prop_map(|(most, full, join)| Step::Send(most, full, join)),
         4 => (1u8..=255, any::<bool>()).prop_map(|(share, stable)| Step::Answer(share, stable)),
         1 => Just(Step::Refuse),
         1 => Just(Step::GiveUp),
@@ -205,7 +205,9 @@ impl World {
             return;
         }
         self.stable = self.volatile.clone();
-        self.pages.end_commit(Verifier(self.verifier.to_be_bytes()));
+        self.pages
+            .commit_answered(Verifier(self.verifier.to_be_bytes()));
+        while !self.pages.end_commit(2) {}
         self.seen = self.verifier;
     }
 
@@ -225,14 +227,15 @@ impl World {
             Step::Write(at, len, byte) => {
                 let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
                 let mut alloc = Self::alloc(&self.pool);
-                assert_eq!(self.pages.write(at as u64, &data, 1, &mut alloc), len);
+                assert_eq!(self.pages.write(at as u64, &data, &mut alloc), len);
                 self.resize(self.truth.len().max(at + len));
                 put(&mut self.truth, at, &data);
                 self.refused[at..at + len].fill(Where::Sure);
             }
             Step::Read(at, len) => self.check(self.inside(at, len)),
-            Step::Send(most, full) => {
-                if let Some(job) = self.pages.begin_write(0, most as u32, full) {
+            Step::Send(most, full, join) => {
+                let gaps = if join { Gaps::Join } else { Gaps::Keep };
+                if let Some(job) = self.pages.begin_write(0..u64::MAX, most as u32, full, gaps) {
                     assert!(job.len as usize <= most && job.len > 0);
                     assert!(!full || job.len as usize == most);
                     self.sent.push(job);
@@ -256,7 +259,8 @@ impl World {
             }
             Step::Commit => {
                 if !self.committing {
-                    self.committing = self.pages.begin_commit();
+                    while !self.pages.begin_commit(2) {}
+                    self.committing = self.pages.is_committing();
                 }
             }
             Step::AnswerCommit => self.answer_commit(),
@@ -311,9 +315,13 @@ impl World {
             while !self.sent.is_empty() {
                 self.answer(255, false);
             }
-            if let Some(job) = self.pages.begin_write(0, 16 << 10, false) {
+            if let Some(job) = self
+                .pages
+                .begin_write(0..u64::MAX, 16 << 10, false, Gaps::Keep)
+            {
                 self.sent.push(job);
-            } else if self.committing || self.pages.begin_commit() {
+            } else if self.committing || self.pages.uncommitted() > 0 {
+                self.pages.begin_commit(usize::MAX);
                 self.committing = true;
                 self.answer_commit();
             } else {

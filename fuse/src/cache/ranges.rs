@@ -7,6 +7,8 @@ use std::ops::Range;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
     ranges: SmallVec<[(u32, u32); 2]>,
+    /// Bytes in all, so that nobody has to add them up.
+    bytes: u32,
 }
 
 impl RangeSet {
@@ -23,7 +25,7 @@ impl RangeSet {
 
     /// Bytes in all.
     pub fn bytes(&self) -> u32 {
-        self.ranges.iter().map(|r| r.1 - r.0).sum()
+        self.bytes
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Range<u32>> + '_ {
@@ -38,11 +40,14 @@ impl RangeSet {
         let from = self.ranges.partition_point(|r| r.1 < range.start);
         let to = self.ranges.partition_point(|r| r.0 <= range.end);
         if from == to {
+            self.bytes += range.end - range.start;
             self.ranges.insert(from, (range.start, range.end));
             return;
         }
         let start = self.ranges[from].0.min(range.start);
         let end = self.ranges[to - 1].1.max(range.end);
+        let joined: u32 = self.ranges[from..to].iter().map(|r| r.1 - r.0).sum();
+        self.bytes = self.bytes - joined + (end - start);
         self.ranges[from] = (start, end);
         self.ranges.drain(from + 1..to);
     }
@@ -59,12 +64,13 @@ impl RangeSet {
         }
         let left = (self.ranges[from].0, range.start);
         let right = (range.end, self.ranges[to - 1].1);
-        self.ranges.drain(from..to);
-        if right.0 < right.1 {
-            self.ranges.insert(from, right);
-        }
-        if left.0 < left.1 {
-            self.ranges.insert(from, left);
+        let removed: u32 = self.ranges.drain(from..to).map(|r| r.1 - r.0).sum();
+        self.bytes -= removed;
+        for rest in [right, left] {
+            if rest.0 < rest.1 {
+                self.bytes += rest.1 - rest.0;
+                self.ranges.insert(from, rest);
+            }
         }
     }
 

@@ -24,14 +24,14 @@ struct Exclusive<'a>(&'a FileData);
 
 impl<'a> Exclusive<'a> {
     fn new(data: &'a FileData) -> Self {
-        data.with(|inner| inner.flushing += 1);
+        data.with(|inner| inner.write_back().begin_flush());
         Exclusive(data)
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.0.with(|inner| inner.flushing -= 1);
+        self.0.with(|inner| inner.write_back().end_flush());
         self.0.changed.notify_waiters();
     }
 }
@@ -45,7 +45,7 @@ impl<N: Nfs3> Fs<N> {
         let now = self.now();
         // Before the attributes, as in `shown`.
         let (dirty, end) = inode.data().map_or((false, 0), |data| {
-            data.with(|inner| (inner.is_dirty(), inner.end))
+            data.with(|inner| (inner.is_dirty(), inner.end()))
         });
         if dirty && !revalidate {
             return None;
@@ -176,7 +176,7 @@ impl<N: Nfs3> Fs<N> {
         let _exclusive = data.map(|data| Exclusive::new(data));
         // Also what is going to be cut off: the server may refuse to.
         if let Some(data) = data
-            && !data.with(|inner| inner.writes == 0 && !inner.committing && inner.is_safe())
+            && !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe())
         {
             self.write_back(inode, true).await;
         }
@@ -193,6 +193,8 @@ impl<N: Nfs3> Fs<N> {
         if new.size.is_some() {
             void();
         }
+        // No WRITE may start either, whatever becomes dirty again.
+        let _hold = data.map(|data| data.hold_writes());
         inode.state.lock().forget_told();
         let change = self.change(inode, kind);
         let call = self.nfs.setattr(cred, &inode.handle, new, None);
@@ -202,10 +204,7 @@ impl<N: Nfs3> Fs<N> {
             void();
             result?;
             if let Some(data) = data {
-                data.with(|inner| {
-                    inner.pages.truncate(size);
-                    inner.end = inner.end.min(size);
-                });
+                data.with(|inner| inner.truncate(size));
             }
             let mut state = inode.state.lock();
             if state.attributes().is_some_and(|a| a.size != size) {

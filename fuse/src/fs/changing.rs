@@ -149,7 +149,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let here = inode.data().is_some_and(|data| {
             // Or is about to be.
-            data.with(|inner| inner.pages.resident() > 0 || !inner.pending.is_empty())
+            data.with(|inner| inner.pages().resident() > 0 || inner.has_reads())
         });
         here || {
             let state = inode.state.lock();
@@ -199,8 +199,7 @@ impl<N: Nfs3> Fs<N> {
         self.shared.stats.foreign_changes.add(1);
         if let Some(data) = inode.data() {
             data.with(|inner| {
-                inner.pages.invalidate();
-                inner.void_reads(0..u64::MAX);
+                inner.invalidate();
             });
         }
         let known = inode.state.lock().kernel_epoch != 0;

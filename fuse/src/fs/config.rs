@@ -49,15 +49,15 @@ pub struct FsConfig {
     /// Budget of the page cache in bytes. The pool must be larger by what is in flight:
     /// [`FsConfig::pool_bytes`].
     pub cache_bytes: usize,
-    /// Dirty bytes of all files above which writers wait.
+    /// Bytes of memory held by dirty data of all files above which writers wait.
     pub dirty_bytes: usize,
-    /// Dirty bytes of one file above which its writers wait.
+    /// Bytes of memory held by dirty data of one file above which its writers wait.
     pub dirty_file_bytes: usize,
     /// Age at which dirty data is written back unasked.
     pub dirty_age: Duration,
     /// Largest read-ahead of one open file, in bytes; 0 turns it off.
     pub readahead_bytes: usize,
-    /// WRITEs of one file in flight at a time.
+    /// WRITEs under way at a time, however many calls the server takes.
     pub write_parallel: usize,
     /// Names remembered, existing or not, over all directories.
     pub name_entries: usize,
@@ -81,7 +81,7 @@ impl Default for FsConfig {
             dirty_file_bytes: 32 << 20,
             dirty_age: Duration::from_secs(5),
             readahead_bytes: 8 << 20,
-            write_parallel: 8,
+            write_parallel: 256,
             name_entries: 1 << 17,
         }
     }

@@ -5,7 +5,7 @@ use super::error::FsError;
 use super::inode::Inode;
 use super::stats::Stats;
 use super::sync::Unwritten;
-use crate::cache::{Budget, Evict, Lent, Pages, ReadAhead};
+use crate::cache::{Budget, Evict, Lent, Pages, ReadAhead, WriteBack};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nfsrdma_client::nfs::Cred;
@@ -20,10 +20,14 @@ pub struct Shared {
     pub budget: Budget<FileData>,
     /// Those of its blocks that the kernel has, too.
     pub lent: Lent<FileData>,
-    /// Bytes dirty or in WRITEs, of all files.
+    /// Bytes of memory held by what is dirty or in WRITEs, of all files.
     pub dirty: AtomicUsize,
-    /// Bytes written and not committed, of all files.
+    /// Bytes of memory held by what is written and not committed, of all files.
     pub uncommitted: AtomicUsize,
+    /// WRITEs under way, of all files.
+    pub writes: AtomicUsize,
+    /// Calls the server takes at a time.
+    pub calls: AtomicUsize,
     /// READs and WRITEs under way: their buffers come back.
     pub busy: AtomicUsize,
     /// Told when buffers came back or dirty data became clean.
@@ -58,27 +62,25 @@ pub struct Pending {
     pub void: bool,
 }
 
+/// What [`FileData`] protects by its lock.
 #[derive(Debug, Default)]
 pub struct Inner {
-    pub pages: Pages,
-    pub pending: Vec<Pending>,
+    write_back: WriteBack<Cred, OpenFile>,
+    pending: Vec<Pending>,
     next_pending: u64,
-    /// WRITEs under way.
-    pub writes: usize,
-    pub committing: bool,
-    /// Somebody waits for everything to be written: writers wait meanwhile.
-    pub flushing: usize,
-    /// Whose data is dirty. Others' must be written first.
-    pub writer: Option<Cred>,
-    /// Open files that wrote, to be told of errors.
-    pub writers: Vec<Weak<OpenFile>>,
-    /// End of what was written here and is not yet known to be in the attributes' size.
-    pub end: u64,
-    /// Where to look for dirty data next.
-    pub cursor: u64,
 }
 
 impl Inner {
+    /// The way of written data to the server.
+    pub fn write_back(&mut self) -> &mut WriteBack<Cred, OpenFile> {
+        &mut self.write_back
+    }
+
+    /// What is cached, for reading.
+    pub fn pages(&mut self) -> &mut Pages {
+        self.write_back.pages()
+    }
+
     /// Registers a READ of `range`.
     pub fn begin_read(&mut self, range: Range<u64>) -> u64 {
         self.next_pending += 1;
@@ -98,6 +100,11 @@ impl Inner {
         }
     }
 
+    /// Whether READs are under way.
+    pub fn has_reads(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// The first READ under way that touches `range`.
     pub fn reading(&self, range: &Range<u64>) -> Option<&Pending> {
         self.pending
@@ -114,12 +121,68 @@ impl Inner {
 
     /// Whether anything is not at the server yet.
     pub fn is_dirty(&self) -> bool {
-        self.pages.dirty() > 0 || self.pages.writing() > 0
+        self.write_back.is_dirty()
     }
 
     /// Whether the server has everything on stable storage.
     pub fn is_safe(&self) -> bool {
-        !self.is_dirty() && self.pages.uncommitted() == 0
+        self.write_back.is_safe()
+    }
+
+    /// End of what was written here and is not yet known to be in the attributes' size.
+    pub fn end(&self) -> u64 {
+        self.write_back.end()
+    }
+
+    /// The file ends at `size` now: nothing behind it is known or to be written.
+    pub fn truncate(&mut self, size: u64) {
+        self.void_reads(size..u64::MAX);
+        self.write_back.truncate(size);
+    }
+
+    /// Drops everything that the server has; what it has not stays.
+    pub fn invalidate(&mut self) {
+        self.pages().invalidate();
+        self.void_reads(0..u64::MAX);
+    }
+
+    /// The same for a part of the file.
+    pub fn invalidate_range(&mut self, range: Range<u64>) {
+        self.pages().invalidate_range(range.clone());
+        self.void_reads(range);
+    }
+
+    /// What it takes of the shared limits.
+    fn taken(&mut self) -> Taken {
+        let writes = self.write_back.writes();
+        let pages = self.write_back.pages();
+        Taken {
+            resident: pages.resident(),
+            dirty: pages.dirty_held() as usize,
+            uncommitted: pages.uncommitted_held() as usize,
+            writes,
+        }
+    }
+}
+
+/// What one file takes of what all share.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    resident: usize,
+    dirty: usize,
+    uncommitted: usize,
+    writes: usize,
+}
+
+/// No WRITE of the file is started while this lives; those under way go on.
+#[derive(Debug)]
+pub struct WriteHold<'a>(&'a FileData);
+
+impl Drop for WriteHold<'_> {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.write_back().release());
+        // Flushes go on.
+        self.0.changed.notify_waiters();
     }
 }
 
@@ -156,31 +219,35 @@ impl FileData {
     /// Works on the file's state, and settles what it takes of the shared limits.
     pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
         let mut inner = self.inner.lock();
-        let count = |inner: &Inner| {
-            let pages = &inner.pages;
-            let dirty = (pages.dirty() + pages.writing()) as usize;
-            (pages.resident(), dirty, pages.uncommitted() as usize)
-        };
-        let before = count(&inner);
+        let before = inner.taken();
         let result = f(&mut inner);
-        let after = count(&inner);
-        let (gone, fresh) = (inner.pages.take_gone(), inner.pages.take_fresh());
+        let after = inner.taken();
+        let gone = inner.pages().take_gone();
+        let fresh = inner.pages().take_fresh();
+        let shared = &self.shared;
         // Wrapping: the sums over all files are what counts.
-        if before.1 != after.1 {
-            let grown = after.1.wrapping_sub(before.1);
-            self.shared.dirty.fetch_add(grown, Ordering::Relaxed);
-        }
-        if before.2 != after.2 {
-            let grown = after.2.wrapping_sub(before.2);
-            self.shared.uncommitted.fetch_add(grown, Ordering::Relaxed);
+        for (sum, was, is) in [
+            (&shared.dirty, before.dirty, after.dirty),
+            (&shared.uncommitted, before.uncommitted, after.uncommitted),
+            (&shared.writes, before.writes, after.writes),
+        ] {
+            if was != is {
+                sum.fetch_add(is.wrapping_sub(was), Ordering::Relaxed);
+            }
         }
         // Before anybody can drop what is new: the sum must not go below zero meanwhile.
-        self.shared.budget.settle(before.0, after.0);
+        shared.budget.settle(before.resident, after.resident);
         // Before anybody can read it in again, which would be forgotten, too.
         self.shared.budget.forget(self.id, gone.into_iter());
         drop(inner);
         self.shared.budget.add(self.id, &self.this, fresh);
         result
+    }
+
+    /// Keeps WRITEs from being started.
+    pub fn hold_writes(&self) -> WriteHold<'_> {
+        self.with(|inner| inner.write_back().hold());
+        WriteHold(self)
     }
 
     /// Waits, and looks again after each change, until `check` gives something.
@@ -215,10 +282,10 @@ impl FileData {
     /// to keep that: it drops the pages of a file that is written to.
     fn let_go(&self, offset: u64) {
         let mut inner = self.inner.lock();
-        if inner.writer.is_some() {
+        if inner.write_back().was_written() {
             return;
         }
-        if let Some(freed @ 1..) = inner.pages.evict(offset, true) {
+        if let Some(freed @ 1..) = inner.pages().evict(offset, true) {
             self.shared.budget.settle(freed, 0);
             self.shared.budget.forget(self.id, std::iter::once(offset));
         }
@@ -228,7 +295,7 @@ impl FileData {
 impl Evict for FileData {
     fn evict(&self, offset: u64) -> Option<usize> {
         let mut inner = self.inner.lock();
-        let freed = inner.pages.evict(offset, false);
+        let freed = inner.pages().evict(offset, false);
         drop(inner);
         self.shared.budget.settle(freed.unwrap_or(0), 0);
         freed
@@ -237,19 +304,22 @@ impl Evict for FileData {
 
 impl Drop for FileData {
     fn drop(&mut self) {
-        let pages = &self.inner.get_mut().pages;
-        let dirty = (pages.dirty() + pages.writing()) as usize;
-        self.shared.budget.settle(pages.resident(), 0);
-        self.shared.budget.forget(self.id, pages.offsets());
-        self.shared.dirty.fetch_sub(dirty, Ordering::Relaxed);
-        let uncommitted = pages.uncommitted() as usize;
-        self.shared
-            .uncommitted
-            .fetch_sub(uncommitted, Ordering::Relaxed);
+        let inner = self.inner.get_mut();
+        let taken = inner.taken();
+        self.shared.budget.settle(taken.resident, 0);
+        self.shared.budget.forget(self.id, inner.pages().offsets());
+        let shared = &self.shared;
+        for (sum, taken) in [
+            (&shared.dirty, taken.dirty),
+            (&shared.uncommitted, taken.uncommitted),
+            (&shared.writes, taken.writes),
+        ] {
+            sum.fetch_sub(taken, Ordering::Relaxed);
+        }
     }
 }
 
-/// Lost ranges remembered for each open file, at most.
+/// Lost ranges remembered one by one for each open file, at most.
 const MOST_LOST: usize = 1024;
 
 /// An open file.
@@ -294,8 +364,11 @@ impl OpenFile {
     pub fn fail(&self, error: &FsError, lost: Unwritten) {
         let mut held = self.error.lock();
         held.0.get_or_insert_with(|| error.clone());
-        held.1.truncate(MOST_LOST - 1);
-        held.1.push(lost);
+        let full = held.1.len() >= MOST_LOST;
+        match held.1.last_mut() {
+            Some(last) if full => last.add(&lost),
+            _ => held.1.push(lost),
+        }
     }
 
     /// Whether there is an error to report.

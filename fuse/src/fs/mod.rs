@@ -14,6 +14,7 @@ mod config;
 mod create;
 mod dir;
 mod error;
+mod failures;
 mod file;
 mod inode;
 mod link;
@@ -49,6 +50,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use changing::{Change, Watch};
 use clock::{Nanos, nanos};
+use failures::FailureLog;
 use file::{FileData, Shared};
 use inode::{Kind, Stamp, Times};
 use names::Names;
@@ -88,8 +90,16 @@ pub struct Fs<N> {
     dirs: RwLock<Slab<Arc<DirHandle>>>,
     /// Files with data that is not safe at the server, by [`FileData::id`].
     unsafe_files: Mutex<UnsafeFiles>,
+    /// The first of them to look at when memory is short.
+    relieved: AtomicU64,
+    /// When unused memory was last given back.
+    rested: AtomicU64,
+    /// Old data is being written back.
+    sweeping: AtomicBool,
     /// Data lost after its file was closed.
     lost: Mutex<Vec<Unwritten>>,
+    /// What the log was told of failed WRITEs.
+    failures: Mutex<FailureLog>,
     next_file: AtomicU64,
     silly_number: AtomicU64,
     opening: opening::Opening,
@@ -141,6 +151,8 @@ impl<N: Nfs3> Fs<N> {
                 lent: Lent::new(config.cache_bytes / 4),
                 dirty: AtomicUsize::new(0),
                 uncommitted: AtomicUsize::new(0),
+                writes: AtomicUsize::new(0),
+                calls: AtomicUsize::new(nfs.calls_at_a_time()),
                 busy: AtomicUsize::new(0),
                 freed: Notify::new(),
                 stats: stats::Stats::default(),
@@ -149,6 +161,10 @@ impl<N: Nfs3> Fs<N> {
             dirs: RwLock::default(),
             unsafe_files: Mutex::default(),
             lost: Mutex::default(),
+            failures: Mutex::default(),
+            relieved: AtomicU64::new(0),
+            rested: AtomicU64::new(0),
+            sweeping: AtomicBool::new(false),
             next_file: AtomicU64::new(1),
             silly_number: AtomicU64::new(0),
             opening: opening::Opening::default(),
@@ -277,7 +293,9 @@ impl<N: Nfs3> Fs<N> {
     /// ended. A size too small for a moment would have the kernel cut its pages.
     fn shown(&self, inode: &Inode, heard: Attributes) -> Attributes {
         // First: it is forgotten when the attributes know it.
-        let end = inode.data().map_or(0, |data| data.with(|inner| inner.end));
+        let end = inode
+            .data()
+            .map_or(0, |data| data.with(|inner| inner.end()));
         let mut state = inode.state.lock();
         state.record_told();
         let newest = state.attributes().copied().unwrap_or(heard);

@@ -113,7 +113,7 @@ impl<N: Nfs3> Fs<N> {
         }
         // Nobody hears of what the kernel is told here.
         let (reported, lost) = file.take_failure();
-        self.lost.lock().extend(lost);
+        self.lose(lost);
         drop(file);
         if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
             let silly = inode.state.lock().silly.take();

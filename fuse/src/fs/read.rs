@@ -50,7 +50,7 @@ impl<N: Nfs3> Fs<N> {
             if range.is_empty() {
                 return Some((Segs::new(), size));
             }
-            Some((inner.pages.get(range)?, size))
+            Some((inner.pages().get(range)?, size))
         })?;
         self.shared.stats.read_hits.add(1);
         self.shared
@@ -118,10 +118,10 @@ impl<N: Nfs3> Fs<N> {
         if range.is_empty() {
             return Step::Done(Segs::new());
         }
-        if let Some(found) = inner.pages.get(range.clone()) {
+        if let Some(found) = inner.pages().get(range.clone()) {
             return Step::Done(found);
         }
-        let Some(missing) = inner.pages.missing(range) else {
+        let Some(missing) = inner.pages().missing(range) else {
             return Step::Wait;
         };
         if inner.reading(&missing).is_some() {
@@ -130,7 +130,7 @@ impl<N: Nfs3> Fs<N> {
         let most = u64::from(self.limits().rtmax).max(1);
         let end = missing.end.min(missing.start / 4096 * 4096 + most);
         let piece = prev_power_of_two(most).clamp(4096, MAX_PIECE);
-        let mut pieces = inner.pages.plan(missing.start..end, piece);
+        let mut pieces = inner.pages().plan(missing.start..end, piece);
         // Rounding out must not exceed what one READ may carry.
         let mut total = 0;
         pieces.retain(|p| {
@@ -213,7 +213,7 @@ impl<N: Nfs3> Fs<N> {
             };
             let ends = came.ends && !overtaken;
             let valid_to = if ends {
-                inner.end.max(start + got)
+                inner.end().max(start + got)
             } else {
                 start + got
             };
@@ -222,7 +222,7 @@ impl<N: Nfs3> Fs<N> {
                 return eof;
             }
             let mut at = start;
-            let written = inner.writer.is_some();
+            let written = inner.write_back().was_written();
             for mut buf in sink {
                 let len = buf.len() as u64;
                 if !written {
@@ -233,7 +233,7 @@ impl<N: Nfs3> Fs<N> {
                 if known > 0 {
                     buf[read as usize..known as usize].fill(0);
                     inner
-                        .pages
+                        .pages()
                         .fill(at, buf.freeze(), known as u32, &mut |len| {
                             self.pool.alloc(len)
                         });
@@ -317,7 +317,7 @@ impl<N: Nfs3> Fs<N> {
         // A server that restarted has lost what was not committed, the size included, and READ
         // does not tell.
         if let Some(data) = inode.data()
-            && data.with(|inner| inner.is_dirty() || inner.pages.uncommitted() > 0)
+            && data.with(|inner| !inner.is_safe())
         {
             self.write_back(inode, true).await;
         }
@@ -411,7 +411,7 @@ impl<N: Nfs3> Fs<N> {
             self.start_reads(file, part, unit);
         }
         if let (Some(left), Some(data)) = (left, file.inode.data()) {
-            data.with(|inner| inner.pages.invalidate_range(left));
+            data.with(|inner| inner.pages().invalidate_range(left));
         }
     }
 
@@ -421,11 +421,11 @@ impl<N: Nfs3> Fs<N> {
         while at < range.end {
             let stop = ((at / unit + 1) * unit).min(range.end);
             let fetch = self.data(&file.inode).with(|inner| {
-                let missing = inner.pages.missing(at..stop)?;
+                let missing = inner.pages().missing(at..stop)?;
                 if inner.reading(&missing).is_some() {
                     return None;
                 }
-                let pieces = inner.pages.plan(missing, unit);
+                let pieces = inner.pages().plan(missing, unit);
                 let range = span(&pieces);
                 // Rounded out it may touch what others read.
                 if pieces.is_empty() || inner.reading(&range).is_some() {
@@ -487,7 +487,7 @@ pub(super) async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 /// The file's size with what is not at the server yet, if it is known. Asked with the data
 /// locked: what `end` no longer says the attributes know.
 fn size_with(inner: &Inner, inode: &Inode) -> Option<u64> {
-    let end = inner.end;
+    let end = inner.end();
     let size = inode.state.lock().attributes()?.size;
     Some(size.max(end))
 }

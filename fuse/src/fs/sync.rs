@@ -2,9 +2,9 @@
 //! close or fsync returns (RFC 1813 sections 3.3.7, 3.3.21, 4.11).
 
 use super::file::FileData;
-use super::write::settle_end;
+use super::read::join;
 use super::*;
-use crate::cache::Verdict;
+use crate::cache::{Action, Goal, Verdict};
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
@@ -17,16 +17,70 @@ pub struct Unwritten {
     pub fileid: u64,
     /// A name it was last known by, if any.
     pub name: Option<String>,
-    /// Bytes of the file.
+    /// Bytes of the file: all that is lost lies in here.
     pub range: Range<u64>,
+    /// How many ranges these are, which do not touch, and how many bytes in all.
+    pub ranges: u64,
+    pub bytes: u64,
     /// Why.
     pub reason: String,
 }
 
-/// What a flush has to do next.
-enum Next {
-    Done,
-    Commit(Cred),
+/// Lost ranges of one file that are listed one by one, at most.
+const MOST_LISTED: usize = 16;
+/// Lost ranges remembered before those of each file are put together.
+const MOST_LOST: usize = 4096;
+/// Memory that was unused for so long goes back to the system.
+const REST: Nanos = 10_000_000_000;
+/// Files that are written back at the same time.
+const FILES_AT_A_TIME: usize = 8;
+
+impl Unwritten {
+    pub(super) fn new(fileid: u64, range: Range<u64>, reason: String) -> Self {
+        Unwritten {
+            fileid,
+            name: None,
+            ranges: 1,
+            bytes: range.end - range.start,
+            range,
+            reason,
+        }
+    }
+
+    /// Takes `other`, of the same file, into the account of this one.
+    pub(super) fn add(&mut self, other: &Unwritten) {
+        self.range.start = self.range.start.min(other.range.start);
+        self.range.end = self.range.end.max(other.range.end);
+        self.ranges += other.ranges;
+        self.bytes += other.bytes;
+    }
+}
+
+/// By file and place: ranges that touch as one, and many ranges of one file as one entry.
+fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
+    lost.sort_by(|a, b| {
+        (a.fileid, &a.reason, a.range.start).cmp(&(b.fileid, &b.reason, b.range.start))
+    });
+    lost.dedup_by(|next, last| {
+        let same = (last.fileid, &last.reason) == (next.fileid, &next.reason);
+        let single = last.ranges == 1 && next.ranges == 1;
+        let touch = same && single && next.range.start <= last.range.end;
+        if touch {
+            last.range.end = last.range.end.max(next.range.end);
+            last.bytes = last.range.end - last.range.start;
+        }
+        touch
+    });
+    let of_one_file = lost.chunk_by(|a, b| (a.fileid, &a.reason) == (b.fileid, &b.reason));
+    let entries = of_one_file.flat_map(|ranges| match ranges {
+        [first, rest @ ..] if ranges.len() > MOST_LISTED => {
+            let mut all = first.clone();
+            rest.iter().for_each(|range| all.add(range));
+            vec![all]
+        }
+        few => few.to_vec(),
+    });
+    entries.collect()
 }
 
 /// Writers wait while this lives.
@@ -34,14 +88,14 @@ struct Flushing<'a>(&'a FileData);
 
 impl<'a> Flushing<'a> {
     fn new(data: &'a FileData) -> Self {
-        data.with(|inner| inner.flushing += 1);
+        data.with(|inner| inner.write_back().begin_flush());
         Flushing(data)
     }
 }
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
-        self.0.with(|inner| inner.flushing -= 1);
+        self.0.with(|inner| inner.write_back().end_flush());
         self.0.changed.notify_waiters();
     }
 }
@@ -60,7 +114,7 @@ impl<N: Nfs3> Fs<N> {
             return Some(Ok(()));
         };
         let clean = data.with(|inner| {
-            let under_way = inner.writes > 0 || inner.committing;
+            let under_way = inner.write_back().is_under_way();
             !under_way && inner.is_safe()
         });
         // An error goes the long way, which finds out whether anybody hears of it. So does a file
@@ -87,7 +141,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let (result, lost) = file.take_failure();
         if !tell(result) {
-            self.lost.lock().extend(lost);
+            self.lose(lost);
         }
     }
 
@@ -102,57 +156,28 @@ impl<N: Nfs3> Fs<N> {
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
         let Some(data) = inode.data() else { return };
         let _flushing = Flushing::new(data);
-        let wtmax = self.limits().wtmax.max(1);
+        let goal = match commit {
+            true => Goal::Committed,
+            false => Goal::Written,
+        };
         loop {
-            // All that is dirty in one WRITE is stable at once: no COMMIT needed.
-            let last = data.with(|inner| {
-                let alone = commit && inner.writes == 0 && inner.pages.uncommitted() == 0;
-                if !alone || inner.pages.dirty() > u64::from(wtmax) {
-                    return None;
+            let action = data.until(|inner| {
+                let limits = self.write_limits(inode);
+                match inner.write_back().next(goal, &limits) {
+                    Action::Wait => None,
+                    action => Some(action),
                 }
-                let cred = inner.writer.clone()?;
-                let job = inner.pages.begin_write(0, wtmax, false)?;
-                inner.writes += 1;
-                Some((job, cred, inner.pages.dirty() == 0))
             });
-            if let Some((job, cred, alone)) = last {
-                let stable = if alone {
-                    Stable::FileSync
-                } else {
-                    Stable::Unstable
-                };
-                self.run_write(&cred, inode, job, stable).await;
-                continue;
-            }
-            self.start_writes(inode, data, false);
-            let next = data
-                .until(|inner| {
-                    if inner.writes > 0 {
-                        // More may be started as these end.
-                        let room = inner.writes < self.config.write_parallel;
-                        let more = inner.pages.dirty() > 0 && inner.pages.has_idle_dirty();
-                        return (room && more).then_some(None);
-                    }
-                    if inner.is_dirty() {
-                        return Some(None);
-                    }
-                    settle_end(inner);
-                    // Also one that failed, and is about to be told.
-                    if commit && inner.committing {
-                        return None;
-                    }
-                    if !commit || inner.pages.uncommitted() == 0 {
-                        return Some(Some(Next::Done));
-                    }
-                    let cred = inner.writer.clone()?;
-                    inner.committing = inner.pages.begin_commit();
-                    Some(inner.committing.then_some(Next::Commit(cred)))
-                })
-                .await;
-            match next {
-                None => {}
-                Some(Next::Done) => break,
-                Some(Next::Commit(cred)) => self.run_commit(&cred, inode, data).await,
+            match action.await {
+                // The last one.
+                Action::Write(call) if call.stable == Stable::FileSync => {
+                    self.run_write(&call.cred, inode, call.job, call.stable)
+                        .await;
+                }
+                Action::Write(call) => self.spawn_write(inode, call),
+                Action::Commit(cred) => self.run_commit(&cred, inode, data).await,
+                Action::Again | Action::Wait => {}
+                Action::Done => break,
             }
         }
         if data.with(|inner| inner.is_safe()) {
@@ -162,7 +187,7 @@ impl<N: Nfs3> Fs<N> {
                 let safe = inner.is_safe();
                 if safe {
                     // What others lose later is not theirs to be told of.
-                    for writer in inner.writers.drain(..).filter_map(|file| file.upgrade()) {
+                    for writer in inner.write_back().take_writers() {
                         writer.wrote.store(false, Ordering::Relaxed);
                     }
                 }
@@ -174,33 +199,28 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// A COMMIT that [`Pages::begin_commit`] started.
+    /// A COMMIT that [`WriteBack::next`] asked for.
     ///
-    /// [`Pages::begin_commit`]: crate::cache::Pages::begin_commit
+    /// [`WriteBack::next`]: crate::cache::WriteBack::next
     pub(super) async fn run_commit(&self, cred: &Cred, inode: &Arc<Inode>, data: &Arc<FileData>) {
         /// A COMMIT that was given up has to be sent again.
-        struct End<'a>(&'a FileData, bool);
+        struct End<'a>(&'a FileData);
         impl Drop for End<'_> {
             fn drop(&mut self) {
-                self.0.with(|inner| {
-                    inner.committing = false;
-                    if !self.1 {
-                        inner.pages.retry_commit();
-                    }
-                });
+                self.0.with(|inner| inner.write_back().commit_ended());
                 self.0.changed.notify_waiters();
             }
         }
-        let mut end = End(data, false);
+        let end = End(data);
         self.shared.stats.commits_sent.add(1);
         match self.commit_call(cred, inode).await {
             Ok((_, verifier)) => {
-                let verdict = data.with(|inner| {
-                    let verdict = inner.pages.end_commit(verifier);
+                let verdict = data.with(|inner| inner.write_back().commit_answered(verifier));
+                while !data.with(|inner| inner.write_back().end_commit()) {}
+                data.with(|inner| {
                     if let Some(behind) = self.behind(inner) {
-                        inner.pages.invalidate_range(behind);
+                        inner.pages().invalidate_range(behind);
                     }
-                    verdict
                 });
                 if verdict == Verdict::Restarted {
                     self.shared.stats.verifier_changes.add(1);
@@ -208,14 +228,10 @@ impl<N: Nfs3> Fs<N> {
             }
             Err(error) => {
                 let error = self.note_error(inode, error);
-                let lost = data.with(|inner| inner.pages.fail_commit());
-                for range in lost {
-                    self.write_failed(inode, data, range, &error);
-                }
+                let lost = data.with(|inner| inner.write_back().commit_failed());
+                self.write_failed(inode, data, &lost, &error);
             }
         }
-        data.with(settle_end);
-        end.1 = true;
         drop(end);
         self.shared.budget.make_room(0);
         self.shared.freed.notify_waiters();
@@ -225,24 +241,45 @@ impl<N: Nfs3> Fs<N> {
     /// called about once a second.
     pub fn tick(self: &Arc<Self>) {
         self.release_expired(false);
-        let before = self.now().saturating_sub(nanos(self.config.dirty_age));
-        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
-        for inode in files {
-            let Some(data) = inode.data() else { continue };
-            let due = data.with(|inner| {
-                inner
-                    .pages
-                    .dirty_since()
-                    .is_some_and(|since| since <= before)
-                    || inner.pages.dirty() == 0
-                        && inner.writes == 0
-                        && inner.pages.uncommitted() > 0
-            });
-            if due {
-                let (fs, inode) = (self.clone(), inode.clone());
-                nfsrdma_client::exec::spawn(async move { fs.write_back(&inode, true).await });
-            }
+        let now = self.now();
+        let calls = self.nfs.calls_at_a_time();
+        self.shared.calls.store(calls, Ordering::Relaxed);
+        for line in self.failures.lock().due(now) {
+            tracing::error!("{line}");
         }
+        if now.saturating_sub(self.rested.load(Ordering::Relaxed)) >= REST {
+            self.rested.store(now, Ordering::Relaxed);
+            self.pool.release_unused();
+        }
+        let before = now.saturating_sub(nanos(self.config.dirty_age));
+        let mut files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        files.retain(|inode| {
+            let data = inode.data();
+            data.is_some_and(|data| data.with(|inner| inner.write_back().is_due(before)))
+        });
+        // One sweep at a time, of few files at a time: others' calls are not to wait behind
+        // those of thousands of files.
+        if files.is_empty() || self.sweeping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let fs = self.clone();
+        nfsrdma_client::exec::spawn(async move {
+            fs.write_back_files(files).await;
+            fs.sweeping.store(false, Ordering::Release);
+        });
+    }
+
+    /// Writes back and commits `files`, some at the same time.
+    async fn write_back_files(self: &Arc<Self>, files: Vec<Arc<Inode>>) {
+        let workers = files.len().min(FILES_AT_A_TIME);
+        let files = Mutex::new(files);
+        let next = || files.lock().pop();
+        let worker = || async {
+            while let Some(inode) = next() {
+                self.write_back(&inode, true).await;
+            }
+        };
+        join((0..workers).map(|_| worker()).collect()).await;
     }
 
     /// The kernel will ask for nothing more. Data that still waits for room in the cache is not
@@ -266,8 +303,9 @@ impl<N: Nfs3> Fs<N> {
     /// the hidden files of those that are unlinked, stay as they are.
     pub async fn write_back_all(self: &Arc<Self>) {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
-        for inode in files {
-            self.write_back(&inode, true).await;
+        self.write_back_files(files).await;
+        for line in self.failures.lock().due(Nanos::MAX) {
+            tracing::error!("{line}");
         }
     }
 
@@ -305,29 +343,26 @@ impl<N: Nfs3> Fs<N> {
     pub fn unsaved(&self, reason: &str) -> Vec<Unwritten> {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         let unsaved = files.iter().filter_map(|inode| {
-            let ranges = inode.data()?.with(|inner| inner.pages.unsaved());
-            Some(ranges.into_iter().map(|range| Unwritten {
-                fileid: inode.fileid,
-                name: None,
-                range,
-                reason: reason.to_owned(),
-            }))
+            let ranges = inode.data()?.with(|inner| inner.pages().unsaved());
+            let lost = |range| Unwritten::new(inode.fileid, range, reason.to_owned());
+            Some(ranges.into_iter().map(lost).collect::<Vec<_>>())
         });
         let lost = std::mem::take(&mut *self.lost.lock());
         self.summed_up(lost.into_iter().chain(unsaved.flatten()).collect())
     }
 
-    /// By file and place, ranges that touch as one, with names.
-    fn summed_up(&self, mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
-        lost.sort_by_key(|u| (u.fileid, u.range.start));
-        lost.dedup_by(|next, last| {
-            let same = (last.fileid, &last.reason) == (next.fileid, &next.reason);
-            let touch = same && next.range.start <= last.range.end;
-            if touch {
-                last.range.end = last.range.end.max(next.range.end);
-            }
-            touch
-        });
+    /// Remembers what nobody could be told of.
+    pub(super) fn lose(&self, lost: impl IntoIterator<Item = Unwritten>) {
+        let mut all = self.lost.lock();
+        all.extend(lost);
+        if all.len() >= MOST_LOST {
+            *all = put_together(std::mem::take(&mut *all));
+        }
+    }
+
+    /// By file and place, with names.
+    fn summed_up(&self, lost: Vec<Unwritten>) -> Vec<Unwritten> {
+        let mut lost = put_together(lost);
         for at in 0..lost.len() {
             lost[at].name = match at.checked_sub(1).map(|before| &lost[before]) {
                 Some(before) if before.fileid == lost[at].fileid => before.name.clone(),

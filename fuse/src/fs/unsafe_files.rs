@@ -8,8 +8,8 @@
 //! with EBUSY, whoever calls it.
 
 use super::inode::Inode;
-use std::collections::HashMap;
-use std::collections::hash_map::Values;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Values;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub type Hold = Box<dyn Fn(bool) + Send + Sync>;
 /// Files by [`FileData::id`](super::file::FileData::id).
 #[derive(Default)]
 pub(super) struct UnsafeFiles {
-    files: HashMap<u64, Arc<Inode>>,
+    files: BTreeMap<u64, Arc<Inode>>,
     hold: Option<Hold>,
 }
 
@@ -59,6 +59,11 @@ impl UnsafeFiles {
 
     pub(super) fn contains(&self, id: u64) -> bool {
         self.files.contains_key(&id)
+    }
+
+    /// All, in order of their numbers, beginning with the first that is not below `from`.
+    pub(super) fn in_turn(&self, from: u64) -> impl Iterator<Item = (&u64, &Arc<Inode>)> {
+        self.files.range(from..).chain(self.files.range(..from))
     }
 
     pub(super) fn values(&self) -> Values<'_, u64, Arc<Inode>> {

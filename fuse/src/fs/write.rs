@@ -3,7 +3,9 @@
 use super::file::{FileData, Inner};
 use super::read::join;
 use super::*;
-use crate::cache::{MAX_PIECE, Verdict, WriteJob};
+use crate::cache::{
+    Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteJob, WriteLimits,
+};
 use nfsrdma_client::exec;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_rdma::contract::Segs;
@@ -11,16 +13,8 @@ use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// What became of a try to put data into the cache.
-enum Put {
-    Done,
-    /// Too much is dirty, or somebody flushes: wait.
-    Wait,
-    /// Memory is short: wait.
-    Short,
-    /// Another user's data must be written first.
-    Flush,
-}
+/// Files with data to write that are looked at in one go when memory is short.
+const RELIEVED: usize = 16;
 
 impl<N: Nfs3> Fs<N> {
     /// Writes into the cache if it has room, which is all there is to do now.
@@ -50,8 +44,8 @@ impl<N: Nfs3> Fs<N> {
             Err(error) => return Some(Err(error)),
         };
         match self.put(&file, offset, bytes) {
-            Ok(Put::Done) => Some(Ok(bytes.len() as u32)),
-            Ok(Put::Wait | Put::Short | Put::Flush) => None,
+            Ok(Accepted::All) => Some(Ok(bytes.len() as u32)),
+            Ok(Accepted::Wait | Accepted::Short | Accepted::OtherUser) => None,
             Err(error) => Some(Err(error)),
         }
     }
@@ -95,16 +89,16 @@ impl<N: Nfs3> Fs<N> {
             changed.as_mut().enable();
             freed.as_mut().enable();
             match self.put(&file, offset, bytes)? {
-                Put::Done => break,
-                Put::Flush => self.write_back(inode, false).await,
-                put @ (Put::Wait | Put::Short) => {
+                Accepted::All => break,
+                Accepted::OtherUser => self.write_back(inode, false).await,
+                waits @ (Accepted::Wait | Accepted::Short) => {
                     self.shared.stats.write_waits.add(1);
-                    self.start_writes(inode, data, false);
+                    self.start_writes(inode, data, Goal::Started);
                     self.relieve();
-                    if !self.is_busy() && data.with(|inner| inner.flushing == 0) {
+                    if !self.is_busy() && !data.with(|inner| inner.write_back().is_flushing()) {
                         // All that was in the way is done already; others may be quicker
                         // again. Memory, nobody may ever give back.
-                        if let Put::Short = put {
+                        if let Accepted::Short = waits {
                             idle += 1;
                         }
                         if idle > 3 {
@@ -139,96 +133,96 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Puts data into the cache, and starts to write what makes full WRITEs.
-    fn put(self: &Arc<Self>, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> FsResult<Put> {
+    fn put(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> FsResult<Accepted> {
+        let end = offset + bytes.len() as u64;
         let inode = &file.inode;
         let data = self.data(inode);
         self.shared.budget.make_room(bytes.len() + 2 * 4096);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
         if dirty > 0 && dirty + bytes.len() > self.config.dirty_bytes {
-            return Ok(Put::Wait);
+            return Ok(Accepted::Wait);
         }
         let result = data.with(|inner| {
             if self.ended.load(Ordering::Relaxed) {
                 return Err(FsError::Ended);
             }
-            if inner.flushing > 0 {
-                return Ok(Put::Wait);
-            }
-            let own = (inner.pages.dirty() + inner.pages.writing()) as usize;
-            if own > 0 && own + bytes.len() > self.config.dirty_file_bytes {
-                return Ok(Put::Wait);
-            }
-            match &inner.writer {
-                Some(writer) if inner.is_dirty() && *writer != file.cred => return Ok(Put::Flush),
-                Some(writer) if *writer == file.cred => {}
-                _ => inner.writer = Some(file.cred.clone()),
-            }
-            // At once: a WRITE of this data may fail before this thread goes on.
-            if !file.wrote.swap(true, Ordering::Relaxed) {
-                inner.writers.retain(|writer| writer.strong_count() > 0);
-                inner.writers.push(Arc::downgrade(file));
-            }
             let now = self.now();
-            let taken = inner
-                .pages
-                .write(offset, bytes, now, &mut |len| self.pool.alloc(len));
-            inner.end = inner.end.max(offset + taken as u64);
-            inner.void_reads(offset..offset + taken as u64);
-            Ok(if taken < bytes.len() {
-                Put::Short
-            } else {
-                Put::Done
-            })
+            let most = self.config.dirty_file_bytes;
+            let mut alloc = |len| self.pool.alloc(len);
+            let write_back = inner.write_back();
+            let accepted = write_back.write(&file.cred, offset, bytes, now, most, &mut alloc);
+            if matches!(accepted, Accepted::All | Accepted::Short) {
+                // At once: a WRITE of this data may fail before this thread goes on.
+                if !file.wrote.swap(true, Ordering::Relaxed) {
+                    write_back.add_writer(Arc::downgrade(file));
+                }
+                inner.void_reads(offset..end);
+            }
+            Ok(accepted)
         })?;
-        if !matches!(result, Put::Flush) {
+        if !matches!(result, Accepted::OtherUser) {
             // Behind the data: who finds the file safe before takes it out.
             let mut files = self.unsafe_files.lock();
             files.insert(data.id, inode);
         }
-        if let Put::Done = result {
+        if let Accepted::All = result {
             self.shared.stats.write_bytes.add(bytes.len() as u64);
-            self.start_writes(inode, data, true);
-        } else if data.with(|inner| inner.flushing == 0) {
+            self.start_writes(inode, data, Goal::Full);
+        } else if !data.with(|inner| inner.write_back().is_flushing()) {
             self.shared.budget.reclaim(bytes.len() * 4);
         }
         Ok(result)
     }
 
-    /// Starts WRITEs: with `full`, only of full size, or of anything once half of what may be
-    /// dirty is.
+    /// What limits WRITEs of `inode` now. Half of the server's credits are left to reads and
+    /// to calls on names, which would else wait behind the WRITEs of a flush.
+    pub(super) fn write_limits(&self, inode: &Inode) -> WriteLimits {
+        let calls = self.shared.calls.load(Ordering::Relaxed);
+        let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
+        let wtmax = self.limits().wtmax.max(1);
+        let dirty = self.shared.dirty.load(Ordering::Relaxed);
+        // As long as the attributes are believed, nothing says that others change the file.
+        let gaps = match inode.state.lock().fresh(self.now()) {
+            Some(_) => Gaps::Join,
+            None => Gaps::Keep,
+        };
+        WriteLimits {
+            wtmax,
+            free: most.saturating_sub(self.shared.writes.load(Ordering::Relaxed)),
+            most_bytes: (self.config.dirty_bytes as u64 / 4).max(u64::from(wtmax)),
+            dirty_file_bytes: self.config.dirty_file_bytes,
+            crowded: dirty > self.config.dirty_bytes / 2,
+            gaps,
+        }
+    }
+
+    /// Starts WRITEs as `goal`, [`Goal::Full`] or [`Goal::Started`], has it.
     pub(super) fn start_writes(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         data: &Arc<FileData>,
-        full: bool,
+        goal: Goal,
     ) {
-        let wtmax = self.limits().wtmax.max(1);
-        let crowded = self.shared.dirty.load(Ordering::Relaxed) > self.config.dirty_bytes / 2;
-        loop {
-            let job = data.with(|inner| {
-                if inner.writes >= self.config.write_parallel {
-                    return None;
-                }
-                let crowded =
-                    crowded || inner.pages.dirty() as usize > self.config.dirty_file_bytes / 2;
-                let job = if full && !crowded {
-                    let run = inner.pages.run();
-                    if run.end - run.start < u64::from(wtmax) {
-                        return None;
-                    }
-                    inner.pages.begin_write(run.start, wtmax, true)?
-                } else {
-                    let next = inner.pages.begin_write(inner.cursor, wtmax, false);
-                    next.or_else(|| inner.pages.begin_write(0, wtmax, false))?
-                };
-                inner.cursor = job.offset + u64::from(job.len);
-                inner.writes += 1;
-                Some((job, inner.writer.clone()))
-            });
-            let Some((job, Some(cred))) = job else { return };
-            let (fs, inode) = (self.clone(), inode.clone());
-            exec::spawn(async move { fs.run_write(&cred, &inode, job, Stable::Unstable).await });
+        while let Action::Write(call) = data.with(|inner| {
+            let limits = self.write_limits(inode);
+            inner.write_back().next(goal, &limits)
+        }) {
+            self.spawn_write(inode, call);
         }
+    }
+
+    /// Sends a WRITE without waiting for its reply.
+    pub(super) fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall<Cred>) {
+        let (fs, inode) = (self.clone(), inode.clone());
+        exec::spawn(async move {
+            let WriteCall { job, cred, stable } = call;
+            fs.run_write(&cred, &inode, job, stable).await;
+        });
     }
 
     /// Whether anything is under way that gives memory back.
@@ -239,12 +233,24 @@ impl<N: Nfs3> Fs<N> {
             .any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
-    /// Memory is short: writes what is dirty and commits what is written, of all files.
+    /// Memory is short: writes what is dirty and commits what is written. Takes some files at a
+    /// time, the next ones when it is called again.
     pub(super) fn relieve(self: &Arc<Self>) {
-        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
-        for inode in files {
+        let files: Vec<_> = {
+            let files = self.unsafe_files.lock();
+            let from = self.relieved.load(Ordering::Relaxed);
+            let next = files.in_turn(from);
+            let next: Vec<_> = next
+                .take(RELIEVED)
+                .map(|(&id, f)| (id, f.clone()))
+                .collect();
+            let last = next.last().map_or(0, |(id, _)| id + 1);
+            self.relieved.store(last, Ordering::Relaxed);
+            next
+        };
+        for (_, inode) in files {
             if let Some(data) = inode.data() {
-                self.start_writes(&inode, data, false);
+                self.start_writes(&inode, data, Goal::Started);
                 self.start_commit(&inode, data, 1);
             }
         }
@@ -252,21 +258,18 @@ impl<N: Nfs3> Fs<N> {
 
     /// Commits if at least `least` bytes wait for that: only then may they be dropped.
     fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
-        let cred = data.with(|inner| {
-            if inner.committing || (inner.pages.uncommitted() as usize) < least {
-                return None;
+        let cred = loop {
+            match data.with(|inner| inner.write_back().commit_of(least as u64)) {
+                Action::Commit(cred) => break cred,
+                Action::Again => {}
+                _ => return,
             }
-            let cred = inner.writer.clone()?;
-            inner.committing = inner.pages.begin_commit();
-            inner.committing.then_some(cred)
+        };
+        let (fs, inode) = (self.clone(), inode.clone());
+        exec::spawn(async move {
+            let data = fs.data(&inode).clone();
+            fs.run_commit(&cred, &inode, &data).await;
         });
-        if let Some(cred) = cred {
-            let (fs, inode) = (self.clone(), inode.clone());
-            exec::spawn(async move {
-                let data = fs.data(&inode).clone();
-                fs.run_commit(&cred, &inode, &data).await;
-            });
-        }
     }
 
     /// One WRITE, and what follows from its reply.
@@ -281,13 +284,8 @@ impl<N: Nfs3> Fs<N> {
         struct End<'a>(&'a FileData, Range<u64>);
         impl Drop for End<'_> {
             fn drop(&mut self) {
-                self.0.with(|inner| {
-                    if !self.1.is_empty() {
-                        inner.pages.retry_write(self.1.clone());
-                    }
-                    inner.writes -= 1;
-                    settle_end(inner);
-                });
+                self.0
+                    .with(|inner| inner.write_back().write_ended(self.1.clone()));
                 self.0.changed.notify_waiters();
             }
         }
@@ -307,8 +305,8 @@ impl<N: Nfs3> Fs<N> {
                     // be dropped before it comes.
                     inner.void_reads(sent.clone());
                     inner
-                        .pages
-                        .end_write(sent, count, done.committed, done.verifier)
+                        .write_back()
+                        .write_answered(sent, count, done.committed, done.verifier)
                 });
                 end.1 = 0..0;
                 if verdict == Verdict::Restarted {
@@ -317,15 +315,15 @@ impl<N: Nfs3> Fs<N> {
             }
             Err(error) => {
                 let error = self.note_error(inode, error);
-                data.with(|inner| inner.pages.fail_write(sent.clone()));
+                data.with(|inner| inner.write_back().write_failed(sent.clone()));
                 end.1 = 0..0;
-                self.write_failed(inode, data, sent, &error);
+                self.write_failed(inode, data, &[sent], &error);
             }
         }
         drop(end);
         drop(busy);
         // The next full WRITE takes this one's place.
-        self.start_writes(inode, data, true);
+        self.start_writes(inode, data, Goal::Full);
         // What is clean now may be dropped.
         self.shared.budget.make_room(0);
         let all = self.shared.uncommitted.load(Ordering::Relaxed);
@@ -344,8 +342,8 @@ impl<N: Nfs3> Fs<N> {
     /// What a long run of writes in order need not leave behind once the server has it: all
     /// but its beginning, and the block it goes on in. To keep it would push out what others
     /// use, and fill ever more memory where little does.
-    pub(super) fn behind(&self, inner: &Inner) -> Option<Range<u64>> {
-        let run = inner.pages.run();
+    pub(super) fn behind(&self, inner: &mut Inner) -> Option<Range<u64>> {
+        let run = inner.pages().run();
         let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
         (left.start < left.end).then_some(left)
     }
@@ -355,25 +353,28 @@ impl<N: Nfs3> Fs<N> {
         &self,
         inode: &Inode,
         data: &FileData,
-        range: Range<u64>,
+        ranges: &[Range<u64>],
         error: &FsError,
     ) {
-        self.shared.stats.write_errors.add(1);
-        tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
-        let lost = Unwritten {
-            fileid: inode.fileid,
-            name: None,
-            range,
-            reason: error.to_string(),
-        };
-        let writers = data.with(|inner| inner.writers.clone());
-        let mut told = false;
-        for writer in writers.iter().filter_map(std::sync::Weak::upgrade) {
-            writer.fail(error, lost.clone());
-            told = true;
+        self.shared.stats.write_errors.add(ranges.len() as u64);
+        if self
+            .failures
+            .lock()
+            .note(inode.fileid, ranges, error, self.now())
+        {
+            let range = ranges.first();
+            tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
         }
-        if !told || self.closing.load(Ordering::Relaxed) {
-            self.lost.lock().push(lost);
+        let writers: Vec<_> = data.with(|inner| inner.write_back().writers().collect());
+        let told = !writers.is_empty();
+        for range in ranges {
+            let lost = Unwritten::new(inode.fileid, range.clone(), error.to_string());
+            for writer in &writers {
+                writer.fail(error, lost.clone());
+            }
+            if !told || self.closing.load(Ordering::Relaxed) {
+                self.lose([lost]);
+            }
         }
     }
 
@@ -389,13 +390,10 @@ impl<N: Nfs3> Fs<N> {
         let data = self.data(inode);
         // Older data must not be written again over this after a restart of the server: so it
         // is committed, not only written.
-        if data.with(|inner| inner.pages.is_unsaved(range.clone())) {
+        if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
             self.write_back(inode, true).await;
         }
-        let void = |inner: &mut Inner| {
-            inner.pages.invalidate_range(range.clone());
-            inner.void_reads(range.clone());
-        };
+        let void = |inner: &mut Inner| inner.invalidate_range(range.clone());
         data.with(void);
         // As many WRITEs as it takes, all at once.
         let wtmax = self.limits().wtmax.max(1) as usize;
@@ -448,13 +446,5 @@ impl<N: Nfs3> Fs<N> {
             drop(busy);
         }
         Ok(())
-    }
-}
-
-/// Once everything is safe at the server the attributes know the size. Not before: a server
-/// that restarts forgets what was not committed, its size included.
-pub(super) fn settle_end(inner: &mut Inner) {
-    if inner.writes == 0 && inner.is_safe() {
-        inner.end = 0;
     }
 }

@@ -44,8 +44,12 @@ pub(super) struct Answer {
 /// A line about lost data.
 pub(super) fn lost_line(unwritten: &Unwritten) -> String {
     let name = unwritten.name.as_deref().unwrap_or("name not known");
+    let what = match unwritten.ranges {
+        1 => "bytes".to_owned(),
+        ranges => format!("{} bytes in {ranges} ranges of bytes", unwritten.bytes),
+    };
     format!(
-        "bytes {} to {} of {name} (file {}) are lost: {}",
+        "{what} {} to {} of {name} (file {}) are lost: {}",
         unwritten.range.start, unwritten.range.end, unwritten.fileid, unwritten.reason
     )
 }

@@ -35,7 +35,8 @@ impl Evict for File {
         let mut blocks = self.blocks.lock();
         let freed = match blocks.get(&offset) {
             None => None,
-            Some(true) => Some(0),
+            // Told of when it is safe.
+            Some(true) => None,
             Some(false) => {
                 blocks.remove(&offset);
                 Some(BLOCK)
@@ -45,6 +46,17 @@ impl Evict for File {
         self.budget.settle(freed.unwrap_or(0), 0);
         freed
     }
+}
+
+/// All that was dirty is safe now. Returns where that was.
+fn cleaned(blocks: &mut BTreeMap<u64, bool>) -> Vec<u64> {
+    let dirty = blocks.iter_mut().filter(|(_, busy)| **busy);
+    dirty
+        .map(|(&at, busy)| {
+            *busy = false;
+            at
+        })
+        .collect()
 }
 
 /// Files are filled, dirtied, cleaned and cut short while others make room.
@@ -70,13 +82,12 @@ pub fn every_clean_block_can_be_dropped() {
                     let offset = random.gen_range(0..4) * BLOCK as u64;
                     match random.gen_range(0..5) {
                         0 | 1 => file.with(|blocks| {
-                            let new = blocks.insert(offset, random.gen_bool(0.3)).is_none();
-                            new.then_some(offset).into_iter().collect()
+                            let busy = random.gen_bool(0.3);
+                            let before = blocks.insert(offset, busy);
+                            let turns = !busy && before != Some(false);
+                            turns.then_some(offset).into_iter().collect()
                         }),
-                        2 => file.with(|blocks| {
-                            blocks.values_mut().for_each(|busy| *busy = false);
-                            Vec::new()
-                        }),
+                        2 => file.with(cleaned),
                         3 => file.with(|blocks| {
                             blocks.retain(|at, _| *at < offset);
                             Vec::new()
@@ -97,10 +108,7 @@ pub fn every_clean_block_can_be_dropped() {
     let cached = || -> usize { files.iter().map(|f| f.blocks.lock().len() * BLOCK).sum() };
     assert_eq!(budget.used(), cached(), "the sum is wrong");
     for file in &files {
-        file.with(|blocks| {
-            blocks.values_mut().for_each(|busy| *busy = false);
-            Vec::new()
-        });
+        file.with(cleaned);
     }
     // A block the budget does not know would stay for ever, and writers would wait for it.
     budget.reclaim(usize::MAX);

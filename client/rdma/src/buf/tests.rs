@@ -18,6 +18,8 @@ enum Step {
     Take(usize),
     /// Gives back one of those held, by index modulo their number.
     Give(usize),
+    /// Has the system take back what is not needed.
+    Release,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -29,6 +31,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => len.prop_map(Step::Take),
         2 => any::<usize>().prop_map(Step::Give),
+        1 => Just(Step::Release),
     ];
     prop::collection::vec(step, 1..if cfg!(miri) { 20 } else { 200 })
 }
@@ -54,7 +57,9 @@ proptest! {
                         && taken.chunks(size / MIN_BLOCK).any(|c| c.iter().all(|t| !t));
                     let buf = pool.alloc(len);
                     prop_assert_eq!(buf.is_some(), fits, "{} bytes", len);
-                    if let Some(buf) = buf {
+                    if let Some(mut buf) = buf {
+                        let with = held.len() as u8;
+                        buf.iter_mut().take(1).for_each(|byte| *byte = with);
                         prop_assert_eq!(buf.len(), len);
                         prop_assert_eq!(buf.capacity(), size);
                         let at = place(&pool, &buf);
@@ -73,6 +78,16 @@ proptest! {
                     taken[at / MIN_BLOCK..(at + size) / MIN_BLOCK].fill(false);
                 }
                 Step::Give(_) => {}
+                Step::Release => {
+                    let before: Vec<_> = held.iter().map(|buf| buf.first().copied()).collect();
+                    if !cfg!(miri) {
+                        pool.release_unused();
+                    }
+                    let after: Vec<_> = held.iter().map(|buf| buf.first().copied()).collect();
+                    prop_assert_eq!(before, after, "memory in use was given back");
+                    let used = capacity - pool.free_bytes();
+                    prop_assert!(pool.touched_bytes() >= used);
+                }
             }
             let free = taken.iter().filter(|t| !**t).count() * MIN_BLOCK;
             prop_assert_eq!(pool.free_bytes(), free);
@@ -235,4 +250,57 @@ fn threads_share_a_pool() {
         }
     });
     assert_eq!(pool.free_bytes(), pool.capacity());
+}
+
+/// Bytes of the arena that are in memory.
+#[cfg(not(miri))]
+fn resident(pool: &Pool) -> usize {
+    let mut pages = vec![0u8; pool.capacity() / MIN_BLOCK];
+    // SAFETY: the arena is mapped for as long as `pool` lives, and there is a byte for each
+    // of its pages.
+    let result = unsafe {
+        libc::mincore(
+            pool.base().as_ptr().cast(),
+            pool.capacity(),
+            pages.as_mut_ptr(),
+        )
+    };
+    assert_eq!(result, 0);
+    pages.iter().filter(|page| **page & 1 != 0).count() * MIN_BLOCK
+}
+
+#[test]
+#[cfg(not(miri))]
+fn memory_that_is_not_needed_goes_back_to_the_system_and_what_is_in_use_stays() {
+    let pool = Pool::new(8 * MAX_BLOCK).unwrap();
+    let mut held: Vec<BufMut> = (0..8 * 64).map(|_| pool.alloc(PIECE).unwrap()).collect();
+    held.iter_mut().for_each(|buf| buf.fill(7));
+    assert_eq!(pool.free_bytes(), 0);
+    assert_eq!(pool.touched_bytes(), pool.capacity());
+    held.truncate(65);
+    // The busiest moment of the interval needed all of it.
+    assert_eq!(pool.release_unused(), 0);
+    assert_eq!(resident(&pool), pool.capacity());
+    assert_eq!(pool.release_unused(), pool.capacity() - 65 * PIECE);
+    assert_eq!(resident(&pool), 65 * PIECE);
+    assert!(held.iter().all(|buf| buf.iter().all(|&byte| byte == 7)));
+    // It can be used again.
+    held.extend((0..70).map(|_| pool.alloc(PIECE).unwrap()));
+    held.iter_mut().for_each(|buf| buf.fill(8));
+    assert!(held.iter().all(|buf| buf.iter().all(|&byte| byte == 8)));
+    assert_eq!(pool.touched_bytes(), 135 * PIECE);
+    drop(held);
+    pool.release_unused();
+    pool.release_unused();
+    assert_eq!((resident(&pool), pool.touched_bytes()), (0, 0));
+}
+
+#[test]
+#[cfg(not(miri))]
+fn memory_that_a_device_holds_stays() {
+    let pool = Pool::new(MAX_BLOCK).unwrap();
+    pool.keep_resident();
+    pool.alloc(MAX_BLOCK).unwrap().fill(1);
+    assert_eq!((pool.release_unused(), pool.release_unused()), (0, 0));
+    assert_eq!(resident(&pool), MAX_BLOCK);
 }

@@ -1,0 +1,403 @@
+//! The way of written data to the server, in the blocks of one file: dirty, in a WRITE,
+//! unstable, in a COMMIT, clean.
+//!
+//! # Bytes written along
+//!
+//! A WRITE may carry, besides what programs wrote, unchanged bytes that lie between two dirty
+//! ranges, so that both go in one WRITE ([`Gaps::Join`]). They are taken along only if they
+//! are valid and clean and every page (4 KiB) they lie in holds dirty bytes as well. This is
+//! what Linux's client allows itself (a write is extended to its page, never beyond), and its
+//! conditions are the same: the caller permits it only while nothing says that somebody else
+//! changes the file. Programs on two machines that write to one page of a file without
+//! locking it lose data on either client; with page-aligned records they do not.
+
+use super::block::Block;
+use super::pages::{PAGE, Pages, fit};
+use super::{MAX_PIECE, RangeSet};
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_xdr::nfs3::{Stable, Verifier};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Data to send in one WRITE.
+#[derive(Debug)]
+pub struct WriteJob {
+    pub offset: u64,
+    pub len: u32,
+    pub data: Segs<Buf>,
+}
+
+/// What a reply said of the write verifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The server is the one that took the earlier WRITEs.
+    Same,
+    /// It restarted: what was not committed is dirty again (RFC 1813 section 3.3.7).
+    Restarted,
+}
+
+/// What may lie between the dirty ranges of one WRITE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gaps {
+    /// Nothing: only what programs wrote is sent.
+    Keep,
+    /// Unchanged bytes of the same pages.
+    Join,
+}
+
+/// Parts of blocks: the block's start, and bytes of it.
+type Parts = SmallVec<[(u64, Range<u32>); 4]>;
+
+impl Pages {
+    /// Takes in data a program wrote. Returns how many bytes: fewer than all if `alloc` gave
+    /// no memory.
+    pub(super) fn write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
+    ) -> usize {
+        if offset == self.run_end {
+            self.run_len += data.len() as u64;
+        } else {
+            self.run_len = data.len() as u64;
+        }
+        self.run_end = offset + data.len() as u64;
+        // A long run of writes in order makes blocks ahead of what they hold.
+        let most = (self.run_len.next_power_of_two() / 2).clamp(PAGE, MAX_PIECE);
+        let end = offset + data.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let start = match self.block_at(at) {
+                Some((start, _)) => start,
+                None => match self.new_block(at, end, most, alloc) {
+                    Some(start) => start,
+                    None => break,
+                },
+            };
+            let size = u64::from(self.blocks[&start].size);
+            let stop = end.min(start + size);
+            let inside = (at - start) as u32..(stop - start) as u32;
+            let from = &data[(at - offset) as usize..(stop - offset) as usize];
+            let done = self.touch(start, |block| {
+                let done = block.change(alloc, |to| {
+                    to[inside.start as usize..inside.end as usize].copy_from_slice(from);
+                });
+                if done {
+                    block.referenced = true;
+                    block.valid.insert(inside.clone());
+                    block.dirty.insert(inside.clone());
+                    block.unstable.remove(inside.clone());
+                    block.committing.remove(inside);
+                }
+                done
+            });
+            if !done {
+                break;
+            }
+            at = stop;
+        }
+        (at - offset) as usize
+    }
+
+    fn new_block(
+        &mut self,
+        at: u64,
+        end: u64,
+        most: u64,
+        alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
+    ) -> Option<u64> {
+        let page = at / PAGE * PAGE;
+        let next = self
+            .blocks
+            .range(page..)
+            .next()
+            .map_or(u64::MAX, |(&s, _)| s);
+        let wanted = end.next_multiple_of(PAGE).max(page + most);
+        let mut size = fit(page, next.min(wanted), MAX_PIECE);
+        loop {
+            if let Some(buf) = alloc(size as usize) {
+                self.resident += size as usize;
+                self.blocks
+                    .insert(page, Block::new(buf.freeze(), RangeSet::default()));
+                return Some(page);
+            }
+            if size == PAGE {
+                return None;
+            }
+            size /= 2;
+        }
+    }
+
+    /// Takes the first dirty data inside `within` for one WRITE of at most `most` bytes. With
+    /// `full`, only if there are that many in a row.
+    pub(super) fn begin_write(
+        &mut self,
+        within: Range<u64>,
+        most: u32,
+        full: bool,
+        gaps: Gaps,
+    ) -> Option<WriteJob> {
+        let parts = self.next_run(within, most, full, gaps)?;
+        let (first, range) = parts.first()?;
+        let mut job = WriteJob {
+            offset: first + u64::from(range.start),
+            len: 0,
+            data: Segs::new(),
+        };
+        for (start, range) in parts {
+            job.len += range.end - range.start;
+            let data = self.touch(start, |block| {
+                let data = block.buf().slice(range.start as usize..range.end as usize);
+                block.dirty.remove(range.clone());
+                block.writing.insert(range);
+                data
+            });
+            job.data.push(data);
+        }
+        Some(job)
+    }
+
+    /// The first run of data to write inside `within`: consecutive parts of blocks. The cost
+    /// is that of the run (with `full`: of the runs before it), whatever else is dirty.
+    fn next_run(&self, within: Range<u64>, most: u32, full: bool, gaps: Gaps) -> Option<Parts> {
+        let first = self.block_at(within.start).map_or(within.start, |b| b.0);
+        let mut parts = Parts::new();
+        let (mut end, mut len) = (0, 0);
+        if first >= within.end {
+            return None;
+        }
+        'blocks: for &start in self.index.idle.range(first..within.end) {
+            let block = &self.blocks[&start];
+            let skip = within
+                .start
+                .saturating_sub(start)
+                .min(u64::from(block.size)) as u32;
+            for dirty in block.dirty.within(skip..block.size) {
+                // Data in a WRITE under way must not be overtaken by newer data.
+                for range in block.writing.gaps(dirty) {
+                    let offset = start + u64::from(range.start);
+                    if !parts.is_empty() && offset != end {
+                        let between = match gaps {
+                            Gaps::Join => self.unchanged(end..offset),
+                            Gaps::Keep => None,
+                        };
+                        match between {
+                            Some(between) if len + (offset - end) < u64::from(most) => {
+                                len += offset - end;
+                                parts.extend(between);
+                            }
+                            // A shorter run: look for a full one behind it.
+                            _ if full && len < u64::from(most) => {
+                                parts.clear();
+                                len = 0;
+                            }
+                            _ => break 'blocks,
+                        }
+                    }
+                    let taken = u64::from(range.end - range.start).min(u64::from(most) - len);
+                    parts.push((start, range.start..range.start + taken as u32));
+                    len += taken;
+                    end = offset + taken;
+                    if len == u64::from(most) {
+                        break 'blocks;
+                    }
+                }
+            }
+        }
+        (len > 0 && (!full || len == u64::from(most))).then_some(parts)
+    }
+
+    /// The parts of `gap`, which lies between dirty bytes, if they may be written along.
+    fn unchanged(&self, gap: Range<u64>) -> Option<Parts> {
+        // Not a page of its own between the pages that are written to.
+        if gap.end / PAGE * PAGE > gap.start.next_multiple_of(PAGE) {
+            return None;
+        }
+        let mut parts = Parts::new();
+        let mut at = gap.start;
+        while at < gap.end {
+            let (start, block) = self.block_at(at)?;
+            let stop = gap.end.min(start + u64::from(block.size));
+            let inside = (at - start) as u32..(stop - start) as u32;
+            let taken = [&block.writing, &block.unstable, &block.committing];
+            let clean = taken
+                .iter()
+                .all(|set| set.within(inside.clone()).next().is_none());
+            if !clean || !block.valid.covers(inside.clone()) {
+                return None;
+            }
+            parts.push((start, inside));
+            at = stop;
+        }
+        Some(parts)
+    }
+
+    /// The reply to a WRITE of `sent`: the server took the first `count` bytes. The rest is
+    /// dirty again.
+    pub(super) fn end_write(
+        &mut self,
+        sent: Range<u64>,
+        count: u32,
+        committed: Stable,
+        verifier: Verifier,
+    ) -> Verdict {
+        let taken = sent.start..(sent.start + u64::from(count)).min(sent.end);
+        let verdict = self.check(verifier);
+        let unstable = committed != Stable::FileSync;
+        self.each(taken.clone(), |block, range| {
+            let parts: Vec<_> = block.writing.within(range.clone()).collect();
+            for part in parts {
+                block.writing.remove(part.clone());
+                if unstable {
+                    block.unstable.insert(part);
+                }
+            }
+            if unstable {
+                let newer: Vec<_> = block.dirty.within(range).collect();
+                newer
+                    .into_iter()
+                    .for_each(|part| block.unstable.remove(part));
+            }
+        });
+        self.retry_write(taken.end..sent.end);
+        verdict
+    }
+
+    /// A WRITE of `sent` failed for good: its data is gone, unless written again meanwhile.
+    pub(super) fn fail_write(&mut self, sent: Range<u64>) {
+        self.each(sent, |block, range| {
+            let parts: Vec<_> = block.writing.within(range).collect();
+            for part in parts {
+                block.writing.remove(part.clone());
+                for lost in block.dirty.gaps(part) {
+                    block.valid.remove(lost);
+                }
+            }
+        });
+    }
+
+    /// A WRITE of `sent` was given up without an answer: its data is dirty again.
+    pub(super) fn retry_write(&mut self, sent: Range<u64>) {
+        self.each(sent, |block, range| {
+            let parts: Vec<_> = block.writing.within(range).collect();
+            for part in parts {
+                block.writing.remove(part.clone());
+                block.dirty.insert(part);
+            }
+        });
+    }
+
+    /// Applies `f` to at most `most` of the blocks that `set` names. True if that is all.
+    fn each_of(
+        &mut self,
+        set: fn(&mut Self) -> &mut std::collections::BTreeSet<u64>,
+        most: usize,
+        mut f: impl FnMut(&mut Block),
+    ) -> bool {
+        let starts: Vec<u64> = set(self).iter().take(most).copied().collect();
+        for start in starts {
+            self.touch(start, &mut f);
+        }
+        set(self).is_empty()
+    }
+
+    /// A COMMIT was given up without an answer.
+    pub(super) fn retry_commit(&mut self) {
+        self.each_of(
+            |pages| &mut pages.index.committing,
+            usize::MAX,
+            |block| {
+                let again = std::mem::take(&mut block.committing);
+                block.unstable.insert_all(&again);
+            },
+        );
+    }
+
+    /// Whether there is dirty data that does not wait for a WRITE under way.
+    pub(super) fn has_idle_dirty(&self) -> bool {
+        !self.index.idle.is_empty()
+    }
+
+    fn check(&mut self, verifier: Verifier) -> Verdict {
+        match self.verifier {
+            Some(known) if known != verifier && self.index.uncommitted > 0 => {
+                self.verifier = Some(verifier);
+                self.redo();
+                Verdict::Restarted
+            }
+            _ => {
+                self.verifier = Some(verifier);
+                Verdict::Same
+            }
+        }
+    }
+
+    /// Makes uncommitted data dirty again.
+    fn redo(&mut self) {
+        let mut again = |block: &mut Block| {
+            let mut again = std::mem::take(&mut block.unstable);
+            again.insert_all(&std::mem::take(&mut block.committing));
+            // In a WRITE under way already: its reply decides.
+            let writing: SmallVec<[_; 4]> = block.writing.iter().collect();
+            writing.into_iter().for_each(|part| again.remove(part));
+            block.dirty.insert_all(&again);
+        };
+        self.each_of(|pages| &mut pages.index.unstable, usize::MAX, &mut again);
+        self.each_of(|pages| &mut pages.index.committing, usize::MAX, &mut again);
+    }
+
+    /// Has the next COMMIT cover at most `most` further blocks of what is unstable. True if
+    /// that is all.
+    pub(super) fn begin_commit(&mut self, most: usize) -> bool {
+        self.each_of(
+            |pages| &mut pages.index.unstable,
+            most,
+            |block| {
+                let unstable = std::mem::take(&mut block.unstable);
+                block.committing.insert_all(&unstable);
+            },
+        )
+    }
+
+    /// Whether the COMMIT covers anything as yet.
+    pub(super) fn is_committing(&self) -> bool {
+        !self.index.committing.is_empty()
+    }
+
+    /// The reply to the COMMIT. [`Pages::end_commit`] does what follows.
+    pub(super) fn commit_answered(&mut self, verifier: Verifier) -> Verdict {
+        self.check(verifier)
+    }
+
+    /// What at most `most` blocks had in the COMMIT is safe. True if that is all.
+    pub(super) fn end_commit(&mut self, most: usize) -> bool {
+        self.each_of(
+            |pages| &mut pages.index.committing,
+            most,
+            |block| block.committing = RangeSet::default(),
+        )
+    }
+
+    /// The COMMIT failed for good: what it covered may be lost at the server.
+    /// Returns that.
+    pub(super) fn fail_commit(&mut self) -> Vec<Range<u64>> {
+        let mut all = Vec::new();
+        let starts: Vec<u64> = self.index.committing.iter().copied().collect();
+        for start in starts {
+            self.touch(start, |block| {
+                let lost = std::mem::take(&mut block.committing);
+                for range in lost.iter() {
+                    all.push(start + u64::from(range.start)..start + u64::from(range.end));
+                    let mut keep = block.dirty.clone();
+                    keep.insert_all(&block.writing);
+                    for gap in keep.gaps(range) {
+                        block.valid.remove(gap);
+                    }
+                }
+            });
+        }
+        all
+    }
+}

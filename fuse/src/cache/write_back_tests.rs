@@ -1,0 +1,484 @@
+//! [`WriteBack`] driven as the file system drives it, against a flat file, a server that can
+//! forget, refuse and take less, and calls that are answered in any order.
+
+use super::{Accepted, Action, Gaps, Goal, PAGE, WriteBack, WriteCall, WriteLimits};
+use nfsrdma_rdma::{BufMut, Pool};
+use nfsrdma_xdr::nfs3::{Stable, Verifier};
+use proptest::prelude::*;
+use std::sync::{Arc, Weak};
+
+const SPACE: usize = 24 << 10;
+const WTMAX: u32 = 4096;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write {
+        at: usize,
+        len: usize,
+        byte: u8,
+        user: u8,
+    },
+    /// A part of the file is read into the cache.
+    Fill(usize),
+    Ask {
+        goal: Goal,
+        free: usize,
+        join: bool,
+    },
+    /// The WRITE at this place among those under way is answered: this share of it was taken.
+    Answer {
+        which: usize,
+        share: u8,
+        stable: bool,
+    },
+    Refuse(usize),
+    GiveUp(usize),
+    AnswerCommit,
+    RefuseCommit,
+    GiveUpCommit,
+    Restart,
+    Hold,
+    Release,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let at = 0..SPACE - 3000;
+    let len = prop_oneof![3 => 1usize..16, 1 => 1usize..3000];
+    let goal = prop_oneof![
+        Just(Goal::Full),
+        Just(Goal::Started),
+        Just(Goal::Written),
+        Just(Goal::Committed),
+    ];
+    let step = prop_oneof![
+        8 => (at.clone(), len, any::<u8>(), 0u8..8)
+            .prop_map(|(at, len, byte, user)| Step::Write { at, len, byte, user: u8::from(user == 0) }),
+        2 => at.prop_map(Step::Fill),
+        8 => (goal, 0usize..4, any::<bool>())
+            .prop_map(|(goal, free, join)| Step::Ask { goal, free, join }),
+        5 => (0usize..8, 1u8..=255, any::<bool>())
+            .prop_map(|(which, share, stable)| Step::Answer { which, share, stable }),
+        1 => (0usize..8).prop_map(Step::Refuse),
+        1 => (0usize..8).prop_map(Step::GiveUp),
+        3 => Just(Step::AnswerCommit),
+        1 => Just(Step::RefuseCommit),
+        1 => Just(Step::GiveUpCommit),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Hold),
+        2 => Just(Step::Release),
+    ];
+    prop::collection::vec(step, 1..100)
+}
+
+struct World {
+    file: WriteBack<u8, u8>,
+    pool: Pool,
+    writer: Arc<u8>,
+    /// What programs wrote, and which bytes nobody ever wrote.
+    truth: Vec<u8>,
+    untouched: Vec<bool>,
+    /// Bytes that were refused: programs were told, so they may be anything.
+    refused: Vec<bool>,
+    volatile: Vec<u8>,
+    stable: Vec<u8>,
+    verifier: u64,
+    sent: Vec<WriteCall<u8>>,
+    committing: bool,
+    held: usize,
+    now: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        // What the server has before.
+        let before: Vec<u8> = (0..SPACE).map(|at| at as u8).collect();
+        let mut world = World {
+            file: WriteBack::default(),
+            pool: Pool::new(4 << 20).unwrap(),
+            writer: Arc::new(0),
+            truth: before.clone(),
+            untouched: vec![true; SPACE],
+            refused: vec![false; SPACE],
+            volatile: before.clone(),
+            stable: before,
+            verifier: 1,
+            sent: Vec::new(),
+            committing: false,
+            held: 0,
+            now: 0,
+        };
+        world.file.add_writer(Arc::downgrade(&world.writer));
+        world
+    }
+
+    fn limits(free: usize, join: bool) -> WriteLimits {
+        WriteLimits {
+            wtmax: WTMAX,
+            free,
+            most_bytes: 3 * u64::from(WTMAX),
+            dirty_file_bytes: SPACE / 2,
+            crowded: false,
+            gaps: if join { Gaps::Join } else { Gaps::Keep },
+        }
+    }
+
+    fn write(&mut self, at: usize, len: usize, byte: u8, user: u8) {
+        let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
+        let pool = self.pool.clone();
+        let mut alloc = |len: usize| -> Option<BufMut> { pool.alloc(len) };
+        self.now += 1;
+        let dirty = self.file.is_dirty();
+        let held = self.file.pages().dirty_held() as usize;
+        let most = SPACE / 2;
+        match self
+            .file
+            .write(&user, at as u64, &data, self.now, most, &mut alloc)
+        {
+            Accepted::All => {
+                let range = at..at + len;
+                self.truth[range.clone()].copy_from_slice(&data);
+                self.untouched[range.clone()].fill(false);
+                self.refused[range].fill(false);
+                assert!(self.file.end() >= (at + len) as u64);
+                assert!(!self.file.is_safe());
+            }
+            Accepted::Wait => assert!(held > 0 && held + len > most),
+            Accepted::OtherUser => assert!(dirty),
+            Accepted::Short => panic!("there is memory"),
+        }
+    }
+
+    fn fill(&mut self, at: usize) {
+        let at = at as u64 / PAGE * PAGE;
+        let mut buf = self.pool.alloc(PAGE as usize).unwrap();
+        let from = at as usize;
+        buf.copy_from_slice(&self.volatile[from..from + PAGE as usize]);
+        let pool = self.pool.clone();
+        let mut alloc = |len: usize| pool.alloc(len);
+        let pages = self.file.pages();
+        pages.fill(at, buf.freeze(), PAGE as u32, &mut alloc);
+    }
+
+    /// Asks once, and checks what is to be done. False: nothing can be done now.
+    fn ask(&mut self, goal: Goal, limits: &WriteLimits) -> bool {
+        match self.file.next(goal, limits) {
+            Action::Write(call) => {
+                self.check_write(&call, limits);
+                self.sent.push(call);
+                true
+            }
+            Action::Commit(_) => {
+                assert_eq!(goal, Goal::Committed);
+                assert!(!self.committing && self.sent.is_empty());
+                self.committing = true;
+                true
+            }
+            Action::Again => true,
+            Action::Wait => {
+                let waits = !self.sent.is_empty() || self.committing || self.held > 0;
+                let background = matches!(goal, Goal::Full | Goal::Started);
+                assert!(waits || background, "it waits for nothing");
+                false
+            }
+            Action::Done => {
+                assert!(!self.file.is_dirty() && self.sent.is_empty());
+                assert!(goal == Goal::Written || self.file.is_safe());
+                assert!(goal == Goal::Written || self.file.end() == 0);
+                false
+            }
+        }
+    }
+
+    fn check_write(&self, call: &WriteCall<u8>, limits: &WriteLimits) {
+        assert_eq!(self.held, 0, "a WRITE is started while they are held");
+        assert!(call.job.len > 0 && call.job.len <= WTMAX);
+        assert!(self.sent.len() < 2 || limits.free > 0, "too many WRITEs");
+        let end = call.job.offset + u64::from(call.job.len);
+        for other in &self.sent {
+            let other_end = other.job.offset + u64::from(other.job.len);
+            assert!(other_end <= call.job.offset || end <= other.job.offset);
+        }
+        if call.stable == Stable::FileSync {
+            assert!(self.sent.is_empty() && !self.committing);
+        }
+        let data: Vec<u8> = call.job.data.iter().flat_map(|b| b.to_vec()).collect();
+        assert_eq!(data.len(), call.job.len as usize);
+        for (at, byte) in (call.job.offset as usize..).zip(data) {
+            assert!(byte == self.truth[at] || self.refused[at], "byte {at}");
+            assert!(!self.untouched[at] || limits.gaps == Gaps::Join || self.sent_along(at));
+        }
+    }
+
+    /// Whether a byte that no program wrote may be dirty: it was sent along before, in a WRITE
+    /// that was given up or that a restarted server forgot.
+    fn sent_along(&self, at: usize) -> bool {
+        let page = at / PAGE as usize * PAGE as usize;
+        self.untouched[page..page + PAGE as usize].contains(&false)
+    }
+
+    fn take(&mut self, which: usize) -> Option<WriteCall<u8>> {
+        let at = which.checked_rem(self.sent.len())?;
+        Some(self.sent.remove(at))
+    }
+
+    fn verifier(&self) -> Verifier {
+        Verifier(self.verifier.to_be_bytes())
+    }
+
+    fn answer(&mut self, which: usize, share: u8, stable: bool) {
+        let Some(call) = self.take(which) else { return };
+        let (from, len) = (call.job.offset as usize, call.job.len as usize);
+        let count = (len * usize::from(share)).div_ceil(255).max(1);
+        let data: Vec<u8> = call.job.data.iter().flat_map(|b| b.to_vec()).collect();
+        self.volatile[from..from + count].copy_from_slice(&data[..count]);
+        let stable = stable || call.stable == Stable::FileSync;
+        if stable {
+            self.stable[from..from + count].copy_from_slice(&data[..count]);
+        }
+        let committed = if stable {
+            Stable::FileSync
+        } else {
+            Stable::Unstable
+        };
+        let sent = call.job.offset..call.job.offset + len as u64;
+        let verifier = self.verifier();
+        drop(call);
+        self.file
+            .write_answered(sent, count as u32, committed, verifier);
+        self.file.write_ended(0..0);
+    }
+
+    fn refuse(&mut self, range: std::ops::Range<u64>) {
+        assert_eq!(self.file.writers().count(), 1, "nobody is told");
+        let range = range.start as usize..range.end as usize;
+        self.refused[range].fill(true);
+    }
+
+    fn answer_commit(&mut self) {
+        if std::mem::take(&mut self.committing) {
+            self.stable = self.volatile.clone();
+            self.file.commit_answered(self.verifier());
+            while !self.file.end_commit() {}
+            self.file.commit_ended();
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Write {
+                at,
+                len,
+                byte,
+                user,
+            } => self.write(at, len, byte, user),
+            Step::Fill(at) => self.fill(at),
+            Step::Ask { goal, free, join } => {
+                self.ask(goal, &Self::limits(free, join));
+            }
+            Step::Answer {
+                which,
+                share,
+                stable,
+            } => self.answer(which, share, stable),
+            Step::Refuse(which) => {
+                if let Some(call) = self.take(which) {
+                    let sent = call.job.offset..call.job.offset + u64::from(call.job.len);
+                    self.file.write_failed(sent.clone());
+                    self.refuse(sent);
+                    self.file.write_ended(0..0);
+                }
+            }
+            Step::GiveUp(which) => {
+                if let Some(call) = self.take(which) {
+                    let sent = call.job.offset..call.job.offset + u64::from(call.job.len);
+                    self.file.write_ended(sent);
+                }
+            }
+            Step::AnswerCommit => self.answer_commit(),
+            Step::RefuseCommit => {
+                if std::mem::take(&mut self.committing) {
+                    for lost in self.file.commit_failed() {
+                        self.refuse(lost);
+                    }
+                    self.file.commit_ended();
+                }
+            }
+            Step::GiveUpCommit => {
+                if std::mem::take(&mut self.committing) {
+                    self.file.commit_ended();
+                }
+            }
+            Step::Restart => {
+                self.verifier += 1;
+                self.volatile = self.stable.clone();
+            }
+            Step::Hold => {
+                self.file.hold();
+                self.held += 1;
+            }
+            Step::Release if self.held > 0 => {
+                self.file.release();
+                self.held -= 1;
+            }
+            Step::Release => {}
+        }
+        assert_eq!(self.file.writes(), self.sent.len());
+        let written = self.file.is_dirty() || self.file.pages().uncommitted() > 0;
+        assert_eq!(written, !self.file.is_safe());
+    }
+
+    /// A flush, as the file system does it.
+    fn flush(&mut self) {
+        while self.held > 0 {
+            self.step(Step::Release);
+        }
+        for _ in 0..10_000 {
+            if !self.ask(Goal::Committed, &Self::limits(2, false)) {
+                if self.sent.is_empty() && !self.committing {
+                    break;
+                }
+                self.answer(0, 255, false);
+                self.answer_commit();
+            }
+        }
+        assert!(self.file.is_safe() && !self.file.is_under_way());
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_flushed_survives_a_restart(steps in steps()) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+        }
+        world.flush();
+        for at in 0..SPACE {
+            let kept = world.stable[at] == world.truth[at] || world.refused[at];
+            prop_assert!(kept, "byte {}", at);
+        }
+        prop_assert_eq!(world.file.take_writers().count(), 1);
+        prop_assert!(world.file.pages().dirty_held() == 0);
+        prop_assert!(world.file.pages().uncommitted_held() == 0);
+        // All is clean, so all can be dropped.
+        let fresh = world.file.pages().take_fresh();
+        for offset in world.file.pages().offsets().collect::<Vec<_>>() {
+            prop_assert!(fresh.contains(&offset), "nobody knows it can be dropped");
+            world.file.pages().evict(offset, false);
+            world.file.pages().evict(offset, false);
+        }
+        prop_assert_eq!(world.file.pages().resident(), 0);
+    }
+}
+
+fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack<u8, u8>) {
+    let pool = Pool::new(64 << 20).unwrap();
+    let mut file = WriteBack::default();
+    file.add_writer(Weak::new());
+    for at in at {
+        let mut alloc = |len: usize| pool.alloc(len);
+        let accepted = file.write(&0, at, &vec![7; len], 0, usize::MAX, &mut alloc);
+        assert_eq!(accepted, Accepted::All);
+    }
+    (pool, file)
+}
+
+fn limits(join: bool) -> WriteLimits {
+    WriteLimits {
+        wtmax: 1 << 20,
+        free: 100,
+        most_bytes: 1 << 30,
+        ..World::limits(0, join)
+    }
+}
+
+#[test]
+fn dirty_memory_is_counted_as_it_is_held() {
+    let (_pool, mut file) = written((0..100).map(|n| n * 2 * PAGE), 8);
+    assert_eq!(file.pages().dirty(), 800);
+    assert_eq!(file.pages().dirty_held(), 100 * PAGE);
+    assert_eq!(file.pages().uncommitted_held(), 0);
+    while let Action::Write(call) = file.next(Goal::Started, &limits(false)) {
+        let sent = call.job.offset..call.job.offset + 8;
+        drop(call);
+        file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
+        file.write_ended(0..0);
+    }
+    assert_eq!(file.pages().dirty_held(), 0);
+    assert_eq!(file.pages().uncommitted_held(), 100 * PAGE);
+}
+
+#[test]
+fn parts_of_valid_pages_go_in_one_write_and_parts_of_others_do_not() {
+    for (valid, join, expected) in [(true, true, 1), (true, false, 64), (false, true, 64)] {
+        let pool = Pool::new(4 << 20).unwrap();
+        let mut file = WriteBack::<u8, u8>::default();
+        let mut alloc = |len: usize| pool.alloc(len);
+        if valid {
+            let mut buf = pool.alloc(64 * PAGE as usize).unwrap();
+            buf.fill(1);
+            file.pages()
+                .fill(0, buf.freeze(), 64 * PAGE as u32, &mut alloc);
+        }
+        for n in 0..64 {
+            file.write(&0, n * PAGE + 100, &[7; 8], 0, usize::MAX, &mut alloc);
+        }
+        let mut calls = Vec::new();
+        while let Action::Write(call) = file.next(Goal::Started, &limits(join)) {
+            calls.push(call);
+        }
+        assert_eq!(calls.len(), expected);
+        // Neither before the first nor behind the last byte that was written.
+        assert_eq!(calls[0].job.offset, 100);
+        let last = &calls[calls.len() - 1].job;
+        assert_eq!(last.offset + u64::from(last.len), 63 * PAGE + 108);
+    }
+}
+
+#[test]
+fn a_page_between_that_nobody_wrote_to_is_not_written_along() {
+    let pool = Pool::new(4 << 20).unwrap();
+    let mut file = WriteBack::<u8, u8>::default();
+    let mut alloc = |len: usize| pool.alloc(len);
+    let buf = pool.alloc(4 * PAGE as usize).unwrap();
+    file.pages()
+        .fill(0, buf.freeze(), 4 * PAGE as u32, &mut alloc);
+    for n in [0, 2] {
+        file.write(&0, n * PAGE + 100, &[7; 8], 0, usize::MAX, &mut alloc);
+    }
+    let mut number = 0;
+    while let Action::Write(call) = file.next(Goal::Started, &limits(true)) {
+        assert_eq!(call.job.len, 8);
+        number += 1;
+    }
+    assert_eq!(number, 2);
+}
+
+/// Others get the lock in between.
+#[test]
+fn a_commit_of_many_blocks_is_prepared_in_parts() {
+    let (_pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
+    while let Action::Write(call) = file.next(Goal::Started, &limits(false)) {
+        let sent = call.job.offset..call.job.offset + 8;
+        drop(call);
+        file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
+        file.write_ended(0..0);
+    }
+    let mut parts = 0;
+    let cred = loop {
+        match file.next(Goal::Committed, &limits(false)) {
+            Action::Again => parts += 1,
+            Action::Commit(cred) => break cred,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((cred, parts), (0, 4));
+    file.commit_answered(Verifier::default());
+    let mut parts = 1;
+    while !file.end_commit() {
+        parts += 1;
+    }
+    file.commit_ended();
+    assert_eq!(parts, 5);
+    assert!(file.is_safe());
+}

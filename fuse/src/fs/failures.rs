@@ -1,0 +1,164 @@
+//! What the log is told of data that could not be written: the first failure of a file at
+//! once, then one line a minute with counts, so that a full disk does not fill the log's, too.
+
+use super::clock::Nanos;
+use super::error::FsError;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Between two lines of one file.
+const PAUSE: Nanos = 60_000_000_000;
+/// Files with an account of their own; the others share one.
+const MOST_FILES: usize = 256;
+
+const NOWHERE: (u64, u64) = (u64::MAX, 0);
+
+/// What failed since the last line.
+#[derive(Debug)]
+struct Account {
+    since: Nanos,
+    ranges: u64,
+    bytes: u64,
+    /// From the first to the last byte.
+    span: (u64, u64),
+    error: String,
+}
+
+impl Account {
+    fn add(&mut self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            self.ranges += 1;
+            self.bytes += range.end - range.start;
+            self.span.0 = self.span.0.min(range.start);
+            self.span.1 = self.span.1.max(range.end);
+        }
+    }
+}
+
+/// Failures by file.
+#[derive(Debug, Default)]
+pub(super) struct FailureLog {
+    files: HashMap<u64, Account>,
+    others: Option<Account>,
+}
+
+impl FailureLog {
+    /// `ranges` of file `fileid` could not be written. True if that is to be logged now;
+    /// otherwise [`FailureLog::due`] will tell of it.
+    pub(super) fn note(
+        &mut self,
+        fileid: u64,
+        ranges: &[Range<u64>],
+        error: &FsError,
+        now: Nanos,
+    ) -> bool {
+        let own = self.files.len() < MOST_FILES || self.files.contains_key(&fileid);
+        let account = match own {
+            true => self.files.get_mut(&fileid),
+            false => self.others.as_mut(),
+        };
+        if let Some(account) = account {
+            account.add(ranges);
+            return false;
+        }
+        let mut account = Account {
+            since: now,
+            ranges: 0,
+            bytes: 0,
+            span: NOWHERE,
+            error: error.to_string(),
+        };
+        // The line that is logged now names the first.
+        account.add(ranges.get(1..).unwrap_or_default());
+        match own {
+            true => drop(self.files.insert(fileid, account)),
+            false => self.others = Some(account),
+        }
+        true
+    }
+
+    /// Lines to log at `now`.
+    pub(super) fn due(&mut self, now: Nanos) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut look = |of: &str, account: &mut Account| {
+            if now.saturating_sub(account.since) < PAUSE {
+                return true;
+            }
+            if account.ranges == 0 {
+                return false;
+            }
+            let Account {
+                ranges,
+                bytes,
+                span,
+                error,
+                ..
+            } = account;
+            lines.push(format!(
+                "data could not be written, further failures: {ranges} ranges, {bytes} bytes \
+                 between {} and {} of {of}: {error}",
+                span.0, span.1
+            ));
+            account.since = now;
+            account.ranges = 0;
+            account.bytes = 0;
+            account.span = NOWHERE;
+            true
+        };
+        self.files
+            .retain(|fileid, account| look(&format!("file {fileid}"), account));
+        if let Some(account) = &mut self.others
+            && !look("other files", account)
+        {
+            self.others = None;
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Nanos = PAUSE;
+
+    /// Eight bytes at `at` fail.
+    fn note(log: &mut FailureLog, fileid: u64, at: u64, now: Nanos) -> bool {
+        let range = at..at + 8;
+        log.note(
+            fileid,
+            std::slice::from_ref(&range),
+            &FsError::NoMemory,
+            now,
+        )
+    }
+
+    #[test]
+    fn a_file_has_one_line_a_minute() {
+        let mut log = FailureLog::default();
+        assert!(note(&mut log, 1, 0, 5));
+        for n in 1..50_000u64 {
+            assert!(!note(&mut log, 1, n * 4096, 6));
+        }
+        assert!(log.due(MINUTE).is_empty());
+        let lines = log.due(MINUTE + 5);
+        assert_eq!(lines.len(), 1);
+        let expected = "49999 ranges, 399992 bytes between 4096 and 204795912 of file 1";
+        assert!(lines[0].contains(expected), "{lines:?}");
+        // Quiet since: forgotten, and a new failure is told at once.
+        assert!(log.due(3 * MINUTE).is_empty());
+        assert!(note(&mut log, 1, 0, 3 * MINUTE));
+    }
+
+    #[test]
+    fn very_many_files_share_one_line() {
+        let mut log = FailureLog::default();
+        let logged = (0..10_000).filter(|&n| note(&mut log, n, 0, 0));
+        assert_eq!(logged.count(), MOST_FILES + 1);
+        let lines = log.due(MINUTE);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("other files"));
+        log.due(2 * MINUTE);
+        assert!(log.files.is_empty() && log.others.is_none());
+    }
+}
