@@ -4,6 +4,13 @@
 //! until it is answered, so the thread that notifies must not be one that answers requests. Of
 //! attributes it waits for nothing, and has a thread to itself so as not to wait for data.
 //!
+//! Each notification makes the kernel ignore the attributes in the replies to requests that it
+//! has sent before (fuse_change_attributes compares versions), although it returns them to
+//! stat(2). It then asks again at the next use. If a second notification followed for the same
+//! change, it could meet just that second request: stat(2) would have shown the new size, and
+//! read(2) would end at the old one. So one change is one notification: that of data, which
+//! tells of attributes, too, unless all threads for data are busy.
+//!
 //! What waits is a set of inode numbers, at most one for each inode the kernel knows.
 
 use crate::fs::{Fs, KernelCache};
@@ -15,39 +22,55 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Inode numbers that wait, and whether to end.
+/// Threads that notify of data. Each may wait for a READ of one inode.
+const DATA_THREADS: usize = 4;
+
+#[derive(Debug, Default)]
+struct QueueState {
+    /// Inode numbers that wait.
+    nodes: BTreeSet<u64>,
+    /// Threads that wait for one.
+    idle: usize,
+    ended: bool,
+}
+
+/// Inode numbers for threads to notify of.
 #[derive(Debug, Default)]
 struct Queue {
-    state: Mutex<(BTreeSet<u64>, bool)>,
+    state: Mutex<QueueState>,
     more: Condvar,
 }
 
 impl Queue {
-    fn put(&self, node: u64) {
+    /// Returns whether a thread is free to take it at once.
+    fn put(&self, node: u64) -> bool {
         let mut state = self.state.lock();
-        if !state.1 && state.0.insert(node) {
+        if !state.ended && state.nodes.insert(node) {
             self.more.notify_one();
         }
+        state.nodes.len() <= state.idle
     }
 
     /// The next, or `None` at the end.
     fn take(&self) -> Option<u64> {
         let mut state = self.state.lock();
         loop {
-            if state.1 {
+            if state.ended {
                 return None;
             }
-            if let Some(node) = state.0.pop_first() {
+            if let Some(node) = state.nodes.pop_first() {
                 return Some(node);
             }
+            state.idle += 1;
             self.more.wait(&mut state);
+            state.idle -= 1;
         }
     }
 
     fn stop(&self) {
         let mut state = self.state.lock();
-        state.1 = true;
-        state.0.clear();
+        state.ended = true;
+        state.nodes.clear();
         self.more.notify_all();
     }
 }
@@ -64,8 +87,10 @@ impl KernelCache for Queues {
     }
 
     fn invalidate_data(&self, nodeid: u64) {
-        self.attributes.put(nodeid);
-        self.data.put(nodeid);
+        if !self.data.put(nodeid) {
+            // Which may take a while.
+            self.attributes.put(nodeid);
+        }
     }
 }
 
@@ -85,10 +110,9 @@ impl Invalidator {
             threads: Mutex::default(),
         };
         // Offset and length of what is dropped: no data, or all.
-        for (queue, name, offset) in [
-            (&queues[0], "inval-attr", -1),
-            (&queues[1], "inval-data", 0),
-        ] {
+        let attributes = std::iter::once((&queues[0], "inval-attr", -1));
+        let data = std::iter::repeat_n((&queues[1], "inval-data", 0), DATA_THREADS);
+        for (queue, name, offset) in attributes.chain(data) {
             let (queue, notifier) = (queue.clone(), notifier.clone());
             let thread = std::thread::Builder::new()
                 .name(name.into())
