@@ -170,8 +170,11 @@ impl<N: Nfs3> Fs<N> {
     /// still good. A program that looks at each child (`ls -l`) would ask for the attributes of
     /// each by a GETATTR once they have expired; READDIRPLUS brings those of hundreds at a time.
     fn children_need_attributes(&self, dir: &Inode, now: Nanos) -> bool {
-        let age = now.saturating_sub(dir.listed_with_attributes.load(Ordering::Relaxed));
-        dir.lists_attributes.load(Ordering::Relaxed) && age >= nanos(self.config.acregmin)
+        let state = dir.state.lock();
+        state.listed().is_some_and(|listed| {
+            let age = now.saturating_sub(listed.with_attributes);
+            listed.lists_attributes && age >= nanos(self.config.acregmin)
+        })
     }
 
     /// The kernel takes entries from position `offset` on together with the attributes of the
@@ -179,20 +182,19 @@ impl<N: Nfs3> Fs<N> {
     /// later ones only if somebody looked at those before.
     pub fn listing_with_attributes(&self, handle: u64, offset: u64) {
         if let Ok(dir) = self.dir(handle) {
-            let inode = &dir.inode;
-            inode
-                .listed_with_attributes
-                .store(self.now(), Ordering::Relaxed);
-            if offset != 0 {
-                inode.lists_attributes.store(true, Ordering::Relaxed);
-            }
+            let now = self.now();
+            let mut state = dir.inode.state.lock();
+            let listed = state.listed_mut();
+            listed.with_attributes = now;
+            listed.lists_attributes |= offset != 0;
         }
     }
 
     /// The kernel takes entries without attributes (FUSE_READDIR): nobody looks at the children.
     pub fn listing_without_attributes(&self, handle: u64) {
         if let Ok(dir) = self.dir(handle) {
-            dir.inode.lists_attributes.store(false, Ordering::Relaxed);
+            let mut state = dir.inode.state.lock();
+            state.listed_mut().lists_attributes = false;
         }
     }
 
@@ -273,7 +275,12 @@ impl<N: Nfs3> Fs<N> {
                 0 => Verifier::default(),
                 _ => {
                     let known = dir.place.lock().verifier;
-                    known.unwrap_or_else(|| dir.inode.state.lock().cookies)
+                    known.unwrap_or_else(|| {
+                        let state = dir.inode.state.lock();
+                        state
+                            .listed()
+                            .map_or_else(Verifier::default, |listed| listed.cookies)
+                    })
                 }
             };
             let answer = match self.page_ahead(dir, cookie).await {
@@ -436,7 +443,7 @@ impl<N: Nfs3> Fs<N> {
         let next = last.unwrap_or(cookie);
         let unchanged = {
             let mut state = inode.state.lock();
-            state.cookies = page.verifier;
+            state.listed_mut().cookies = page.verifier;
             state.undisturbed(stamp) && state.epoch == epoch
         };
         let mut entries = Vec::with_capacity(page.entries.len());

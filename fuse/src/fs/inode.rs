@@ -38,11 +38,6 @@ pub struct Inode {
     pub lookups: AtomicU64,
     /// Open files of this mount.
     pub opens: AtomicU32,
-    /// Directories: when the kernel last took entries with the attributes of the children.
-    pub listed_with_attributes: AtomicU64,
-    /// Directories: whether a program looked at the children while it listed them, as `ls -l`
-    /// does. The kernel says so by asking for attributes with the entries after the first ones.
-    pub lists_attributes: AtomicBool,
     /// The server said STALE or BADHANDLE since attributes last came.
     refused: AtomicBool,
     /// Hidden names that are at the server, or on their way out.
@@ -101,6 +96,19 @@ pub struct Silly {
     pub cred: Cred,
 }
 
+/// What listings of a directory leave behind.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// What the server's cookies belong to, from the last listing. A listing the kernel began
+    /// from its own cache goes on with it.
+    pub cookies: Verifier,
+    /// When the kernel last took entries with the attributes of the children.
+    pub with_attributes: Nanos,
+    /// Whether a program looked at the children while it listed them, as `ls -l` does. The
+    /// kernel says so by asking for attributes with the entries after the first ones.
+    pub lists_attributes: bool,
+}
+
 /// A digest of what the kernel is told and has no reason of its own to ask for again. Size and
 /// times it takes for out of date after each of its own WRITEs; mode, owner and links not.
 fn digest(attributes: &Attributes) -> u64 {
@@ -142,11 +150,11 @@ pub struct State {
     pub told_epoch: u64,
     /// Of the attributes the kernel was last told; 0 if it asks anyhow.
     told: u64,
-    granted: Vec<Granted>,
+    /// Exactly as long as it need be: it changes seldom, and there are many inodes.
+    granted: Box<[Granted]>,
     pub silly: Option<Box<Silly>>,
-    /// Directories: what the server's cookies belong to, from the last listing. A listing the
-    /// kernel began from its own cache goes on with it.
-    pub cookies: Verifier,
+    /// Of a directory that was listed.
+    listed: Option<Box<Listed>>,
 }
 
 impl State {
@@ -157,9 +165,9 @@ impl State {
             kernel_epoch: 0,
             told_epoch: 0,
             told: 0,
-            granted: Vec::new(),
+            granted: Box::default(),
             silly: None,
-            cookies: Verifier::default(),
+            listed: None,
         }
     }
 
@@ -172,6 +180,16 @@ impl State {
     /// The kernel is about to get other attributes in the reply to its own call.
     pub fn forget_told(&mut self) {
         self.told = 0;
+    }
+
+    /// What listings left behind, if there was one.
+    pub fn listed(&self) -> Option<&Listed> {
+        self.listed.as_deref()
+    }
+
+    /// The same, to be changed.
+    pub fn listed_mut(&mut self) -> &mut Listed {
+        self.listed.get_or_insert_default()
     }
 
     /// The attributes last heard of.
@@ -222,7 +240,7 @@ impl State {
     /// Takes over what the cache found out.
     fn learned(&mut self, seen: Seen) -> Outcome {
         if seen.changed {
-            self.granted.clear();
+            self.granted = Box::default();
         }
         if seen.foreign {
             self.epoch = next_epoch();
@@ -337,16 +355,18 @@ impl State {
     pub fn grant(&mut self, cred: &Cred, asked: u32, granted: u32, until: Nanos) {
         /// Callers remembered for one object.
         const MOST: usize = 32;
-        self.granted.retain(|g| !same_cred(&g.cred, cred));
-        if self.granted.len() >= MOST {
-            self.granted.remove(0);
+        let mut all = std::mem::take(&mut self.granted).into_vec();
+        all.retain(|g| !same_cred(&g.cred, cred));
+        if all.len() >= MOST {
+            all.remove(0);
         }
-        self.granted.push(Granted {
+        all.push(Granted {
             cred: cred.clone(),
             asked: asked as u8,
             granted: granted as u8,
             until,
         });
+        self.granted = all.into_boxed_slice();
     }
 }
 
@@ -377,8 +397,6 @@ impl Inode {
             handle,
             lookups: AtomicU64::new(0),
             opens: AtomicU32::new(0),
-            listed_with_attributes: AtomicU64::new(0),
-            lists_attributes: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             hidden_links: AtomicU32::new(0),
             removed: AtomicBool::new(false),
@@ -430,6 +448,6 @@ pub(super) mod tests {
     /// A known inode takes this, and the table's entry.
     #[test]
     fn an_inode_takes_little_memory() {
-        assert!(size_of::<Inode>() <= 448, "{} bytes", size_of::<Inode>());
+        assert!(size_of::<Inode>() <= 432, "{} bytes", size_of::<Inode>());
     }
 }
