@@ -112,6 +112,15 @@ fn read_requests(
             }
         };
         let header = &request.header;
+        tracing::trace!(
+            operation = opcode::name(header.opcode),
+            unique = header.unique,
+            node = header.nodeid,
+            uid = header.uid(),
+            gid = header.gid(),
+            thread = header.pid(),
+            "request"
+        );
         match request.operation {
             Operation::Forget { count } => handler.forget(header.nodeid, count),
             Operation::BatchForget(forgets) => {

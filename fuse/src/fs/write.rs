@@ -170,11 +170,16 @@ impl<N: Nfs3> Fs<N> {
             let mut files = self.unsafe_files.lock();
             files.insert(data.id, inode);
         }
-        if let Accepted::All = result {
-            self.shared.stats.write_bytes.add(bytes.len() as u64);
-            self.start_writes(inode, data, Goal::Full);
-        } else if !data.with(|inner| inner.write_back().is_flushing()) {
-            self.shared.budget.reclaim(bytes.len() * 4);
+        match result {
+            Accepted::All => {
+                self.shared.stats.write_bytes.add(bytes.len() as u64);
+                self.start_writes(inode, data, Goal::Full);
+            }
+            // Freed blocks may lie apart: drop generously.
+            Accepted::Short => {
+                self.shared.budget.reclaim(bytes.len() * 4);
+            }
+            Accepted::Wait | Accepted::OtherUser => {}
         }
         Ok(result)
     }
