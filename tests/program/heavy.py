@@ -178,3 +178,33 @@ def memory_stays_within_the_cache_and_comes_back():
             f"memory given back ({resident(pid) >> 20} MiB, {cached >> 20} MiB cached)",
             60,
         )
+
+
+@case
+def memory_of_many_names_comes_back():
+    root()
+    with Server() as server:
+        folder = server.export / "many"
+        folder.mkdir()
+        folder.chmod(0o777)
+        for number in range(80_000):
+            (folder / f"name-{number:06}").touch()
+        server.mount_well("cache=64M")
+        (pid,) = servers_of(server.mnt)
+        listed = sum(1 for entry in os.scandir(server.mnt / "many") if entry.stat().st_size == 0)
+        assert listed == 80_000, listed
+        peak = resident(pid, "VmHWM")
+        assert (30 << 20) <= peak <= (64 + 64) * MIB, f"{peak >> 20} MiB for 80,000 names"
+        for number in range(3000):
+            (server.mnt / f"small{number}").write_bytes(b"x" * 3000)
+        for path in server.mnt.glob("small*"):
+            path.unlink()
+        # The kernel forgets the names, as it does when its memory is short.
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+        cached = int(re.search(r'"cache_bytes":\s*(\d+)', stats(server, "--json"))[1])
+        limit = cached + 32 * MIB
+        until(
+            lambda: resident(pid) <= limit,
+            f"memory given back ({resident(pid) >> 20} MiB, {cached >> 20} MiB cached)",
+            60,
+        )

@@ -25,6 +25,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub(super) struct Adapter<N> {
@@ -35,6 +36,8 @@ pub(super) struct Adapter<N> {
     pub(super) notifier: Notifier,
     /// The FUSE device, to see whether there are more requests.
     pub(super) queue: Option<Arc<channel::Device>>,
+    /// Requests that came, and inodes the kernel forgot.
+    pub(super) requests: Arc<AtomicU64>,
 }
 
 /// Calls sent together, at most.
@@ -90,6 +93,7 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
 impl<N: Nfs3> Handler for Adapter<N> {
     fn handle(&self, request: &Request<'_>, reply: Reply) {
         let (header, node) = (&request.header, request.header.nodeid);
+        self.requests.fetch_add(1, Ordering::Relaxed);
         match request.operation {
             Operation::Lookup { name } => self.lookup(header, node, name, reply),
             Operation::Getattr { handle } => self.getattr(header, node, handle, reply),
@@ -152,6 +156,7 @@ impl<N: Nfs3> Handler for Adapter<N> {
     }
 
     fn forget(&self, node: u64, count: u64) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         self.fs.forget(node, count);
         self.settle();
     }

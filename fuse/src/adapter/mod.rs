@@ -4,6 +4,7 @@ mod bdi;
 mod convert;
 mod credentials;
 mod filesystem;
+pub(crate) mod heap;
 mod invalidate;
 mod replies;
 mod signals;
@@ -26,6 +27,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use waiting::Waiting;
@@ -176,12 +178,14 @@ fn start<N: Nfs3>(
     fs.set_hold(Box::new(move |on| own.hold(on)));
     let invalidator = Invalidator::start(&fs, channel.notifier())?;
     let waiting = Arc::new(Waiting::default());
+    let requests = Arc::new(AtomicU64::new(0));
     let adapter = Adapter {
         fs: fs.clone(),
         waiting: waiting.clone(),
         credentials: Credentials::default(),
         notifier: channel.notifier(),
         queue: deferring.then(|| channel.device().clone()),
+        requests: requests.clone(),
     };
     let serving = channel.serve(options.threads, Arc::new(adapter))?;
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
@@ -189,7 +193,7 @@ fn start<N: Nfs3>(
         let stop = stop.clone();
         std::thread::Builder::new()
             .name("write-back".into())
-            .spawn(move || tick(&fs, &stop))?
+            .spawn(move || tick(&fs, &requests, &stop))?
     };
     let interrupts = waiting.watch()?;
     Ok(Session {
@@ -203,12 +207,16 @@ fn start<N: Nfs3>(
     })
 }
 
-/// Writes back what is old, once a second until told to stop.
-fn tick<N: Nfs3>(fs: &Arc<Fs<N>>, stop: &(Mutex<bool>, Condvar)) {
+/// Writes back what is old, once a second until told to stop, and gives unused memory back.
+fn tick<N: Nfs3>(fs: &Arc<Fs<N>>, requests: &AtomicU64, stop: &(Mutex<bool>, Condvar)) {
+    let mut rest = heap::Rest::default();
     let mut stopped = stop.0.lock();
     while !*stopped {
         stop.1.wait_for(&mut stopped, Duration::from_secs(1));
-        parking_lot::MutexGuard::unlocked(&mut stopped, || fs.tick());
+        parking_lot::MutexGuard::unlocked(&mut stopped, || {
+            fs.tick();
+            rest.tick(requests.load(Ordering::Relaxed));
+        });
     }
 }
 

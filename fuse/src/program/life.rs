@@ -137,6 +137,7 @@ impl Signals {
 
 /// Makes the mount and serves it to its end.
 fn serve(plan: &Plan, log: &Log, mut reporter: Reporter) -> Result<(), Failure> {
+    crate::adapter::heap::limit_arenas();
     let begun = begin(plan, log, &mut reporter);
     match begun {
         Ok((runtime, service)) => {
