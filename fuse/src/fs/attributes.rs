@@ -50,24 +50,24 @@ impl<N: Nfs3> Fs<N> {
         if dirty && !revalidate {
             return None;
         }
-        let (attributes, nlink, ttl) = {
+        let (shown, ttl) = {
             let mut state = inode.state.lock();
             let attributes = *state.fresh(now)?;
-            state.record_told();
-            let nlink = remove::visible_links(&inode, &attributes);
-            (attributes, nlink, state.fresh_for(now))
+            let size = attributes.size.max(end);
+            state.record_told(size);
+            let shown = Attributes {
+                size,
+                fileid: self.table.visible_fileid(&attributes),
+                nlink: remove::visible_links(&inode, &attributes),
+                ..attributes
+            };
+            (shown, state.fresh_for(now))
         };
         self.shared.stats.attribute_hits.add(1);
         let ttl = if dirty || inode.hidden_links.load(Ordering::Relaxed) > 0 {
             Duration::ZERO
         } else {
             Duration::from_nanos(ttl)
-        };
-        let shown = Attributes {
-            size: attributes.size.max(end),
-            fileid: self.table.visible_fileid(&attributes),
-            nlink,
-            ..attributes
         };
         Some((shown, ttl))
     }
@@ -94,6 +94,8 @@ impl<N: Nfs3> Fs<N> {
                 return Ok((self.shown(&inode, attributes), ttl));
             }
         }
+        // The reply itself tells the kernel.
+        inode.state.lock().forget_told();
         let attributes = match self.fetch(cred, &inode).await {
             Ok(attributes) => attributes,
             Err(error) => {

@@ -187,7 +187,8 @@ impl<N: Nfs3> Fs<N> {
         }
         if outcome.foreign {
             self.contents_changed(inode);
-        } else if outcome.misled
+        }
+        if outcome.misled
             && let Some(kernel) = self.watch.kernel.get()
         {
             kernel.invalidate_attributes(inode.nodeid);
@@ -209,6 +210,22 @@ impl<N: Nfs3> Fs<N> {
         {
             kernel.invalidate_data(inode.nodeid);
         }
+    }
+
+    /// Whether the kernel has data of a file that somebody else has changed since, and would not
+    /// drop them by what it was told.
+    pub fn kernel_is_behind(&self, nodeid: u64) -> bool {
+        let inode = self.table.get(nodeid);
+        inode.is_some_and(|inode| inode.state.lock().kernel_is_behind())
+    }
+
+    /// Whether READs of the file are under way.
+    pub fn is_reading(&self, nodeid: u64) -> bool {
+        let Some(inode) = self.table.get(nodeid) else {
+            return false;
+        };
+        let data = inode.data();
+        data.is_some_and(|data| data.with(|inner| inner.has_reads()))
     }
 
     /// Close-to-open: what was cached before `since`, when the file's opening began, is known to

@@ -12,7 +12,7 @@ use super::clock::Nanos;
 use super::file::FileData;
 use crate::sync::Mutex;
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, access};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Time, Verifier, WccData, access};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -129,6 +129,8 @@ pub(super) struct Outcome {
     pub misled: bool,
     /// See [`Seen::not_atomic`].
     pub not_atomic: bool,
+    /// See [`Seen::ambiguous`].
+    pub ambiguous: bool,
 }
 
 #[derive(Debug)]
@@ -142,6 +144,10 @@ pub struct State {
     pub told_epoch: u64,
     /// Of the attributes the kernel was last told; 0 if it asks anyhow.
     told: u64,
+    /// Size and mtime of these: the kernel drops its pages when it is told others.
+    told_contents: Option<(u64, Time)>,
+    /// Somebody else changed the contents and left size and mtime as the kernel knows them.
+    told_alike: bool,
     granted: Vec<Granted>,
     pub silly: Option<Box<Silly>>,
     /// Directories: what the server's cookies belong to, from the last listing. A listing the
@@ -157,21 +163,34 @@ impl State {
             kernel_epoch: 0,
             told_epoch: 0,
             told: 0,
+            told_contents: None,
+            told_alike: false,
             granted: Vec::new(),
             silly: None,
             cookies: Verifier::default(),
         }
     }
 
-    /// The kernel is given the attributes, to be believed while they are fresh.
-    pub fn record_told(&mut self) {
+    /// The kernel is given the attributes, with this size, to be believed while they are fresh.
+    pub fn record_told(&mut self, size: u64) {
         self.told_epoch = self.epoch;
-        self.told = self.cache.attributes().map_or(0, digest);
+        let known = self.cache.attributes();
+        self.told = known.map_or(0, digest);
+        self.told_contents = known.map(|known| (size, known.mtime));
     }
 
     /// The kernel is about to get other attributes in the reply to its own call.
     pub fn forget_told(&mut self) {
         self.told = 0;
+    }
+
+    /// Whether the kernel has data of before somebody else's change, and has not been told of
+    /// any attributes since that would make it drop them.
+    pub fn kernel_is_behind(&mut self) -> bool {
+        let alike = std::mem::take(&mut self.told_alike);
+        self.kernel_epoch != 0
+            && self.kernel_epoch != self.epoch
+            && (alike || self.told_epoch != self.epoch)
     }
 
     /// The attributes last heard of.
@@ -224,8 +243,10 @@ impl State {
         if seen.changed {
             self.granted.clear();
         }
+        let contents = self.attributes().map(|known| (known.size, known.mtime));
         if seen.foreign {
             self.epoch = next_epoch();
+            self.told_alike |= self.told_contents == contents;
         }
         let told = self.told;
         let misled = told != 0 && self.attributes().is_some_and(|known| digest(known) != told);
@@ -236,6 +257,7 @@ impl State {
             foreign: seen.foreign,
             misled,
             not_atomic: seen.not_atomic,
+            ambiguous: seen.ambiguous,
         }
     }
 

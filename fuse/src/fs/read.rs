@@ -27,6 +27,8 @@ struct Came {
     got: u64,
     /// The server's end of the file is there.
     ends: bool,
+    /// It may be what the file held before somebody else's change that is known.
+    ambiguous: bool,
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -174,7 +176,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let stamp = Stamp::now();
         let answer = self.read_call(cred, inode, range.start, sink).await?;
-        self.learn(inode, stamp, answer.attributes.as_ref());
+        let ambiguous = self.learn(inode, stamp, answer.attributes.as_ref());
         let got = u64::from(answer.count).min(total as u64);
         let ends = answer.eof && got < total as u64;
         if !answer.eof && got == 0 {
@@ -187,6 +189,7 @@ impl<N: Nfs3> Fs<N> {
             start: range.start,
             got,
             ends,
+            ambiguous,
         };
         Ok(self.take_read(inode, id, came, answer.data))
     }
@@ -211,14 +214,14 @@ impl<N: Nfs3> Fs<N> {
                 let longer = state.attributes().is_some_and(|a| a.size > start + got);
                 longer && !state.undisturbed(came.sent)
             };
-            let ends = came.ends && !overtaken;
+            let ends = came.ends && !overtaken && !came.ambiguous;
             let valid_to = if ends {
                 inner.end().max(start + got)
             } else {
                 start + got
             };
             let eof = ends.then_some(valid_to);
-            if !inner.end_read(id) {
+            if !inner.end_read(id) || came.ambiguous {
                 return eof;
             }
             let mut at = start;
@@ -270,7 +273,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Option<u64>> {
         let mut got = 0;
         let total = range.end - range.start;
-        let mut ends = false;
+        let (mut ends, mut ambiguous) = (false, false);
         let sent = Stamp::now();
         while got < total && !ends {
             let mut part = self.alloc(rtmax.min(total - got).max(1) as usize).await?;
@@ -278,7 +281,7 @@ impl<N: Nfs3> Fs<N> {
             let stamp = Stamp::now();
             let part = Segs::from_iter([part]);
             let answer = self.read_call(cred, inode, range.start + got, part).await?;
-            self.learn(inode, stamp, answer.attributes.as_ref());
+            ambiguous |= self.learn(inode, stamp, answer.attributes.as_ref());
             let room = answer.data.iter().map(|buf| buf.len() as u64).sum();
             let count = u64::from(answer.count).min(room);
             ends = answer.eof;
@@ -301,6 +304,7 @@ impl<N: Nfs3> Fs<N> {
             start: range.start,
             got,
             ends: ends && got < total,
+            ambiguous,
         };
         Ok(self.take_read(inode, id, came, sink))
     }

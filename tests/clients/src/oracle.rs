@@ -35,6 +35,8 @@ pub(crate) struct Object {
     dirty: Vec<Ranges<Option<u8>>>,
     /// The time of modification that was set, while it holds.
     mtime: Option<i64>,
+    /// Who set it.
+    mtime_by: usize,
     /// Who must see it.
     mtime_shown: Vec<bool>,
     /// Names it has.
@@ -67,6 +69,8 @@ pub(crate) struct Oracle {
     names_trusted: Duration,
     /// Changes within it may have the same time: the tick of the server's clock.
     tick: Duration,
+    /// The server shows mounts all times shifted, those set in the exported directory, too.
+    clock_is_off: bool,
 }
 
 impl Oracle {
@@ -87,7 +91,13 @@ impl Oracle {
             actors,
             names_trusted,
             tick,
+            clock_is_off: false,
         }
+    }
+
+    /// The server's clock is stepped.
+    pub(crate) fn clock_is_off(&mut self) {
+        self.clock_is_off = true;
     }
 
     /// A new, empty file that `actor` made.
@@ -98,6 +108,7 @@ impl Oracle {
             views: vec![content; self.actors],
             dirty: vec![Ranges::new(None); self.actors],
             mtime: None,
+            mtime_by: SERVER,
             mtime_shown: vec![false; self.actors],
             names: 0,
             hidden: vec![false; self.actors],
@@ -290,12 +301,17 @@ impl Oracle {
         object.mtime_shown.fill(false);
         object.mtime_shown[actor] = true;
         object.mtime = (!others_write).then_some(mtime);
+        object.mtime_by = actor;
     }
 
     /// The time of modification that `actor` must see.
     pub(crate) fn mtime(&self, actor: usize, id: Id) -> Option<i64> {
         let object = &self.objects[id];
-        object.mtime.filter(|_| object.mtime_shown[actor])
+        let other_side = (actor == SERVER) != (object.mtime_by == SERVER);
+        let shifted = self.clock_is_off && other_side;
+        object
+            .mtime
+            .filter(|_| object.mtime_shown[actor] && !shifted)
     }
 }
 
