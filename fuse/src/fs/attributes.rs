@@ -1,5 +1,6 @@
 //! GETATTR, SETATTR, READLINK, STATFS.
 
+use super::file::Inner;
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes, SetTime};
@@ -24,14 +25,14 @@ struct Exclusive<'a>(&'a FileData);
 
 impl<'a> Exclusive<'a> {
     fn new(data: &'a FileData) -> Self {
-        data.with(|inner| inner.write_back().begin_flush());
+        data.with(Inner::begin_exclusive);
         Exclusive(data)
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.0.with(|inner| inner.write_back().end_flush());
+        self.0.with(Inner::end_exclusive);
         self.0.changed.notify_waiters();
     }
 }
@@ -176,6 +177,10 @@ impl<N: Nfs3> Fs<N> {
             _ => inode.data(),
         };
         let _exclusive = data.map(|data| Exclusive::new(data));
+        if let Some(data) = data {
+            data.until(|inner| (!inner.is_writing_direct()).then_some(()))
+                .await;
+        }
         // Also what is going to be cut off: the server may refuse to.
         if let Some(data) = data
             && !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe())

@@ -228,8 +228,8 @@ impl<N: Nfs3> Fs<N> {
         data.is_some_and(|data| data.with(|inner| inner.has_reads()))
     }
 
-    /// Close-to-open: what was cached before `since`, when the file's opening began, is known to
-    /// be the server's, or given up. In most cases the reply to ACCESS has shown that already.
+    /// Close-to-open: what was cached before `since`, when the opening of the file or directory
+    /// began, is known to be the server's, or given up. In most cases the reply to ACCESS has shown that already.
     pub(super) async fn revalidate(
         self: &Arc<Self>,
         cred: &Cred,
@@ -237,7 +237,20 @@ impl<N: Nfs3> Fs<N> {
         since: Stamp,
     ) -> FsResult<()> {
         let verified = || inode.state.lock().verified_since(since);
-        if inode.kind != FileType::Regular || verified() {
+        if verified() {
+            return Ok(());
+        }
+        if inode.is_dir() {
+            if !inode.state.lock().is_unverified() {
+                self.fetch(cred, inode).await?;
+            }
+            if !verified() {
+                // Names are kept for an epoch; the kernel drops its listing by the reply.
+                inode.state.lock().renew_epoch();
+            }
+            return Ok(());
+        }
+        if inode.kind != FileType::Regular {
             return Ok(());
         }
         if self.may_be_cached(inode) {

@@ -150,6 +150,8 @@ pub struct State {
     told_alike: bool,
     granted: Vec<Granted>,
     pub silly: Option<Box<Silly>>,
+    /// A RENAME or LINK to a hidden name is under way, or not recorded.
+    pub hiding: bool,
     /// Directories: what the server's cookies belong to, from the last listing. A listing the
     /// kernel began from its own cache goes on with it.
     pub cookies: Verifier,
@@ -167,6 +169,7 @@ impl State {
             told_alike: false,
             granted: Vec::new(),
             silly: None,
+            hiding: false,
             cookies: Verifier::default(),
         }
     }

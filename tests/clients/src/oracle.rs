@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 /// A file, by number.
 pub(crate) type Id = usize;
 
-/// A last close is known to the mount, and the hidden name gone, within this.
+/// A last close is known to the mount, and the hidden name gone, within this. A file also counts
+/// as open for a while after an open of its name failed.
 const RELEASE: Duration = Duration::from_secs(2);
 
 /// The actor that works in the exported directory itself; the mounts follow.
@@ -43,7 +44,8 @@ pub(crate) struct Object {
     names: usize,
     /// Mounts that keep it under a hidden name, as it was removed while open.
     hidden: Vec<bool>,
-    /// When the last hidden name went: the kernel tells of a last close a while after it.
+    /// When a mount took a name of it away or closed it last: a hidden name may be there for a
+    /// while after it.
     shown: Option<Instant>,
     /// When each actor last looked at it, and whether a change since may have the same time.
     touched: Vec<Instant>,
@@ -156,6 +158,9 @@ impl Oracle {
         let old = self.current(name);
         if let Some(old) = old {
             self.objects[old].names -= 1;
+            if actor != SERVER {
+                self.objects[old].shown = Some(Instant::now());
+            }
         }
         if let Some(to) = to {
             self.objects[to].names += 1;
@@ -178,9 +183,7 @@ impl Oracle {
     pub(crate) fn hide(&mut self, actor: usize, id: Id, hidden: bool) {
         if actor != SERVER {
             let object = &mut self.objects[id];
-            if object.hidden[actor] && !hidden {
-                object.shown = Some(Instant::now());
-            }
+            object.shown = Some(Instant::now());
             object.hidden[actor] = hidden;
         }
     }
