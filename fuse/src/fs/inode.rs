@@ -13,11 +13,15 @@ use super::file::FileData;
 use crate::sync::Mutex;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Time, Verifier, WccData, access};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Numbers contents of files and directories: another number, other contents.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
+
+/// [`State::kernel_epoch`] of contents that somebody else has changed since, leaving size and
+/// mtime as the kernel knows them: it does not drop them by what it is told.
+const BEHIND: u64 = u64::MAX;
 
 fn next_epoch() -> u64 {
     EPOCH.fetch_add(1, Ordering::Relaxed)
@@ -46,9 +50,12 @@ pub struct Inode {
     /// The server said STALE or BADHANDLE since attributes last came.
     refused: AtomicBool,
     /// Hidden names that are at the server, or on their way out.
-    pub hidden_links: AtomicU32,
+    pub hidden_links: AtomicU16,
     /// This mount removed a name of it.
     pub removed: AtomicBool,
+    /// A RENAME or LINK to a hidden name is under way, or not recorded. Changed with `state`
+    /// locked.
+    pub hiding: AtomicBool,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
 }
@@ -103,20 +110,33 @@ pub struct Silly {
 
 /// A digest of what the kernel is told and has no reason of its own to ask for again. Size and
 /// times it takes for out of date after each of its own WRITEs; mode, owner and links not.
-fn digest(attributes: &Attributes) -> u64 {
+fn digest(attributes: &Attributes) -> u32 {
     let fields = [
         attributes.mode,
         attributes.uid,
         attributes.gid,
         attributes.nlink,
     ];
-    // FNV-1a; 0 means that nothing was told.
-    let mixed = fields
-        .into_iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, field| {
-            (hash ^ u64::from(field)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-    u64::max(mixed, 1)
+    hash(&fields)
+}
+
+/// The same of what makes the kernel drop its pages when it is told others.
+fn digest_of_contents(size: u64, mtime: Time) -> u32 {
+    let fields = [
+        size as u32,
+        (size >> 32) as u32,
+        mtime.seconds,
+        mtime.nanoseconds,
+    ];
+    hash(&fields)
+}
+
+/// FNV-1a; 0 means that nothing was told.
+fn hash(fields: &[u32; 4]) -> u32 {
+    let mixed = fields.iter().fold(0xcbf2_9ce4_8422_2325, |hash, field| {
+        (hash ^ u64::from(*field)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    u32::max((mixed >> 32) as u32 ^ mixed as u32, 1)
 }
 
 /// What a reply means for caches above this one.
@@ -138,20 +158,16 @@ pub struct State {
     cache: AttributeCache,
     /// Number of the contents.
     pub epoch: u64,
-    /// Number of the contents in the kernel's cache.
+    /// Number of the contents in the kernel's cache; 0 before it had any.
     pub kernel_epoch: u64,
     /// Number of the contents whose attributes the kernel was last told; 0 before.
     pub told_epoch: u64,
     /// Of the attributes the kernel was last told; 0 if it asks anyhow.
-    told: u64,
-    /// Size and mtime of these: the kernel drops its pages when it is told others.
-    told_contents: Option<(u64, Time)>,
-    /// Somebody else changed the contents and left size and mtime as the kernel knows them.
-    told_alike: bool,
+    told: u32,
+    /// Of size and mtime among these.
+    told_contents: u32,
     granted: Vec<Granted>,
     pub silly: Option<Box<Silly>>,
-    /// A RENAME or LINK to a hidden name is under way, or not recorded.
-    pub hiding: bool,
     /// Directories: what the server's cookies belong to, from the last listing. A listing the
     /// kernel began from its own cache goes on with it.
     pub cookies: Verifier,
@@ -165,11 +181,9 @@ impl State {
             kernel_epoch: 0,
             told_epoch: 0,
             told: 0,
-            told_contents: None,
-            told_alike: false,
+            told_contents: 0,
             granted: Vec::new(),
             silly: None,
-            hiding: false,
             cookies: Verifier::default(),
         }
     }
@@ -179,7 +193,7 @@ impl State {
         self.told_epoch = self.epoch;
         let known = self.cache.attributes();
         self.told = known.map_or(0, digest);
-        self.told_contents = known.map(|known| (size, known.mtime));
+        self.told_contents = known.map_or(0, |known| digest_of_contents(size, known.mtime));
     }
 
     /// The kernel is about to get other attributes in the reply to its own call.
@@ -189,11 +203,11 @@ impl State {
 
     /// Whether the kernel has data of before somebody else's change, and has not been told of
     /// any attributes since that would make it drop them.
-    pub fn kernel_is_behind(&mut self) -> bool {
-        let alike = std::mem::take(&mut self.told_alike);
-        self.kernel_epoch != 0
-            && self.kernel_epoch != self.epoch
-            && (alike || self.told_epoch != self.epoch)
+    pub fn kernel_is_behind(&self) -> bool {
+        self.kernel_epoch == BEHIND
+            || (self.kernel_epoch != 0
+                && self.kernel_epoch != self.epoch
+                && self.told_epoch != self.epoch)
     }
 
     /// The attributes last heard of.
@@ -246,10 +260,13 @@ impl State {
         if seen.changed {
             self.granted.clear();
         }
-        let contents = self.attributes().map(|known| (known.size, known.mtime));
         if seen.foreign {
             self.epoch = next_epoch();
-            self.told_alike |= self.told_contents == contents;
+            let known = self.attributes();
+            let contents = known.map(|known| digest_of_contents(known.size, known.mtime));
+            if self.kernel_epoch != 0 && contents == Some(self.told_contents) {
+                self.kernel_epoch = BEHIND;
+            }
         }
         let told = self.told;
         let misled = told != 0 && self.attributes().is_some_and(|known| digest(known) != told);
@@ -405,8 +422,9 @@ impl Inode {
             listed_with_attributes: AtomicU64::new(0),
             lists_attributes: AtomicBool::new(false),
             refused: AtomicBool::new(false),
-            hidden_links: AtomicU32::new(0),
+            hidden_links: AtomicU16::new(0),
             removed: AtomicBool::new(false),
+            hiding: AtomicBool::new(false),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),
         }

@@ -33,7 +33,7 @@ pub(super) struct Hiding<'a, N: Nfs3> {
 
 impl<N: Nfs3> Drop for Hiding<'_, N> {
     fn drop(&mut self) {
-        self.inode.state.lock().hiding = false;
+        self.inode.hiding.store(false, Ordering::Release);
         self.fs.removed.notify_waiters();
         self.fs.count_closed(&self.inode);
     }
@@ -50,12 +50,12 @@ impl<N: Nfs3> Fs<N> {
             let mut removed = std::pin::pin!(self.removed.notified());
             removed.as_mut().enable();
             {
-                let mut state = inode.state.lock();
-                if !state.hiding {
+                let state = inode.state.lock();
+                if !inode.hiding.load(Ordering::Acquire) {
                     if !must_hide(inode, &state) {
                         return None;
                     }
-                    state.hiding = true;
+                    inode.hiding.store(true, Ordering::Relaxed);
                     inode.opens.fetch_add(1, Ordering::SeqCst);
                     break;
                 }
@@ -270,7 +270,7 @@ pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsRes
 /// The links a program is shown: a hidden name is none. Called with the state locked.
 pub(super) fn visible_links(inode: &Inode, attributes: &Attributes) -> u32 {
     let hidden = inode.hidden_links.load(Ordering::Relaxed);
-    attributes.nlink.saturating_sub(hidden)
+    attributes.nlink.saturating_sub(u32::from(hidden))
 }
 
 /// A name of this object was taken away, its only one perhaps. If the server knows the handle no
