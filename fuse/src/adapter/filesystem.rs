@@ -364,8 +364,14 @@ impl<N: Nfs3> Adapter<N> {
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
+        let under_way = self.fs.kernel_read(handle, offset);
         self.start(async move {
-            answer_held(reply, fs.read(handle, offset, size, flags).await, tell_data);
+            let found = fs.read(handle, offset, size, flags).await;
+            if let Some(under_way) = &under_way {
+                under_way.in_turn(&found, size).await;
+            }
+            answer_held(reply, found, tell_data);
+            drop(under_way);
         });
     }
 

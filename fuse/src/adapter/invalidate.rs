@@ -4,12 +4,14 @@
 //! until it is answered, so the thread that notifies must not be one that answers requests. Of
 //! attributes it waits for nothing, and has a thread to itself so as not to wait for data.
 //!
-//! Each notification makes the kernel ignore the attributes in the replies to requests that it
-//! has sent before (fuse_change_attributes compares versions), although it returns them to
-//! stat(2). It then asks again at the next use. If a second notification followed for the same
-//! change, it could meet just that second request: stat(2) would have shown the new size, and
-//! read(2) would end at the old one. So one change is one notification: that of data, which
-//! tells of attributes, too, unless all threads for data are busy.
+//! Each notification makes the kernel ignore the attributes in replies to requests that it has
+//! sent before (it compares versions), and the new end of the file in a short READ. It then
+//! goes on with the size it had: what lies between the two ends reads as zeros, or read(2) ends
+//! at a size that stat(2) has already shown otherwise. So the kernel is left to learn of the
+//! change by the reply that brought it, or by the next: GETATTR with other times makes it drop
+//! its pages (FUSE_AUTO_INVAL_DATA). A notification of data follows after [`PAUSE`], while no
+//! READ of the file is under way, and only if the kernel has not been told meanwhile
+//! ([`Fs::kernel_is_behind`]).
 //!
 //! What waits is a set of inode numbers, at most one for each inode the kernel knows.
 
@@ -17,60 +19,80 @@ use crate::fs::{Fs, KernelCache};
 use nfsrdma_channel::Notifier;
 use nfsrdma_client::nfs::Nfs3;
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+/// Between a change and the notification of data.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Times that READs under way put it off.
+const MOST_PAUSES: u32 = 20;
 /// Threads that notify of data. Each may wait for a READ of one inode.
 const DATA_THREADS: usize = 4;
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// Inode numbers that wait.
+    /// Inode numbers that wait, and the same in order: when, and how often put off before.
     nodes: BTreeSet<u64>,
-    /// Threads that wait for one.
-    idle: usize,
+    order: VecDeque<(Instant, u64, u32)>,
     ended: bool,
 }
 
 /// Inode numbers for threads to notify of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
+    pause: Duration,
     state: Mutex<QueueState>,
     more: Condvar,
 }
 
 impl Queue {
-    /// Returns whether a thread is free to take it at once.
-    fn put(&self, node: u64) -> bool {
-        let mut state = self.state.lock();
-        if !state.ended && state.nodes.insert(node) {
-            self.more.notify_one();
-        }
-        state.nodes.len() <= state.idle
+    fn new(pause: Duration) -> Arc<Self> {
+        Arc::new(Queue {
+            pause,
+            state: Mutex::default(),
+            more: Condvar::new(),
+        })
     }
 
-    /// The next, or `None` at the end.
-    fn take(&self) -> Option<u64> {
+    /// `tries`: how often it was put off.
+    fn put(&self, node: u64, tries: u32) {
+        let mut state = self.state.lock();
+        if !state.ended && state.nodes.insert(node) {
+            let due = Instant::now() + self.pause;
+            state.order.push_back((due, node, tries));
+            self.more.notify_one();
+        }
+    }
+
+    /// The next that is due, or `None` at the end.
+    fn take(&self) -> Option<(u64, u32)> {
         let mut state = self.state.lock();
         loop {
             if state.ended {
                 return None;
             }
-            if let Some(node) = state.nodes.pop_first() {
-                return Some(node);
+            let now = Instant::now();
+            match state.order.front().copied() {
+                Some((due, node, tries)) if due <= now => {
+                    state.order.pop_front();
+                    state.nodes.remove(&node);
+                    return Some((node, tries));
+                }
+                Some((due, ..)) => {
+                    self.more.wait_for(&mut state, due - now);
+                }
+                None => self.more.wait(&mut state),
             }
-            state.idle += 1;
-            self.more.wait(&mut state);
-            state.idle -= 1;
         }
     }
 
     fn stop(&self) {
         let mut state = self.state.lock();
         state.ended = true;
-        state.nodes.clear();
+        state.order.clear();
         self.more.notify_all();
     }
 }
@@ -83,14 +105,11 @@ struct Queues {
 
 impl KernelCache for Queues {
     fn invalidate_attributes(&self, nodeid: u64) {
-        self.attributes.put(nodeid);
+        self.attributes.put(nodeid, 0);
     }
 
     fn invalidate_data(&self, nodeid: u64) {
-        if !self.data.put(nodeid) {
-            // Which may take a while.
-            self.attributes.put(nodeid);
-        }
+        self.data.put(nodeid, 0);
     }
 }
 
@@ -104,24 +123,34 @@ pub(super) struct Invalidator {
 impl Invalidator {
     /// Starts them, for `fs` to use.
     pub(super) fn start<N: Nfs3>(fs: &Arc<Fs<N>>, notifier: Notifier) -> io::Result<Self> {
-        let queues = [Arc::new(Queue::default()), Arc::new(Queue::default())];
+        let queues = [Queue::new(Duration::ZERO), Queue::new(PAUSE)];
         let this = Invalidator {
             queues: queues.clone(),
             threads: Mutex::default(),
         };
-        // Offset and length of what is dropped: no data, or all.
-        let attributes = std::iter::once((&queues[0], "inval-attr", -1));
-        let data = std::iter::repeat_n((&queues[1], "inval-data", 0), DATA_THREADS);
-        for (queue, name, offset) in attributes.chain(data) {
+        let attributes = std::iter::once((&queues[0], "inval-attr", false));
+        let data = std::iter::repeat_n((&queues[1], "inval-data", true), DATA_THREADS);
+        for (queue, name, of_data) in attributes.chain(data) {
             let (queue, notifier) = (queue.clone(), notifier.clone());
-            let thread = std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || {
-                    while let Some(node) = queue.take() {
-                        // The kernel may have forgotten the inode, or the mount be gone.
-                        let _ = notifier.inval_inode(node, offset, 0);
+            let fs = Arc::downgrade(fs);
+            let serve = move || {
+                while let Some((node, tries)) = queue.take() {
+                    // Offset and length of what is dropped: no data, or all. The kernel may have
+                    // forgotten the inode, or the mount be gone.
+                    if !of_data {
+                        let _ = notifier.inval_inode(node, -1, 0);
+                        continue;
                     }
-                })?;
+                    let Some(fs) = fs.upgrade() else { return };
+                    if tries < MOST_PAUSES && fs.is_reading(node) {
+                        queue.put(node, tries + 1);
+                    } else if fs.kernel_is_behind(node) {
+                        drop(fs);
+                        let _ = notifier.inval_inode(node, 0, 0);
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().name(name.into()).spawn(serve)?;
             this.threads.lock().push(thread);
         }
         let [attributes, data] = queues;

@@ -113,7 +113,9 @@ impl<N: Nfs3> Fs<N> {
         match self.nfs.access(cred, &inode.handle, all).await {
             Ok((granted, attributes)) => {
                 match &attributes {
-                    Some(_) => self.learn(inode, stamp, attributes.as_ref()),
+                    Some(_) => {
+                        self.learn(inode, stamp, attributes.as_ref());
+                    }
                     None => {
                         self.fetch(cred, inode).await?;
                     }

@@ -45,6 +45,9 @@ pub(super) struct Seen {
     pub(super) changed: bool,
     /// The server's pre-operation attributes are not taken in one step with the change.
     pub(super) not_atomic: bool,
+    /// Nothing says whether the reply is older or newer than what is known: contents that came
+    /// with it may be those of before somebody else's change.
+    pub(super) ambiguous: bool,
 }
 
 #[derive(Debug, Default)]
@@ -194,6 +197,7 @@ impl AttributeCache {
             }
             if !older {
                 self.expire();
+                result.ambiguous = !self.is_changing();
             }
             return result;
         }
@@ -347,19 +351,22 @@ impl AttributeCache {
             // All failed: what was known still is.
             return false;
         }
+        let others = changes.saw_others(&own.past);
         own.past = changes.past(MOST_PAST).into();
         match verdict {
+            // A READ meanwhile may have brought the contents of such a state.
+            Verdict::Own(_) if others => {
+                self.forget_contents();
+                self.expire();
+                true
+            }
             Verdict::Own(newest) => {
                 self.contents = Some(wcc(&newest));
                 self.verified = self.verified.max(changes.last_sent());
-                if changes.saw_others() {
-                    self.expire();
-                } else {
-                    self.timeout = times.min;
-                    self.known = Some(newest);
-                    self.arrived = span.arrived;
-                    self.fresh_until = now + self.timeout;
-                }
+                self.timeout = times.min;
+                self.known = Some(newest);
+                self.arrived = span.arrived;
+                self.fresh_until = now + self.timeout;
                 false
             }
             Verdict::Foreign => {

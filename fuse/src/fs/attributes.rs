@@ -1,5 +1,6 @@
 //! GETATTR, SETATTR, READLINK, STATFS.
 
+use super::file::Inner;
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes, SetTime};
@@ -24,14 +25,14 @@ struct Exclusive<'a>(&'a FileData);
 
 impl<'a> Exclusive<'a> {
     fn new(data: &'a FileData) -> Self {
-        data.with(|inner| inner.write_back().begin_flush());
+        data.with(Inner::begin_exclusive);
         Exclusive(data)
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.0.with(|inner| inner.write_back().end_flush());
+        self.0.with(Inner::end_exclusive);
         self.0.changed.notify_waiters();
     }
 }
@@ -50,24 +51,24 @@ impl<N: Nfs3> Fs<N> {
         if dirty && !revalidate {
             return None;
         }
-        let (attributes, nlink, ttl) = {
+        let (shown, ttl) = {
             let mut state = inode.state.lock();
             let attributes = *state.fresh(now)?;
-            state.record_told();
-            let nlink = remove::visible_links(&inode, &attributes);
-            (attributes, nlink, state.fresh_for(now))
+            let size = attributes.size.max(end);
+            state.record_told(size);
+            let shown = Attributes {
+                size,
+                fileid: self.table.visible_fileid(&attributes),
+                nlink: remove::visible_links(&inode, &attributes),
+                ..attributes
+            };
+            (shown, state.fresh_for(now))
         };
         self.shared.stats.attribute_hits.add(1);
         let ttl = if dirty || inode.hidden_links.load(Ordering::Relaxed) > 0 {
             Duration::ZERO
         } else {
             Duration::from_nanos(ttl)
-        };
-        let shown = Attributes {
-            size: attributes.size.max(end),
-            fileid: self.table.visible_fileid(&attributes),
-            nlink,
-            ..attributes
         };
         Some((shown, ttl))
     }
@@ -94,6 +95,8 @@ impl<N: Nfs3> Fs<N> {
                 return Ok((self.shown(&inode, attributes), ttl));
             }
         }
+        // The reply itself tells the kernel.
+        inode.state.lock().forget_told();
         let attributes = match self.fetch(cred, &inode).await {
             Ok(attributes) => attributes,
             Err(error) => {
@@ -174,6 +177,10 @@ impl<N: Nfs3> Fs<N> {
             _ => inode.data(),
         };
         let _exclusive = data.map(|data| Exclusive::new(data));
+        if let Some(data) = data {
+            data.until(|inner| (!inner.is_writing_direct()).then_some(()))
+                .await;
+        }
         // Also what is going to be cut off: the server may refuse to.
         if let Some(data) = data
             && !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe())

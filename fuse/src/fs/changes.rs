@@ -263,15 +263,17 @@ impl Changes {
         let complete = self.pending.is_empty() && self.no_before == 0 && self.no_after == 0;
         self.newest
             .as_ref()
-            .filter(|_| complete && !self.saw_others())
+            .filter(|_| complete && !self.saw_others(&[]))
     }
 
-    /// Whether a reply to another call showed a state that is in no reply to a change.
-    pub(super) fn saw_others(&self) -> bool {
+    /// Whether a reply to another call showed a state that is in no reply to a change, and not
+    /// among `past`, those left behind before.
+    pub(super) fn saw_others(&self, past: &[WccAttributes]) -> bool {
         let known = |state: &WccAttributes| {
             self.head == Some(*state)
                 || self.passed.contains(state)
                 || self.unpaired.contains(state)
+                || past.contains(state)
         };
         self.observed_more || !self.observed.iter().all(known)
     }

@@ -187,7 +187,8 @@ impl<N: Nfs3> Fs<N> {
         }
         if outcome.foreign {
             self.contents_changed(inode);
-        } else if outcome.misled
+        }
+        if outcome.misled
             && let Some(kernel) = self.watch.kernel.get()
         {
             kernel.invalidate_attributes(inode.nodeid);
@@ -211,8 +212,24 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Close-to-open: what was cached before `since`, when the file's opening began, is known to
-    /// be the server's, or given up. In most cases the reply to ACCESS has shown that already.
+    /// Whether the kernel has data of a file that somebody else has changed since, and would not
+    /// drop them by what it was told.
+    pub fn kernel_is_behind(&self, nodeid: u64) -> bool {
+        let inode = self.table.get(nodeid);
+        inode.is_some_and(|inode| inode.state.lock().kernel_is_behind())
+    }
+
+    /// Whether READs of the file are under way.
+    pub fn is_reading(&self, nodeid: u64) -> bool {
+        let Some(inode) = self.table.get(nodeid) else {
+            return false;
+        };
+        let data = inode.data();
+        data.is_some_and(|data| data.with(|inner| inner.has_reads()))
+    }
+
+    /// Close-to-open: what was cached before `since`, when the opening of the file or directory
+    /// began, is known to be the server's, or given up. In most cases the reply to ACCESS has shown that already.
     pub(super) async fn revalidate(
         self: &Arc<Self>,
         cred: &Cred,
@@ -220,7 +237,20 @@ impl<N: Nfs3> Fs<N> {
         since: Stamp,
     ) -> FsResult<()> {
         let verified = || inode.state.lock().verified_since(since);
-        if inode.kind != FileType::Regular || verified() {
+        if verified() {
+            return Ok(());
+        }
+        if inode.is_dir() {
+            if !inode.state.lock().is_unverified() {
+                self.fetch(cred, inode).await?;
+            }
+            if !verified() {
+                // Names are kept for an epoch; the kernel drops its listing by the reply.
+                inode.state.lock().renew_epoch();
+            }
+            return Ok(());
+        }
+        if inode.kind != FileType::Regular {
             return Ok(());
         }
         if self.may_be_cached(inode) {

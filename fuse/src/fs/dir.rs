@@ -125,8 +125,9 @@ impl Part {
 }
 
 impl<N: Nfs3> Fs<N> {
-    pub async fn opendir(&self, cred: &Cred, nodeid: u64) -> FsResult<Opened> {
+    pub async fn opendir(self: &Arc<Self>, cred: &Cred, nodeid: u64) -> FsResult<Opened> {
         let inode = self.inode(nodeid)?;
+        let since = Stamp::mark();
         if !inode.is_dir() {
             return Err(FsError::Nfs(NfsError::Status(Status::NotDir)));
         }
@@ -143,7 +144,10 @@ impl<N: Nfs3> Fs<N> {
         match known {
             Some(granted) if granted & wanted == wanted => {}
             Some(_) => return Err(FsError::AccessDenied),
-            None => self.ask_access(cred, &inode, wanted).await?,
+            None => {
+                self.ask_access(cred, &inode, wanted).await?;
+                self.revalidate(cred, &inode, since).await?;
+            }
         }
         let keep_cache = {
             let mut state = inode.state.lock();

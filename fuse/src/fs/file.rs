@@ -68,6 +68,12 @@ pub struct Inner {
     write_back: WriteBack<Cred, OpenFile>,
     pending: Vec<Pending>,
     next_pending: u64,
+    /// SETATTRs that are under way or wait for what was written before.
+    exclusive: usize,
+    /// Programs' O_DIRECT writes under way.
+    direct: usize,
+    /// The kernel's READs that are not answered: offset, and a number of its own.
+    kernel_reads: Vec<(u64, u64)>,
 }
 
 impl Inner {
@@ -79,6 +85,50 @@ impl Inner {
     /// What is cached, for reading.
     pub fn pages(&mut self) -> &mut Pages {
         self.write_back.pages()
+    }
+
+    /// A SETATTR is to come: nothing is taken to be written until [`Inner::end_exclusive`].
+    pub fn begin_exclusive(&mut self) {
+        self.exclusive += 1;
+        self.write_back.begin_flush();
+    }
+
+    pub fn end_exclusive(&mut self) {
+        self.exclusive -= 1;
+        self.write_back.end_flush();
+    }
+
+    /// An O_DIRECT write begins, unless a SETATTR goes first.
+    pub fn begin_direct(&mut self) -> bool {
+        let free = self.exclusive == 0;
+        self.direct += usize::from(free);
+        free
+    }
+
+    pub fn end_direct(&mut self) {
+        self.direct -= 1;
+    }
+
+    /// Whether O_DIRECT writes are under way.
+    pub fn is_writing_direct(&self) -> bool {
+        self.direct > 0
+    }
+
+    /// The kernel sent a READ. Returns its number.
+    pub fn begin_kernel_read(&mut self, offset: u64) -> u64 {
+        self.next_pending += 1;
+        self.kernel_reads.push((offset, self.next_pending));
+        self.next_pending
+    }
+
+    /// It was answered.
+    pub fn end_kernel_read(&mut self, id: u64) {
+        self.kernel_reads.retain(|(_, other)| *other != id);
+    }
+
+    /// Whether the kernel waits for data before `offset`.
+    pub fn is_kernel_reading_before(&self, offset: u64) -> bool {
+        self.kernel_reads.iter().any(|(start, _)| *start < offset)
     }
 
     /// Registers a READ of `range`.

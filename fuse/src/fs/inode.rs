@@ -12,12 +12,16 @@ use super::clock::Nanos;
 use super::file::FileData;
 use crate::sync::Mutex;
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, access};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Time, Verifier, WccData, access};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Numbers contents of files and directories: another number, other contents.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
+
+/// [`State::kernel_epoch`] of contents that somebody else has changed since, leaving size and
+/// mtime as the kernel knows them: it does not drop them by what it is told.
+const BEHIND: u64 = u64::MAX;
 
 fn next_epoch() -> u64 {
     EPOCH.fetch_add(1, Ordering::Relaxed)
@@ -41,9 +45,12 @@ pub struct Inode {
     /// The server said STALE or BADHANDLE since attributes last came.
     refused: AtomicBool,
     /// Hidden names that are at the server, or on their way out.
-    pub hidden_links: AtomicU32,
+    pub hidden_links: AtomicU16,
     /// This mount removed a name of it.
     pub removed: AtomicBool,
+    /// A RENAME or LINK to a hidden name is under way, or not recorded. Changed with `state`
+    /// locked.
+    pub hiding: AtomicBool,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
 }
@@ -111,20 +118,33 @@ pub struct Listed {
 
 /// A digest of what the kernel is told and has no reason of its own to ask for again. Size and
 /// times it takes for out of date after each of its own WRITEs; mode, owner and links not.
-fn digest(attributes: &Attributes) -> u64 {
+fn digest(attributes: &Attributes) -> u32 {
     let fields = [
         attributes.mode,
         attributes.uid,
         attributes.gid,
         attributes.nlink,
     ];
-    // FNV-1a; 0 means that nothing was told.
-    let mixed = fields
-        .into_iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, field| {
-            (hash ^ u64::from(field)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-    u64::max(mixed, 1)
+    hash(&fields)
+}
+
+/// The same of what makes the kernel drop its pages when it is told others.
+fn digest_of_contents(size: u64, mtime: Time) -> u32 {
+    let fields = [
+        size as u32,
+        (size >> 32) as u32,
+        mtime.seconds,
+        mtime.nanoseconds,
+    ];
+    hash(&fields)
+}
+
+/// FNV-1a; 0 means that nothing was told.
+fn hash(fields: &[u32; 4]) -> u32 {
+    let mixed = fields.iter().fold(0xcbf2_9ce4_8422_2325, |hash, field| {
+        (hash ^ u64::from(*field)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    u32::max((mixed >> 32) as u32 ^ mixed as u32, 1)
 }
 
 /// What a reply means for caches above this one.
@@ -137,6 +157,8 @@ pub(super) struct Outcome {
     pub misled: bool,
     /// See [`Seen::not_atomic`].
     pub not_atomic: bool,
+    /// See [`Seen::ambiguous`].
+    pub ambiguous: bool,
 }
 
 #[derive(Debug)]
@@ -144,12 +166,14 @@ pub struct State {
     cache: AttributeCache,
     /// Number of the contents.
     pub epoch: u64,
-    /// Number of the contents in the kernel's cache.
+    /// Number of the contents in the kernel's cache; 0 before it had any.
     pub kernel_epoch: u64,
     /// Number of the contents whose attributes the kernel was last told; 0 before.
     pub told_epoch: u64,
     /// Of the attributes the kernel was last told; 0 if it asks anyhow.
-    told: u64,
+    told: u32,
+    /// Of size and mtime among these.
+    told_contents: u32,
     /// Exactly as long as it need be: it changes seldom, and there are many inodes.
     granted: Box<[Granted]>,
     pub silly: Option<Box<Silly>>,
@@ -165,16 +189,19 @@ impl State {
             kernel_epoch: 0,
             told_epoch: 0,
             told: 0,
+            told_contents: 0,
             granted: Box::default(),
             silly: None,
             listed: None,
         }
     }
 
-    /// The kernel is given the attributes, to be believed while they are fresh.
-    pub fn record_told(&mut self) {
+    /// The kernel is given the attributes, with this size, to be believed while they are fresh.
+    pub fn record_told(&mut self, size: u64) {
         self.told_epoch = self.epoch;
-        self.told = self.cache.attributes().map_or(0, digest);
+        let known = self.cache.attributes();
+        self.told = known.map_or(0, digest);
+        self.told_contents = known.map_or(0, |known| digest_of_contents(size, known.mtime));
     }
 
     /// The kernel is about to get other attributes in the reply to its own call.
@@ -190,6 +217,15 @@ impl State {
     /// The same, to be changed.
     pub fn listed_mut(&mut self) -> &mut Listed {
         self.listed.get_or_insert_default()
+    }
+
+    /// Whether the kernel has data of before somebody else's change, and has not been told of
+    /// any attributes since that would make it drop them.
+    pub fn kernel_is_behind(&self) -> bool {
+        self.kernel_epoch == BEHIND
+            || (self.kernel_epoch != 0
+                && self.kernel_epoch != self.epoch
+                && self.told_epoch != self.epoch)
     }
 
     /// The attributes last heard of.
@@ -244,6 +280,11 @@ impl State {
         }
         if seen.foreign {
             self.epoch = next_epoch();
+            let known = self.attributes();
+            let contents = known.map(|known| digest_of_contents(known.size, known.mtime));
+            if self.kernel_epoch != 0 && contents == Some(self.told_contents) {
+                self.kernel_epoch = BEHIND;
+            }
         }
         let told = self.told;
         let misled = told != 0 && self.attributes().is_some_and(|known| digest(known) != told);
@@ -254,6 +295,7 @@ impl State {
             foreign: seen.foreign,
             misled,
             not_atomic: seen.not_atomic,
+            ambiguous: seen.ambiguous,
         }
     }
 
@@ -398,8 +440,9 @@ impl Inode {
             lookups: AtomicU64::new(0),
             opens: AtomicU32::new(0),
             refused: AtomicBool::new(false),
-            hidden_links: AtomicU32::new(0),
+            hidden_links: AtomicU16::new(0),
             removed: AtomicBool::new(false),
+            hiding: AtomicBool::new(false),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),
         }

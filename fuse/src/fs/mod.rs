@@ -230,12 +230,15 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Attributes came with a reply to a call that began at `stamp`.
-    fn learn(&self, inode: &Arc<Inode>, stamp: Stamp, attributes: Option<&Attributes>) {
-        let Some(attributes) = attributes else { return };
+    /// Returns whether they may be older than what is known, as contents that came with them.
+    fn learn(&self, inode: &Arc<Inode>, stamp: Stamp, attributes: Option<&Attributes>) -> bool {
+        let Some(attributes) = attributes else {
+            return false;
+        };
         if attributes.kind != inode.kind {
             // A handle stands for one object for ever: this is not about that one.
             tracing::warn!(fileid = inode.fileid, kind = ?attributes.kind, "an object of another type");
-            return;
+            return false;
         }
         inode.accepted();
         if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
@@ -247,6 +250,7 @@ impl<N: Nfs3> Fs<N> {
             state.apply(stamp, attributes, self.now(), self.times(inode.kind))
         };
         self.follow(inode, outcome);
+        outcome.ambiguous
     }
 
     /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it.
@@ -297,9 +301,9 @@ impl<N: Nfs3> Fs<N> {
             .data()
             .map_or(0, |data| data.with(|inner| inner.end()));
         let mut state = inode.state.lock();
-        state.record_told();
         let newest = state.attributes().copied().unwrap_or(heard);
         let size = newest.size.max(end);
+        state.record_told(size);
         let nlink = remove::visible_links(inode, &newest);
         Attributes {
             size,

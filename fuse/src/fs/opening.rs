@@ -7,7 +7,7 @@
 //! machine never sees it when the replacing goes through this mount:
 //!
 //! * A file counts as open while OPEN asks the server for it, so that RENAME and REMOVE hide it
-//!   ([`must_hide`](super::remove::must_hide)).
+//!   ([`Fs::begin_hiding`]).
 //! * For a while after an OPEN failed, each file that LOOKUP answers with counts as open, until
 //!   OPEN comes for it or the time is up. Such a LOOKUP asks the server while no RENAME or
 //!   REMOVE of this mount is under way: one that is has not taken the file into account.
@@ -114,14 +114,18 @@ impl<N: Nfs3> Fs<N> {
 
     /// `inode` no longer counts as open for a reason above. If it was removed meanwhile, and
     /// nobody has opened it, nobody else takes it away.
-    fn count_closed(self: &Arc<Self>, inode: &Inode) {
+    pub(super) fn count_closed(self: &Arc<Self>, inode: &Arc<Inode>) {
         if inode.opens.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
         let silly = inode.state.lock().silly.take();
         if let Some(silly) = silly {
-            let fs = self.clone();
-            exec::spawn(async move { fs.remove_silly(*silly).await });
+            let (fs, inode) = (self.clone(), inode.clone());
+            self.begin_removal();
+            exec::spawn(async move {
+                let _removal = fs.begun_removal();
+                fs.remove_hidden(&inode, *silly).await;
+            });
         }
     }
 

@@ -27,9 +27,60 @@ struct Came {
     got: u64,
     /// The server's end of the file is there.
     ends: bool,
+    /// It may be what the file held before somebody else's change that is known.
+    ambiguous: bool,
+}
+
+/// A READ of the kernel's that is not answered.
+///
+/// A short reply to a READ says where the file ends: the kernel takes over the smaller size, and
+/// then ignores what other READs say that were sent before (fuse_read_update_size compares
+/// versions). It sends several at a time. If somebody else has cut the file, and the READ behind
+/// the new end is answered first, the file seems to end where that READ begins, with zeros
+/// before it. So a short reply waits for READs of what is before, and for their replies.
+#[derive(Debug)]
+pub struct KernelRead {
+    data: Arc<FileData>,
+    id: u64,
+    offset: u64,
+}
+
+impl Drop for KernelRead {
+    fn drop(&mut self) {
+        self.data.with(|inner| inner.end_kernel_read(self.id));
+        self.data.changed.notify_waiters();
+    }
+}
+
+impl KernelRead {
+    /// Returns when what is before has been answered, if these `found` bytes are less than asked
+    /// for and the kernel does not know yet why.
+    pub async fn in_turn(&self, found: &FsResult<Segs<Buf>>, len: u32) {
+        let found = match found {
+            Ok(found) => found.iter().map(|buf| buf.len() as u64).sum(),
+            Err(_) => 0,
+        };
+        let told = self.data.inode.upgrade().is_some_and(|inode| {
+            let state = inode.state.lock();
+            state.told_epoch == state.epoch
+        });
+        if found < u64::from(len) && !told {
+            let first =
+                |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
+            self.data.until(first).await;
+        }
+    }
 }
 
 impl<N: Nfs3> Fs<N> {
+    /// To be kept until the reply to READ is sent. `None` if the file is not open.
+    pub fn kernel_read(&self, handle: u64, offset: u64) -> Option<KernelRead> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        let data = self.data(&file.inode).clone();
+        let id = data.with(|inner| inner.begin_kernel_read(offset));
+        Some(KernelRead { data, id, offset })
+    }
+
     /// Reads from the cache if all of it is there. The slices are consecutive; together they
     /// are shorter than `len` only at the end of the file.
     pub fn read_cached(
@@ -46,7 +97,12 @@ impl<N: Nfs3> Fs<N> {
         let data = file.inode.data()?;
         let (found, size) = data.with(|inner| {
             let size = size_with(inner, &file.inode)?;
-            let range = offset..(offset + u64::from(len)).min(size);
+            let end = offset + u64::from(len);
+            let range = offset..end.min(size);
+            if range.end < end && inner.is_kernel_reading_before(offset) {
+                // Perhaps to be answered after that: see `KernelRead`.
+                return None;
+            }
             if range.is_empty() {
                 return Some((Segs::new(), size));
             }
@@ -174,7 +230,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let stamp = Stamp::now();
         let answer = self.read_call(cred, inode, range.start, sink).await?;
-        self.learn(inode, stamp, answer.attributes.as_ref());
+        let ambiguous = self.learn(inode, stamp, answer.attributes.as_ref());
         let got = u64::from(answer.count).min(total as u64);
         let ends = answer.eof && got < total as u64;
         if !answer.eof && got == 0 {
@@ -187,6 +243,7 @@ impl<N: Nfs3> Fs<N> {
             start: range.start,
             got,
             ends,
+            ambiguous,
         };
         Ok(self.take_read(inode, id, came, answer.data))
     }
@@ -211,14 +268,14 @@ impl<N: Nfs3> Fs<N> {
                 let longer = state.attributes().is_some_and(|a| a.size > start + got);
                 longer && !state.undisturbed(came.sent)
             };
-            let ends = came.ends && !overtaken;
+            let ends = came.ends && !overtaken && !came.ambiguous;
             let valid_to = if ends {
                 inner.end().max(start + got)
             } else {
                 start + got
             };
             let eof = ends.then_some(valid_to);
-            if !inner.end_read(id) {
+            if !inner.end_read(id) || came.ambiguous {
                 return eof;
             }
             let mut at = start;
@@ -270,7 +327,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Option<u64>> {
         let mut got = 0;
         let total = range.end - range.start;
-        let mut ends = false;
+        let (mut ends, mut ambiguous) = (false, false);
         let sent = Stamp::now();
         while got < total && !ends {
             let mut part = self.alloc(rtmax.min(total - got).max(1) as usize).await?;
@@ -278,7 +335,7 @@ impl<N: Nfs3> Fs<N> {
             let stamp = Stamp::now();
             let part = Segs::from_iter([part]);
             let answer = self.read_call(cred, inode, range.start + got, part).await?;
-            self.learn(inode, stamp, answer.attributes.as_ref());
+            ambiguous |= self.learn(inode, stamp, answer.attributes.as_ref());
             let room = answer.data.iter().map(|buf| buf.len() as u64).sum();
             let count = u64::from(answer.count).min(room);
             ends = answer.eof;
@@ -301,6 +358,7 @@ impl<N: Nfs3> Fs<N> {
             start: range.start,
             got,
             ends: ends && got < total,
+            ambiguous,
         };
         Ok(self.take_read(inode, id, came, sink))
     }

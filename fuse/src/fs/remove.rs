@@ -23,15 +23,59 @@ impl<N: Nfs3> Drop for Removal<'_, N> {
     }
 }
 
+/// A file is being hidden: until this is dropped nobody else removes one of its names, of which
+/// there may be several. Two of them hidden at the same time would leave one behind.
+pub(super) struct Hiding<'a, N: Nfs3> {
+    fs: &'a Arc<Fs<N>>,
+    /// It counts as open, so that the last close waits, too.
+    inode: Arc<Inode>,
+}
+
+impl<N: Nfs3> Drop for Hiding<'_, N> {
+    fn drop(&mut self) {
+        self.inode.hiding.store(false, Ordering::Release);
+        self.fs.removed.notify_waiters();
+        self.fs.count_closed(&self.inode);
+    }
+}
+
 impl<N: Nfs3> Fs<N> {
-    pub async fn unlink(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
+    /// To be called before a name of `inode` is removed. If the file is open and not hidden yet,
+    /// it is the caller who hides it.
+    pub(super) async fn begin_hiding<'a>(
+        self: &'a Arc<Self>,
+        inode: &Arc<Inode>,
+    ) -> Option<Hiding<'a, N>> {
+        loop {
+            let mut removed = std::pin::pin!(self.removed.notified());
+            removed.as_mut().enable();
+            {
+                let state = inode.state.lock();
+                if !inode.hiding.load(Ordering::Acquire) {
+                    if !must_hide(inode, &state) {
+                        return None;
+                    }
+                    inode.hiding.store(true, Ordering::Relaxed);
+                    inode.opens.fetch_add(1, Ordering::SeqCst);
+                    break;
+                }
+            }
+            removed.await;
+        }
+        Some(Hiding {
+            fs: self,
+            inode: inode.clone(),
+        })
+    }
+
+    pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
         let _removing = self.removing().await;
         if self.any_open() {
             let child = self.child(cred, &dir, name).await?;
             check_not_hidden(&dir, name, &child)?;
-            if must_hide(&child) {
+            if let Some(_hiding) = self.begin_hiding(&child).await {
                 return self
                     .hide_by_rename(cred, &dir, name, &child)
                     .await
@@ -94,7 +138,16 @@ impl<N: Nfs3> Fs<N> {
     }
 
     pub(super) fn removal(&self) -> Removal<'_, N> {
+        self.begin_removal();
+        self.begun_removal()
+    }
+
+    /// The same in two steps, for a task that is to be started.
+    pub(super) fn begin_removal(&self) {
         self.removals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn begun_removal(&self) -> Removal<'_, N> {
         Removal(self)
     }
 
@@ -200,10 +253,10 @@ impl<N: Nfs3> Fs<N> {
 }
 
 /// Whether removing a name of `inode` must leave its contents.
-pub(super) fn must_hide(inode: &Inode) -> bool {
+fn must_hide(inode: &Inode, state: &inode::State) -> bool {
     inode.kind == FileType::Regular
         && inode.opens.load(Ordering::Relaxed) > 0
-        && inode.state.lock().silly.is_none()
+        && state.silly.is_none()
 }
 
 /// A hidden name of a file that is open here is not to be touched.
@@ -217,7 +270,7 @@ pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsRes
 /// The links a program is shown: a hidden name is none. Called with the state locked.
 pub(super) fn visible_links(inode: &Inode, attributes: &Attributes) -> u32 {
     let hidden = inode.hidden_links.load(Ordering::Relaxed);
-    attributes.nlink.saturating_sub(hidden)
+    attributes.nlink.saturating_sub(u32::from(hidden))
 }
 
 /// A name of this object was taken away, its only one perhaps. If the server knows the handle no

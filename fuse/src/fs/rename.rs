@@ -1,6 +1,6 @@
 //! RENAME.
 
-use super::remove::{HIDDEN, check_not_hidden, mark_removed, must_hide};
+use super::remove::{HIDDEN, check_not_hidden, mark_removed};
 use super::*;
 use nfsrdma_client::nfs::Cred;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ impl<N: Nfs3> Fs<N> {
     /// `flags` of renameat2(2): NFSv3 has none of them. RENAME_NOREPLACE could only be
     /// approached by LINK and REMOVE, which shows both names in between.
     pub async fn rename(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         from: (u64, &[u8]),
         to: (u64, &[u8]),
@@ -30,7 +30,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
         let _removing = self.removing().await;
-        let mut aside = None;
+        let (mut aside, mut _hiding) = (None, None);
         let mut target = self.known_child(&to_dir, to.1);
         if self.any_open() {
             target = match self.child(cred, &to_dir, to.1).await {
@@ -45,9 +45,10 @@ impl<N: Nfs3> Fs<N> {
                 let source = self.child(cred, &from_dir, from.1).await?;
                 check_not_hidden(&from_dir, from.1, &source)?;
             }
-            if let Some(target) = &target
-                && must_hide(target)
-            {
+            if let Some(target) = &target {
+                _hiding = self.begin_hiding(target).await;
+            }
+            if let (Some(target), Some(_)) = (&target, &_hiding) {
                 let source = self.child(cred, &from_dir, from.1).await?;
                 // Two names of one file: RENAME does nothing (RFC 1813 section 3.3.14).
                 if source.handle != target.handle {

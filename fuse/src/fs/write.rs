@@ -390,9 +390,19 @@ impl<N: Nfs3> Fs<N> {
         offset: u64,
         bytes: &[u8],
     ) -> FsResult<()> {
+        /// Ends it, also if the future is dropped.
+        struct Direct<'a>(&'a FileData);
+        impl Drop for Direct<'_> {
+            fn drop(&mut self) {
+                self.0.with(Inner::end_direct);
+                self.0.changed.notify_waiters();
+            }
+        }
         let inode = &file.inode;
         let range = offset..offset + bytes.len() as u64;
         let data = self.data(inode);
+        data.until(|inner| inner.begin_direct().then_some(())).await;
+        let _direct = Direct(data);
         // Older data must not be written again over this after a restart of the server: so it
         // is committed, not only written.
         if data.with(|inner| inner.pages().is_unsaved(range.clone())) {

@@ -5,6 +5,7 @@ mod content;
 mod oracle;
 mod random;
 mod run;
+mod signals;
 mod stand;
 mod variant;
 
@@ -69,7 +70,13 @@ const SLOW: Duration = Duration::from_secs(20);
 const MOUNT_OPTIONS: &[&str] = &["", "actimeo=1", "noac", "cache=16M,dirty=1M"];
 
 fn main() -> ExitCode {
-    match run_all(&Options::parse()) {
+    let options = Options::parse();
+    if let Err(error) = signals::catch() {
+        eprintln!("nfsrdma-clients: {error}");
+        return ExitCode::from(2);
+    }
+    match run_all(&options) {
+        Ok(_) if signals::caught() => ExitCode::from(130),
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
@@ -94,6 +101,7 @@ fn run_all(options: &Options) -> Result<u64> {
         .minutes
         .map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
     let more = |round: u64| match until {
+        _ if signals::caught() => false,
         Some(until) => Instant::now() < until,
         None => round < options.runs,
     };
@@ -101,6 +109,9 @@ fn run_all(options: &Options) -> Result<u64> {
     let (mut passed, mut failed, mut round) = (0, 0, 0);
     while more(round) {
         for (n, variant) in variants.iter().enumerate() {
+            if !more(round) && until.is_some() || signals::caught() {
+                break;
+            }
             let seed = options.seed + round;
             let mount_options = match &options.options {
                 Some(options) => options.as_str(),

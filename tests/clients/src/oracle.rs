@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 /// A file, by number.
 pub(crate) type Id = usize;
 
-/// A last close is known to the mount, and the hidden name gone, within this.
+/// A last close is known to the mount, and the hidden name gone, within this. A file also counts
+/// as open for a while after an open of its name failed.
 const RELEASE: Duration = Duration::from_secs(2);
 
 /// The actor that works in the exported directory itself; the mounts follow.
@@ -35,13 +36,16 @@ pub(crate) struct Object {
     dirty: Vec<Ranges<Option<u8>>>,
     /// The time of modification that was set, while it holds.
     mtime: Option<i64>,
+    /// Who set it.
+    mtime_by: usize,
     /// Who must see it.
     mtime_shown: Vec<bool>,
     /// Names it has.
     names: usize,
     /// Mounts that keep it under a hidden name, as it was removed while open.
     hidden: Vec<bool>,
-    /// When the last hidden name went: the kernel tells of a last close a while after it.
+    /// When a mount took a name of it away or closed it last: a hidden name may be there for a
+    /// while after it.
     shown: Option<Instant>,
     /// When each actor last looked at it, and whether a change since may have the same time.
     touched: Vec<Instant>,
@@ -67,6 +71,8 @@ pub(crate) struct Oracle {
     names_trusted: Duration,
     /// Changes within it may have the same time: the tick of the server's clock.
     tick: Duration,
+    /// The server shows mounts all times shifted, those set in the exported directory, too.
+    clock_is_off: bool,
 }
 
 impl Oracle {
@@ -87,7 +93,13 @@ impl Oracle {
             actors,
             names_trusted,
             tick,
+            clock_is_off: false,
         }
+    }
+
+    /// The server's clock is stepped.
+    pub(crate) fn clock_is_off(&mut self) {
+        self.clock_is_off = true;
     }
 
     /// A new, empty file that `actor` made.
@@ -98,6 +110,7 @@ impl Oracle {
             views: vec![content; self.actors],
             dirty: vec![Ranges::new(None); self.actors],
             mtime: None,
+            mtime_by: SERVER,
             mtime_shown: vec![false; self.actors],
             names: 0,
             hidden: vec![false; self.actors],
@@ -145,6 +158,9 @@ impl Oracle {
         let old = self.current(name);
         if let Some(old) = old {
             self.objects[old].names -= 1;
+            if actor != SERVER {
+                self.objects[old].shown = Some(Instant::now());
+            }
         }
         if let Some(to) = to {
             self.objects[to].names += 1;
@@ -167,9 +183,7 @@ impl Oracle {
     pub(crate) fn hide(&mut self, actor: usize, id: Id, hidden: bool) {
         if actor != SERVER {
             let object = &mut self.objects[id];
-            if object.hidden[actor] && !hidden {
-                object.shown = Some(Instant::now());
-            }
+            object.shown = Some(Instant::now());
             object.hidden[actor] = hidden;
         }
     }
@@ -290,12 +304,17 @@ impl Oracle {
         object.mtime_shown.fill(false);
         object.mtime_shown[actor] = true;
         object.mtime = (!others_write).then_some(mtime);
+        object.mtime_by = actor;
     }
 
     /// The time of modification that `actor` must see.
     pub(crate) fn mtime(&self, actor: usize, id: Id) -> Option<i64> {
         let object = &self.objects[id];
-        object.mtime.filter(|_| object.mtime_shown[actor])
+        let other_side = (actor == SERVER) != (object.mtime_by == SERVER);
+        let shifted = self.clock_is_off && other_side;
+        object
+            .mtime
+            .filter(|_| object.mtime_shown[actor] && !shifted)
     }
 }
 

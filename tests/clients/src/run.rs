@@ -2,6 +2,7 @@
 
 use crate::oracle::{Id, Oracle, SERVER};
 use crate::random::Random;
+use crate::signals;
 use crate::stand::Stand;
 use crate::variant::Variant;
 use anyhow::Result;
@@ -22,6 +23,8 @@ const NAMES: &[&str] = &["f0", "f1", "f2", "d/f0", "d/f1"];
 const GROUPS: u32 = 100_000;
 /// A call that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(100);
+/// The same when the run is to end at once.
+const HANGS_AT_END: Duration = Duration::from_secs(5);
 /// Descriptors open at a time, at most.
 const OPEN_MAX: usize = 12;
 
@@ -105,6 +108,9 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
         counts: Vec::new(),
         step: 0,
     };
+    if plan.variant.commands.iter().any(|c| c.starts_with("clock")) {
+        run.oracle.clock_is_off();
+    }
     let watch = Watch::start(&run.stand.roots[1..]);
     let result = run.all(&watch);
     watch.end();
@@ -140,7 +146,9 @@ impl Watch {
                 let now = seen_beat.load(Ordering::Relaxed);
                 if now != last {
                     (last, since) = (now, std::time::Instant::now());
-                } else if since.elapsed() > HANGS {
+                } else if since.elapsed() > HANGS
+                    || (signals::caught() && since.elapsed() > HANGS_AT_END)
+                {
                     println!("a call hangs: the mounts are aborted");
                     for at in &mounts {
                         let flags = nix::mount::MntFlags::MNT_FORCE;
@@ -177,6 +185,9 @@ fn errno(error: &io::Error) -> Errno {
 impl Run<'_> {
     fn all(&mut self, watch: &Watch) -> Step {
         while self.step < self.plan.calls {
+            if signals::caught() {
+                return Ok(());
+            }
             self.step += 1;
             watch.beat();
             self.between();
@@ -235,7 +246,12 @@ impl Run<'_> {
         let commands = self.plan.variant.commands;
         if !commands.is_empty() && self.random.chance(1, 12) {
             let command = *self.random.pick(commands);
-            let told = self.stand.tell(command);
+            // Not several at the next call: a call that ends connections in a row fails.
+            let clear = match command.starts_with("hangup") {
+                true => self.stand.tell("clear"),
+                false => Ok(()),
+            };
+            let told = clear.and_then(|()| self.stand.tell(command));
             let line = match told {
                 Ok(()) => format!("server: {command}"),
                 Err(error) => format!("server: {command}: {error}"),

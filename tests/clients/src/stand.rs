@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -39,6 +40,8 @@ impl Stand {
             .arg("--control")
             .arg(base.join("control"))
             .args(variant.arguments)
+            // A signal to this program's group must not take the server away before the mounts.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(base.join("responder.log"))?)
