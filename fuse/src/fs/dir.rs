@@ -5,6 +5,7 @@
 //! for a plain listing: FUSE entries carry a type, which READDIR does not tell; a wrong one
 //! would lead programs astray.
 
+use super::inode::State;
 use super::names::Child;
 use super::*;
 use nfsrdma_client::exec;
@@ -173,8 +174,8 @@ impl<N: Nfs3> Fs<N> {
     /// Whether the kernel should list `dir` from the server though its own copy of the names is
     /// still good. A program that looks at each child (`ls -l`) would ask for the attributes of
     /// each by a GETATTR once they have expired; READDIRPLUS brings those of hundreds at a time.
-    fn children_need_attributes(&self, dir: &inode::State, now: Nanos) -> bool {
-        dir.listed().is_some_and(|listed| {
+    fn children_need_attributes(&self, state: &State, now: Nanos) -> bool {
+        state.listed().is_some_and(|listed| {
             let age = now.saturating_sub(listed.with_attributes);
             listed.lists_attributes && age >= nanos(self.config.acregmin)
         })
