@@ -166,6 +166,9 @@ def knfsd_e2e():
 
 # Where `nfsrdma-clients serve` listens in the guest: for the exported directory, and for Linux's own mount.
 CALLS_AT_SERVER, CALLS_OF_LINUX = 9101, 9102
+# Milliseconds within which ext4 in the guest may give two changes the same time: its clock ticks each 4 ms, and late
+# where the emulator waits for a processor.
+TICK = 20
 
 
 class Calls:
@@ -187,9 +190,9 @@ class Calls:
         self.guest.wait(self.job, 60)
 
 
-def several_clients(form):
+def several_clients(form, judged="linux"):
     """Two of our mounts on the host, Linux's own in the guest and the exported directory itself make calls in turn, and
-    the oracle of tests/clients judges each. NFSRDMA_INTEROP_SEED, _RUNS and _CALLS choose other ones."""
+    the oracle of tests/clients judges each: Linux's by less if `judged` is linux, or as ours, with O_DIRECT (direct). NFSRDMA_INTEROP_SEED, _RUNS and _CALLS choose other ones."""
     seed, runs, calls = (os.environ.get(f"NFSRDMA_INTEROP_{name}", default)
                          for name, default in (("SEED", "1"), ("RUNS", "5"), ("CALLS", "400")))
     linux = {"rdma": f"kernel_mount 10.0.2.15 {NFS} {MOUNTD} {EXPORT}",
@@ -201,8 +204,9 @@ def several_clients(form):
               Calls(guest, CALLS_OF_LINUX, "/mnt") as kernel):
             print(f"    seed {seed}, {runs} runs of {calls} calls", flush=True)
             indent(run([program("nfsrdma-clients"), "--at", f"one={one.path}", "--at", f"two={two.path}",
-                        "--remote", f"linux={kernel}", "--remote", f"server={directory}", "--seed", seed,
-                        "--runs", runs, "--calls", calls, "--keep-going"], 600))
+                        "--remote", f"linux={kernel}", "--remote", f"server={directory}",
+                        f"--{judged}", "linux", "--tick", TICK, "--seed", seed, "--runs", runs, "--calls", calls, "--keep-going"],
+                       600))
         guest.run("umount /mnt; unlink_link siw")
 
 
@@ -321,6 +325,7 @@ CASES = {
     "knfsd-e2e": knfsd_e2e,
     "several-clients": lambda: several_clients("tcp"),
     "several-clients-rdma": lambda: several_clients("rdma"),
+    "several-clients-direct": lambda: several_clients("rdma", "direct"),
     "kernel-client": kernel_client,
     "kernel-client-small": lambda: kernel_client("rsize=4096,wsize=4096"),
     "kernel-restart": kernel_restart,

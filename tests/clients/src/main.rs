@@ -39,6 +39,18 @@ struct Options {
     #[arg(long, value_name = "NAME=HOST:PORT", conflicts_with_all = ["bin", "variant", "mounts"])]
     remote: Vec<String>,
 
+    /// This mount is of Linux's own client, which promises less (README.md); may be given again
+    #[arg(long, value_name = "NAME")]
+    linux: Vec<String>,
+
+    /// This mount opens with O_DIRECT; may be given again
+    #[arg(long, value_name = "NAME")]
+    direct: Vec<String>,
+
+    /// Changes of a file within this time may have the same times at the server
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
+    tick: u64,
+
     /// System calls of one run
     #[arg(long, value_name = "N", default_value_t = 400)]
     calls: usize,
@@ -130,6 +142,9 @@ fn run_all(options: &Options) -> Result<u64> {
     let given = Given {
         at: options.at.clone(),
         remote: options.remote.clone(),
+        linux: options.linux.clone(),
+        direct: options.direct.clone(),
+        tick: options.tick,
     };
     let mut variants = Vec::new();
     for name in &options.variant {

@@ -4,7 +4,7 @@ use crate::call::{Call, Handle, Place};
 use crate::executor::Executor;
 use crate::oracle::{Id, Oracle, SERVER};
 use crate::random::Random;
-use crate::stand::{Given, Stand};
+use crate::stand::{Actor, Given, Stand};
 use crate::variant::Variant;
 use crate::watch::Watch;
 use anyhow::{Context, Result, bail};
@@ -93,7 +93,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
     };
     let tick = match plan.variant.name {
         "one-second" => Duration::from_millis(2100),
-        _ => Duration::ZERO,
+        _ => Duration::from_millis(plan.given.tick),
     };
     let actors = stand.actors.len();
     let mut run = Run {
@@ -109,6 +109,12 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
         counts: Vec::new(),
         step: 0,
     };
+    for (n, actor) in run.stand.actors.iter().enumerate() {
+        let kernels = |actor: &Actor| plan.given.linux.contains(&actor.name);
+        if n != SERVER && actor.as_ref().is_some_and(kernels) {
+            run.oracle.page_cache(n);
+        }
+    }
     let watch = Watch::start(run.stand.mounts());
     let result = run.all(&watch);
     watch.end();
@@ -309,6 +315,14 @@ impl Run<'_> {
         path.parse().expect("names of a run are plain")
     }
 
+    /// O_DIRECT for those that are to use it.
+    fn direct(&self, actor: usize) -> i32 {
+        match self.plan.given.direct.contains(&self.who(actor)) {
+            true => libc::O_DIRECT,
+            false => 0,
+        }
+    }
+
     fn who(&self, actor: usize) -> String {
         let actor = self.stand.actors[actor].as_ref();
         actor.map_or(String::new(), |actor| actor.name.clone())
@@ -367,6 +381,7 @@ impl Run<'_> {
         let legal = self.oracle.bindings(actor, name);
         let current = self.oracle.current(name);
         let place = self.path(name);
+        let flags = flags | self.direct(actor);
         let result = self.executor(actor).open(place, flags, 0o644);
         let head = format!("{}: open {name} {wanted}", self.who(actor));
         let (file, group) = match result {
@@ -427,7 +442,7 @@ impl Run<'_> {
         if self.oracle.current(name) == Some(id) {
             self.oracle.confirm(actor, name);
         }
-        self.oracle.opened(actor, id);
+        self.oracle.opened(actor, id, writes);
         if truncate {
             self.oracle.truncate(actor, id, 0);
         }
@@ -736,6 +751,7 @@ impl Run<'_> {
             return Ok(());
         };
         let (place, flags) = (self.path(name), libc::O_WRONLY | libc::O_APPEND);
+        let flags = flags | self.direct(actor);
         let (file, attributes) = match self.executor(actor).open(place, flags, 0) {
             Ok(opened) => opened,
             Err(error) => return self.failed(at, "append", &error),

@@ -41,6 +41,12 @@ impl Actor {
 pub(crate) struct Given {
     pub(crate) at: Vec<String>,
     pub(crate) remote: Vec<String>,
+    /// By name: which cache as Linux's client does.
+    pub(crate) linux: Vec<String>,
+    /// By name: which open with O_DIRECT.
+    pub(crate) direct: Vec<String>,
+    /// Changes of a file within so many milliseconds may have the same time.
+    pub(crate) tick: u64,
 }
 
 /// The name of the server's side among those that are given.
@@ -54,13 +60,17 @@ impl Given {
 
 impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, (option, text)) in (self.at.iter().map(|text| ("at", text)))
-            .chain(self.remote.iter().map(|text| ("remote", text)))
-            .enumerate()
-        {
-            write!(f, "{}--{option} {text}", if n > 0 { " " } else { "" })?;
+        for (option, texts) in [
+            ("at", &self.at),
+            ("remote", &self.remote),
+            ("linux", &self.linux),
+            ("direct", &self.direct),
+        ] {
+            for text in texts {
+                write!(f, "--{option} {text} ")?;
+            }
         }
-        Ok(())
+        write!(f, "--tick {}", self.tick)
     }
 }
 
