@@ -196,6 +196,12 @@ impl Oracle {
         }
     }
 
+    /// A server that serves files while its own side has them open has closed one: it may keep
+    /// it for a while, as after a mount's last close.
+    pub(crate) fn closed_at_server(&mut self, id: Id) {
+        self.objects[id].shown = Some(Instant::now());
+    }
+
     /// Whether the server has it no more.
     pub(crate) fn is_gone(&self, id: Id) -> bool {
         let object = &self.objects[id];
