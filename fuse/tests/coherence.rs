@@ -125,6 +125,38 @@ fn what_another_closed_is_seen_on_open_though_this_mount_wrote_meanwhile() {
     }
 }
 
+/// The hole in front of a record reads as zeros here while another fills it.
+#[test]
+fn what_another_wrote_into_an_empty_file_is_seen_though_this_mount_wrote_behind_it() {
+    for pre_op in ALL {
+        // The first time it is not known yet what the server's replies say.
+        for record in [3 * PAGE, PAGE, 0] {
+            let fill = |server: &MemoryServer| {
+                server.plant("f", b"");
+                server.set_pre_op(pre_op);
+            };
+            mounts("hole", &hour(), fill, |[a]| {
+                for turn in 1..4u8 {
+                    let file = open(a);
+                    file.set_len(0).unwrap();
+                    file.write_all_at(b"record", record as u64).unwrap();
+                    let mut hole = vec![9; record];
+                    file.read_exact_at(&mut hole, 0).unwrap();
+                    assert_eq!(hole, vec![0; record]);
+                    a.server.change_file("f", 0, &[turn; 5 * PAGE], None);
+                    drop(file);
+                    let mut wanted = vec![turn; 5 * PAGE];
+                    wanted[record..][..6].copy_from_slice(b"record");
+                    let mut read = vec![0; 5 * PAGE];
+                    open(a).read_exact_at(&mut read, 0).unwrap();
+                    let wrong = read.iter().zip(&wanted).position(|(a, b)| a != b);
+                    assert_eq!(wrong, None, "{pre_op:?}, record at {record}, turn {turn}");
+                }
+            });
+        }
+    }
+}
+
 #[test]
 fn own_writes_count_though_the_clock_of_the_server_steps_back() {
     for pre_op in [PreOp::Atomic, PreOp::Never] {

@@ -40,8 +40,8 @@ def selftest(link):
 class Knfsd:
     """A guest whose knfsd serves over siw, reachable from the host."""
 
-    def __init__(self, **more):
-        self.guest = Guest(forward=(NFS, MOUNTD), **more)
+    def __init__(self, forward=(), **more):
+        self.guest = Guest(forward=(NFS, MOUNTD, *forward), **more)
 
     def __enter__(self):
         self.guest.__enter__()
@@ -164,6 +164,52 @@ def knfsd_e2e():
         indent(run([program("nfsrdma-e2e"), "--mounted", mount.path, "--shrink", "100"], 900))
 
 
+# Where `nfsrdma-clients serve` listens in the guest: for the exported directory, and for Linux's own mount.
+CALLS_AT_SERVER, CALLS_OF_LINUX = 9101, 9102
+# Milliseconds within which ext4 in the guest may give two changes the same time: its clock ticks each 4 ms, and late
+# where the emulator waits for a processor.
+TICK = 20
+
+
+class Calls:
+    """`nfsrdma-clients serve` in the guest: makes system calls in `directory`."""
+
+    def __init__(self, guest, port, directory):
+        self.guest, self.port, self.directory = guest, port, directory
+
+    def __enter__(self):
+        self.job = self.guest.start(f"""echo $$ >/run/calls-{self.port}
+            exec /usr/local/bin/nfsrdma-clients serve --listen 0.0.0.0:{self.port} {self.directory}""")
+        until(lambda: self.job in self.guest.statuses or "listening" in self.guest.output(self.job), "the executor", 60)
+        return f"127.0.0.1:{self.guest.ports[self.port]}"
+
+    def __exit__(self, kind=None, *_):
+        if kind and (said := self.guest.output(self.job)):
+            indent(said)
+        self.guest.run(f"kill $(cat /run/calls-{self.port})", check=False)
+        self.guest.wait(self.job, 60)
+
+
+def several_clients(form, judged="linux"):
+    """Two of our mounts on the host, Linux's own in the guest and the exported directory itself make calls in turn, and
+    the oracle of tests/clients judges each: Linux's by less if `judged` is linux, or as ours, with O_DIRECT (direct). NFSRDMA_INTEROP_SEED, _RUNS and _CALLS choose other ones."""
+    seed, runs, calls = (os.environ.get(f"NFSRDMA_INTEROP_{name}", default)
+                         for name, default in (("SEED", "1"), ("RUNS", "5"), ("CALLS", "400")))
+    linux = {"rdma": f"kernel_mount 10.0.2.15 {NFS} {MOUNTD} {EXPORT}",
+             "tcp": f"kernel_mount_tcp 10.0.2.15 {MOUNTD} {EXPORT}"}[form]
+    with Knfsd(forward=(CALLS_AT_SERVER, CALLS_OF_LINUX)) as server:
+        guest = server.guest
+        indent(guest.run(f"cp {guest.put(program('nfsrdma-clients'))} /usr/local/bin/; {linux}"))
+        with (server.mount() as one, server.mount() as two, Calls(guest, CALLS_AT_SERVER, EXPORT) as directory,
+              Calls(guest, CALLS_OF_LINUX, "/mnt") as kernel):
+            print(f"    seed {seed}, {runs} runs of {calls} calls", flush=True)
+            indent(run([program("nfsrdma-clients"), "--at", f"one={one.path}", "--at", f"two={two.path}",
+                        "--remote", f"linux={kernel}", "--remote", f"server={directory}",
+                        f"--{judged}", "linux", "--tick", TICK, "--seed", seed, "--runs", runs, "--calls", calls, "--keep-going"],
+                       600))
+        guest.run("umount /mnt; unlink_link siw")
+
+
 def kernel_client(options="", *more):
     """The guest's kernel client mounts our responder on the host over siw: every check, both sides by checksum."""
     wanted = expected()
@@ -277,6 +323,9 @@ CASES = {
     "knfsd-large": knfsd_large,
     "knfsd-restart": knfsd_restart,
     "knfsd-e2e": knfsd_e2e,
+    "several-clients": lambda: several_clients("tcp"),
+    "several-clients-rdma": lambda: several_clients("rdma"),
+    "several-clients-direct": lambda: several_clients("rdma", "direct"),
     "kernel-client": kernel_client,
     "kernel-client-small": lambda: kernel_client("rsize=4096,wsize=4096"),
     "kernel-restart": kernel_restart,

@@ -253,6 +253,13 @@ impl AttributeCache {
         self.begun(event, cached).begin(event);
     }
 
+    /// A WRITE under way begins behind the start of the file.
+    pub(super) fn leave_hole(&mut self) {
+        if let Some(changes) = self.changes_mut() {
+            changes.leave_hole();
+        }
+    }
+
     /// A GETATTR is sent just ahead of the first change.
     pub(super) fn begin_check(&mut self, event: u64) {
         self.begun(event, true).begin_check();

@@ -52,6 +52,9 @@ enum Start {
     Unchecked,
     /// Nothing was cached that could be out of date.
     NotNeeded,
+    /// Nor was it, as the file was empty; but it has to be as long as was written here, or
+    /// somebody else wrote, too.
+    Empty,
     /// A GETATTR was sent just ahead, and is not answered.
     Asked,
     /// It showed this.
@@ -124,8 +127,7 @@ impl Changes {
             last_sent: 0,
             origin,
             start: match origin {
-                // Nothing of an empty file can be out of date.
-                Some(origin) if origin.size == 0 => Start::NotNeeded,
+                Some(origin) if origin.size == 0 => Start::Empty,
                 None if !cached => Start::NotNeeded,
                 _ => Start::Unchecked,
             },
@@ -172,6 +174,13 @@ impl Changes {
         self.under_way += 1;
         self.begun += 1;
         self.last_sent = sent;
+    }
+
+    /// A WRITE leaves a hole: its zeros are cached, and somebody else may have filled it.
+    pub(super) fn leave_hole(&mut self) {
+        if self.start == Start::Empty {
+            self.start = Start::Unchecked;
+        }
     }
 
     /// A GETATTR is sent, to be run by the server before the first change.
@@ -392,6 +401,7 @@ impl Changes {
         if self.no_before > 0 {
             let checked = match self.start {
                 Start::NotNeeded => true,
+                Start::Empty => self.newest.is_some_and(|new| new.size == self.floor),
                 Start::Seen(seen) => self.origin == Some(seen),
                 Start::Unchecked | Start::Asked => false,
             };

@@ -284,6 +284,9 @@ impl<N: Nfs3> Fs<N> {
         loop {
             let check = self.begin_check(inode);
             let change = self.change(inode, Kind::Contents);
+            if offset > 0 {
+                inode.state.lock().leave_hole();
+            }
             let mut call = pin!(
                 self.nfs
                     .write(cred, &inode.handle, offset, data.clone(), stable)

@@ -374,6 +374,11 @@ impl State {
         self.learned(seen)
     }
 
+    /// A WRITE under way begins behind the start of the file.
+    pub(super) fn leave_hole(&mut self) {
+        self.cache.leave_hole();
+    }
+
     /// The file is at least this long: the server took data up to there.
     pub fn grow(&mut self, size: u64) {
         self.cache.grow(size);

@@ -53,6 +53,14 @@ impl Set {
         self
     }
 
+    /// As bytes of the file: what may be behind the end may be a zero, if it may be a byte at all.
+    pub(crate) fn bytes(self) -> Self {
+        match self.has_byte() && self.has_end() {
+            true => self.without_end().with(0),
+            false => self.without_end(),
+        }
+    }
+
     /// What was behind the end is a zero: the file was extended.
     fn extended(self) -> Self {
         match self.has_end() {
@@ -146,6 +154,22 @@ pub(crate) type Content = Ranges<Set>;
 impl Content {
     pub(crate) fn empty() -> Self {
         Ranges::new(Set::end())
+    }
+
+    /// No value anywhere, to add to.
+    pub(crate) fn nothing() -> Self {
+        Ranges::new(Set::default())
+    }
+
+    /// The bytes of `other` may have been written, or not, or some of them.
+    pub(crate) fn maybe_put(&mut self, other: &Content) {
+        for (from, to, bytes) in other.iter().filter(|(.., set)| set.has_byte()) {
+            self.change(0, to, |_, set| match set.has_end() {
+                true => set.union(Set::byte(0)),
+                false => set,
+            });
+            self.change(from, to, |_, set| set.union(bytes));
+        }
     }
 
     /// `from..to` are `value` now; if the file was shorter, zeros lie between.

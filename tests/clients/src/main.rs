@@ -1,26 +1,56 @@
 //! Several mounts of one server and the server's own side, judged by close-to-open.
 //! See README.md.
 
+mod call;
 mod content;
+mod executor;
 mod oracle;
 mod random;
 mod run;
 mod signals;
 mod stand;
 mod variant;
+mod watch;
 
-use anyhow::{Result, bail};
-use clap::Parser;
-use std::path::PathBuf;
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use stand::Given;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Several mounts of one server in an order that a seed repeats, judged by an oracle.
 #[derive(Debug, Clone, Parser)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Options {
+    #[command(subcommand)]
+    command: Option<Other>,
+
     /// Where nfsrdma and nfsrdma-responder are
-    #[arg(long, value_name = "DIR")]
-    bin: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["at", "remote"])]
+    bin: Option<PathBuf>,
+
+    /// Starts no server: NAME works in DIR, a mount that is there already; the name `server` is
+    /// for the exported directory itself. May be given again
+    #[arg(long, value_name = "NAME=DIR", conflicts_with_all = ["bin", "variant", "mounts"])]
+    at: Vec<String>,
+
+    /// The same elsewhere, by `nfsrdma-clients serve`; may be given again
+    #[arg(long, value_name = "NAME=HOST:PORT", conflicts_with_all = ["bin", "variant", "mounts"])]
+    remote: Vec<String>,
+
+    /// This mount is of Linux's own client, which promises less (README.md); may be given again
+    #[arg(long, value_name = "NAME")]
+    linux: Vec<String>,
+
+    /// This mount opens with O_DIRECT; may be given again
+    #[arg(long, value_name = "NAME")]
+    direct: Vec<String>,
+
+    /// Changes of a file within this time may have the same times at the server
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
+    tick: u64,
 
     /// System calls of one run
     #[arg(long, value_name = "N", default_value_t = 400)]
@@ -38,7 +68,8 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     mounts: u8,
 
-    /// Further options of the mounts [default: several in turn]
+    /// Further options of the mounts [default: several in turn]; those of mounts that are there
+    /// already, which tell how long names are trusted [default: the defaults]
     #[arg(long, value_name = "OPTIONS")]
     options: Option<String>,
 
@@ -63,6 +94,20 @@ struct Options {
     keep_going: bool,
 }
 
+#[derive(Debug, Clone, Subcommand)]
+enum Other {
+    /// Makes the calls of runs elsewhere, in one directory; one connection after the other.
+    /// Whoever connects may do with the files of the directory what this process may
+    Serve {
+        /// Where connections are accepted; port 0 takes a free one
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+        listen: SocketAddr,
+
+        /// The directory
+        dir: PathBuf,
+    },
+}
+
 /// A run that takes longer is worth a line.
 const SLOW: Duration = Duration::from_secs(20);
 
@@ -75,7 +120,11 @@ fn main() -> ExitCode {
         eprintln!("nfsrdma-clients: {error}");
         return ExitCode::from(2);
     }
-    match run_all(&options) {
+    let result = match &options.command {
+        Some(Other::Serve { listen, dir }) => serve(*listen, dir).map(|()| 0),
+        None => run_all(&options),
+    };
+    match result {
         Ok(_) if signals::caught() => ExitCode::from(130),
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
@@ -86,7 +135,23 @@ fn main() -> ExitCode {
     }
 }
 
+fn serve(listen: SocketAddr, dir: &Path) -> Result<()> {
+    if !dir.is_dir() {
+        bail!("{} is no directory", dir.display());
+    }
+    let listener = TcpListener::bind(listen).with_context(|| format!("listening at {listen}"))?;
+    println!("listening at {}", listener.local_addr()?);
+    executor::serve(&listener, dir)
+}
+
 fn run_all(options: &Options) -> Result<u64> {
+    let given = Given {
+        at: options.at.clone(),
+        remote: options.remote.clone(),
+        linux: options.linux.clone(),
+        direct: options.direct.clone(),
+        tick: options.tick,
+    };
     let mut variants = Vec::new();
     for name in &options.variant {
         match variant::ALL.iter().find(|v| v.name == name) {
@@ -94,7 +159,9 @@ fn run_all(options: &Options) -> Result<u64> {
             None => bail!("no variant is called {name}"),
         }
     }
-    if variants.is_empty() {
+    if !given.is_empty() {
+        variants.push(&variant::GIVEN);
+    } else if variants.is_empty() {
         variants.extend(variant::ALL);
     }
     let until = options
@@ -115,10 +182,12 @@ fn run_all(options: &Options) -> Result<u64> {
             let seed = options.seed + round;
             let mount_options = match &options.options {
                 Some(options) => options.as_str(),
+                None if !given.is_empty() => "",
                 None => MOUNT_OPTIONS[(seed as usize) % MOUNT_OPTIONS.len()],
             };
             let plan = run::Plan {
-                bin: &options.bin,
+                bin: options.bin.as_deref().unwrap_or(Path::new("")),
+                given: &given,
                 variant,
                 seed,
                 calls: options.calls,

@@ -11,6 +11,11 @@
 //! it. Others may know the old name for as long as they trust attributes of directories.
 //! What a name leads to is then the file it once led to, or an error, but never a file that
 //! it did not lead to.
+//!
+//! **Linux's own client** promises less when it caches data, and is judged by less
+//! ([`Oracle::page_cache`]): it keeps old data, also at open, as long as it has the file open
+//! for writing itself (and takes the server's change for its own then), and it writes whole
+//! pages, with what it holds of the bytes around those that were written.
 
 use crate::content::{Content, FILE_MAX, Ranges};
 use std::collections::BTreeMap;
@@ -40,6 +45,10 @@ pub(crate) struct Object {
     mtime_by: usize,
     /// Who must see it.
     mtime_shown: Vec<bool>,
+    /// What each actor's pages may bring besides what it has written.
+    pages: Vec<Content>,
+    /// Who had it open for writing in a page cache that keeps old data then.
+    keeps_old: Vec<bool>,
     /// Names it has.
     names: usize,
     /// Mounts that keep it under a hidden name, as it was removed while open.
@@ -73,7 +82,12 @@ pub(crate) struct Oracle {
     tick: Duration,
     /// The server shows mounts all times shifted, those set in the exported directory, too.
     clock_is_off: bool,
+    /// Which actors cache as Linux's client does.
+    page_caches: Vec<bool>,
 }
+
+/// The size of a page.
+const PAGE: u64 = 4096;
 
 impl Oracle {
     pub(crate) fn new(
@@ -94,12 +108,18 @@ impl Oracle {
             names_trusted,
             tick,
             clock_is_off: false,
+            page_caches: vec![false; actors],
         }
     }
 
     /// The server's clock is stepped.
     pub(crate) fn clock_is_off(&mut self) {
         self.clock_is_off = true;
+    }
+
+    /// `actor` caches as Linux's client does.
+    pub(crate) fn page_cache(&mut self, actor: usize) {
+        self.page_caches[actor] = true;
     }
 
     /// A new, empty file that `actor` made.
@@ -112,6 +132,8 @@ impl Oracle {
             mtime: None,
             mtime_by: SERVER,
             mtime_shown: vec![false; self.actors],
+            pages: vec![Content::nothing(); self.actors],
+            keeps_old: vec![false; self.actors],
             names: 0,
             hidden: vec![false; self.actors],
             shown: None,
@@ -188,6 +210,12 @@ impl Oracle {
         }
     }
 
+    /// A server that serves files while its own side has them open has closed one: it may keep
+    /// it for a while, as after a mount's last close.
+    pub(crate) fn closed_at_server(&mut self, id: Id) {
+        self.objects[id].shown = Some(Instant::now());
+    }
+
     /// Whether the server has it no more.
     pub(crate) fn is_gone(&self, id: Id) -> bool {
         let object = &self.objects[id];
@@ -230,12 +258,37 @@ impl Oracle {
         }
         if actor == SERVER {
             object.server.write(from, to, value);
-            maybe_dirty(&mut object.server, &object.dirty, actor);
+            maybe_dirty(&mut object.server, &object.dirty, &object.pages, actor);
         } else {
             object.dirty[actor].change(from, to, |_, _| Some(value));
             object.views[actor].write(from, to, value);
-            maybe_dirty(&mut object.views[actor], &object.dirty, actor);
+            maybe_dirty(
+                &mut object.views[actor],
+                &object.dirty,
+                &object.pages,
+                actor,
+            );
             object.server.maybe_write(from, to, value);
+        }
+        if self.page_caches[actor] {
+            self.write_pages(actor, id, from, to);
+        }
+    }
+
+    /// What `actor` holds of the pages around `from..to` may come with what it wrote there.
+    fn write_pages(&mut self, actor: usize, id: Id, from: u64, to: u64) {
+        let object = &mut self.objects[id];
+        let (first, last) = (from / PAGE * PAGE, to.next_multiple_of(PAGE));
+        let mut pages = Content::nothing();
+        for (start, stop, set) in object.views[actor].iter() {
+            for (low, high) in [(first, from), (to, last)] {
+                pages.change(start.max(low), stop.min(high), |_, _| set.bytes());
+            }
+        }
+        object.pages[actor].add(&pages);
+        object.server.maybe_put(&pages);
+        for other in (1..self.actors).filter(|other| *other != actor) {
+            object.views[other].maybe_put(&pages);
         }
     }
 
@@ -245,7 +298,8 @@ impl Oracle {
         let object = &mut self.objects[id];
         object.server.truncate(size);
         object.dirty[actor].change(size, FILE_MAX, |_, _| None);
-        maybe_dirty(&mut object.server, &object.dirty, actor);
+        object.pages[actor].change(size, FILE_MAX, |_, _| Default::default());
+        maybe_dirty(&mut object.server, &object.dirty, &object.pages, actor);
         for other in 1..self.actors {
             let view = &mut object.views[other];
             let mut cut = view.clone();
@@ -270,19 +324,21 @@ impl Oracle {
         }
         let object = &mut self.objects[id];
         let dirty = std::mem::replace(&mut object.dirty[actor], Ranges::new(None));
+        object.pages[actor] = Content::nothing();
         keep_own(&mut object.server, &object.views[actor], &dirty);
     }
 
-    /// `actor` opened the file.
-    pub(crate) fn opened(&mut self, actor: usize, id: Id) {
+    /// `actor` opened the file, perhaps for writing.
+    pub(crate) fn opened(&mut self, actor: usize, id: Id, writes: bool) {
         let object = &mut self.objects[id];
+        object.keeps_old[actor] |= writes && self.page_caches[actor];
         object.mtime_shown[actor] = true;
         if actor == SERVER {
             return;
         }
         let mut fresh = object.server.clone();
         keep_own(&mut fresh, &object.views[actor], &object.dirty[actor]);
-        if object.unnoticed[actor] {
+        if object.unnoticed[actor] || object.keeps_old[actor] {
             fresh.add(&object.views[actor]);
         }
         if object.touched[actor].elapsed() >= self.tick {
@@ -319,7 +375,15 @@ impl Oracle {
 }
 
 /// What others than `actor` have written may come at any time.
-fn maybe_dirty(content: &mut Content, dirty: &[Ranges<Option<u8>>], actor: usize) {
+fn maybe_dirty(
+    content: &mut Content,
+    dirty: &[Ranges<Option<u8>>],
+    pages: &[Content],
+    actor: usize,
+) {
+    for (_, pages) in pages.iter().enumerate().filter(|(n, _)| *n != actor) {
+        content.maybe_put(pages);
+    }
     for (_, dirty) in dirty.iter().enumerate().filter(|(n, _)| *n != actor) {
         for (from, to, value) in dirty.iter() {
             if let Some(value) = value {
@@ -379,7 +443,7 @@ mod tests {
         oracle.flush(1, id);
         assert!(sees(&oracle, 2, &[]), "not opened since");
         assert!(!sees(&oracle, SERVER, &[]));
-        oracle.opened(2, id);
+        oracle.opened(2, id, false);
         assert!(sees(&oracle, 2, &[7, 7]) && !sees(&oracle, 2, &[]));
     }
 
@@ -391,7 +455,7 @@ mod tests {
         oracle.flush(1, id);
         oracle.flush(2, id);
         for actor in 1..3 {
-            oracle.opened(actor, id);
+            oracle.opened(actor, id, false);
             assert!(sees(&oracle, actor, &[7]) && sees(&oracle, actor, &[8]));
             assert!(!sees(&oracle, actor, &[]));
         }
@@ -402,12 +466,12 @@ mod tests {
         let (mut oracle, id) = oracle();
         oracle.write(1, id, 0, 4, 7);
         oracle.flush(1, id);
-        oracle.opened(2, id);
+        oracle.opened(2, id, false);
         oracle.write(2, id, 1, 2, 8);
         oracle.flush(2, id);
         oracle.write(1, id, 2, 3, 9);
         oracle.flush(1, id);
-        oracle.opened(1, id);
+        oracle.opened(1, id, false);
         assert!(sees(&oracle, 1, &[7, 8, 9, 7]));
         assert!(!sees(&oracle, 1, &[7, 7, 9, 7]));
     }
@@ -418,7 +482,7 @@ mod tests {
         oracle.write(1, id, 0, 4, 7);
         oracle.truncate(1, id, 2);
         oracle.flush(1, id);
-        oracle.opened(2, id);
+        oracle.opened(2, id, false);
         assert!(sees(&oracle, 2, &[7, 7]));
         assert!(!sees(&oracle, 2, &[7, 7, 7, 7]));
         oracle.truncate(2, id, 3);
@@ -441,6 +505,32 @@ mod tests {
     }
 
     #[test]
+    fn a_page_cache_may_keep_old_data_and_bring_whole_pages() {
+        let (mut oracle, id) = oracle();
+        oracle.page_cache(2);
+        oracle.write(1, id, 0, 4, 7);
+        oracle.flush(1, id);
+        oracle.opened(2, id, false);
+        assert!(sees(&oracle, 2, &[7; 4]) && !sees(&oracle, 2, &[]));
+        oracle.write(1, id, 0, 4, 8);
+        oracle.flush(1, id);
+        oracle.opened(2, id, false);
+        assert!(!sees(&oracle, 2, &[7; 4]), "it only reads");
+        oracle.opened(2, id, true);
+        oracle.write(1, id, 0, 4, 9);
+        oracle.flush(1, id);
+        oracle.opened(2, id, false);
+        assert!(sees(&oracle, 2, &[8; 4]) && sees(&oracle, 2, &[9; 4]));
+        assert!(sees(&oracle, SERVER, &[9; 4]) && !sees(&oracle, SERVER, &[8; 4]));
+        oracle.write(2, id, 1, 2, 5);
+        oracle.flush(2, id);
+        for data in [[8, 5, 8, 8], [9, 5, 9, 9]] {
+            assert!(sees(&oracle, SERVER, &data));
+        }
+        assert!(!sees(&oracle, SERVER, &[7, 5, 7, 7]) && !sees(&oracle, SERVER, &[9; 4]));
+    }
+
+    #[test]
     fn a_time_that_was_set_holds_until_somebody_writes() {
         let (mut oracle, id) = oracle();
         oracle.write(1, id, 0, 4, 7);
@@ -450,7 +540,7 @@ mod tests {
             (Some(1000), None)
         );
         oracle.flush(1, id);
-        oracle.opened(2, id);
+        oracle.opened(2, id, false);
         assert_eq!(oracle.mtime(2, id), Some(1000));
         oracle.write(2, id, 0, 4, 8);
         assert_eq!(oracle.mtime(1, id), None);

@@ -1,30 +1,24 @@
 //! One run: system calls one at a time, each judged by the oracle.
 
+use crate::call::{Call, Handle, Place};
+use crate::executor::Executor;
 use crate::oracle::{Id, Oracle, SERVER};
 use crate::random::Random;
 use crate::signals;
-use crate::stand::Stand;
+use crate::stand::{Actor, Given, Stand};
 use crate::variant::Variant;
-use anyhow::Result;
+use crate::watch::Watch;
+use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
-use nix::sys::time::TimeSpec;
-use std::fs::{File, OpenOptions};
+use nix::libc;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::Path;
 use std::time::Duration;
 
 /// Names of the run, few so that actors meet.
 const NAMES: &[&str] = &["f0", "f1", "f2", "d/f0", "d/f1"];
 /// The group of a file tells which it is, whatever its fileid: this and its number.
 const GROUPS: u32 = 100_000;
-/// A call that takes longer hangs.
-const HANGS: Duration = Duration::from_secs(100);
-/// The same when the run is to end at once.
-const HANGS_AT_END: Duration = Duration::from_secs(5);
 /// Descriptors open at a time, at most.
 const OPEN_MAX: usize = 12;
 
@@ -32,6 +26,8 @@ const OPEN_MAX: usize = 12;
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) bin: &'a Path,
+    /// What is there already, if anything is: no server is started then.
+    pub(crate) given: &'a Given,
     pub(crate) variant: &'a Variant,
     pub(crate) seed: u64,
     pub(crate) calls: usize,
@@ -61,13 +57,15 @@ struct Descriptor {
     number: usize,
     actor: usize,
     id: Id,
-    file: File,
+    file: Handle,
     writes: bool,
 }
 
 struct Run<'a> {
     plan: &'a Plan<'a>,
     stand: Stand,
+    /// The directory of the run, with a slash, where it is not the exported one itself.
+    directory: String,
     oracle: Oracle,
     random: Random,
     open: Vec<Descriptor>,
@@ -82,8 +80,11 @@ type Counts = Vec<(&'static str, u64)>;
 
 /// Runs the plan: how many calls of each kind were made, and what differed.
 pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), String>)> {
-    let stand = Stand::new(plan.bin, plan.variant, plan.mounts, plan.options)?;
-    std::fs::create_dir(stand.roots[SERVER].join("d"))?;
+    let mut stand = match plan.given.is_empty() {
+        true => Stand::new(plan.bin, plan.variant, plan.mounts, plan.options)?,
+        false => Stand::given(plan.given)?,
+    };
+    let directory = make_directories(&mut stand, plan)?;
     let names_trusted = match plan.options {
         // Two changes of a directory within a tick look like one.
         _ if plan.variant.name == "one-second" => Duration::from_secs(3600),
@@ -93,12 +94,13 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
     };
     let tick = match plan.variant.name {
         "one-second" => Duration::from_millis(2100),
-        _ => Duration::ZERO,
+        _ => Duration::from_millis(plan.given.tick),
     };
-    let actors = stand.roots.len();
+    let actors = stand.actors.len();
     let mut run = Run {
         plan,
         stand,
+        directory,
         oracle: Oracle::new(NAMES, actors, names_trusted, tick),
         random: Random::new(plan.seed ^ 0x5eed),
         open: Vec::new(),
@@ -111,12 +113,19 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
     if plan.variant.commands.iter().any(|c| c.starts_with("clock")) {
         run.oracle.clock_is_off();
     }
-    let watch = Watch::start(&run.stand.roots[1..]);
+    for (n, actor) in run.stand.actors.iter().enumerate() {
+        let kernels = |actor: &Actor| plan.given.linux.contains(&actor.name);
+        if n != SERVER && actor.as_ref().is_some_and(kernels) {
+            run.oracle.page_cache(n);
+        }
+    }
+    let watch = Watch::start(run.stand.mounts());
     let result = run.all(&watch);
     watch.end();
     let result = result.map_err(|difference| run.report(&difference));
-    if result.is_err() {
-        run.open.clear();
+    if result.is_ok() {
+        run.remove_directories();
+    } else {
         if let Some(dir) = run.stand.keep() {
             println!("logs are kept in {}", dir.display());
         }
@@ -124,62 +133,36 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
     Ok((run.counts, result))
 }
 
-/// Aborts mounts on which a call hangs, so that the run ends.
-struct Watch {
-    beat: Arc<AtomicU64>,
-    over: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Watch {
-    fn start(mounts: &[PathBuf]) -> Self {
-        let (beat, over) = (
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let mounts = mounts.to_vec();
-        let (seen_beat, is_over) = (beat.clone(), over.clone());
-        let thread = std::thread::spawn(move || {
-            let (mut last, mut since) = (0, std::time::Instant::now());
-            while !is_over.load(Ordering::Relaxed) {
-                std::thread::park_timeout(Duration::from_millis(500));
-                let now = seen_beat.load(Ordering::Relaxed);
-                if now != last {
-                    (last, since) = (now, std::time::Instant::now());
-                } else if since.elapsed() > HANGS
-                    || (signals::caught() && since.elapsed() > HANGS_AT_END)
-                {
-                    println!("a call hangs: the mounts are aborted");
-                    for at in &mounts {
-                        let flags = nix::mount::MntFlags::MNT_FORCE;
-                        let _ = nix::mount::umount2(at, flags | nix::mount::MntFlags::MNT_DETACH);
-                    }
-                    return;
+/// Makes the directories of the run, by the server's side or the first mount.
+fn make_directories(stand: &mut Stand, plan: &Plan<'_>) -> Result<String> {
+    let actor = stand.actors.iter_mut().flatten().next();
+    let executor = &mut actor.context("nobody makes calls")?.executor;
+    let mut mkdir = |path: &str| -> Result<io::Result<()>> {
+        let place = path.parse()?;
+        Ok(executor.run(&Call::Mkdir(place)))
+    };
+    let mut directory = String::new();
+    if !plan.given.is_empty() {
+        // Nobody may know the names in it from an earlier run.
+        for n in 0.. {
+            let name = format!("run-{}-{n}", plan.seed);
+            match mkdir(&name)? {
+                Ok(()) => {
+                    directory = name + "/";
+                    break;
                 }
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) && n < 1000 => {}
+                Err(error) => bail!("mkdir {name}: {error}"),
             }
-        });
-        Watch {
-            beat,
-            over,
-            thread: Some(thread),
         }
     }
-
-    fn beat(&self) {
-        self.beat.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn end(mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
-    }
+    mkdir(&format!("{directory}d"))?.context("mkdir d")?;
+    Ok(directory)
 }
 
+/// The number of an error; EREMOTEIO for one of an executor's connection, which has none.
 fn errno(error: &io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(0))
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EREMOTEIO))
 }
 
 impl Run<'_> {
@@ -197,7 +180,7 @@ impl Run<'_> {
             watch.beat();
             self.close(0)?;
         }
-        for actor in 0..self.stand.roots.len() {
+        for actor in self.present() {
             for name in NAMES {
                 watch.beat();
                 self.read_all(actor, name)?;
@@ -212,9 +195,13 @@ impl Run<'_> {
             "DIFFERENCE variant={} seed={} call={} options={:?}: {}\n",
             plan.variant.name, plan.seed, self.step, plan.options, difference.what
         );
+        let stand = match plan.given.is_empty() {
+            true => format!("--variant {} --mounts {}", plan.variant.name, plan.mounts),
+            false => plan.given.to_string(),
+        };
         report += &format!(
-            "  again: nfsrdma-clients --variant {} --seed {} --calls {} --mounts {} --options '{}'\n",
-            plan.variant.name, plan.seed, self.step, plan.mounts, plan.options
+            "  again: nfsrdma-clients {stand} --seed {} --calls {} --options '{}'\n",
+            plan.seed, self.step, plan.options
         );
         let lines = match difference.id {
             Some(id) => &self.oracle.objects[id].history,
@@ -270,9 +257,46 @@ impl Run<'_> {
     }
 
     fn actor(&mut self) -> usize {
-        match self.random.chance(1, 7) {
+        match self.random.chance(1, 7) && self.stand.actors[SERVER].is_some() {
             true => SERVER,
-            false => 1 + self.random.below(self.stand.roots.len() - 1),
+            false => 1 + self.random.below(self.stand.actors.len() - 1),
+        }
+    }
+
+    /// All who make calls.
+    fn present(&self) -> Vec<usize> {
+        (0..self.stand.actors.len())
+            .filter(|actor| self.stand.actors[*actor].is_some())
+            .collect()
+    }
+
+    fn executor(&mut self, actor: usize) -> &mut Executor {
+        let actor = self.stand.actors[actor].as_mut();
+        &mut actor
+            .expect("only those that are there are chosen")
+            .executor
+    }
+
+    /// A call that returns nothing but its success.
+    fn call(&mut self, actor: usize, call: &Call) -> io::Result<()> {
+        self.executor(actor).run(call)
+    }
+
+    /// What a run made in a directory that others use as well.
+    fn remove_directories(&mut self) {
+        if self.plan.given.is_empty() {
+            return;
+        }
+        let directory = self.directory.trim_end_matches('/').to_string();
+        let parent = directory.parse().map(Call::Rmdir);
+        let mut calls: Vec<Call> = NAMES.iter().map(|n| Call::Unlink(self.path(n))).collect();
+        calls.push(Call::Rmdir(self.path("d")));
+        calls.extend(parent.ok());
+        if let Some(actor) = self.present().first() {
+            for call in calls {
+                // Names that are not there, and directories that a file without name keeps.
+                let _ = self.call(*actor, &call);
+            }
         }
     }
 
@@ -298,15 +322,22 @@ impl Run<'_> {
         }
     }
 
-    fn path(&self, actor: usize, name: &str) -> PathBuf {
-        self.stand.roots[actor].join(name)
+    fn path(&self, name: &str) -> Place {
+        let path = format!("{}{name}", self.directory);
+        path.parse().expect("names of a run are plain")
+    }
+
+    /// O_DIRECT for those that are to use it.
+    fn direct(&self, actor: usize) -> i32 {
+        match self.plan.given.direct.contains(&self.who(actor)) {
+            true => libc::O_DIRECT,
+            false => 0,
+        }
     }
 
     fn who(&self, actor: usize) -> String {
-        match actor {
-            SERVER => "server".into(),
-            n => format!("mnt{n}"),
-        }
+        let actor = self.stand.actors[actor].as_ref();
+        actor.map_or(String::new(), |actor| actor.name.clone())
     }
 
     fn holds(&self, actor: usize, id: Id) -> bool {
@@ -339,11 +370,14 @@ impl Run<'_> {
         truncate: bool,
         writes: bool,
     ) -> std::result::Result<Option<Descriptor>, Difference> {
-        let mut flags = 0;
+        let mut flags = match writes {
+            true => libc::O_RDWR,
+            false => libc::O_RDONLY,
+        };
         for (on, flag) in [
-            (create, nix::libc::O_CREAT),
-            (exclusive, nix::libc::O_EXCL),
-            (truncate, nix::libc::O_TRUNC),
+            (create, libc::O_CREAT),
+            (exclusive, libc::O_EXCL),
+            (truncate, libc::O_TRUNC),
         ] {
             if on {
                 flags |= flag;
@@ -358,15 +392,12 @@ impl Run<'_> {
         );
         let legal = self.oracle.bindings(actor, name);
         let current = self.oracle.current(name);
-        let result = OpenOptions::new()
-            .read(true)
-            .write(writes)
-            .custom_flags(flags)
-            .mode(0o644)
-            .open(self.path(actor, name));
+        let place = self.path(name);
+        let flags = flags | self.direct(actor);
+        let result = self.executor(actor).open(place, flags, 0o644);
         let head = format!("{}: open {name} {wanted}", self.who(actor));
-        let file = match result {
-            Ok(file) => file,
+        let (file, group) = match result {
+            Ok((file, attributes)) => (file, attributes.group),
             Err(error) => {
                 let errno = errno(&error);
                 self.say("open", current, format!("{head} = {errno}"));
@@ -383,18 +414,14 @@ impl Run<'_> {
                 };
             }
         };
-        let group = match file.metadata() {
-            Ok(metadata) => metadata.gid(),
-            Err(error) => return differs(format!("{head}, fstat = {error}"), current),
-        };
         let id = match group.checked_sub(GROUPS) {
             Some(id) => id as Id,
             None => {
                 let id = self.oracle.create();
                 let now = self.oracle.current(name);
                 self.oracle.bind(actor, name, Some(id));
-                if let Err(error) = std::os::unix::fs::fchown(&file, None, Some(GROUPS + id as u32))
-                {
+                let chown = Call::Chown(file, GROUPS + id as u32);
+                if let Err(error) = self.call(actor, &chown) {
                     return differs(format!("{head}, fchown = {error}"), Some(id));
                 }
                 if !create || now.is_some() {
@@ -421,13 +448,15 @@ impl Run<'_> {
         if !made && !legal.contains(&Some(id)) {
             return differs(format!("{head} = file {id}, it may be {legal:?}"), Some(id));
         }
-        if self.oracle.is_surely_gone(id) {
+        // knfsd finds a file without names by its handle as long as it is open there.
+        let kept = !self.plan.given.is_empty() && self.holds(SERVER, id);
+        if self.oracle.is_surely_gone(id) && !kept {
             return differs(format!("{head} = file {id}, which was removed"), Some(id));
         }
         if self.oracle.current(name) == Some(id) {
             self.oracle.confirm(actor, name);
         }
-        self.oracle.opened(actor, id);
+        self.oracle.opened(actor, id, writes);
         if truncate {
             self.oracle.truncate(actor, id, 0);
         }
@@ -470,7 +499,8 @@ impl Run<'_> {
 
     /// Closes a descriptor whose file is gone, whatever close says.
     fn forget(&mut self, at: usize) {
-        drop(self.open.swap_remove(at).file);
+        let Descriptor { actor, file, .. } = self.open.swap_remove(at);
+        let _ = self.call(actor, &Call::Close(file));
     }
 
     fn read(&mut self, at: usize) -> Step {
@@ -488,30 +518,23 @@ impl Run<'_> {
 
     fn read_at(&mut self, at: usize, offset: u64, len: usize) -> Step {
         let Descriptor {
-            number, actor, id, ..
+            number,
+            actor,
+            id,
+            file,
+            ..
         } = self.open[at];
-        let mut data = vec![0; len];
-        let mut done = 0;
-        while done < len {
-            match self.open[at]
-                .file
-                .read_at(&mut data[done..], offset + done as u64)
-            {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(error) => return self.failed(at, "read", &error),
-            }
-        }
+        let data = match self.executor(actor).read(file, offset, len) {
+            Ok(data) => data,
+            Err(error) => return self.failed(at, "read", &error),
+        };
         let line = format!(
-            "{}: read fd{number} {offset}+{len} = {done}",
-            self.who(actor)
+            "{}: read fd{number} {offset}+{len} = {}",
+            self.who(actor),
+            data.len()
         );
         self.say("read", Some(id), line.clone());
-        match self
-            .oracle
-            .view(actor, id)
-            .check(offset, len as u64, &data[..done])
-        {
+        match self.oracle.view(actor, id).check(offset, len as u64, &data) {
             Ok(()) => Ok(()),
             Err(why) => differs(format!("{line}: {why}"), Some(id)),
         }
@@ -540,7 +563,11 @@ impl Run<'_> {
             return self.read(at);
         }
         let Descriptor {
-            number, actor, id, ..
+            number,
+            actor,
+            id,
+            file,
+            ..
         } = self.open[at];
         let end = self.about_end(actor, id).min(7 << 20);
         let offset = match self.random.below(4) {
@@ -551,7 +578,7 @@ impl Run<'_> {
         };
         let len = self.length();
         let value = self.next_value();
-        if let Err(error) = self.open[at].file.write_all_at(&vec![value; len], offset) {
+        if let Err(error) = self.call(actor, &Call::Write(file, offset, len, value)) {
             return self.failed(at, "write", &error);
         }
         let line = format!(
@@ -572,11 +599,11 @@ impl Run<'_> {
             file,
             writes,
         } = self.open.swap_remove(at);
-        let result = nix::unistd::close(file);
+        let result = self.call(actor, &Call::Close(file));
         let gone = self.oracle.is_gone(id);
-        let line = match result {
+        let line = match &result {
             Ok(()) => format!("{}: close fd{number}", self.who(actor)),
-            Err(errno) => format!("{}: close fd{number} = {errno}", self.who(actor)),
+            Err(error) => format!("{}: close fd{number} = {}", self.who(actor), errno(error)),
         };
         self.say("close", Some(id), line.clone());
         if result.is_err() && !gone {
@@ -588,15 +615,22 @@ impl Run<'_> {
         }
         if !self.holds(actor, id) {
             self.oracle.hide(actor, id, false);
+            if actor == SERVER && !self.plan.given.is_empty() {
+                self.oracle.closed_at_server(id);
+            }
         }
         Ok(())
     }
 
     fn fsync(&mut self, at: usize) -> Step {
         let Descriptor {
-            number, actor, id, ..
+            number,
+            actor,
+            id,
+            file,
+            ..
         } = self.open[at];
-        if let Err(error) = self.open[at].file.sync_all() {
+        if let Err(error) = self.call(actor, &Call::Fsync(file)) {
             return self.failed(at, "fsync", &error);
         }
         self.say(
@@ -613,7 +647,11 @@ impl Run<'_> {
             return self.fstat(at);
         }
         let Descriptor {
-            number, actor, id, ..
+            number,
+            actor,
+            id,
+            file,
+            ..
         } = self.open[at];
         let end = self.about_end(actor, id);
         let size = match self.random.below(4) {
@@ -622,7 +660,7 @@ impl Run<'_> {
             2 => (end + 1000).min(8 << 20),
             _ => self.random.below(end as usize + 100) as u64,
         };
-        if let Err(error) = self.open[at].file.set_len(size) {
+        if let Err(error) = self.call(actor, &Call::Truncate(file, size)) {
             return self.failed(at, "ftruncate", &error);
         }
         let line = format!("{}: ftruncate fd{number} {size}", self.who(actor));
@@ -633,13 +671,15 @@ impl Run<'_> {
 
     fn utimes(&mut self, at: usize) -> Step {
         let Descriptor {
-            number, actor, id, ..
+            number,
+            actor,
+            id,
+            file,
+            ..
         } = self.open[at];
         let mtime = 1_000_000_000 + self.random.below(1_000_000) as i64;
-        let time = TimeSpec::new(mtime, 0);
-        let file = self.open[at].file.as_fd();
-        if let Err(errno) = nix::sys::stat::futimens(file, &time, &time) {
-            return self.failed(at, "utimes", &errno.into());
+        if let Err(error) = self.call(actor, &Call::SetTimes(file, mtime)) {
+            return self.failed(at, "utimes", &error);
         }
         let line = format!("{}: utimes fd{number} {mtime}", self.who(actor));
         self.say("utimes", Some(id), line);
@@ -649,19 +689,23 @@ impl Run<'_> {
 
     fn fstat(&mut self, at: usize) -> Step {
         let Descriptor {
-            number, actor, id, ..
+            number,
+            actor,
+            id,
+            file,
+            ..
         } = self.open[at];
-        let metadata = match self.open[at].file.metadata() {
-            Ok(metadata) => metadata,
+        let attributes = match self.executor(actor).attributes(&Call::Fstat(file)) {
+            Ok(attributes) => attributes,
             Err(error) => return self.failed(at, "fstat", &error),
         };
-        let (size, mtime) = (metadata.size(), metadata.mtime());
+        let (size, mtime) = (attributes.size, attributes.mtime);
         let line = format!(
             "{}: fstat fd{number} = size {size} mtime {mtime}",
             self.who(actor)
         );
         self.say("fstat", Some(id), line.clone());
-        if metadata.gid() as usize != GROUPS as usize + id {
+        if attributes.group as usize != GROUPS as usize + id {
             return differs(format!("{line}: of another file"), Some(id));
         }
         if !self.oracle.view(actor, id).may_have_size(size) {
@@ -679,9 +723,10 @@ impl Run<'_> {
         let legal = self.oracle.bindings(actor, name);
         let current = self.oracle.current(name);
         let head = format!("{}: stat {name}", self.who(actor));
-        match std::fs::symlink_metadata(self.path(actor, name)) {
-            Ok(metadata) => {
-                let (size, group) = (metadata.size(), metadata.gid());
+        let call = Call::Lstat(self.path(name));
+        match self.executor(actor).attributes(&call) {
+            Ok(attributes) => {
+                let (size, group) = (attributes.size, attributes.group);
                 let id = (group.wrapping_sub(GROUPS)) as Id;
                 let line = format!("{head} = file {id} size {size}");
                 self.say("stat", current, line.clone());
@@ -711,6 +756,10 @@ impl Run<'_> {
 
     fn append(&mut self) -> Step {
         let actor = self.actor();
+        // Linux's client takes O_APPEND and O_DIRECT together for EINVAL.
+        if self.direct(actor) != 0 {
+            return self.stat();
+        }
         let name = *self.random.pick(NAMES);
         let Some(descriptor) = self.try_open(actor, name, false, false, false, true)? else {
             return Ok(());
@@ -722,21 +771,20 @@ impl Run<'_> {
         let Some(size) = size.filter(|size| *size < 7 << 20) else {
             return Ok(());
         };
-        let append = OpenOptions::new().append(true).open(self.path(actor, name));
-        let file = match append {
-            Ok(file) => file,
+        let (place, flags) = (self.path(name), libc::O_WRONLY | libc::O_APPEND);
+        let (file, attributes) = match self.executor(actor).open(place, flags, 0) {
+            Ok(opened) => opened,
             Err(error) => return self.failed(at, "append", &error),
         };
         // A name that is old news may lead elsewhere the second time.
-        let same = file
-            .metadata()
-            .is_ok_and(|m| m.gid() as usize == GROUPS as usize + id);
-        if !same {
+        if attributes.group as usize != GROUPS as usize + id {
+            let _ = self.call(actor, &Call::Close(file));
             return Ok(());
         }
         let len = 1 + self.random.below(300);
         let value = self.next_value();
-        if let Err(error) = io::Write::write_all(&mut &file, &vec![value; len]) {
+        if let Err(error) = self.call(actor, &Call::Append(file, len, value)) {
+            let _ = self.call(actor, &Call::Close(file));
             return self.failed(at, "append", &error);
         }
         let line = format!(
@@ -745,8 +793,8 @@ impl Run<'_> {
         );
         self.say("append", Some(id), line);
         self.oracle.write(actor, id, size, size + len as u64, value);
-        if let Err(errno) = nix::unistd::close(file) {
-            return self.failed(at, "close", &errno.into());
+        if let Err(error) = self.call(actor, &Call::Close(file)) {
+            return self.failed(at, "close", &error);
         }
         self.oracle.flush(actor, id);
         self.read_at(at, size.saturating_sub(10), 4096)
@@ -771,7 +819,7 @@ impl Run<'_> {
             return Ok(());
         }
         let head = format!("{}: rename {from} {to}", self.who(actor));
-        let result = std::fs::rename(self.path(actor, from), self.path(actor, to));
+        let result = self.call(actor, &Call::Rename(self.path(from), self.path(to)));
         if let Some(old) = old {
             let line = format!("{head}: replaced");
             self.oracle.objects[old]
@@ -797,7 +845,7 @@ impl Run<'_> {
             return Ok(());
         };
         let head = format!("{}: unlink {name}", self.who(actor));
-        let result = std::fs::remove_file(self.path(actor, name));
+        let result = self.call(actor, &Call::Unlink(self.path(name)));
         self.say("unlink", Some(id), format!("{head} = {result:?}"));
         if let Err(error) = result {
             return differs(format!("{head} = {error}"), Some(id));
@@ -817,7 +865,7 @@ impl Run<'_> {
             return Ok(());
         };
         let head = format!("{}: link {from} {to}", self.who(actor));
-        let result = std::fs::hard_link(self.path(actor, from), self.path(actor, to));
+        let result = self.call(actor, &Call::Link(self.path(from), self.path(to)));
         self.say("link", Some(id), format!("{head} = {result:?}"));
         if let Err(error) = result {
             return differs(format!("{head} = {error}"), Some(id));

@@ -1,7 +1,12 @@
-//! The server, its control socket, and the mounts of it; all are gone when this is dropped.
+//! Who makes the calls of a run: the server's side and the mounts. Either this program starts
+//! the server, with a control socket, and mounts it; all that is gone when this is dropped. Or
+//! they are there already, here or on another machine.
 
+use crate::executor::{Executor, Local, Remote};
+use crate::oracle::SERVER;
 use crate::variant::Variant;
 use anyhow::{Context, Result, bail, ensure};
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -13,15 +18,80 @@ use std::time::Duration;
 /// What has to happen happens within this, or never.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server with mounts, in a directory of its own.
+/// No call takes longer.
+pub(crate) const HANGS: Duration = Duration::from_secs(100);
+
+/// One that makes calls.
 #[derive(Debug)]
-pub(crate) struct Stand {
-    /// Where each actor finds the tree: the exported directory, then each mount.
-    pub(crate) roots: Vec<PathBuf>,
+pub(crate) struct Actor {
+    pub(crate) name: String,
+    pub(crate) executor: Executor,
+}
+
+impl Actor {
+    fn local(name: impl Into<String>, root: &Path) -> Self {
+        Actor {
+            name: name.into(),
+            executor: Executor::Local(Local::new(root)),
+        }
+    }
+}
+
+/// A server and mounts that are there already: `NAME=DIR` and `NAME=HOST:PORT`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Given {
+    pub(crate) at: Vec<String>,
+    pub(crate) remote: Vec<String>,
+    /// By name: which cache as Linux's client does.
+    pub(crate) linux: Vec<String>,
+    /// By name: which open with O_DIRECT.
+    pub(crate) direct: Vec<String>,
+    /// Changes of a file within so many milliseconds may have the same time.
+    pub(crate) tick: u64,
+}
+
+/// The name of the server's side among those that are given.
+const SERVER_NAME: &str = "server";
+
+impl Given {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at.is_empty() && self.remote.is_empty()
+    }
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (option, texts) in [
+            ("at", &self.at),
+            ("remote", &self.remote),
+            ("linux", &self.linux),
+            ("direct", &self.direct),
+        ] {
+            for text in texts {
+                write!(f, "--{option} {text} ")?;
+            }
+        }
+        write!(f, "--tick {}", self.tick)
+    }
+}
+
+/// A server that was started, in a directory of its own, and mounts of it.
+#[derive(Debug)]
+struct Started {
     program: PathBuf,
     server: Child,
     control: BufReader<UnixStream>,
+    mounts: Vec<PathBuf>,
     dir: Option<tempfile::TempDir>,
+}
+
+/// Who makes the calls.
+#[derive(Debug)]
+pub(crate) struct Stand {
+    /// The server's side, if calls are made there, then each mount. Before `started`: open files
+    /// would keep the mounts.
+    pub(crate) actors: Vec<Option<Actor>>,
+    started: Option<Started>,
 }
 
 impl Stand {
@@ -62,13 +132,14 @@ impl Stand {
         };
         let control = UnixStream::connect(base.join("control"))?;
         control.set_read_timeout(Some(LIMIT))?;
-        let mut stand = Stand {
-            roots: vec![export.clone()],
+        let mut started = Started {
             program: bin.join("nfsrdma"),
             server,
             control: BufReader::new(control),
+            mounts: Vec::new(),
             dir: Some(dir),
         };
+        let mut actors = vec![Some(Actor::local(SERVER_NAME, &export))];
         for n in 1..=mounts {
             let base = export.parent().context("a directory above")?;
             let at = base.join(format!("mnt{n}"));
@@ -77,7 +148,7 @@ impl Stand {
             if !options.is_empty() {
                 all = format!("{all},{options}");
             }
-            let result = Command::new(&stand.program)
+            let result = Command::new(&started.program)
                 .arg("mount")
                 .arg(format!("127.0.0.1:{}", export.display()))
                 .arg(&at)
@@ -89,13 +160,75 @@ impl Stand {
                 "mount: {}",
                 String::from_utf8_lossy(&result.stderr)
             );
-            stand.roots.push(at);
+            actors.push(Some(Actor::local(format!("mnt{n}"), &at)));
+            started.mounts.push(at);
         }
-        Ok(stand)
+        Ok(Stand {
+            actors,
+            started: Some(started),
+        })
+    }
+
+    /// What is there already.
+    pub(crate) fn given(given: &Given) -> Result<Self> {
+        let mut actors: Vec<Option<Actor>> = vec![None];
+        let mut add = |name: &str, executor: Executor| {
+            let actor = Actor {
+                name: name.to_string(),
+                executor,
+            };
+            ensure!(
+                !actors.iter().flatten().any(|known| known.name == name),
+                "two are called {name}"
+            );
+            match name {
+                SERVER_NAME => actors[SERVER] = Some(actor),
+                _ => actors.push(Some(actor)),
+            }
+            Ok(())
+        };
+        for text in &given.at {
+            let (name, dir) = text.split_once('=').context("--at takes NAME=DIR")?;
+            ensure!(Path::new(dir).is_dir(), "{dir} is no directory");
+            add(name, Executor::Local(Local::new(Path::new(dir))))?;
+        }
+        for text in &given.remote {
+            let (name, address) = text
+                .split_once('=')
+                .context("--remote takes NAME=HOST:PORT")?;
+            add(name, Executor::Remote(Remote::connect(address, HANGS)?))?;
+        }
+        ensure!(actors.len() > 1, "no mount is given");
+        Ok(Stand {
+            actors,
+            started: None,
+        })
+    }
+
+    /// Where the mounts are that may be aborted: those that were made here.
+    pub(crate) fn mounts(&self) -> Vec<PathBuf> {
+        self.started
+            .as_ref()
+            .map_or(Vec::new(), |started| started.mounts.clone())
     }
 
     /// A command for the server.
     pub(crate) fn tell(&mut self, command: &str) -> Result<()> {
+        let started = self.started.as_mut().context("no server was started")?;
+        started.tell(command)
+    }
+
+    /// Closes all files and keeps the directory with the logs; where it is.
+    pub(crate) fn keep(&mut self) -> Option<PathBuf> {
+        self.actors.clear();
+        let started = self.started.as_mut()?;
+        started.unmount();
+        started.dir.take().map(tempfile::TempDir::keep)
+    }
+}
+
+impl Started {
+    fn tell(&mut self, command: &str) -> Result<()> {
         writeln!(self.control.get_mut(), "{command}")?;
         let mut answer = String::new();
         self.control.read_line(&mut answer)?;
@@ -103,14 +236,8 @@ impl Stand {
         Ok(())
     }
 
-    /// Keeps the directory with the logs; where it is.
-    pub(crate) fn keep(&mut self) -> Option<PathBuf> {
-        self.unmount();
-        self.dir.take().map(tempfile::TempDir::keep)
-    }
-
     fn unmount(&mut self) {
-        for at in self.roots.drain(..).skip(1) {
+        for at in self.mounts.drain(..) {
             let mut child = match Command::new(&self.program)
                 .arg("umount")
                 .arg(&at)
@@ -134,7 +261,7 @@ impl Stand {
     }
 }
 
-impl Drop for Stand {
+impl Drop for Started {
     fn drop(&mut self) {
         let _ = self.tell("clear");
         self.unmount();

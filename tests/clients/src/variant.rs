@@ -68,6 +68,9 @@ pub(crate) const ALL: &[Variant] = &[
     ),
 ];
 
+/// A server that is there already: whatever it does.
+pub(crate) const GIVEN: Variant = variant("given", &[], &[]);
+
 #[cfg(test)]
 mod tests {
     use super::*;

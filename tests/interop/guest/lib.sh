@@ -61,5 +61,11 @@ kernel_mount() {
     grep ' /mnt nfs ' /proc/mounts
 }
 
+# kernel_mount_tcp SERVER MOUNTPORT EXPORT [OPTIONS]: the same over TCP, at the port of NFS.
+kernel_mount_tcp() {
+    mount -t nfs -o "vers=3,tcp,port=2049,nolock,mountproto=tcp,mountport=$2${4:+,$4}" "$1:$3" /mnt
+    grep ' /mnt nfs ' /proc/mounts
+}
+
 # kernel_drop: nothing of the mount stays in this kernel's caches.
 kernel_drop() { sync; echo 3 >/proc/sys/vm/drop_caches; }

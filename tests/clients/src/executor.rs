@@ -1,0 +1,326 @@
+//! Who makes the system calls of an actor: this process, in a directory, or another one, perhaps
+//! on another machine, over a TCP connection (`nfsrdma-clients serve`).
+
+use crate::call::{Answer, Attributes, Call, DATA_MAX, Handle, LINE_MAX, Place};
+use anyhow::{Context, Result};
+use nix::libc;
+use nix::sys::time::TimeSpec;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Files that one connection may have open at a time.
+const FILES_MAX: usize = 64;
+/// A connection is made within this, or never.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// Makes system calls in a directory of this machine.
+#[derive(Debug)]
+pub(crate) struct Local {
+    root: PathBuf,
+    files: BTreeMap<Handle, File>,
+    opened: Handle,
+}
+
+fn attributes(metadata: &fs::Metadata) -> Attributes {
+    Attributes {
+        size: metadata.size(),
+        mtime: metadata.mtime(),
+        group: metadata.gid(),
+    }
+}
+
+fn os_error(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+impl Local {
+    pub(crate) fn new(root: &Path) -> Self {
+        Local {
+            root: root.to_path_buf(),
+            files: BTreeMap::new(),
+            opened: 0,
+        }
+    }
+
+    fn path(&self, place: &Place) -> PathBuf {
+        self.root.join(place.as_str())
+    }
+
+    fn file(&self, file: Handle) -> io::Result<&File> {
+        self.files.get(&file).ok_or_else(|| os_error(libc::EBADF))
+    }
+
+    fn open(&mut self, place: &Place, flags: i32, mode: u32) -> io::Result<Answer> {
+        if self.files.len() >= FILES_MAX {
+            return Err(os_error(libc::EMFILE));
+        }
+        let access = flags & libc::O_ACCMODE;
+        let file = OpenOptions::new()
+            .read(access != libc::O_WRONLY)
+            .write(access != libc::O_RDONLY)
+            .custom_flags(flags & !libc::O_ACCMODE)
+            .mode(mode)
+            .open(self.path(place))?;
+        let attributes = attributes(&file.metadata()?);
+        self.opened = self.opened.wrapping_add(1);
+        self.files.insert(self.opened, file);
+        Ok(Answer::Opened(self.opened, attributes))
+    }
+
+    /// Makes a call. What is read is in `data`.
+    fn call(&mut self, call: &Call, data: &mut Vec<u8>) -> io::Result<Answer> {
+        match call {
+            Call::Open(place, flags, mode) => return self.open(place, *flags, *mode),
+            Call::Close(file) => {
+                let file = self.files.remove(file);
+                nix::unistd::close(file.ok_or_else(|| os_error(libc::EBADF))?)?;
+            }
+            Call::Chown(file, group) => {
+                std::os::unix::fs::fchown(self.file(*file)?, None, Some(*group))?;
+            }
+            Call::Read(file, offset, len) => {
+                let file = self.file(*file)?;
+                data.resize((*len).min(DATA_MAX), 0);
+                let mut done = 0;
+                while done < data.len() {
+                    match file.read_at(&mut data[done..], offset + done as u64)? {
+                        0 => break,
+                        n => done += n,
+                    }
+                }
+                data.truncate(done);
+                return Ok(Answer::Data(done));
+            }
+            Call::Write(file, offset, len, value) => {
+                self.file(*file)?
+                    .write_all_at(&vec![*value; *len], *offset)?;
+            }
+            Call::Append(file, len, value) => self.file(*file)?.write_all(&vec![*value; *len])?,
+            Call::Fsync(file) => self.file(*file)?.sync_all()?,
+            Call::Truncate(file, size) => self.file(*file)?.set_len(*size)?,
+            Call::SetTimes(file, time) => {
+                let time = TimeSpec::new(*time, 0);
+                nix::sys::stat::futimens(self.file(*file)?.as_fd(), &time, &time)?;
+            }
+            Call::Fstat(file) => {
+                let metadata = self.file(*file)?.metadata()?;
+                return Ok(Answer::Attributes(attributes(&metadata)));
+            }
+            Call::Lstat(place) => {
+                let metadata = fs::symlink_metadata(self.path(place))?;
+                return Ok(Answer::Attributes(attributes(&metadata)));
+            }
+            Call::Rename(from, to) => fs::rename(self.path(from), self.path(to))?,
+            Call::Link(from, to) => fs::hard_link(self.path(from), self.path(to))?,
+            Call::Unlink(place) => fs::remove_file(self.path(place))?,
+            Call::Mkdir(place) => fs::create_dir(self.path(place))?,
+            Call::Rmdir(place) => fs::remove_dir(self.path(place))?,
+        }
+        Ok(Answer::Done)
+    }
+}
+
+/// Has system calls made by `nfsrdma-clients serve`.
+#[derive(Debug)]
+pub(crate) struct Remote(BufReader<TcpStream>);
+
+/// An error of the connection is none of the call: it has no number.
+fn connection(error: impl Display) -> io::Error {
+    io::Error::other(format!("the executor's connection: {error}"))
+}
+
+impl Remote {
+    /// Connects to `HOST:PORT`; no call may take longer than `limit`.
+    pub(crate) fn connect(address: &str, limit: Duration) -> Result<Self> {
+        let mut last = anyhow::anyhow!("{address} has no address");
+        for address in std::net::ToSocketAddrs::to_socket_addrs(address)? {
+            match TcpStream::connect_timeout(&address, CONNECT) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(limit))?;
+                    stream.set_write_timeout(Some(limit))?;
+                    return Ok(Remote(BufReader::new(stream)));
+                }
+                Err(error) => last = error.into(),
+            }
+        }
+        Err(last.context(format!("connecting to {address}")))
+    }
+
+    fn call(&mut self, call: &Call, data: &mut Vec<u8>) -> io::Result<Answer> {
+        let stream = self.0.get_mut();
+        stream
+            .write_all(format!("{call}\n").as_bytes())
+            .map_err(connection)?;
+        let line = read_line(&mut self.0).map_err(connection)?;
+        let answer: Answer = line
+            .ok_or_else(|| connection("it ended"))?
+            .parse()
+            .map_err(connection)?;
+        match answer {
+            Answer::Failed(number) => return Err(os_error(number)),
+            Answer::Data(len) => {
+                data.resize(len, 0);
+                self.0.read_exact(data).map_err(connection)?;
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+}
+
+/// A line of bounded length without its end; `None` at the end of the stream.
+fn read_line(from: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    let n = from.take(LINE_MAX as u64).read_line(&mut line)?;
+    match line.strip_suffix('\n') {
+        Some(line) => Ok(Some(line.to_string())),
+        None if n == 0 => Ok(None),
+        None => Err(io::Error::other("a line without end")),
+    }
+}
+
+/// Serves connections to `listener`, one after the other, for calls in `dir`; for ever.
+pub(crate) fn serve(listener: &TcpListener, dir: &Path) -> Result<()> {
+    loop {
+        let (stream, peer) = listener.accept().context("accept")?;
+        // Its files are closed when it ends.
+        if let Err(error) = serve_one(stream, Local::new(dir)) {
+            eprintln!("nfsrdma-clients: {peer}: {error:#}");
+        }
+    }
+}
+
+fn serve_one(stream: TcpStream, mut local: Local) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut stream = BufReader::new(stream);
+    let mut data = Vec::new();
+    while let Some(line) = read_line(&mut stream)? {
+        let call: Call = line.parse().with_context(|| format!("{line:?}"))?;
+        data.clear();
+        let answer = local.call(&call, &mut data).unwrap_or_else(|error| {
+            data.clear();
+            Answer::Failed(error.raw_os_error().unwrap_or(libc::EIO))
+        });
+        let stream = stream.get_mut();
+        stream.write_all(format!("{answer}\n").as_bytes())?;
+        stream.write_all(&data)?;
+    }
+    Ok(())
+}
+
+/// Either of the two.
+#[derive(Debug)]
+pub(crate) enum Executor {
+    Local(Local),
+    Remote(Remote),
+}
+
+impl Executor {
+    fn call(&mut self, call: &Call, data: &mut Vec<u8>) -> io::Result<Answer> {
+        data.clear();
+        match self {
+            Executor::Local(local) => local.call(call, data),
+            Executor::Remote(remote) => remote.call(call, data),
+        }
+    }
+
+    /// A call that returns nothing but its success.
+    pub(crate) fn run(&mut self, call: &Call) -> io::Result<()> {
+        self.call(call, &mut Vec::new()).map(|_| ())
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        place: Place,
+        flags: i32,
+        mode: u32,
+    ) -> io::Result<(Handle, Attributes)> {
+        match self.call(&Call::Open(place, flags, mode), &mut Vec::new())? {
+            Answer::Opened(file, attributes) => Ok((file, attributes)),
+            other => Err(connection(other)),
+        }
+    }
+
+    pub(crate) fn read(&mut self, file: Handle, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut data = Vec::new();
+        self.call(&Call::Read(file, offset, len), &mut data)?;
+        Ok(data)
+    }
+
+    pub(crate) fn attributes(&mut self, call: &Call) -> io::Result<Attributes> {
+        match self.call(call, &mut Vec::new())? {
+            Answer::Attributes(attributes) => Ok(attributes),
+            other => Err(connection(other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(dir: &Path) -> Executor {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let dir = dir.to_path_buf();
+        std::thread::spawn(move || serve(&listener, &dir));
+        Executor::Remote(Remote::connect(&address, CONNECT).unwrap())
+    }
+
+    #[test]
+    fn a_remote_call_has_the_result_of_a_local_one() {
+        for far in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut executor = match far {
+                true => remote(dir.path()),
+                false => Executor::Local(Local::new(dir.path())),
+            };
+            let place = |name: &str| name.parse::<Place>().unwrap();
+            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+            let (file, found) = executor.open(place("a"), flags, 0o600).unwrap();
+            assert_eq!(found.size, 0);
+            let again = executor.open(place("a"), flags, 0o600).unwrap_err();
+            assert_eq!(again.raw_os_error(), Some(libc::EEXIST));
+            executor.run(&Call::Write(file, 2, 3, 7)).unwrap();
+            assert_eq!(executor.read(file, 1, 100).unwrap(), [0, 7, 7, 7]);
+            executor.run(&Call::Truncate(file, 3)).unwrap();
+            executor.run(&Call::SetTimes(file, 1_000_000_000)).unwrap();
+            let found = executor.attributes(&Call::Lstat(place("a"))).unwrap();
+            assert_eq!((found.size, found.mtime), (3, 1_000_000_000));
+            executor.run(&Call::Close(file)).unwrap();
+            let closed = executor.read(file, 0, 1).unwrap_err();
+            assert_eq!(closed.raw_os_error(), Some(libc::EBADF));
+            executor.run(&Call::Rename(place("a"), place("b"))).unwrap();
+            executor.run(&Call::Unlink(place("b"))).unwrap();
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_call_ends_the_connection_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let root = dir.path().to_path_buf();
+        std::thread::spawn(move || serve(&listener, &root));
+        for line in ["unlink ../x\n".to_string(), "x".repeat(5000)] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(CONNECT)).unwrap();
+            stream.write_all(line.as_bytes()).unwrap();
+            // An end or a reset: bytes that were not read make it one.
+            assert!(matches!(stream.read(&mut [0; 10]), Ok(0) | Err(_)));
+        }
+        let mut remote = Remote::connect(&address.to_string(), CONNECT).unwrap();
+        let call = Call::Mkdir("d".parse().unwrap());
+        remote.call(&call, &mut Vec::new()).unwrap();
+        assert!(dir.path().join("d").is_dir());
+    }
+}
