@@ -114,14 +114,14 @@ impl<N: Nfs3> Fs<N> {
 
     /// `inode` no longer counts as open for a reason above. If it was removed meanwhile, and
     /// nobody has opened it, nobody else takes it away.
-    fn count_closed(self: &Arc<Self>, inode: &Inode) {
+    fn count_closed(self: &Arc<Self>, inode: &Arc<Inode>) {
         if inode.opens.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
         let silly = inode.state.lock().silly.take();
         if let Some(silly) = silly {
-            let fs = self.clone();
-            exec::spawn(async move { fs.remove_silly(*silly).await });
+            let (fs, inode) = (self.clone(), inode.clone());
+            exec::spawn(async move { fs.remove_hidden(&inode, *silly).await });
         }
     }
 

@@ -331,7 +331,7 @@ impl<N: Nfs3> Fs<N> {
         for file in open {
             let silly = file.inode.state.lock().silly.take();
             if let Some(silly) = silly {
-                self.remove_silly(*silly).await;
+                self.remove_hidden(&file.inode, *silly).await;
             }
         }
         self.removals_done().await;
