@@ -191,6 +191,28 @@ impl Worker {
         inode(a).is_ok() && inode(a) == inode(b)
     }
 
+    /// Whether what sendfile(2) reads and what it writes overlap, of one file.
+    fn overlaps(&self, from: u8, to: u8, at: i64, len: usize) -> Sys<bool> {
+        let stat = |slot| sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_SIZE);
+        let append = sys::flags(self.fd(to))? & libc::O_APPEND != 0;
+        let (end, len) = (stat(from)?.stx_size as i64, len as i64);
+        let to_at = match append {
+            true => end,
+            false => sys::lseek(self.fd(to), 0, libc::SEEK_CUR)?,
+        };
+        let read = at..at.saturating_add(len).min(end);
+        Ok(read.start < to_at.saturating_add(len) && to_at < read.end)
+    }
+
+    /// Whether a file's set-gid bit depends on which groups the writer has: the server goes by
+    /// those of when the descriptor was opened (`accepted.rs`, what is left out).
+    fn clears_by_group(&self, slot: u8) -> bool {
+        let stat = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_MODE);
+        self.uid != 0
+            && self.opened_with[usize::from(slot % SLOTS)] != self.current
+            && stat.is_ok_and(|stat| stat.stx_mode & 0o2000 != 0)
+    }
+
     /// Whether the file's mode still lets this user read (4) or write (2) it, as it did when
     /// the descriptor was opened (`accepted.rs`, what is left out).
     fn still_allowed(&self, slot: u8, wanted: u32) -> bool {
@@ -237,7 +259,10 @@ impl Worker {
         let (reads, writes) = call.moves_data();
         let allowed =
             |slot: Option<u8>, wanted| slot.is_none_or(|slot| self.still_allowed(slot, wanted));
-        if !allowed(reads, 4) || !allowed(writes, 2) {
+        if !allowed(reads, 4)
+            || !allowed(writes, 2)
+            || writes.is_some_and(|slot| self.clears_by_group(slot))
+        {
             return Err(libc::ECANCELED);
         }
         match *call {
@@ -432,7 +457,13 @@ impl Worker {
                 }
             }
         }
-        if msync {
+        if shared && write.is_some() {
+            // Written back later it would change the time then; locally, it depends on the file
+            // system whether the time changes at all (`accepted.rs`, what is left out).
+            mapping.msync()?;
+            let now = [(0, libc::UTIME_OMIT), (0, libc::UTIME_NOW)];
+            let _ = sys::futimens(self.fd(slot), now);
+        } else if msync {
             mapping.msync()?;
         }
         Ok((0, out))
@@ -478,7 +509,14 @@ impl Worker {
                 fill,
                 flags,
             } => sys::pwritev2(self.fd(slot), &pattern(len, fill), at, flags),
-            Call::Truncate { ref place, len } => sys::truncate(&self.at(place)?.1, len),
+            Call::Truncate { ref place, len } => {
+                let path = self.at(place)?.1;
+                let known = sys::statx(libc::AT_FDCWD, &path, 0, libc::STATX_SIZE);
+                if len > 0 && known.is_ok_and(|stat| stat.stx_size == len as u64) {
+                    return Err(libc::ECANCELED);
+                }
+                sys::truncate(&path, len)
+            }
             Call::Ftruncate { slot, len } => sys::ftruncate(self.fd(slot), len),
             Call::Fallocate {
                 slot,
@@ -493,8 +531,10 @@ impl Worker {
                 to_at,
                 len,
             } => sys::copy_file_range(self.fd(from), from_at, self.fd(to), to_at, len),
-            Call::Sendfile { from, to, .. } if self.same_file(from, to) => Err(libc::ECANCELED),
             Call::Sendfile { from, to, at, len } => {
+                if self.same_file(from, to) && self.overlaps(from, to, at, len)? {
+                    return Err(libc::ECANCELED);
+                }
                 sys::sendfile(self.fd(to), self.fd(from), at, len)
             }
             Call::Sync { slot, kind } => {
