@@ -19,10 +19,11 @@ fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
     })
 }
 
-/// The size of a regular file, as last heard of.
+/// The size of a regular file, as last heard of. `None` if it has set-id bits: the server clears
+/// them when it sets a size.
 fn known_size(inode: &Inode) -> Option<u64> {
     let known = inode.state.lock().attributes().copied()?;
-    (known.kind == FileType::Regular).then_some(known.size)
+    (known.kind == FileType::Regular && known.mode & 0o6000 == 0).then_some(known.size)
 }
 
 /// Nothing is taken to be written to the file while this lives.

@@ -190,7 +190,7 @@ fn alike_but_unknown(mount: &str, local: &str) -> bool {
 pub(crate) const HIDDEN_NAME_LEFT: (&str, &str) = (
     "a hidden name is left",
     "a hidden name is removed as the user who removed the file: if the directory may not be changed by that \
-     user any more, it stays, as with Linux's client",
+     user any more, it stays as a name like others, and counts as a link, as with Linux's client",
 );
 
 /// Whether a line of the client's log says so.
@@ -222,7 +222,7 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "set-id bits and mappings",
-        "a server clears the set-id bits at each WRITE of another than root (RFC 1813 section 4.8 leaves it to it), \
+        "a server clears the set-id bits at each WRITE of another user than root (RFC 1813 section 4.8 leaves it to it), \
          also when what was written through a mapping comes to it, which locally clears nothing",
     ),
     (
@@ -257,7 +257,7 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
 ];
 
 /// The last word of a value: trees put the name before it.
-fn last(value: &str) -> &str {
+pub(crate) fn last(value: &str) -> &str {
     value.rsplit(' ').next().unwrap_or(value)
 }
 

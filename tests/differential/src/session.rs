@@ -238,12 +238,35 @@ impl<'a> Session<'a> {
         let mut rest = Vec::new();
         for mut difference in found {
             difference.may_hide = self.may_hide;
+            if self.counts_left_names(&difference) {
+                let row = accepted::HIDDEN_NAME_LEFT.0;
+                *self.accepted.entry(row).or_default() += 1;
+                continue;
+            }
             match step.and_then(|step| accepted::tolerated(step, &difference)) {
                 Some(row) => *self.accepted.entry(row.name).or_default() += 1,
                 None => rest.push(difference),
             }
         }
         rest
+    }
+
+    /// Whether the mount shows no more links than are explained by hidden names that could not
+    /// be removed, by the client's log: they are ordinary names from then on.
+    fn counts_left_names(&self, difference: &Difference) -> bool {
+        let links = |value: &str| accepted::last(value).parse::<u64>().ok();
+        let more = match (links(&difference.mount), links(&difference.local)) {
+            (Some(ours), Some(theirs)) if difference.field == "nlink" && ours > theirs => {
+                ours - theirs
+            }
+            _ => return false,
+        };
+        let mut from = self.log_read;
+        let said = self.stand.log_since(&mut from).unwrap_or_default();
+        let left = said
+            .lines()
+            .filter(|line| accepted::leaves_hidden_name(line));
+        left.count() as u64 >= more
     }
 
     /// Compares the whole trees: the mount's with the local one, then the server's own side.
