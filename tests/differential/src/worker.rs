@@ -1,7 +1,9 @@
 //! A user's process on one of the two trees: it makes the calls it is told of, one at a time.
 
 use crate::call::{At, Call, LockKind, Outcome, Place, Reply, Request, SLOTS, SyncKind};
+use crate::listing::{entries, shown};
 use crate::observe::{self, READ_MOST, errno_name};
+use crate::program::PROGRAM;
 use crate::sys::{self, Mapping, Sys};
 use anyhow::{Context, Result};
 use std::ffi::CString;
@@ -761,29 +763,6 @@ fn range(kind: i32, start: i64, len: i64) -> libc::flock {
     }
 }
 
-/// An ELF program that ends with its effective user id, modulo 128, as its status.
-#[cfg(target_arch = "x86_64")]
-const PROGRAM: [u8; 139] = {
-    let head = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0\
-        \x78\0\x40\0\0\0\0\0\x40\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x40\0\x38\0\x01\0\0\0\0\0\0\0\
-        \x01\0\0\0\x05\0\0\0\0\0\0\0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0\x40\0\0\0\0\0\
-        \x8b\0\0\0\0\0\0\0\x8b\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0";
-    let code = *b"\xb8\x6b\0\0\0\x0f\x05\x89\xc7\x83\xe7\x7f\xb8\x3c\0\0\0\x0f\x05";
-    let mut all = [0; 139];
-    let mut i = 0;
-    while i < all.len() {
-        all[i] = if i < head.len() {
-            head[i]
-        } else {
-            code[i - head.len()]
-        };
-        i += 1;
-    }
-    all
-};
-#[cfg(not(target_arch = "x86_64"))]
-const PROGRAM: [u8; 12] = *b"#!/bin/true\n";
-
 fn outcome(result: Sys<(i64, String)>) -> Outcome {
     match result {
         Ok((value, data)) => Outcome {
@@ -797,42 +776,4 @@ fn outcome(result: Sys<(i64, String)>) -> Outcome {
             data: String::new(),
         },
     }
-}
-
-/// The entries from the descriptor's position on, with their cookies; hidden ones left out.
-fn entries(fd: i32, buffer: usize) -> Sys<Vec<(Vec<u8>, i64)>> {
-    let mut out = Vec::new();
-    let mut bytes = vec![0; buffer];
-    loop {
-        let n = sys::getdents(fd, &mut bytes)? as usize;
-        if n == 0 {
-            return Ok(out);
-        }
-        let mut rest = &bytes[..n];
-        // struct linux_dirent64: inode, cookie, length, type, name.
-        while let Some((head, name)) = rest.split_at_checked(19) {
-            let cookie = i64::from_ne_bytes(head[8..16].try_into().map_err(|_| libc::EIO)?);
-            let len = usize::from(u16::from_ne_bytes([head[16], head[17]]));
-            let end = name
-                .iter()
-                .position(|&byte| byte == 0)
-                .unwrap_or(name.len());
-            if !observe::is_hidden(&name[..end]) {
-                let mut entry = name[..end].to_vec();
-                entry.extend_from_slice(format!(":{}", head[18]).as_bytes());
-                out.push((entry, cookie));
-            }
-            rest = rest.get(len..).unwrap_or_default();
-        }
-    }
-}
-
-/// Names and types, in an order of our own.
-fn shown(mut entries: Vec<(Vec<u8>, i64)>) -> String {
-    entries.sort();
-    let names: Vec<_> = entries
-        .iter()
-        .map(|e| e.0.escape_ascii().to_string())
-        .collect();
-    names.join(" ")
 }
