@@ -368,6 +368,53 @@ def truncate_needs_the_right_to_write(server):
     assert (server.export / "file").read_bytes() == b"se"
 
 
+@case
+@each("", "permissions=server,allow_other")
+def truncate_to_the_size_that_is_leaves_the_times(server):
+    """As POSIX has it; ftruncate(2) and O_TRUNC set the time of modification."""
+    for content in (b"", b"content"):
+        file = server.mnt / f"file{len(content)}"
+        file.write_bytes(content)
+        os.utime(file, (86400, 86400))
+        os.truncate(file, len(content))
+        assert os.stat(file).st_mtime == 86400, os.stat(file)
+        assert os.stat(server.export / file.name).st_mtime == 86400
+        os.truncate(file, len(content) + 1)
+        assert os.stat(file).st_mtime != 86400, os.stat(file)
+        os.truncate(file, len(content))
+        os.utime(file, (86400, 86400))
+        with open(file, "r+b") as descriptor:
+            os.ftruncate(descriptor.fileno(), len(content))
+        assert os.stat(file).st_mtime != 86400, os.stat(file)
+        # Somebody else made it longer: what is known of the size here does not count.
+        os.stat(file)
+        (server.export / file.name).write_bytes(b"much longer than before")
+        os.truncate(file, len(content))
+        assert (server.export / file.name).stat().st_size == len(content)
+
+
+# --- listings ---------------------------------------------------------------------------------------
+
+
+@case
+@each("", "permissions=server,allow_other")
+def a_directory_that_may_be_read_and_not_searched_can_be_listed(server):
+    # Made at the server, so that no name is known here.
+    made, folder = server.export / "folder", server.mnt / "folder"
+    names = ["directory", "file", "other"]
+    made.mkdir()
+    (made / "directory").mkdir()
+    (made / "file").write_bytes(b"")
+    (made / "other").write_bytes(b"")
+    made.chmod(0o744)
+    assert sorted(by(A, os.listdir, folder)) == names
+    refused(A, os.stat, folder / "file")
+    # Who may search it gets types and attributes.
+    with os.scandir(folder) as entries:
+        assert {entry.name for entry in entries if entry.is_dir()} == {"directory"}
+    assert sorted(by(A, os.listdir, folder)) == names
+
+
 # --- 5: a file made between look-up and create ------------------------------------------------------
 
 

@@ -115,3 +115,36 @@ def removed_open_directories_have_no_links():
         os.rmdir(mnt / "moved")
         assert os.fstat(descriptor).st_nlink == 2, os.fstat(descriptor)
         os.close(descriptor)
+
+
+@case
+def a_rename_that_fails_leaves_the_links_of_an_open_target():
+    """The target gets a hidden name ahead of the RENAME, which is taken back."""
+    with Server("--fail", "RENAME=ACCESS:1") as server:
+        server.mount_well()
+        target, other = server.mnt / "target", server.mnt / "other"
+        target.write_bytes(b"target")
+        other.write_bytes(b"other")
+        with open(target, "rb") as file:
+            fails(errno.EACCES, os.rename, other, target)
+            assert os.fstat(file.fileno()).st_nlink == 1, os.fstat(file.fileno())
+            assert os.stat(target).st_nlink == 1, os.stat(target)
+            assert file.read() == b"target"
+        assert not hidden_names(server.export)
+
+
+@case
+def links_are_counted_while_a_hidden_name_goes():
+    """It goes when the file is closed, which nobody waits for: calls on other names meet it."""
+    with Server("--fail", "REMOVE=LOST:1") as server:
+        server.mount_well("timeo=10")
+        kept, removed = server.mnt / "kept", server.mnt / "removed"
+        kept.write_bytes(b"")
+        os.link(kept, removed)
+        descriptor = os.open(removed, os.O_RDONLY)
+        os.unlink(removed)
+        os.close(descriptor)
+        # The server has removed it, and this client does not know yet.
+        until(lambda: not hidden_names(server.export), "the end of the hidden name")
+        os.chmod(kept, 0o640)
+        assert os.stat(kept).st_nlink == 1, os.stat(kept)

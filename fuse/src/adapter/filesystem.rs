@@ -228,7 +228,7 @@ impl<N: Nfs3> Adapter<N> {
                 false => Ok(()),
             };
             let result = match result {
-                Ok(()) => fs.setattr(&cred, node, &new).await,
+                Ok(()) => fs.setattr(&cred, node, &new, by_name).await,
                 Err(error) => Err(error),
             };
             answer_held(reply, result, tell_attributes);
@@ -457,7 +457,12 @@ impl<N: Nfs3> Adapter<N> {
         let tell = move |reply: Reply, listing: crate::fs::Listing| {
             let mut entries = Directory::new(size);
             for entry in listing.entries() {
-                if !entries.add(entry.fileid, entry.cookie, kind(entry.kind), &entry.name) {
+                if !entries.add(
+                    entry.fileid,
+                    entry.cookie,
+                    entry.kind.map_or(0, kind),
+                    &entry.name,
+                ) {
                     break;
                 }
             }
@@ -597,12 +602,12 @@ fn answer_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
     });
 }
 
-/// An entry of a listing that is no look-up: number and type only.
+/// An entry of a listing that is no look-up: number and, if it is known, type only.
 fn unlooked(listed: &crate::fs::Listed) -> channel::Entry {
     channel::Entry {
         attr: Attr {
             fileid: listed.fileid,
-            mode: kind(listed.kind),
+            mode: listed.kind.map_or(0, kind),
             ..Attr::NONE
         },
         ..channel::Entry::absent(Duration::ZERO)

@@ -79,6 +79,8 @@ struct Own {
     unverified_until: Option<Nanos>,
     /// A call on a name changed the ctime to something its reply did not say.
     ctime_open: bool,
+    /// When one was last answered: calls sent before may tell of the links of before.
+    named: u64,
 }
 
 /// Whether both say the same, but for the access time, which READ changes, and the space
@@ -164,6 +166,16 @@ impl AttributeCache {
         self.changes().is_none() && self.contents.is_some_and(|contents| contents.size > 0)
     }
 
+    /// The attributes are fresh from now on, if their call was sent at `sent`, after all changes of
+    /// names were answered.
+    fn believe(&mut self, sent: u64, now: Nanos) {
+        let named = self.own.as_ref().map_or(0, |own| own.named);
+        self.fresh_until = match named > sent {
+            true => 0,
+            false => now + self.timeout,
+        };
+    }
+
     fn accept(&mut self, span: Span, new: &Attributes, now: Nanos, times: Times) -> bool {
         let old = self.known.replace(*new);
         let same = old.as_ref().is_some_and(|old| wcc(old) == wcc(new));
@@ -173,7 +185,7 @@ impl AttributeCache {
             self.timeout = (self.timeout * 2).clamp(times.min, times.max);
         }
         self.arrived = span.arrived;
-        self.fresh_until = now + self.timeout;
+        self.believe(span.sent, now);
         let rights = |a: &Attributes| (a.ctime, a.mode, a.uid, a.gid);
         old.is_none_or(|old| rights(&old) != rights(new))
     }
@@ -229,8 +241,9 @@ impl AttributeCache {
 
     /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not say to
     /// what: the next one heard of is believed, if size and mtime are the same.
-    pub(super) fn named_otherwise(&mut self) {
+    pub(super) fn named_otherwise(&mut self, event: u64) {
         let own = self.own.get_or_insert_default();
+        own.named = event;
         match &mut own.changes {
             Some(changes) => changes.allow_joint(),
             None => own.ctime_open = true,
@@ -373,7 +386,7 @@ impl AttributeCache {
                 self.timeout = times.min;
                 self.known = Some(newest);
                 self.arrived = span.arrived;
-                self.fresh_until = now + self.timeout;
+                self.believe(changes.last_sent(), now);
                 false
             }
             Verdict::Foreign => {
@@ -459,6 +472,11 @@ mod tests {
         fn hear(&mut self, sent: u64, new: &Attributes) -> Seen {
             let span = self.span(sent);
             self.cache.apply(span, new, self.now, TIMES)
+        }
+
+        fn name(&mut self) {
+            self.event += 1;
+            self.cache.named_otherwise(self.event);
         }
 
         fn begin(&mut self) -> u64 {
@@ -649,7 +667,7 @@ mod tests {
             ctime: attributes(1, tick).ctime,
             ..a
         };
-        case.cache.named_otherwise();
+        case.name();
         let sent = case.send();
         assert!(!case.hear(sent, &ctime(2)).foreign);
         // Once.
@@ -659,12 +677,30 @@ mod tests {
         let sent = [case.begin(), case.begin()];
         let b = attributes(2, 4);
         assert!(!case.end(sent[0], Some(&ctime(3)), &b).foreign);
-        case.cache.named_otherwise();
+        case.name();
         let renamed = Attributes {
             ctime: attributes(1, 5).ctime,
             ..b
         };
         assert!(!case.end(sent[1], Some(&renamed), &attributes(3, 6)).foreign);
+    }
+
+    #[test]
+    fn a_reply_to_a_call_from_before_a_name_was_changed_is_not_believed_for_long() {
+        let a = attributes(1, 1);
+        let b = Attributes { nlink: 2, ..a };
+        let mut case = Case::new(&b);
+        let sent = case.begin();
+        case.name();
+        assert!(!case.end(sent, Some(&b), &b).foreign);
+        assert!(!case.is_fresh());
+        let sent = case.send();
+        case.name();
+        assert!(!case.hear(sent, &b).foreign);
+        assert!(!case.is_fresh());
+        let sent = case.send();
+        assert!(!case.hear(sent, &a).foreign);
+        assert_eq!((case.known().nlink, case.is_fresh()), (a.nlink, true));
     }
 
     #[test]

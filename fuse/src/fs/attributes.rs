@@ -3,7 +3,7 @@
 use super::file::Inner;
 use super::*;
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes, SetTime};
+use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes, SetTime, access};
 use std::sync::atomic::Ordering;
 
 /// What fstat(2) says of an object that this mount removed and a program still holds: the server
@@ -18,6 +18,13 @@ fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
         nlink: 0,
         ..attributes
     })
+}
+
+/// The size of a regular file, as last heard of. `None` if it has set-id bits: the server clears
+/// them when it sets a size.
+fn known_size(inode: &Inode) -> Option<u64> {
+    let known = inode.state.lock().attributes().copied()?;
+    (known.kind == FileType::Regular && known.mode & 0o6000 == 0).then_some(known.size)
 }
 
 /// Nothing is taken to be written to the file while this lives.
@@ -111,6 +118,7 @@ impl<N: Nfs3> Fs<N> {
     /// GETATTR, learned.
     pub(super) async fn fetch(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
         self.shared.stats.attribute_misses.add(1);
+        self.hidden_gone(inode).await;
         let stamp = Stamp::now();
         match self.nfs.getattr(cred, &inode.handle).await {
             Ok(attributes) if attributes.kind != inode.kind => {
@@ -136,14 +144,16 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// SETATTR. `by_name`: a new size is that of truncate(2), not of an open file.
     pub async fn setattr(
         self: &Arc<Self>,
         cred: &Cred,
         nodeid: u64,
         new: &SetAttributes,
+        by_name: bool,
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
-        self.set(cred, &inode, new).await?;
+        self.set(cred, &inode, new, by_name).await?;
         let attributes = {
             let state = inode.state.lock();
             state.fresh(self.now()).copied()
@@ -156,7 +166,27 @@ impl<N: Nfs3> Fs<N> {
         Ok((self.shown(&inode, attributes), ttl))
     }
 
-    /// SETATTR, with write-back held off. Everything written before is on stable storage when
+    /// Whether a regular file has this size at the server, which is asked only if it is likely.
+    /// truncate(2) leaves the times alone then, and a server may not (RFC 1813 section 3.3.2
+    /// does not say).
+    async fn has_size(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        size: u64,
+    ) -> FsResult<bool> {
+        if known_size(inode) != Some(size) {
+            return Ok(false);
+        }
+        match self.ask_access(cred, inode, access::MODIFY).await {
+            Ok(()) => Ok(known_size(inode) == Some(size)),
+            // SETATTR gets the server's reason.
+            Err(FsError::AccessDenied) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// SETATTR, with write-back held off. `by_name`: a new size is that of truncate(2). Everything written before is on stable storage when
     /// it is sent, and nothing is taken to be written until it is answered: so no WRITE, and
     /// none that has to be sent again because the server restarted, can come after it and undo
     /// a truncation, a time, or a set-id bit.
@@ -165,6 +195,7 @@ impl<N: Nfs3> Fs<N> {
         cred: &Cred,
         inode: &Arc<Inode>,
         new: &SetAttributes,
+        by_name: bool,
     ) -> FsResult<()> {
         if let Some(size) = new.size
             && size > self.limits().max_file_size
@@ -192,6 +223,18 @@ impl<N: Nfs3> Fs<N> {
                 data.with(|inner| inner.void_reads(0..u64::MAX));
             }
         };
+        let mut new = *new;
+        let mut touch = false;
+        if let Some(size) = new.size {
+            if !by_name {
+                touch = new.mtime == SetTime::Keep && known_size(inode) == Some(size);
+            } else if self.has_size(cred, inode, size).await? {
+                new.size = None;
+                if new == SetAttributes::default() {
+                    return Ok(());
+                }
+            }
+        }
         let metadata = new.size.is_none() && new.mtime == SetTime::Keep;
         let kind = match metadata {
             true => Kind::Metadata,
@@ -200,12 +243,27 @@ impl<N: Nfs3> Fs<N> {
         if new.size.is_some() {
             void();
         }
+        self.hidden_gone(inode).await;
         // No WRITE may start either, whatever becomes dirty again.
         let _hold = data.map(|data| data.hold_writes());
         inode.state.lock().forget_told();
-        let change = self.change(inode, kind);
-        let call = self.nfs.setattr(cred, &inode.handle, new, None);
-        let result = self.changed(change, inode, call, |wcc| *wcc).await;
+        let send = async |new: &SetAttributes| {
+            let change = self.change(inode, kind);
+            let call = self.nfs.setattr(cred, &inode.handle, new, None);
+            self.changed(change, inode, call, |wcc| *wcc).await
+        };
+        let result = match touch {
+            false => send(&new).await,
+            // ftruncate(2) and O_TRUNC change the time also if the size stays, which a server may
+            // not do by itself. One that lets only owners set times sets the size at least.
+            true => {
+                let mtime = SetTime::ToServerTime;
+                match send(&SetAttributes { mtime, ..new }).await {
+                    Err(error) if error.status() == Some(Status::Perm) => send(&new).await,
+                    result => result,
+                }
+            }
+        };
         if let Some(size) = new.size {
             // Whatever was read meanwhile may be of before, also if nobody knows the outcome.
             void();

@@ -2,8 +2,9 @@
 //!
 //! The kernel's position in a directory is the server's cookie. Entries come in large parts,
 //! of which the kernel takes small ones. They are asked for with attributes (READDIRPLUS) even
-//! for a plain listing: FUSE entries carry a type, which READDIR does not tell; a wrong one
-//! would lead programs astray.
+//! for a plain listing: FUSE entries carry a type, which READDIR does not tell. Where the server
+//! gives no attributes, names are looked up; what cannot be looked up, as in a directory that the
+//! caller may read and not search, is listed without a type (DT_UNKNOWN of readdir(3)).
 
 use super::inode::State;
 use super::names::Child;
@@ -72,12 +73,13 @@ struct Part {
     eof: bool,
 }
 
-/// One entry, with its inode (not for `.` and `..`).
+/// One entry, with its inode (not for `.` and `..`, and for what could not be looked up).
 #[derive(Debug)]
 pub struct Listed {
     pub name: Box<[u8]>,
     pub fileid: u64,
-    pub kind: FileType,
+    /// `None`: not known.
+    pub kind: Option<FileType>,
     /// Position after it.
     pub cookie: u64,
     inode: Option<Arc<Inode>>,
@@ -461,6 +463,7 @@ impl<N: Nfs3> Fs<N> {
                 return Err(going_round());
             }
         }
+        let mut searched = true;
         for entry in page.entries {
             let hash = dir.hasher.hash_one(&entry.name);
             {
@@ -473,7 +476,13 @@ impl<N: Nfs3> Fs<N> {
                 }
             }
             match self
-                .listed(dir, &entry, stamp, unchanged.then_some(epoch))
+                .listed(
+                    dir,
+                    &entry,
+                    stamp,
+                    unchanged.then_some(epoch),
+                    &mut searched,
+                )
                 .await
             {
                 Ok(listed) => entries.push(listed),
@@ -497,23 +506,35 @@ impl<N: Nfs3> Fs<N> {
         entry: &DirEntry,
         stamp: Stamp,
         remember: Option<u64>,
+        searched: &mut bool,
     ) -> FsResult<Listed> {
         let dot = matches!(&*entry.name, b"." | b"..");
         let inode = if dot {
             None
         } else {
-            // The kernel wants at least the type, which READDIR does not tell.
-            Some(match (&entry.handle, &entry.attributes) {
+            // The kernel is to have at least the type, which READDIR does not tell.
+            match (&entry.handle, &entry.attributes) {
                 (Some(handle), Some(attributes)) => {
                     let inode = self.intern(stamp, handle, attributes);
                     if let Some(epoch) = remember {
                         let child = Child::Is(inode.clone());
                         self.names.put(dir.inode.nodeid, epoch, &entry.name, child);
                     }
-                    inode
+                    Some(inode)
                 }
-                _ => self.child(&dir.cred, &dir.inode, &entry.name).await?,
-            })
+                _ if !*searched => None,
+                _ => match self.child(&dir.cred, &dir.inode, &entry.name).await {
+                    Ok(inode) => Some(inode),
+                    // Gone between the listing and the look-up.
+                    Err(error) if error.status() == Some(Status::NoEnt) => return Err(error),
+                    Err(error) if error.status().is_some() => {
+                        // Nor will the others of this page be answered, if it is for that.
+                        *searched = error.status() != Some(Status::Access);
+                        None
+                    }
+                    Err(error) => return Err(error),
+                },
+            }
         };
         Ok(Listed {
             name: entry.name.clone(),
@@ -521,9 +542,10 @@ impl<N: Nfs3> Fs<N> {
                 Some(attributes) if !dot => self.table.visible_fileid(attributes),
                 _ => entry.fileid,
             },
-            kind: inode
-                .as_ref()
-                .map_or(FileType::Directory, |inode| inode.kind),
+            kind: match dot {
+                true => Some(FileType::Directory),
+                false => inode.as_ref().map(|inode| inode.kind),
+            },
             cookie: entry.cookie,
             inode,
         })

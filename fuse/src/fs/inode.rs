@@ -314,7 +314,7 @@ impl State {
     /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not say to
     /// what.
     pub fn named_otherwise(&mut self) {
-        self.cache.named_otherwise();
+        self.cache.named_otherwise(next_event());
     }
 
     /// A call that changes the object is sent. `cached`: contents are cached.

@@ -60,6 +60,7 @@ impl<N: Nfs3> Fs<N> {
         match found {
             Ok((inode, attributes)) => {
                 let inode = self.table.adopt(&inode);
+                self.hidden_gone(&inode).await;
                 if alone.is_some() {
                     self.hold_for_open(&inode);
                 }

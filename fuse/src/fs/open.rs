@@ -55,7 +55,7 @@ impl<N: Nfs3> Fs<N> {
                 size: Some(0),
                 ..SetAttributes::default()
             };
-            self.set(cred, &inode, &new).await?;
+            self.set(cred, &inode, &new, false).await?;
         }
         Ok(self.opened(inode, cred, flags))
     }

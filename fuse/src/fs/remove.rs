@@ -227,13 +227,38 @@ impl<N: Nfs3> Fs<N> {
 
     /// Removes the hidden name of `inode`; until then it is not counted as a link.
     pub(super) async fn remove_hidden(&self, inode: &Inode, silly: Silly) {
+        /// Ends it also if the future is dropped.
+        struct Gone<'a, N: Nfs3>(&'a Inode, Option<Removal<'a, N>>);
+        impl<N: Nfs3> Drop for Gone<'_, N> {
+            fn drop(&mut self) {
+                let mut state = self.0.state.lock();
+                state.named_otherwise();
+                self.0.hidden_links.fetch_sub(1, Ordering::Relaxed);
+                drop(state);
+                // Tells who waits.
+                self.1.take();
+            }
+        }
+        let _gone = Gone(inode, Some(self.removal()));
         self.remove_silly(silly).await;
-        let mut state = inode.state.lock();
-        state.named_otherwise();
-        inode.hidden_links.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) async fn remove_silly(&self, silly: Silly) {
+    /// Waits while the hidden name of `inode` is on its way out: a reply of meanwhile may count it
+    /// as a link or not.
+    pub(super) async fn hidden_gone(&self, inode: &Inode) {
+        loop {
+            let mut removed = std::pin::pin!(self.removed.notified());
+            removed.as_mut().enable();
+            let on_its_way = inode.hidden_links.load(Ordering::Relaxed) > 0
+                && inode.state.lock().silly.is_none();
+            if !on_its_way {
+                break;
+            }
+            removed.await;
+        }
+    }
+
+    async fn remove_silly(&self, silly: Silly) {
         let _removal = self.removal();
         let call = self.nfs.remove(&silly.cred, &silly.dir, &silly.name);
         let result = match self.table.get(silly.dir_node) {

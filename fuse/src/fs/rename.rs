@@ -65,9 +65,12 @@ impl<N: Nfs3> Fs<N> {
                 self.hidden(cred, &to_dir, &hidden, target).await;
             }
             (Ok(()), _, _) => {}
-            (Err(error), _, Some(Aside::Linked(hidden))) => {
+            (Err(error), target, Some(Aside::Linked(hidden))) => {
                 let call = self.nfs.remove(cred, &to_dir.handle, &hidden);
                 let _ = self.changing(&to_dir, call, |wcc| *wcc).await;
+                if let Some(target) = target {
+                    target.state.lock().named_otherwise();
+                }
                 return Err(error);
             }
             (Err(error), Some(target), Some(Aside::Renamed(hidden))) => {
@@ -77,6 +80,7 @@ impl<N: Nfs3> Fs<N> {
                 if back.is_ok() {
                     let mut state = target.state.lock();
                     state.silly = None;
+                    state.named_otherwise();
                     target.hidden_links.fetch_sub(1, Ordering::Relaxed);
                     drop(state);
                     self.own_name(&to_dir, to.1, Some(target));

@@ -218,7 +218,7 @@ fn the_server_decides_who_may() {
         mode: Some(0o600),
         ..SetAttributes::default()
     };
-    block_on(m.fs.setattr(&m.cred, node, &new)).unwrap();
+    block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
     let f = m.open(node, RW).unwrap();
     assert_eq!(m.read(f, 0, 10).unwrap(), b"secret");
     // Cached now, and still nobody else's.
@@ -245,7 +245,7 @@ fn the_server_decides_who_may() {
         mode: Some(0o644),
         ..SetAttributes::default()
     };
-    block_on(m.fs.setattr(&m.cred, node, &new)).unwrap();
+    block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
     assert!(
         m.fs.access_cached(&other, node, libc::R_OK).is_none(),
         "chmod voids the answer"

@@ -386,7 +386,7 @@ fn writers_with_different_identities_write_as_themselves() {
         mode: Some(0o666),
         ..Default::default()
     };
-    block_on(m.fs.setattr(&m.cred, node, &new)).unwrap();
+    block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
     let g = block_on(m.fs.open(&cred(1000), node, RW)).unwrap().handle;
     m.write(f, 0, b"root").unwrap();
     m.write(g, 4, b"user").unwrap();

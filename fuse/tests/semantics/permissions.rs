@@ -92,7 +92,7 @@ fn a_change_of_mode_ends_what_was_granted() {
         mode: Some(0o700),
         ..SetAttributes::default()
     };
-    block_on(m.fs.setattr(&cred(7), dir, &new)).unwrap();
+    block_on(m.fs.setattr(&cred(7), dir, &new, false)).unwrap();
     assert!(known(&m, &other, dir, "file").is_none());
     assert_eq!(errno(looked_up(&m, &other, dir, "file")), libc::EACCES);
 }

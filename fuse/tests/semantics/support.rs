@@ -117,7 +117,7 @@ impl Mount {
             size: Some(size),
             ..SetAttributes::default()
         };
-        block_on(self.fs.setattr(&self.cred, node, &new)).map(|_| ())
+        block_on(self.fs.setattr(&self.cred, node, &new, false)).map(|_| ())
     }
 
     pub(crate) fn flush(&self, handle: u64) -> FsResult<()> {

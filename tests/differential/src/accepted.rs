@@ -8,7 +8,7 @@
 //! made on the mount first; if it is refused there in the way the row says, it is not made on
 //! the local file system, so that the two trees stay alike.
 
-use crate::call::{Call, Reply, Step};
+use crate::call::{At, Call, Reply, Step};
 use crate::compare::Difference;
 use crate::observe::errno_name;
 
@@ -29,6 +29,8 @@ enum Condition {
     OnlyHidden,
     /// If what the descriptor stands for has no links any more.
     Removed,
+    /// If it, or what the path leads to, is a directory without links, or not to be had.
+    RemovedDirectory,
 }
 
 /// A field whose two values may differ.
@@ -97,6 +99,23 @@ pub(crate) const REFUSALS: &[Refusal] = &[
         },
         errnos: &[libc::ESTALE],
     },
+    Refusal {
+        name: "a removed directory cannot be used",
+        reason: "a directory that was removed is gone at the server: who has it open or for the current directory \
+                 cannot open or change it by `.`, nor list it; Linux's client answers ESTALE as well",
+        condition: Condition::RemovedDirectory,
+        matches: |call| {
+            let dot = call.places().iter().any(|place| {
+                place.at != At::Root
+                    && place
+                        .path
+                        .split('/')
+                        .all(|part| part == "." || part.is_empty())
+            });
+            dot || matches!(call, Call::Getdents { .. })
+        },
+        errnos: &[libc::ESTALE],
+    },
 ];
 
 pub(crate) const TOLERANCES: &[Tolerance] = &[
@@ -121,13 +140,57 @@ pub(crate) const TOLERANCES: &[Tolerance] = &[
             _ => false,
         },
     },
+    Tolerance {
+        name: "the removal of a hidden name changes its directory",
+        reason: "a file removed while open has a hidden name until it is closed; the removal of that name at the \
+                 server gives the directory its time, also if a program set another one meanwhile, as with Linux's \
+                 client",
+        matches: |step, d| {
+            let sets = matches!(step.call, Call::Utimens { .. } | Call::Futimens { .. });
+            d.field == "mtime"
+                && d.kind == "directory"
+                && d.may_hide
+                && !sets
+                && last(&d.mount) == "now"
+        },
+    },
+    Tolerance {
+        name: "times of a FIFO",
+        reason: "what goes through a FIFO never comes to the server, which keeps the times it has, as with Linux's \
+                 client",
+        matches: |_, d| {
+            let times = matches!(d.field.as_str(), "atime" | "mtime");
+            times && d.kind == "fifo" && last(&d.local) == "now"
+        },
+    },
+    Tolerance {
+        name: "types in a directory that may not be searched",
+        reason: "a directory that may be read and not searched is listed by READDIRPLUS without attributes, so \
+                 readdir(3) tells DT_UNKNOWN, as with Linux's client",
+        matches: |step, d| {
+            let lists = matches!(step.call, Call::List { .. } | Call::Getdents { .. });
+            lists && d.field == "data" && alike_but_unknown(&d.mount, &d.local)
+        },
+    },
 ];
+
+/// Whether two listings differ by types that the first does not tell.
+fn alike_but_unknown(mount: &str, local: &str) -> bool {
+    let (mount, local) = (mount.split(' '), local.split(' '));
+    mount.clone().count() == local.clone().count()
+        && mount.zip(local).all(|(ours, theirs)| {
+            ours == theirs
+                || ours
+                    .strip_suffix(":0")
+                    .is_some_and(|name| theirs.rsplit_once(':').is_some_and(|t| t.0 == name))
+        })
+}
 
 /// A hidden name that is left when everything is closed.
 pub(crate) const HIDDEN_NAME_LEFT: (&str, &str) = (
     "a hidden name is left",
     "a hidden name is removed as the user who removed the file: if the directory may not be changed by that \
-     user any more, it stays, as with Linux's client",
+     user any more, it stays as a name like others, and counts as a link, as with Linux's client",
 );
 
 /// Whether a line of the client's log says so.
@@ -159,13 +222,28 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "set-id bits and mappings",
-        "a server clears the set-id bits at each WRITE of another than root (RFC 1813 section 4.8 leaves it to it), \
+        "a server clears the set-id bits at each WRITE of another user than root (RFC 1813 section 4.8 leaves it to it), \
          also when what was written through a mapping comes to it, which locally clears nothing",
     ),
     (
         "sendfile within a file",
         "what sendfile(2) copies within one file, where source and destination overlap, depends on how much the \
          kernel copies at a time",
+    ),
+    (
+        "truncate to the size that is",
+        "truncate(2) that changes no size leaves the times alone (POSIX); some local file systems set them, as the \
+         one in memory for a file that is not empty",
+    ),
+    (
+        "groups at the time of open",
+        "whether a write clears the set-gid bit may depend on the writer's groups: the server is told those of when \
+         the descriptor was opened, as with Linux's client",
+    ),
+    (
+        "time of a mapping that is written",
+        "the kernel writes what was written through a shared mapping when msync(2) or munmap(2) is called or some time \
+         later, and that sets the time of modification, also if a program set another one meanwhile",
     ),
     (
         "set-gid bit of an exclusive create",
@@ -179,7 +257,7 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
 ];
 
 /// The last word of a value: trees put the name before it.
-fn last(value: &str) -> &str {
+pub(crate) fn last(value: &str) -> &str {
     value.rsplit(' ').next().unwrap_or(value)
 }
 
@@ -217,6 +295,9 @@ pub(crate) fn refused(
     let met = match row.condition {
         Condition::Always => true,
         Condition::OnlyHidden => hidden(),
+        Condition::RemovedDirectory => reply.states.first().is_some_and(|state| {
+            state.contains("type=directory") && state.contains(" nlink=0 ") || state == "ESTALE"
+        }),
         Condition::Removed => reply.states.iter().all(|state| state.contains(" nlink=0 ")),
     };
     met.then_some(row)

@@ -1,6 +1,6 @@
 //! What differs between two replies to one call.
 
-use crate::call::{Reply, Step};
+use crate::call::{Call, Reply, Step};
 use crate::observe::{Tree, errno_name};
 use std::collections::BTreeMap;
 
@@ -16,6 +16,10 @@ pub(crate) struct Difference {
     pub(crate) local: String,
     /// Seen by another user than the caller.
     pub(crate) observed: bool,
+    /// The type of what differs, if it is a state.
+    pub(crate) kind: String,
+    /// Hidden names may have come and gone since the trees were begun.
+    pub(crate) may_hide: bool,
 }
 
 impl Difference {
@@ -63,6 +67,7 @@ impl Difference {
             "contents" => true,
             // One user cannot see it, others can.
             "state" => self.mount == "EACCES" || self.local == "EACCES",
+            "mode" | "nlink" | "uid" | "gid" | "size" | "atime" | "mtime" | "rdev" => false,
             "value" | "data" => LOOKING.contains(&self.call.as_str()),
             _ => false,
         }
@@ -86,7 +91,7 @@ pub(crate) fn replies(
 ) -> Vec<Difference> {
     let mut found = Vec::new();
     let call = step.call.name();
-    let mut compare = |field: &str, mount: String, local: String| {
+    let mut compare_of = |field: &str, mount: String, local: String, kind: &str| {
         if mount != local {
             let (call, field) = (call.clone(), field.to_owned());
             found.push(Difference {
@@ -95,9 +100,13 @@ pub(crate) fn replies(
                 mount,
                 local,
                 observed,
+                kind: kind.to_owned(),
+                may_hide: false,
             });
         }
     };
+    let mut compare =
+        |field: &str, mount: String, local: String| compare_of(field, mount, local, "");
     compare(
         "errno",
         errno_name(mount.outcome.errno),
@@ -109,13 +118,21 @@ pub(crate) fn replies(
             mount.outcome.value.to_string(),
             local.outcome.value.to_string(),
         );
-        compare(
-            "data",
-            mount.outcome.data.clone(),
-            local.outcome.data.clone(),
-        );
+        // What statx(2) told is compared as a state is.
+        if !matches!(step.call, Call::Fstat { .. } | Call::Statx { .. }) {
+            compare(
+                "data",
+                mount.outcome.data.clone(),
+                local.outcome.data.clone(),
+            );
+        }
     }
-    for (mount, local) in mount.states.iter().zip(&local.states) {
+    let told = match step.call {
+        Call::Fstat { .. } | Call::Statx { .. } => Some((&mount.outcome.data, &local.outcome.data)),
+        _ => None,
+    };
+    let states = mount.states.iter().zip(&local.states);
+    for (mount, local) in told.into_iter().chain(states) {
         if mount == local {
             continue;
         }
@@ -125,14 +142,15 @@ pub(crate) fn replies(
                 Some(errno) => (*errno).to_owned(),
                 None => format!("a {}", keys.get("type").unwrap_or(&"state")),
             };
-            compare("state", whole(&mount), whole(&local));
+            compare_of("state", whole(&mount), whole(&local), "");
             continue;
         }
-        for key in mount.keys().chain(local.keys()) {
+        for key in mount.keys() {
             let value =
                 |keys: &BTreeMap<&str, &str>| keys.get(key).unwrap_or(&"nothing").to_string();
             if value(&mount) != value(&local) && mount.contains_key(key) {
-                compare(key, value(&mount), value(&local));
+                let kind = local.get("type").copied().unwrap_or_default();
+                compare_of(key, value(&mount), value(&local), kind);
             }
         }
     }
@@ -168,12 +186,15 @@ pub(crate) fn trees(what: &str, mount: &Tree, local: &Tree) -> Vec<Difference> {
             .iter()
             .filter(|(key, value)| theirs.get(*key) != Some(value))
             .collect();
+        let kind = theirs.get("type").copied().unwrap_or_default().to_owned();
         let difference = |field: &str, mount: String, local: String| Difference {
             call: what.to_owned(),
             field: field.to_owned(),
             mount,
             local,
             observed: false,
+            kind: kind.clone(),
+            may_hide: false,
         };
         if ours.contains_key("type") && theirs.contains_key("type") {
             for (key, value) in differing {
@@ -194,7 +215,7 @@ pub(crate) fn trees(what: &str, mount: &Tree, local: &Tree) -> Vec<Difference> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{Call, Outcome};
+    use crate::call::Outcome;
 
     fn step() -> Step {
         Step {

@@ -1,15 +1,8 @@
 //! Random calls in a small name space, so that users meet.
 
 use crate::call::{At, Call, LockKind, Mode, OpenFlags, Place, SLOTS, Step, SyncKind};
+use crate::history::{Feedback, Held, Known, USERS};
 use crate::random::Random;
-
-/// uid, gid and supplementary groups; groups overlap.
-pub(crate) const USERS: [(u32, u32, &[u32]); 4] = [
-    (0, 0, &[0]),
-    (10001, 20001, &[20001, 20003]),
-    (10002, 20002, &[20002, 20003]),
-    (10003, 20003, &[20003, 20004]),
-];
 
 const DIRECTORIES: [&str; 4] = ["d0", "d1", "d2", "d3"];
 const NAMES: [&str; 12] = [
@@ -23,111 +16,12 @@ const SPECIAL: [u32; 7] = [0o1000, 0o2000, 0o4000, 0o6000, 0o7000, 0o2000, 0o100
 const LENGTHS: [usize; 8] = [0, 1, 10, 511, 4096, 5000, 12288, 70_000];
 const OFFSETS: [i64; 10] = [0, 0, 1, 100, 4095, 4096, 8192, 65_536, 150_000, 1 << 20];
 
-/// What has come of the calls so far: which descriptors are open.
-#[derive(Debug)]
-pub(crate) struct Feedback {
-    pub(crate) open: Vec<[bool; SLOTS as usize]>,
-}
-
-impl Feedback {
-    pub(crate) fn new() -> Self {
-        Feedback {
-            open: vec![[false; SLOTS as usize]; USERS.len()],
-        }
-    }
-
-    /// A call was made, on the local file system with this result.
-    pub(crate) fn note(&mut self, step: &Step, errno: i32) {
-        let open = &mut self.open[step.user];
-        match step.call {
-            Call::Open { slot, .. } | Call::Dup { to: slot, .. } if errno == 0 => {
-                open[usize::from(slot)] = true
-            }
-            Call::Close { slot } => open[usize::from(slot)] = false,
-            _ => {}
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Generator {
     random: Random,
     users: usize,
     without: Vec<String>,
-}
-
-/// A tree to begin with: directories of several owners, sticky and set-gid ones, some files.
-pub(crate) fn beginning() -> Vec<Step> {
-    let root = Place::root;
-    let mkdir = |path: &str, mode| Call::Mkdir {
-        place: root(path),
-        mode: Mode(mode),
-    };
-    let chmod = |path: &str, mode| Call::Chmod {
-        place: root(path),
-        mode: Mode(mode),
-    };
-    let fill = |path: &str, mode| Call::Open {
-        slot: 0,
-        place: root(path),
-        flags: OpenFlags(libc::O_RDWR | libc::O_CREAT),
-        mode: Mode(mode),
-    };
-    let mut steps = vec![
-        (0, mkdir("d0", 0o777)),
-        (0, chmod("d0", 0o1777)),
-        (0, mkdir("d1", 0o777)),
-        (0, chmod("d1", 0o777)),
-        (1, mkdir("d1/d0", 0o755)),
-        (2, mkdir("d1/d1", 0o700)),
-        (0, mkdir("d2", 0o777)),
-        (
-            0,
-            Call::Chown {
-                place: root("d2"),
-                uid: 10001,
-                gid: 20003,
-                flags: 0,
-            },
-        ),
-        (1, chmod("d2", 0o2775)),
-        (3, mkdir("d1/d2", 0o777)),
-        (0, mkdir("d3", 0o777)),
-        (0, chmod("d3", 0o2777)),
-    ];
-    for (user, path, mode) in [
-        (1, "d1/f0", 0o644),
-        (2, "d0/f1", 0o660),
-        (3, "d2/f2", 0o640),
-        (1, "d3/f3", 0o666),
-    ] {
-        steps.push((user, fill(path, mode)));
-        steps.push((
-            user,
-            Call::Write {
-                slot: 0,
-                len: 5000,
-                fill: b'a' + user as u8,
-            },
-        ));
-        steps.push((user, Call::Close { slot: 0 }));
-    }
-    steps.push((
-        2,
-        Call::Symlink {
-            target: "../d1/f0".into(),
-            place: root("d3/l0"),
-        },
-    ));
-    steps
-        .into_iter()
-        .map(|(user, call)| Step {
-            user,
-            call,
-            observer: 0,
-            contents: false,
-        })
-        .collect()
+    known: Known,
 }
 
 impl Generator {
@@ -136,6 +30,7 @@ impl Generator {
             random: Random::new(seed),
             users: users.clamp(2, USERS.len()),
             without: Vec::new(),
+            known: Known::default(),
         }
     }
 
@@ -149,6 +44,7 @@ impl Generator {
 
     pub(crate) fn step(&mut self, feedback: &Feedback) -> Step {
         let user = self.random.below(self.users);
+        self.known = feedback.known.clone();
         let mut call = self.call(&feedback.open[user]);
         // Everything may be left out, but not for ever.
         for _ in 0..100 {
@@ -178,7 +74,12 @@ impl Generator {
         }
     }
 
+    /// Often one that leads to something, as far as is known.
     fn path(&mut self) -> String {
+        let known = &self.known.paths;
+        if !known.is_empty() && self.random.chance(2, 5) {
+            return self.random.pick(known).clone();
+        }
         let name = self.name();
         let r = &mut self.random;
         let (a, b) = (*r.pick(&DIRECTORIES), *r.pick(&DIRECTORIES));
@@ -199,7 +100,7 @@ impl Generator {
         }
     }
 
-    fn place(&mut self, open: &[bool]) -> Place {
+    fn place(&mut self, open: &[Held]) -> Place {
         match self.random.below(10) {
             0 => Place {
                 at: At::Cwd,
@@ -231,8 +132,14 @@ impl Generator {
     }
 
     /// One that is open, mostly.
-    fn slot(&mut self, open: &[bool]) -> u8 {
-        let held: Vec<u8> = (0..SLOTS).filter(|&slot| open[usize::from(slot)]).collect();
+    fn slot(&mut self, open: &[Held]) -> u8 {
+        self.slot_of(open, |held| held != Held::Nothing)
+    }
+
+    fn slot_of(&mut self, open: &[Held], wanted: impl Fn(Held) -> bool) -> u8 {
+        let held: Vec<u8> = (0..SLOTS)
+            .filter(|&slot| wanted(open[usize::from(slot)]))
+            .collect();
         match held.is_empty() || self.random.chance(1, 40) {
             true => self.random.below(usize::from(SLOTS)) as u8,
             false => *self.random.pick(&held),
@@ -370,7 +277,7 @@ impl Generator {
         OpenFlags(flags)
     }
 
-    fn call(&mut self, open: &[bool]) -> Call {
+    fn call(&mut self, open: &[Held]) -> Call {
         match self.random.below(100) {
             0..38 => self.file_call(open),
             38..72 => self.name_call(open),
@@ -378,8 +285,12 @@ impl Generator {
         }
     }
 
-    fn file_call(&mut self, open: &[bool]) -> Call {
-        let slot = self.slot(open);
+    fn file_call(&mut self, open: &[Held]) -> Call {
+        // Most of these are for files, the last for directories.
+        let file = self.slot_of(open, |held| held == Held::Other);
+        let directory = self.slot_of(open, |held| held == Held::Directory);
+        let any = self.slot(open);
+        let slot = if self.random.chance(4, 5) { file } else { any };
         match self.random.below(100) {
             0..26 => Call::Open {
                 slot: self.random.below(usize::from(SLOTS)) as u8,
@@ -462,14 +373,14 @@ impl Generator {
             },
             81..84 => Call::CopyRange {
                 from: slot,
-                to: self.slot(open),
+                to: self.slot_of(open, |held| held == Held::Other),
                 from_at: self.at(),
                 to_at: self.at(),
                 len: self.len(),
             },
             84..86 => Call::Sendfile {
                 from: slot,
-                to: self.slot(open),
+                to: self.slot_of(open, |held| held == Held::Other),
                 at: self.at(),
                 len: self.len(),
             },
@@ -492,13 +403,13 @@ impl Generator {
                     .pick(&[SyncKind::Fsync, SyncKind::Fdatasync, SyncKind::Range]),
             },
             _ => Call::Getdents {
-                slot,
+                slot: directory,
                 buffer: *self.random.pick(&[512, 4096, 32_768]),
             },
         }
     }
 
-    fn name_call(&mut self, open: &[bool]) -> Call {
+    fn name_call(&mut self, open: &[Held]) -> Call {
         match self.random.below(100) {
             0..12 => Call::Mkdir {
                 place: self.place(open),
@@ -549,7 +460,10 @@ impl Generator {
                 Call::Symlink { target, place }
             }
             33..37 => Call::Readlink {
-                place: self.place(open),
+                place: match self.known.links.is_empty() || self.random.chance(1, 3) {
+                    true => self.place(open),
+                    false => Place::root(self.random.pick::<String>(&self.known.links)),
+                },
             },
             37..47 => Call::Link {
                 from: self.place(open),
@@ -580,7 +494,7 @@ impl Generator {
                 place: self.directory(),
             },
             92..93 => Call::Fchdir {
-                slot: self.slot(open),
+                slot: self.slot_of(open, |held| held == Held::Directory),
             },
             93..96 => Call::Program {
                 place: self.plain_place(),
@@ -588,7 +502,10 @@ impl Generator {
                 script: self.random.chance(1, 3),
             },
             _ => Call::Exec {
-                place: self.plain_place(),
+                place: match self.known.programs.is_empty() {
+                    true => self.plain_place(),
+                    false => Place::root(self.random.pick::<String>(&self.known.programs)),
+                },
             },
         }
     }
@@ -610,7 +527,7 @@ impl Generator {
         }
     }
 
-    fn attribute_call(&mut self, open: &[bool]) -> Call {
+    fn attribute_call(&mut self, open: &[Held]) -> Call {
         let nofollow = *self.random.pick(&[0, 0, libc::AT_SYMLINK_NOFOLLOW]);
         match self.random.below(100) {
             0..14 => Call::Chmod {

@@ -12,7 +12,10 @@ mod accepted;
 mod call;
 mod compare;
 mod generate;
+mod history;
+mod listing;
 mod observe;
+mod program;
 mod random;
 mod session;
 mod stand;
@@ -238,7 +241,7 @@ impl Run {
             let mut generator =
                 Generator::new(choices.next(), usize::from(self.users)).without(&self.without);
             let most = self.epoch.min((self.calls - made) as usize);
-            let beginning = generate::beginning();
+            let beginning = history::beginning();
             let first = beginning.len();
             let epoch = session.run(|feedback, n| match n {
                 n if n < first => Some(beginning[n].clone()),
@@ -313,7 +316,7 @@ impl Run {
 
 fn show(steps: &[Step], difference: &compare::Difference) {
     for step in steps {
-        let (uid, ..) = generate::USERS[step.user % generate::USERS.len()];
+        let (uid, ..) = history::USERS[step.user % history::USERS.len()];
         println!("    uid {uid:<5} {:?}", step.call);
     }
     if let Some(last) = steps.last()
@@ -321,7 +324,7 @@ fn show(steps: &[Step], difference: &compare::Difference) {
     {
         println!(
             "    seen by uid {}",
-            generate::USERS[last.observer % generate::USERS.len()].0
+            history::USERS[last.observer % history::USERS.len()].0
         );
     }
     println!("    {}: mount {:?}", difference.field, difference.mount);

@@ -3,7 +3,7 @@
 use crate::accepted;
 use crate::call::{Reply, Request, Step};
 use crate::compare::{self, Difference};
-use crate::generate::{Feedback, USERS};
+use crate::history::{Feedback, USERS};
 use crate::observe;
 use crate::stand::Stand;
 use anyhow::{Context, Result, ensure};
@@ -85,6 +85,8 @@ pub(crate) struct Session<'a> {
     pub(crate) accepted: BTreeMap<&'static str, u64>,
     /// How many calls succeeded, by name.
     pub(crate) succeeded: BTreeMap<String, (u64, u64)>,
+    /// Since the trees were begun a name was taken from what may be open.
+    may_hide: bool,
     current: Arc<Mutex<(Instant, String)>>,
 }
 
@@ -106,6 +108,7 @@ impl<'a> Session<'a> {
             calls: 0,
             accepted: BTreeMap::new(),
             succeeded: BTreeMap::new(),
+            may_hide: false,
             current,
         })
     }
@@ -127,6 +130,7 @@ impl<'a> Session<'a> {
             fs::set_permissions(root.join("t"), all)?;
         }
         self.begin([&roots[0].join("t"), &roots[1].join("t")])?;
+        self.may_hide = false;
         let mut epoch = Epoch::default();
         let mut feedback = Feedback::new();
         let mut end = false;
@@ -136,10 +140,11 @@ impl<'a> Session<'a> {
             let mut differences = Vec::new();
             let mut diverged = false;
             if let Some(step) = next {
-                let (errno, found) = self.step(&step, &name)?;
+                self.may_hide |= feedback.may_hide();
+                let (made, found) = self.step(&step, &name)?;
                 diverged = found.iter().any(|d| !d.harmless());
                 differences = found;
-                feedback.note(&step, errno);
+                feedback.note(&step, &made);
                 epoch.steps.push(step);
             }
             if !diverged && (end || epoch.steps.len().is_multiple_of(CHECK)) {
@@ -191,7 +196,7 @@ impl<'a> Session<'a> {
     }
 
     /// Makes one call on both trees. Returns the local result, and the differences.
-    fn step(&mut self, step: &Step, name: &str) -> Result<(i32, Vec<Difference>)> {
+    fn step(&mut self, step: &Step, name: &str) -> Result<(Reply, Vec<Difference>)> {
         self.note(format!("{step:?}"));
         self.calls += 1;
         let request = Request::Do {
@@ -204,7 +209,7 @@ impl<'a> Session<'a> {
             let hidden = || observe::tree(&export, true).only_hidden;
             if let Some(row) = accepted::refused(&step.call, &mount, hidden) {
                 *self.accepted.entry(row.name).or_default() += 1;
-                return Ok((mount.outcome.errno, Vec::new()));
+                return Ok((mount, Vec::new()));
             }
             self.local[step.user].send(&request)?;
             (mount, self.local[step.user].receive()?)
@@ -215,6 +220,7 @@ impl<'a> Session<'a> {
         counts.0 += 1;
         counts.1 += u64::from(local.outcome.errno == 0);
         let mut found = compare::replies(step, &mount, &local, false);
+        let made = local;
         let places = step.observed();
         if !places.is_empty() && step.observer < self.mount.len() {
             let request = Request::Observe {
@@ -224,18 +230,43 @@ impl<'a> Session<'a> {
             let (mount, local) = self.both(step.observer, &request)?;
             found.extend(compare::replies(step, &mount, &local, true));
         }
-        Ok((local.outcome.errno, self.not_accepted(Some(step), found)))
+        let found = self.not_accepted(Some(step), found);
+        Ok((made, found))
     }
 
     fn not_accepted(&mut self, step: Option<&Step>, found: Vec<Difference>) -> Vec<Difference> {
         let mut rest = Vec::new();
-        for difference in found {
+        for mut difference in found {
+            difference.may_hide = self.may_hide;
+            if self.counts_left_names(&difference) {
+                let row = accepted::HIDDEN_NAME_LEFT.0;
+                *self.accepted.entry(row).or_default() += 1;
+                continue;
+            }
             match step.and_then(|step| accepted::tolerated(step, &difference)) {
                 Some(row) => *self.accepted.entry(row.name).or_default() += 1,
                 None => rest.push(difference),
             }
         }
         rest
+    }
+
+    /// Whether the mount shows no more links than are explained by hidden names that could not
+    /// be removed, by the client's log: they are ordinary names from then on.
+    fn counts_left_names(&self, difference: &Difference) -> bool {
+        let links = |value: &str| accepted::last(value).parse::<u64>().ok();
+        let more = match (links(&difference.mount), links(&difference.local)) {
+            (Some(ours), Some(theirs)) if difference.field == "nlink" && ours > theirs => {
+                ours - theirs
+            }
+            _ => return false,
+        };
+        let mut from = self.log_read;
+        let said = self.stand.log_since(&mut from).unwrap_or_default();
+        let left = said
+            .lines()
+            .filter(|line| accepted::leaves_hidden_name(line));
+        left.count() as u64 >= more
     }
 
     /// Compares the whole trees: the mount's with the local one, then the server's own side.
@@ -264,6 +295,8 @@ impl<'a> Session<'a> {
                 mount,
                 local: String::new(),
                 observed: false,
+                kind: String::new(),
+                may_hide: false,
             });
         };
         // A close is told to a FUSE file system later.

@@ -87,6 +87,11 @@ pub(crate) fn lseek(fd: i32, offset: i64, whence: i32) -> Sys {
     syscall!(SYS_lseek, fd, offset, whence)
 }
 
+/// The flags of an open file.
+pub(crate) fn flags(fd: i32) -> Sys<i32> {
+    syscall!(SYS_fcntl, fd, libc::F_GETFL).map(|flags| flags as i32)
+}
+
 pub(crate) fn truncate(path: &CStr, len: i64) -> Sys {
     syscall!(SYS_truncate, path.as_ptr(), len)
 }
