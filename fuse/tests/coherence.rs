@@ -42,16 +42,26 @@ fn mounts<const N: usize>(
     fill: impl FnOnce(&MemoryServer),
     test: impl FnOnce([&Mounted; N]),
 ) {
+    // Threads that answer in an order of their own.
+    let server = MemoryServer::with(MemoryServer::new().limits(), 2);
+    mounts_of(&server, name, config, fill, test);
+}
+
+/// The same with a server given.
+fn mounts_of<const N: usize>(
+    server: &Arc<MemoryServer>,
+    name: &str,
+    config: &FsConfig,
+    fill: impl FnOnce(&MemoryServer),
+    test: impl FnOnce([&Mounted; N]),
+) {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("SKIPPED: there is no /dev/fuse");
         return;
     }
-    // Threads that answer in an order of their own.
-    let server = MemoryServer::with(MemoryServer::new().limits(), 2);
-    fill(&server);
-    let all: [Mounted; N] = std::array::from_fn(|n| {
-        mount_of(&server, &format!("coherence-{name}-{n}"), config.clone())
-    });
+    fill(server);
+    let all: [Mounted; N] =
+        std::array::from_fn(|n| mount_of(server, &format!("coherence-{name}-{n}"), config.clone()));
     test(all.each_ref());
     all.into_iter().for_each(Mounted::finish);
 }
@@ -369,14 +379,15 @@ fn what_this_machine_lacks_for_a_while_loses_nothing() {
 }
 
 /// What a server without pre-operation attributes costs: a GETATTR for each burst of WRITEs on a
-/// file that is cached, beside the WRITE and not before it; none for a new file.
+/// file that is cached, beside the WRITE and not before it; none for a new file. The server answers
+/// in order: a GETATTR that the WRITE overtakes tells nothing, and what is cached is read again.
 #[test]
 fn a_server_without_pre_operation_attributes_is_asked_once_a_burst() {
     let fill = |server: &MemoryServer| {
         server.plant("f", &[b'o'; PAGE]);
         server.set_pre_op(PreOp::Never);
     };
-    mounts("asked", &hour(), fill, |[a]| {
+    mounts_of(&MemoryServer::new(), "asked", &hour(), fill, |[a]| {
         fs::write(a.dir.join("first"), b"tells that there are none").unwrap();
         let file = open(a);
         assert_eq!(page(&file, 0), [b'o'; PAGE]);
