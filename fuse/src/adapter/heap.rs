@@ -67,9 +67,10 @@ impl Rest {
         due
     }
 
-    /// The same, and does it.
-    pub(super) fn tick(&mut self, answered: u64) {
+    /// The same, and does it, after `before`, which may free more.
+    pub(super) fn tick(&mut self, answered: u64, before: impl FnOnce()) {
         if self.due(answered) {
+            before();
             give_back();
         }
     }

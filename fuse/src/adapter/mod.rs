@@ -215,7 +215,7 @@ fn tick<N: Nfs3>(fs: &Arc<Fs<N>>, requests: &AtomicU64, stop: &(Mutex<bool>, Con
         stop.1.wait_for(&mut stopped, Duration::from_secs(1));
         parking_lot::MutexGuard::unlocked(&mut stopped, || {
             fs.tick();
-            rest.tick(requests.load(Ordering::Relaxed));
+            rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
         });
     }
 }

@@ -142,6 +142,15 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
+    /// Forgets the names of directories that have changed since, or that the kernel has forgotten:
+    /// they are of no use, and hold memory. For when a mount rests.
+    pub fn forget_stale_names(&self) {
+        self.names.retain(|dir, epoch| {
+            let dir = self.table.get(dir);
+            dir.is_some_and(|dir| dir.state.lock().epoch == epoch)
+        });
+    }
+
     /// The kernel forgets an inode `count` times.
     pub fn forget(&self, nodeid: u64, count: u64) {
         self.table.forget(nodeid, count);

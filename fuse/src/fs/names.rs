@@ -74,6 +74,37 @@ impl Names {
         drop(old);
     }
 
+    /// Forgets the names of directories for which `holds`, given the directory and the number of its
+    /// contents, is false. Goes through everything: for when nothing else is to be done.
+    pub(super) fn retain(&self, holds: impl Fn(u64, u64) -> bool) {
+        let directory = |key: &[u8]| {
+            let (dir, _) = key.split_at(size_of::<u64>());
+            u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"))
+        };
+        for shard in &self.shards {
+            let stale: Vec<Box<[u8]>> = {
+                let shard = shard.lock();
+                let all = shard.iter();
+                all.filter(|(key, (epoch, _))| !holds(directory(key), *epoch))
+                    .map(|(key, _)| key.clone())
+                    .collect()
+            };
+            for part in stale.chunks(1024) {
+                let mut shard = shard.lock();
+                // One that was put anew meanwhile goes, too, which costs a LOOKUP.
+                let old: Vec<_> = part.iter().map(|key| shard.pop(key)).collect();
+                drop(shard);
+                drop(old);
+            }
+            let mut shard = shard.lock();
+            if shard.is_empty() {
+                let cap = shard.cap();
+                *shard = LruCache::unbounded();
+                shard.resize(cap);
+            }
+        }
+    }
+
     /// A name that led to the file `fileid` when it was last looked up, with the names of the
     /// directories above it as far as they are known. Goes through everything: for what is
     /// rare.
