@@ -2,7 +2,7 @@
 
 use crate::codec::{self, Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
 use crate::nfs3::{FileHandle, Void};
-use crate::procedure::{Ddp, Procedure};
+use crate::procedure::idempotent_procedures;
 use smallvec::SmallVec;
 
 /// RPC program number of MOUNT.
@@ -151,35 +151,8 @@ impl<'a> Decode<'a> for Exports<'a> {
 /// Largest mountres3_ok as this crate takes it: status, handle, flavors.
 const MAX_MOUNTED: usize = 4 + 4 + crate::nfs3::FHSIZE + 4 + 4 * MAX_FLAVORS;
 
-macro_rules! procedures {
-    ($($(#[$meta:meta])* $type:ident = $number:literal, $name:literal, $args:ty => $res:ty, $max:expr;)*) => {
-        $(
-            #[doc = concat!($name, ", procedure ", $number, ".")]
-            #[doc = ""]
-            $(#[$meta])*
-            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-            pub struct $type;
-
-            impl Procedure for $type {
-                const PROGRAM: u32 = PROGRAM;
-                const VERSION: u32 = VERSION;
-                const NUMBER: u32 = $number;
-                const NAME: &'static str = $name;
-                const DDP: Ddp = Ddp::None;
-                // The list DUMP returns is advice only (RFC 1813 section 5.2.2).
-                const IDEMPOTENT: bool = true;
-                type Args<'a> = $args;
-                type Res<'a> = $res;
-
-                fn max_results(_: &Self::Args<'_>) -> usize {
-                    $max
-                }
-            }
-        )*
-    };
-}
-
-procedures! {
+// The list DUMP returns is advice only (RFC 1813 section 5.2.2), so MNT may be repeated.
+idempotent_procedures! {
     Null = 0, "NULL", Void => Void, 0;
     Mnt = 1, "MNT", MountArgs<'a> => MountRes, MAX_MOUNTED;
     Dump = 2, "DUMP", Void => MountList<'a>, MAX_LIST_LEN;
@@ -192,6 +165,7 @@ procedures! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procedure::Procedure;
     use smallvec::smallvec;
 
     #[test]

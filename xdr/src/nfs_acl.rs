@@ -9,7 +9,7 @@
 
 use crate::codec::{self, Decode, DecodeError, Decoder, Encode, Encoder, xdr_struct};
 use crate::nfs3::{Attributes, FileHandle, Reply, Void};
-use crate::procedure::{Ddp, Procedure};
+use crate::procedure::idempotent_procedures;
 
 /// RPC program number of NFS_ACL.
 pub const PROGRAM: u32 = 100227;
@@ -149,34 +149,7 @@ const POST_OP_ATTR: usize = 4 + 84;
 /// One list at its longest.
 const MAX_LIST: usize = 4 + 4 + 12 * MAX_ENTRIES;
 
-macro_rules! procedures {
-    ($($(#[$meta:meta])* $type:ident = $number:literal, $name:literal, $args:ty => $res:ty, $max:expr;)*) => {
-        $(
-            #[doc = concat!($name, ", procedure ", $number, ".")]
-            #[doc = ""]
-            $(#[$meta])*
-            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-            pub struct $type;
-
-            impl Procedure for $type {
-                const PROGRAM: u32 = PROGRAM;
-                const VERSION: u32 = VERSION;
-                const NUMBER: u32 = $number;
-                const NAME: &'static str = $name;
-                const DDP: Ddp = Ddp::None;
-                const IDEMPOTENT: bool = true;
-                type Args<'a> = $args;
-                type Res<'a> = $res;
-
-                fn max_results(_: &Self::Args<'_>) -> usize {
-                    $max
-                }
-            }
-        )*
-    };
-}
-
-procedures! {
+idempotent_procedures! {
     Null = 0, "NULL", Void => Void, 0;
     Getacl = 1, "GETACL", GetaclArgs => GetaclRes, 4 + POST_OP_ATTR + 4 + 2 * MAX_LIST;
     Setacl = 2, "SETACL", SetaclArgs => SetaclRes, 4 + POST_OP_ATTR;
@@ -186,6 +159,7 @@ procedures! {
 mod tests {
     use super::*;
     use crate::nfs3::Status;
+    use crate::procedure::Procedure;
 
     fn entry(tag: u32, id: u32, permissions: u32) -> AclEntry {
         AclEntry {

@@ -12,7 +12,7 @@
 
 use crate::codec::{self, Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
 use crate::nfs3::{FileHandle, Void};
-use crate::procedure::{Ddp, Procedure};
+use crate::procedure::idempotent_procedures;
 
 /// RPC program number of NLM.
 pub const PROGRAM: u32 = 100021;
@@ -201,66 +201,39 @@ const MAX_NETOBJ: usize = 4 + NETOBJ_MAX;
 const MAX_RES: usize = MAX_NETOBJ + 4;
 const MAX_TEST_RES: usize = MAX_RES + 4 + 4 + MAX_NETOBJ + 8 + 8;
 
-macro_rules! procedures {
-    ($($(#[$meta:meta])* $type:ident = $number:literal, $name:literal, idempotent: $idempotent:literal,
-        $args:ty => $res:ty, $max:expr;)*) => {
-        $(
-            #[doc = concat!($name, ", procedure ", $number, ".")]
-            #[doc = ""]
-            $(#[$meta])*
-            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-            pub struct $type;
-
-            impl Procedure for $type {
-                const PROGRAM: u32 = PROGRAM;
-                const VERSION: u32 = VERSION;
-                const NUMBER: u32 = $number;
-                const NAME: &'static str = $name;
-                const DDP: Ddp = Ddp::None;
-                const IDEMPOTENT: bool = $idempotent;
-                type Args<'a> = $args;
-                type Res<'a> = $res;
-
-                fn max_results(_: &Self::Args<'_>) -> usize {
-                    $max
-                }
-            }
-        )*
-    };
-}
-
-procedures! {
-    Null = 0, "NULL", idempotent: true, Void => Void, 0;
+idempotent_procedures! {
+    Null = 0, "NULL", Void => Void, 0;
     /// Whether a lock could be had.
-    Test = 1, "TEST", idempotent: true, TestArgs<'a> => TestRes<'a>, MAX_TEST_RES;
+    Test = 1, "TEST", TestArgs<'a> => TestRes<'a>, MAX_TEST_RES;
     /// An owner that asks twice for a lock it holds is granted it again.
-    LockRange = 2, "LOCK", idempotent: true, LockArgs<'a> => Res<'a>, MAX_RES;
-    Cancel = 3, "CANCEL", idempotent: true, CancelArgs<'a> => Res<'a>, MAX_RES;
+    LockRange = 2, "LOCK", LockArgs<'a> => Res<'a>, MAX_RES;
+    Cancel = 3, "CANCEL", CancelArgs<'a> => Res<'a>, MAX_RES;
     /// Unlocking what is not locked is granted.
-    Unlock = 4, "UNLOCK", idempotent: true, UnlockArgs<'a> => Res<'a>, MAX_RES;
+    Unlock = 4, "UNLOCK", UnlockArgs<'a> => Res<'a>, MAX_RES;
     /// From the server: a lock that was waited for is granted.
-    Granted = 5, "GRANTED", idempotent: true, TestArgs<'a> => Res<'a>, MAX_RES;
-    TestMsg = 6, "TEST_MSG", idempotent: true, TestArgs<'a> => Void, 0;
-    LockMsg = 7, "LOCK_MSG", idempotent: true, LockArgs<'a> => Void, 0;
-    CancelMsg = 8, "CANCEL_MSG", idempotent: true, CancelArgs<'a> => Void, 0;
-    UnlockMsg = 9, "UNLOCK_MSG", idempotent: true, UnlockArgs<'a> => Void, 0;
-    GrantedMsg = 10, "GRANTED_MSG", idempotent: true, TestArgs<'a> => Void, 0;
-    TestResult = 11, "TEST_RES", idempotent: true, TestRes<'a> => Void, 0;
-    LockResult = 12, "LOCK_RES", idempotent: true, Res<'a> => Void, 0;
-    CancelResult = 13, "CANCEL_RES", idempotent: true, Res<'a> => Void, 0;
-    UnlockResult = 14, "UNLOCK_RES", idempotent: true, Res<'a> => Void, 0;
-    GrantedResult = 15, "GRANTED_RES", idempotent: true, Res<'a> => Void, 0;
-    SetShare = 20, "SHARE", idempotent: true, ShareArgs<'a> => ShareRes<'a>, MAX_RES + 4;
-    Unshare = 21, "UNSHARE", idempotent: true, ShareArgs<'a> => ShareRes<'a>, MAX_RES + 4;
+    Granted = 5, "GRANTED", TestArgs<'a> => Res<'a>, MAX_RES;
+    TestMsg = 6, "TEST_MSG", TestArgs<'a> => Void, 0;
+    LockMsg = 7, "LOCK_MSG", LockArgs<'a> => Void, 0;
+    CancelMsg = 8, "CANCEL_MSG", CancelArgs<'a> => Void, 0;
+    UnlockMsg = 9, "UNLOCK_MSG", UnlockArgs<'a> => Void, 0;
+    GrantedMsg = 10, "GRANTED_MSG", TestArgs<'a> => Void, 0;
+    TestResult = 11, "TEST_RES", TestRes<'a> => Void, 0;
+    LockResult = 12, "LOCK_RES", Res<'a> => Void, 0;
+    CancelResult = 13, "CANCEL_RES", Res<'a> => Void, 0;
+    UnlockResult = 14, "UNLOCK_RES", Res<'a> => Void, 0;
+    GrantedResult = 15, "GRANTED_RES", Res<'a> => Void, 0;
+    SetShare = 20, "SHARE", ShareArgs<'a> => ShareRes<'a>, MAX_RES + 4;
+    Unshare = 21, "UNSHARE", ShareArgs<'a> => ShareRes<'a>, MAX_RES + 4;
     /// LOCK by a client that is not monitored by NSM.
-    LockUnmonitored = 22, "NM_LOCK", idempotent: true, LockArgs<'a> => Res<'a>, MAX_RES;
+    LockUnmonitored = 22, "NM_LOCK", LockArgs<'a> => Res<'a>, MAX_RES;
     /// Frees all locks and shares of a client.
-    FreeAll = 23, "FREE_ALL", idempotent: true, Notify<'a> => Void, 0;
+    FreeAll = 23, "FREE_ALL", Notify<'a> => Void, 0;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procedure::Procedure;
 
     fn lock() -> Lock<'static> {
         Lock {

@@ -8,7 +8,7 @@
 use crate::codec;
 use crate::codec::{Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
 use crate::nfs3::Void;
-use crate::procedure::{Ddp, Procedure};
+use crate::procedure::idempotent_procedures;
 
 /// RPC program number of NSM (status).
 pub const PROGRAM: u32 = 100024;
@@ -100,34 +100,7 @@ xdr_struct! {
     HostStatus<'a> { name: Text<'a, NAME_MAX>, state: u32, private: Private, }
 }
 
-macro_rules! procedures {
-    ($($(#[$meta:meta])* $type:ident = $number:literal, $name:literal, $args:ty => $res:ty, $max:expr;)*) => {
-        $(
-            #[doc = concat!($name, ", procedure ", $number, ".")]
-            #[doc = ""]
-            $(#[$meta])*
-            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-            pub struct $type;
-
-            impl Procedure for $type {
-                const PROGRAM: u32 = PROGRAM;
-                const VERSION: u32 = VERSION;
-                const NUMBER: u32 = $number;
-                const NAME: &'static str = $name;
-                const DDP: Ddp = Ddp::None;
-                const IDEMPOTENT: bool = true;
-                type Args<'a> = $args;
-                type Res<'a> = $res;
-
-                fn max_results(_: &Self::Args<'_>) -> usize {
-                    $max
-                }
-            }
-        )*
-    };
-}
-
-procedures! {
+idempotent_procedures! {
     Null = 0, "SM_NULL", Void => Void, 0;
     /// Whether a host could be monitored.
     Stat = 1, "SM_STAT", HostName<'a> => StatRes, 8;

@@ -45,3 +45,34 @@ pub trait Procedure {
         0
     }
 }
+
+/// Declares the procedures of a program none of which moves an item by a chunk, and all of which
+/// may be run twice: number, name, arguments and results, and most bytes of the results.
+macro_rules! idempotent_procedures {
+    ($($(#[$meta:meta])* $type:ident = $number:literal, $name:literal, $args:ty => $res:ty, $max:expr;)*) => {
+        $(
+            #[doc = concat!($name, ", procedure ", $number, ".")]
+            #[doc = ""]
+            $(#[$meta])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+            pub struct $type;
+
+            impl $crate::procedure::Procedure for $type {
+                const PROGRAM: u32 = PROGRAM;
+                const VERSION: u32 = VERSION;
+                const NUMBER: u32 = $number;
+                const NAME: &'static str = $name;
+                const DDP: $crate::procedure::Ddp = $crate::procedure::Ddp::None;
+                const IDEMPOTENT: bool = true;
+                type Args<'a> = $args;
+                type Res<'a> = $res;
+
+                fn max_results(_: &Self::Args<'_>) -> usize {
+                    $max
+                }
+            }
+        )*
+    };
+}
+
+pub(crate) use idempotent_procedures;
