@@ -194,9 +194,13 @@ proptest! {
         let mut from = Decoder::with_placed(&whole, data.len() as u32);
         prop_assert_eq!(WriteArgs::decode(&mut from), Ok(reduced));
         from.finish().unwrap();
-        // The chunk's length and the item's must agree.
-        let mut from = Decoder::with_placed(&whole, data.len() as u32 + 1);
+        // The chunk's length and the item's must agree, but for up to three bytes of padding.
+        let mut from = Decoder::with_placed(&whole, data.len() as u32 + 4);
         prop_assert!(WriteArgs::decode(&mut from).is_err());
+        if let Some(less) = (data.len() as u32).checked_sub(1) {
+            let mut from = Decoder::with_placed(&whole, less);
+            prop_assert!(WriteArgs::decode(&mut from).is_err());
+        }
 
         let item = data.iter().copied().chain(vec![0; data.len().next_multiple_of(4) - data.len()]);
         whole.splice(position..position, item);

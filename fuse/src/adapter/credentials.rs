@@ -39,6 +39,8 @@ struct Known {
     status: Arc<File>,
     /// As last read: the same credential stays the same allocation.
     cred: Cred,
+    /// It asked since [`Credentials::close_idle`] was last called.
+    asked: bool,
 }
 
 /// Reads credentials of callers.
@@ -74,7 +76,10 @@ impl Credentials {
         if tid == 0 {
             return alone();
         }
-        let known = self.known.lock().get(&tid).cloned();
+        let known = self.known.lock().get_mut(&tid).map(|known| {
+            known.asked = true;
+            known.clone()
+        });
         let again = known
             .as_ref()
             .and_then(|known| groups_for(&known.status, uid, gid).ok());
@@ -104,9 +109,25 @@ impl Credentials {
         let new = Known {
             status,
             cred: cred.clone(),
+            asked: true,
         };
         self.known.lock().put(tid, new);
         cred
+    }
+
+    /// Closes the descriptors of threads that have not asked since the last call: most of those
+    /// have ended. To be called about once a second.
+    pub(super) fn close_idle(&self) {
+        let mut known = self.known.lock();
+        let mut idle = Vec::new();
+        for (&tid, known) in known.iter_mut() {
+            if !std::mem::take(&mut known.asked) {
+                idle.push(tid);
+            }
+        }
+        let closed: Vec<_> = idle.iter().filter_map(|tid| known.pop(tid)).collect();
+        drop(known);
+        drop(closed);
     }
 }
 
@@ -210,7 +231,14 @@ mod tests {
     #[test]
     fn the_descriptor_of_a_thread_that_ended_is_not_used() {
         let all = Credentials::default();
+        let ended = |tid: u32| {
+            // `join` returns when the thread is about to end; the kernel needs a moment more.
+            while std::path::Path::new(&format!("/proc/self/task/{tid}")).exists() {
+                std::thread::yield_now();
+            }
+        };
         let (tid, uid, gid) = std::thread::spawn(own).join().unwrap();
+        ended(tid);
         let gone = all.of_thread(tid, uid, gid);
         assert!(gone.groups.is_empty(), "a thread that ended has no groups");
         assert_eq!(all.known.lock().len(), 0);
@@ -223,12 +251,23 @@ mod tests {
             seen.join().unwrap()
         });
         assert_eq!(all.known.lock().len(), 1);
-        // `join` returns when the thread is about to end; the kernel needs a moment more.
-        while std::path::Path::new(&format!("/proc/self/task/{tid}")).exists() {
-            std::thread::yield_now();
-        }
+        ended(tid);
         assert!(all.of_thread(tid, uid, gid).groups.is_empty());
         assert_eq!(all.known.lock().len(), 0, "its descriptor is still kept");
+    }
+
+    #[test]
+    fn descriptors_of_threads_that_do_not_ask_are_closed() {
+        let all = Credentials::default();
+        let (tid, uid, gid) = own();
+        all.of_thread(tid, uid, gid);
+        all.close_idle();
+        assert_eq!(all.known.lock().len(), 1, "it has just asked");
+        all.of_thread(tid, uid, gid);
+        all.close_idle();
+        assert_eq!(all.known.lock().len(), 1);
+        all.close_idle();
+        assert_eq!(all.known.lock().len(), 0);
     }
 
     #[test]

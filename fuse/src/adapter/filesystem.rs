@@ -30,7 +30,7 @@ use std::time::Duration;
 
 pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
-    pub(super) credentials: Credentials,
+    pub(super) credentials: Arc<Credentials>,
     pub(super) waiting: Arc<Waiting>,
     /// Tells the kernel what it must not believe any more.
     pub(super) notifier: Notifier,

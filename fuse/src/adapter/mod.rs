@@ -179,10 +179,11 @@ fn start<N: Nfs3>(
     let invalidator = Invalidator::start(&fs, channel.notifier())?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
+    let credentials = Arc::new(Credentials::default());
     let adapter = Adapter {
         fs: fs.clone(),
         waiting: waiting.clone(),
-        credentials: Credentials::default(),
+        credentials: credentials.clone(),
         notifier: channel.notifier(),
         queue: deferring.then(|| channel.device().clone()),
         requests: requests.clone(),
@@ -193,7 +194,7 @@ fn start<N: Nfs3>(
         let stop = stop.clone();
         std::thread::Builder::new()
             .name("write-back".into())
-            .spawn(move || tick(&fs, &requests, &stop))?
+            .spawn(move || tick(&fs, &requests, &credentials, &stop))?
     };
     let interrupts = waiting.watch()?;
     Ok(Session {
@@ -207,14 +208,21 @@ fn start<N: Nfs3>(
     })
 }
 
-/// Writes back what is old, once a second until told to stop, and gives unused memory back.
-fn tick<N: Nfs3>(fs: &Arc<Fs<N>>, requests: &AtomicU64, stop: &(Mutex<bool>, Condvar)) {
+/// Writes back what is old, once a second until told to stop, and gives unused memory and
+/// descriptors back.
+fn tick<N: Nfs3>(
+    fs: &Arc<Fs<N>>,
+    requests: &AtomicU64,
+    credentials: &Credentials,
+    stop: &(Mutex<bool>, Condvar),
+) {
     let mut rest = heap::Rest::default();
     let mut stopped = stop.0.lock();
     while !*stopped {
         stop.1.wait_for(&mut stopped, Duration::from_secs(1));
         parking_lot::MutexGuard::unlocked(&mut stopped, || {
             fs.tick();
+            credentials.close_idle();
             rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
         });
     }
