@@ -307,18 +307,15 @@ fn asked_faults(
 fn settle(stand: &Stand, before: &[Sample], figures: &mut Figures) -> Result<()> {
     for (number, mount) in stand.mounts.iter().enumerate() {
         let mut last = Sample::default();
-        let quiet = until("no call and no lease", || {
+        // Descriptors of callers that ended are closed within two seconds.
+        let quiet = until("no call, lease, descriptor or thread is left", || {
             last = Sample::of(mount)?;
-            Ok(last.leases + last.in_flight + last.waiting == 0)
+            Ok(last.leases + last.in_flight + last.waiting == 0
+                && last.descriptors <= before[number].descriptors + 2
+                && last.threads <= before[number].threads + 2)
         });
-        quiet.with_context(|| format!("{last:?}"))?;
+        quiet.with_context(|| format!("{:?} before, {last:?} after", before[number]))?;
         figures.watches[number].samples.push(last);
-        ensure!(
-            last.descriptors <= before[number].descriptors + 2
-                && last.threads <= before[number].threads + 2,
-            "descriptors or threads are left: {:?} before, {last:?} after",
-            before[number]
-        );
         // A short run has no trend.
         let watch = &figures.watches[number];
         if watch.samples.len() >= 100 {
