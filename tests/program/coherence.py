@@ -1,9 +1,13 @@
 """Old and new, and what is kept: docs/COHERENCE.md, with two mounts of a real export."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 from support import *  # noqa: F403
@@ -27,6 +31,25 @@ class Opened:
 
     def __exit__(self, *_):
         os.close(self.descriptor)
+
+
+@contextlib.contextmanager
+def scripted(*words):
+    """A server and a function that gives it a command while it runs (tests/responder/README.md)."""
+    with tempfile.TemporaryDirectory(prefix="nfsrdma-program.") as folder:
+        door = Path(folder) / "control"
+        with Server("--control", door, *words) as server:
+            with socket.socket(socket.AF_UNIX) as control:
+                control.settimeout(LIMIT)
+                control.connect(str(door))
+                answers = control.makefile("r")
+
+                def command(line):
+                    control.sendall(line.encode() + b"\n")
+                    answer = answers.readline()
+                    assert answer.startswith("ok"), f"{line}: {answer}"
+
+                yield server, command
 
 
 def both_write(change):
@@ -111,3 +134,75 @@ def a_set_uid_bit_that_a_write_clears_is_shown_cleared_at_once():
         if at_server != "777":
             raise Skip(f"this server leaves the mode {at_server}")
         until(lambda: mode() == "777", "the mode without the bit")
+
+
+@case
+def an_append_overwrites_nothing_though_the_clock_of_the_server_stepped_back():
+    with scripted() as (server, command):
+        server.mount_well("actimeo=3600")
+        path = server.mnt / "log"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        lines = [f"line {number}\n".encode() for number in range(4)]
+        with Opened(path, flags) as log:
+            os.write(log, lines[0])
+            os.fsync(log)
+            command("clock -1h")
+            os.write(log, lines[1])
+            os.fsync(log)
+        command("clock -1h")
+        for line in lines[2:]:
+            with Opened(path, flags) as log:
+                os.write(log, line)
+                os.fsync(log)
+            assert os.stat(path).st_size == os.stat(server.export / "log").st_size
+        found = (server.export / "log").read_bytes()
+        assert found == b"".join(lines), found
+
+
+@case
+def what_a_first_read_brings_late_does_not_come_back_where_a_file_was_cut():
+    with scripted() as (server, command):
+        (server.export / "f").write_bytes(b"o" * 2 * PAGE)
+        server.mount_well()
+        path = server.mnt / "f"
+        with Opened(path) as own:
+            # The READ is run, and its answer with the old bytes kept back.
+            command("hold-reply READ")
+            reader = threading.Thread(target=lambda: page(own, 0))
+            reader.start()
+            command(f"wait-held 1 {LIMIT * 1000}")
+            # Waits for the page that the reader has locked, after the server has cut the file.
+            cutter = threading.Thread(target=lambda: os.truncate(path, 0))
+            cutter.start()
+            try:
+                until(lambda: os.stat(server.export / "f").st_size == 0, "the file cut at the server")
+            finally:
+                command("release")
+                command("clear")
+            reader.join(LIMIT)
+            cutter.join(LIMIT)
+            assert not reader.is_alive() and not cutter.is_alive(), "a call hangs"
+            os.ftruncate(own, 2 * PAGE)
+            for number in range(2):
+                assert page(own, number) == bytes(PAGE), page(own, number)[:1]
+
+
+@case
+def a_truncation_is_not_undone_by_a_restart_of_the_server():
+    with scripted("--fake-unstable") as (server, command):
+        server.mount_well()
+        path = server.mnt / "f"
+        with Opened(path, os.O_RDWR | os.O_CREAT) as own:
+            for number in range(8):
+                os.pwrite(own, b"x" * (1 << 20), number << 20)
+            os.ftruncate(own, 100)
+            command("restart")
+        found = (server.export / "f").read_bytes()
+        assert found == b"x" * 100, (len(found), found[:1])
+        # What was cut off is not written again later either.
+        with Opened(path) as own:
+            os.ftruncate(own, 2 * PAGE)
+            command("restart")
+            os.fsync(own)
+        found = (server.export / "f").read_bytes()
+        assert found == b"x" * 100 + bytes(2 * PAGE - 100), len(found)
