@@ -116,7 +116,10 @@ const MOUNT_OPTIONS: &[&str] = &["", "actimeo=1", "noac", "cache=16M,dirty=1M"];
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    if let Err(error) = signals::catch() {
+    // A process that serves calls just ends.
+    if options.command.is_none()
+        && let Err(error) = signals::catch()
+    {
         eprintln!("nfsrdma-clients: {error}");
         return ExitCode::from(2);
     }
