@@ -2,6 +2,7 @@
 //!
 //! The engine counts in atomics; a [`Stats`] is what they said at one moment.
 
+use nfsrdma_xdr::nfs3::Status;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct ProcedureStats {
     pub calls: u64,
     /// Of these, those without NFS3_OK or without a reply.
     pub errors: u64,
+    /// The NFS statuses among the errors that occurred, and how often.
+    pub statuses: Vec<(Status, u64)>,
     /// Calls sent again on a new connection.
     pub resends: u64,
     /// Times a call's time ran out (`timeo`).

@@ -156,7 +156,7 @@ impl Nfs3Client {
     }
 
     fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
-        self.inner.engine.count_refusal(P::NUMBER as usize);
+        self.inner.engine.count_refusal(P::NUMBER as usize, status);
         Err(NfsError::Status(status))
     }
 

@@ -63,6 +63,8 @@ pub struct Sent {
     /// When it was sent; without `transport`, when it was begun.
     pub time: SystemTime,
     pub xid: u32,
+    /// The process on whose behalf it is made ([`caller`](super::caller)); 0: none.
+    pub pid: u32,
     /// The NFS procedure's number; 22 for other programs.
     pub procedure: usize,
     /// The beginning of the RPC message, without the DDP-eligible argument.

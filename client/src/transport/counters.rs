@@ -1,15 +1,17 @@
 //! The atomics behind [`Stats`](crate::Stats).
 
 use crate::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
-use nfsrdma_xdr::nfs3::ProcedureNumber;
+use nfsrdma_xdr::nfs3::{ProcedureNumber, Status};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Of one procedure.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ProcedureCounters {
     calls: AtomicU64,
     errors: AtomicU64,
+    /// Of these, those with an NFS status, in the order of [`Status::ALL`].
+    statuses: Box<[AtomicU64]>,
     pub(super) resends: AtomicU64,
     pub(super) timeouts: AtomicU64,
     pub(super) bytes_sent: AtomicU64,
@@ -29,6 +31,23 @@ fn bucket(time: Duration) -> usize {
     ((64 - micros.leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
 }
 
+impl Default for ProcedureCounters {
+    fn default() -> Self {
+        ProcedureCounters {
+            calls: AtomicU64::default(),
+            errors: AtomicU64::default(),
+            statuses: Status::ALL.iter().map(|_| AtomicU64::default()).collect(),
+            resends: AtomicU64::default(),
+            timeouts: AtomicU64::default(),
+            bytes_sent: AtomicU64::default(),
+            bytes_received: AtomicU64::default(),
+            nanoseconds: AtomicU64::default(),
+            queued: AtomicU64::default(),
+            latency: Default::default(),
+        }
+    }
+}
+
 impl ProcedureCounters {
     /// A call ended after `time`, `queued` of it before it was sent for the last time.
     pub(super) fn ended(&self, failed: bool, received: usize, time: Duration, queued: Duration) {
@@ -43,8 +62,11 @@ impl ProcedureCounters {
     }
 
     /// A call that ended with a reply ended with an NFS error.
-    pub(super) fn refused(&self) {
+    pub(super) fn refused(&self, status: Status) {
         self.errors.fetch_add(1, Relaxed);
+        if let Some(at) = Status::ALL.iter().position(|known| *known == status) {
+            self.statuses[at].fetch_add(1, Relaxed);
+        }
     }
 
     fn snapshot(&self, name: &'static str) -> ProcedureStats {
@@ -52,12 +74,20 @@ impl ProcedureCounters {
         for (to, from) in latency.iter_mut().zip(&self.latency) {
             *to = from.load(Relaxed);
         }
+        let counted = |(status, count): (&Status, &AtomicU64)| (*status, count.load(Relaxed));
+        let mut statuses: Vec<_> = Status::ALL
+            .iter()
+            .zip(&self.statuses)
+            .map(counted)
+            .collect();
+        statuses.retain(|(_, count)| *count > 0);
         let total = self.nanoseconds.load(Relaxed);
         let queued = self.queued.load(Relaxed);
         ProcedureStats {
             name,
             calls: self.calls.load(Relaxed),
             errors: self.errors.load(Relaxed),
+            statuses,
             resends: self.resends.load(Relaxed),
             timeouts: self.timeouts.load(Relaxed),
             bytes_sent: self.bytes_sent.load(Relaxed),
@@ -145,8 +175,11 @@ mod tests {
         let ms = Duration::from_millis;
         counters.ended(false, 100, ms(5), ms(2));
         counters.ended(true, 0, ms(7), ms(7));
+        counters.refused(Status::NoEnt);
+        counters.refused(Status::NoEnt);
         let stats = counters.snapshot("READ");
-        assert_eq!((stats.calls, stats.errors), (2, 1));
+        assert_eq!((stats.calls, stats.errors), (2, 3));
+        assert_eq!(stats.statuses, [(Status::NoEnt, 2)]);
         assert_eq!(stats.total_time, ms(12));
         assert_eq!((stats.queue_time, stats.round_trip_time), (ms(9), ms(3)));
     }

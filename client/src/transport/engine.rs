@@ -14,9 +14,10 @@ use crate::rpc::{Retry, RetryPolicy, Xids};
 use crate::rpcrdma::{Shape, Thresholds};
 use crate::stats::Stats;
 use crate::sync::thread;
-use crate::tap::Tap;
+use crate::tap::{Tap, caller};
 use nfsrdma_rdma::{Buf, Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
+use nfsrdma_xdr::nfs3::Status;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -192,6 +193,7 @@ impl Engine {
             .fetch_add((len + argument) as u64, Relaxed);
         let call = Call {
             xid,
+            pid: caller::current(),
             procedure: request.procedure,
             shape: Shape {
                 head: len,
@@ -265,8 +267,8 @@ impl Engine {
     }
 
     /// Counts a reply whose NFS status was an error.
-    pub fn count_refusal(&self, procedure: usize) {
-        self.shared.procedures.get(procedure).refused();
+    pub fn count_refusal(&self, procedure: usize, status: Status) {
+        self.shared.procedures.get(procedure).refused(status);
     }
 
     /// About the first connection; `None` while it is down.
