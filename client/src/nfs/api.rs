@@ -6,6 +6,7 @@
 //! caller asked for are already checked: at most the bytes wanted, at most the names' bound,
 //! names that are components.
 
+use crate::transport::Driver;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::nfs3::{
@@ -205,6 +206,10 @@ pub trait Nfs3: Send + Sync + 'static {
     }
     /// Sends them.
     fn flush(&self) {}
+    /// The connections, for event loops to poll; none where there is nothing to poll.
+    fn drivers(&self) -> Vec<Driver> {
+        Vec::new()
+    }
 
     /// Calls that the server takes at a time (credits, RFC 8166 section 3.3.1), over all
     /// connections; more wait here.

@@ -8,7 +8,7 @@ use crate::options::Recovery;
 use crate::rpc::Credentials;
 use crate::stats::Stats;
 use crate::tap::Tap;
-use crate::transport::{Engine, Payload, Reply as RpcReply, Request};
+use crate::transport::{Driver, Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::codec::{Encode, roundup};
@@ -740,6 +740,10 @@ impl Nfs3 for Nfs3Client {
 
     fn flush(&self) {
         self.inner.engine.flush();
+    }
+
+    fn drivers(&self) -> Vec<Driver> {
+        self.inner.engine.drivers()
     }
 
     fn calls_at_a_time(&self) -> usize {

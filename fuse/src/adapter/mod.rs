@@ -11,13 +11,14 @@ mod signals;
 mod table;
 mod unmount;
 mod waiting;
+mod worker;
 
 pub use bdi::set_read_ahead;
 pub use unmount::OwnMount;
 
 use crate::fs::Fs;
 use credentials::Credentials;
-use filesystem::Adapter;
+use filesystem::{Adapter, Sending};
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
@@ -31,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use waiting::Waiting;
+use worker::Worker;
 
 /// Who may use the mount besides root's own view of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +54,10 @@ pub struct FuseOptions {
     /// Shown after `fuse.` as the type.
     pub subtype: String,
     pub access: Access,
-    /// Threads that read requests, each with a cloned descriptor.
+    /// Event loops that read requests and poll the connections, each with a cloned descriptor;
+    /// 0 has `threads` read requests, and a thread for each connection.
+    pub workers: usize,
+    /// Threads that read requests where there are no workers, each with a cloned descriptor.
     pub threads: usize,
     /// Requests the kernel may have in flight in the background (read-ahead, direct I/O).
     pub max_background: u16,
@@ -69,6 +74,7 @@ impl Default for FuseOptions {
             source: "nfsrdma".into(),
             subtype: "nfsrdma".into(),
             access: Access::Owner,
+            workers: 0,
             threads: 2,
             max_background: 64,
             max_write: 1 << 20,
@@ -185,10 +191,21 @@ fn start<N: Nfs3>(
         waiting: waiting.clone(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
-        queue: deferring.then(|| channel.device().clone()),
+        sending: match (options.workers, deferring) {
+            (0, false) => Sending::AtOnce,
+            (0, true) => Sending::Together(channel.device().clone()),
+            _ => Sending::ByRound,
+        },
         requests: requests.clone(),
     };
-    let serving = channel.serve(options.threads, Arc::new(adapter))?;
+    let serving = match options.workers {
+        0 => channel.serve(options.threads, Arc::new(adapter))?,
+        workers => {
+            let workers = workers_of(Arc::new(adapter), workers)?;
+            let loops = workers.into_iter().map(|worker| |reader| worker.run(reader));
+            channel.serve_loops(loops.collect())?
+        }
+    };
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let ticker = {
         let stop = stop.clone();
@@ -206,6 +223,18 @@ fn start<N: Nfs3>(
         stop,
         mount,
     })
+}
+
+/// As many event loops, with the connections spread over them.
+fn workers_of<N: Nfs3>(adapter: Arc<Adapter<N>>, number: usize) -> io::Result<Vec<Worker<N>>> {
+    let mut shares: Vec<Vec<_>> = (0..number).map(|_| Vec::new()).collect();
+    for (index, driver) in adapter.fs.drivers().into_iter().enumerate() {
+        shares[index % number].push(driver);
+    }
+    let workers = shares.into_iter();
+    workers
+        .map(|drivers| Worker::new(adapter.clone(), drivers))
+        .collect()
 }
 
 /// Writes back what is old, once a second until told to stop, and gives unused memory and

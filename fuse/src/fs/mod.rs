@@ -54,6 +54,7 @@ use failures::FailureLog;
 use file::{FileData, Shared};
 use inode::{Kind, Stamp, Times};
 use names::Names;
+use nfsrdma_client::transport::Driver;
 use nfsrdma_client::nfs::{Limits, Nfs3, NfsError, NfsResult};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
@@ -120,6 +121,11 @@ impl<N: Nfs3> Fs<N> {
     /// Calls that wait to be sent with others ([`nfsrdma_client::exec::deferring`]).
     pub fn deferred(&self) -> u32 {
         self.nfs.deferred()
+    }
+
+    /// The connections, for event loops to poll.
+    pub fn drivers(&self) -> Vec<Driver> {
+        self.nfs.drivers()
     }
 
     /// Sends them.

@@ -153,6 +153,7 @@ pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
             Access::Owner
         },
         // Waking a thread on an idle CPU costs more than a call: few readers.
+        workers: options.workers.unwrap_or(0),
         threads: options.threads.unwrap_or(cpus.clamp(1, 4)),
         ..FuseOptions::default()
     }

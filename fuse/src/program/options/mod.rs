@@ -197,7 +197,9 @@ pub struct Options {
     pub dirty: Option<u64>,
     /// Bytes to read ahead of a sequential reader.
     pub readahead: u64,
-    /// FUSE reader threads; `None` picks by the number of CPUs.
+    /// Event loops; `None` picks by the number of CPUs.
+    pub workers: Option<usize>,
+    /// FUSE reader threads without event loops; `None` picks by the number of CPUs.
     pub threads: Option<usize>,
     /// Where Prometheus metrics are served.
     pub metrics: Option<MetricsAt>,
@@ -262,6 +264,7 @@ impl Default for Options {
             cache: 256 << 20,
             dirty: None,
             readahead: 4 << 20,
+            workers: None,
             threads: None,
             metrics: None,
             allow_other: None,

@@ -152,6 +152,9 @@ impl Options {
         words.value("cache", show_size(self.cache));
         words.value("dirty", show_size(self.dirty_limit()));
         words.value("readahead", show_size(self.readahead));
+        if let Some(workers) = self.workers {
+            words.value("workers", workers);
+        }
         if let Some(threads) = self.threads {
             words.value("threads", threads);
         }
