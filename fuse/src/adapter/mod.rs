@@ -3,6 +3,7 @@
 mod bdi;
 mod convert;
 mod credentials;
+mod crew;
 mod filesystem;
 pub(crate) mod heap;
 mod invalidate;
@@ -32,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use waiting::Waiting;
-use worker::Worker;
+use worker::{Worker, Workers};
 
 /// Who may use the mount besides root's own view of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -198,10 +199,11 @@ fn start<N: Nfs3>(
         },
         requests: requests.clone(),
     };
+    let workers = Workers::new(options.workers)?;
     let serving = match options.workers {
         0 => channel.serve(options.threads, Arc::new(adapter))?,
-        workers => {
-            let workers = workers_of(Arc::new(adapter), workers)?;
+        _ => {
+            let workers = workers_of(&workers, options.workers, Arc::new(adapter))?;
             let loops = workers.into_iter().map(|worker| |reader| worker.run(reader));
             channel.serve_loops(loops.collect())?
         }
@@ -211,7 +213,12 @@ fn start<N: Nfs3>(
         let stop = stop.clone();
         std::thread::Builder::new()
             .name("write-back".into())
-            .spawn(move || tick(&fs, &requests, &credentials, &stop))?
+            .spawn(move || {
+                let mut seen = Vec::new();
+                tick(&fs, &requests, &credentials, &stop, || {
+                    workers.look_after(&mut seen);
+                });
+            })?
     };
     let interrupts = waiting.watch()?;
     Ok(Session {
@@ -226,14 +233,18 @@ fn start<N: Nfs3>(
 }
 
 /// As many event loops, with the connections spread over them.
-fn workers_of<N: Nfs3>(adapter: Arc<Adapter<N>>, number: usize) -> io::Result<Vec<Worker<N>>> {
+fn workers_of<N: Nfs3>(
+    all: &Arc<Workers>,
+    number: usize,
+    adapter: Arc<Adapter<N>>,
+) -> io::Result<Vec<Worker<N>>> {
     let mut shares: Vec<Vec<_>> = (0..number).map(|_| Vec::new()).collect();
     for (index, driver) in adapter.fs.drivers().into_iter().enumerate() {
         shares[index % number].push(driver);
     }
-    let workers = shares.into_iter();
+    let workers = shares.into_iter().enumerate();
     workers
-        .map(|drivers| Worker::new(adapter.clone(), drivers))
+        .map(|(number, drivers)| Worker::new(all, number, adapter.clone(), drivers))
         .collect()
 }
 
@@ -244,12 +255,14 @@ fn tick<N: Nfs3>(
     requests: &AtomicU64,
     credentials: &Credentials,
     stop: &(Mutex<bool>, Condvar),
+    mut look_after_workers: impl FnMut(),
 ) {
     let mut rest = heap::Rest::default();
     let mut stopped = stop.0.lock();
     while !*stopped {
         stop.1.wait_for(&mut stopped, Duration::from_secs(1));
         parking_lot::MutexGuard::unlocked(&mut stopped, || {
+            look_after_workers();
             fs.tick();
             credentials.close_idle();
             rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());

@@ -8,9 +8,11 @@
 //! Nothing in a round may block: requests of other processes, and replies, wait for it.
 //!
 //! /dev/fuse is watched with EPOLLEXCLUSIVE, so that a request wakes one of the workers that
-//! sleep, and is level-triggered: whoever finds a request read already goes on. Connections are
-//! edge-triggered ([`nfsrdma_rdma::CompletionQueue::descriptors`]).
+//! sleep, and is level-triggered: whoever finds a request read already goes on. How many workers
+//! watch it follows from the load ([`super::crew`]); each polls its connection always.
+//! Connections are edge-triggered ([`nfsrdma_rdma::CompletionQueue::descriptors`]).
 
+use super::crew::{Advice, Crew, Load};
 use super::filesystem::Adapter;
 use nfsrdma_channel::{ReadResult, Reader};
 use nfsrdma_client::exec;
@@ -24,6 +26,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Requests read in one round, at most.
@@ -36,13 +39,69 @@ const DEVICE: u64 = 0;
 const WAKE: u64 = 1;
 const CONNECTION: u64 = 2;
 
+/// Wakes a worker.
+#[derive(Debug)]
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Bell(eventfd(0, flags)?))
+    }
+
+    fn ring(&self) {
+        // It fails only when the counter is full, and then it is rung.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// What the workers of a mount share.
+#[derive(Debug)]
+pub(super) struct Workers {
+    crew: Crew,
+    bells: Vec<Arc<Bell>>,
+    /// The mount is gone, as a worker that listens was told.
+    ended: AtomicBool,
+}
+
+impl Workers {
+    pub(super) fn new(number: usize) -> io::Result<Arc<Self>> {
+        let bells = (0..number).map(|_| Bell::new().map(Arc::new));
+        Ok(Arc::new(Workers {
+            crew: Crew::new(number),
+            bells: bells.collect::<io::Result<_>>()?,
+            ended: AtomicBool::new(false),
+        }))
+    }
+
+    fn invite(&self) {
+        if let Some(worker) = self.crew.invite()
+            && let Some(bell) = self.bells.get(worker)
+        {
+            bell.ring();
+        }
+    }
+
+    /// To be called from time to time: if something holds up the workers that listen, another
+    /// one is to. `seen` is the caller's.
+    pub(super) fn look_after(&self, seen: &mut Vec<u64>) {
+        if self.crew.is_stuck(seen) {
+            self.invite();
+        }
+    }
+}
+
 /// One event loop.
 pub(super) struct Worker<N: Nfs3> {
+    number: usize,
+    all: Arc<Workers>,
     adapter: Arc<Adapter<N>>,
     drivers: Vec<Driver>,
     epoll: OwnedFd,
-    /// Rung when a connection is lent.
-    bell: Arc<OwnedFd>,
+    /// Rung when a connection is lent, and when it is invited to listen.
+    bell: Arc<Bell>,
+    listening: bool,
+    load: Load,
     more: More,
 }
 
@@ -77,23 +136,32 @@ impl More {
 #[derive(Debug, Default)]
 struct Found {
     request: bool,
-    lent: bool,
+    rung: bool,
     /// One bit for each connection; there are few.
     connections: u64,
 }
 
 impl<N: Nfs3> Worker<N> {
-    /// A worker that polls these connections.
-    pub(super) fn new(adapter: Arc<Adapter<N>>, drivers: Vec<Driver>) -> io::Result<Self> {
+    /// The worker with this number, which polls these connections.
+    pub(super) fn new(
+        all: &Arc<Workers>,
+        number: usize,
+        adapter: Arc<Adapter<N>>,
+        drivers: Vec<Driver>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = all.bells[number].clone();
         let edge = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, &bell, EventData::new_u64(WAKE), edge)?;
+        epoll::add(&epoll, &bell.0, EventData::new_u64(WAKE), edge)?;
         Ok(Worker {
+            number,
+            all: all.clone(),
             adapter,
             drivers,
             epoll,
-            bell: Arc::new(bell),
+            bell,
+            listening: false,
+            load: Load::new(Instant::now()),
             more: More::default(),
         })
     }
@@ -102,17 +170,17 @@ impl<N: Nfs3> Worker<N> {
     pub(super) fn run(mut self, mut reader: Reader) -> io::Result<()> {
         for driver in &mut self.drivers {
             let bell = self.bell.clone();
-            driver.attach(Arc::new(move || {
-                // It fails only when the counter is full, and then it is rung.
-                let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
-            }));
+            driver.attach(Arc::new(move || bell.ring()));
         }
-        let device = EventFlags::IN | EventFlags::EXCLUSIVE;
-        epoll::add(&self.epoll, &reader, EventData::new_u64(DEVICE), device)?;
         let mut events = Vec::with_capacity(8);
         loop {
+            self.listen(&mut reader)?;
+            let waited = Instant::now();
+            self.all.crew.waits(self.number);
             let found = self.wait(&mut events)?;
-            if found.lent {
+            self.all.crew.works(self.number);
+            self.consider(waited);
+            if found.rung {
                 self.accept()?;
             }
             let ended = exec::deferring(|| {
@@ -124,7 +192,37 @@ impl<N: Nfs3> Worker<N> {
             });
             self.adapter.fs.send_deferred();
             if ended? {
+                self.all.ended.store(true, Ordering::SeqCst);
+            }
+            if self.all.ended.load(Ordering::SeqCst) {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Begins to watch the device, or ceases to, as the crew wants it.
+    fn listen(&mut self, reader: &mut Reader) -> io::Result<()> {
+        let listens = self.all.crew.listens(self.number);
+        if listens == self.listening {
+            return Ok(());
+        }
+        self.listening = listens;
+        if listens {
+            let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+            epoll::add(&self.epoll, &reader, EventData::new_u64(DEVICE), flags)?;
+        } else {
+            epoll::delete(&self.epoll, &reader)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for help, or gives up listening, as the load is.
+    fn consider(&mut self, waited: Instant) {
+        match self.load.round(waited, Instant::now()) {
+            Advice::Stay => {}
+            Advice::Invite => self.all.invite(),
+            Advice::Leave => {
+                self.all.crew.leave(self.number);
             }
         }
     }
@@ -158,7 +256,7 @@ impl<N: Nfs3> Worker<N> {
             let (data, flags) = (event.data, event.flags);
             match data.u64() {
                 DEVICE => found.request = true,
-                WAKE => found.lent = true,
+                WAKE => found.rung = true,
                 other => {
                     let index = (other - CONNECTION) as usize;
                     found.connections |= 1 << index;
@@ -230,6 +328,16 @@ impl<N: Nfs3> Worker<N> {
                 return Ok(false);
             }
         }
+    }
+}
+
+impl<N: Nfs3> Drop for Worker<N> {
+    /// Others learn of the mount's end, or have to do without this worker, which failed.
+    fn drop(&mut self) {
+        if !self.all.ended.load(Ordering::SeqCst) {
+            self.all.crew.all_listen();
+        }
+        self.all.bells.iter().for_each(|bell| bell.ring());
     }
 }
 
