@@ -14,7 +14,7 @@ from support import *  # noqa: F403
 @case
 def stats_count_what_was_done():
     with Server() as server:
-        server.mount_well("wsize=64K,rsize=64K")
+        server.mount_well("wsize=64K,rsize=64K,nconnect=1")
         before = procedures(server)
         payload = os.urandom(1 << 20)
         for name in ("a", "b", "c"):

@@ -747,6 +747,10 @@ impl Nfs3 for Nfs3Client {
         self.inner.engine.flush();
     }
 
+    fn drivers(&self) -> Vec<Driver> {
+        self.inner.engine.drivers()
+    }
+
     fn calls_at_a_time(&self) -> usize {
         self.inner.engine.granted()
     }

@@ -35,10 +35,20 @@ pub(super) struct Adapter<N> {
     pub(super) waiting: Arc<Waiting>,
     /// Tells the kernel what it must not believe any more.
     pub(super) notifier: Notifier,
-    /// The FUSE device, to see whether there are more requests.
-    pub(super) queue: Option<Arc<channel::Device>>,
+    pub(super) sending: Sending,
     /// Requests that came, and inodes the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
+}
+
+/// When calls leave.
+pub(super) enum Sending {
+    /// Each by itself.
+    AtOnce,
+    /// Together with those of the kernel's next requests, if it has some already: the device is
+    /// asked.
+    Together(Arc<channel::Device>),
+    /// At the end of a round of the event loop.
+    ByRound,
 }
 
 /// Calls sent together, at most.
@@ -61,9 +71,9 @@ impl<N: Nfs3> Adapter<N> {
     /// Runs an operation: now, and where it waits for the server, on the thread that gets the
     /// answer.
     fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
-        match self.queue {
-            Some(_) => exec::deferring(|| exec::spawn(operation)),
-            None => exec::spawn(operation),
+        match self.sending {
+            Sending::Together(_) => exec::deferring(|| exec::spawn(operation)),
+            Sending::AtOnce | Sending::ByRound => exec::spawn(operation),
         }
         self.settle();
     }
@@ -73,10 +83,11 @@ impl<N: Nfs3> Adapter<N> {
     /// request may need no call and end elsewhere, as FUSE_INTERRUPT does: then the next reply
     /// sends them.)
     fn settle(&self) {
+        let Sending::Together(device) = &self.sending else {
+            return;
+        };
         let deferred = self.fs.deferred();
-        if deferred > 0
-            && (deferred >= MOST_DEFERRED || !self.queue.as_ref().is_some_and(has_request))
-        {
+        if deferred > 0 && (deferred >= MOST_DEFERRED || !has_request(device)) {
             self.fs.send_deferred();
         }
     }
