@@ -12,6 +12,7 @@ pub mod handle;
 pub mod identity;
 pub mod info;
 mod inode;
+mod lock;
 pub mod modify;
 mod overlay;
 mod search;

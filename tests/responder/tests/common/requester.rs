@@ -68,6 +68,8 @@ pub fn serve(
             nfs_address: None,
             mount_address: None,
             portmap_address: None,
+            lock_address: None,
+            locks: Default::default(),
             rdma: settings,
             workers: 2,
             max_connections: 16,
