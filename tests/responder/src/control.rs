@@ -42,6 +42,7 @@ wait-held N MS             wait until N calls are held
 release [PROC]             let held calls go on, and hold no more
 clear                      forget failures and delays, and release
 calls                      how many calls came, by procedure
+acl-calls                  how many calls of NFS_ACL came, by procedure
 lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
 unlock PATH [OFF LEN]      give it back
 locks                      every lock and waiter
@@ -167,6 +168,11 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
         }
         ["help"] => Ok(HELP.replace('\n', "; ")),
         ["calls"] => Ok(calls(script)),
+        ["acl-calls"] => {
+            let calls = remote.acl_calls().all();
+            let calls = calls.map(|(name, count)| format!("{name}={count}"));
+            Ok(calls.collect::<Vec<_>>().join(" "))
+        }
         [
             "lock" | "unlock" | "locks" | "grace" | "lock-callback" | "lose-callbacks"
             | "nlm-silent" | "nlm-drop" | "nlm-calls",

@@ -75,6 +75,7 @@ fn run(options: Options) -> Result<()> {
         mount_address: options.mount_port.and_then(beside),
         portmap_address: options.portmap_port.and_then(beside),
         lock_address: options.lock_port.and_then(beside),
+        no_acl: options.no_acl,
         locks: lock::Settings {
             off: options.no_locks,
             policy: options.lock_policy(),

@@ -218,6 +218,10 @@ pub struct Options {
           default_missing_value = "1")]
     pub equal_fileids: Option<NonZeroU64>,
 
+    /// Be without NFS_ACL
+    #[arg(long)]
+    pub no_acl: bool,
+
     /// Be without NLM and NSM
     #[arg(long)]
     pub no_locks: bool,

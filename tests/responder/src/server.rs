@@ -3,7 +3,7 @@
 use crate::fs::FileSystem;
 use crate::lock::{self, LockService};
 use crate::rdma;
-use crate::rpc::{Failing, Hangup, Ports, Script, Service};
+use crate::rpc::{AclCalls, Failing, Hangup, Ports, Script, Service};
 use crate::tcp;
 use crate::udp;
 use crate::workers::Workers;
@@ -32,6 +32,8 @@ pub struct Settings {
     /// For NLM and NSM, over TCP and UDP; `None`: at the address of NFS over TCP.
     pub lock_address: Option<SocketAddr>,
     pub locks: lock::Settings,
+    /// NFS_ACL is not there.
+    pub no_acl: bool,
     pub rdma: rdma::Settings,
     pub workers: usize,
     pub max_connections: usize,
@@ -88,6 +90,11 @@ impl Remote {
         &self.shared.service.script
     }
 
+    /// What came of NFS_ACL.
+    pub fn acl_calls(&self) -> &AclCalls {
+        &self.shared.service.acl_calls
+    }
+
     /// The lock manager.
     pub fn locks(&self) -> &LockService {
         &self.shared.service.locks
@@ -135,13 +142,9 @@ impl Server {
         provider: Option<Arc<dyn Provider>>,
     ) -> io::Result<Self> {
         let locks = LockService::start(settings.locks.clone())?;
-        let service = Arc::new(Service::new(
-            fs,
-            locks,
-            settings.drc,
-            settings.delay,
-            &settings.failing,
-        ));
+        let mut service = Service::new(fs, locks, settings.drc, settings.delay, &settings.failing);
+        service.with_acl = !settings.no_acl;
+        let service = Arc::new(service);
         let workers = Arc::new(Workers::start(settings.workers)?);
         let shared = Arc::new(Shared {
             service,
@@ -186,6 +189,7 @@ impl Server {
             self.spawn("rdma-listen", move || accept_rdma(&shared, &*listener))?;
         }
         self.ports.nfs = self.listen_tcp(settings.nfs_address)?;
+        self.ports.acl = self.ports.nfs.filter(|_| !settings.no_acl);
         self.ports.mount = self.listen_tcp(settings.mount_address)?.or(self.ports.nfs);
         self.ports.portmap = self.listen_tcp(settings.portmap_address)?;
         self.ports.portmap_udp = self.listen_udp(settings.portmap_address, self.ports.portmap);

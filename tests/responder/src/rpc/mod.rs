@@ -1,5 +1,6 @@
 //! RPC calls to replies, whatever transport they came by.
 
+mod acl;
 mod drc;
 mod failing;
 mod mount;
@@ -9,6 +10,7 @@ mod portmap;
 mod script;
 mod status_monitor;
 
+pub use acl::AclCalls;
 pub use drc::{Admission, CallKey, Drc, Ticket, Waiter};
 pub use failing::{Failing, procedure};
 pub use mount::Mounts;
@@ -23,7 +25,7 @@ use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{self, Accepted, Auth, AuthStat, Call, CallError, Denial};
-use nfsrdma_xdr::{mount3, nfs3, nlm4, nsm, rpcbind};
+use nfsrdma_xdr::{mount3, nfs_acl, nfs3, nlm4, nsm, rpcbind};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -120,6 +122,9 @@ pub struct Peer {
 pub struct Service {
     pub fs: FileSystem,
     pub locks: Arc<LockService>,
+    /// Whether NFS_ACL is there.
+    pub with_acl: bool,
+    pub acl_calls: AclCalls,
     drc: Option<Arc<Drc>>,
     mounts: Mounts,
     /// Where the transports listen, once they do.
@@ -191,6 +196,8 @@ impl Service {
         Service {
             fs,
             locks,
+            with_acl: true,
+            acl_calls: AclCalls::default(),
             drc: Drc::new(drc),
             mounts: Mounts::default(),
             ports: OnceLock::new(),
@@ -349,6 +356,7 @@ impl Service {
             // Version 1 has UMNT and lists in the same form; its MNT gives other handles.
             mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
             rpcbind::PROGRAM if !peer.rdma => (rpcbind::portmap::VERSION, 4),
+            nfs_acl::PROGRAM if self.with_acl && !peer.udp => (nfs_acl::VERSION, nfs_acl::VERSION),
             // Linux's server does not have them on its RDMA port either.
             nlm4::PROGRAM if self.locks.is_on() && !peer.rdma => (nlm4::VERSION, nlm4::VERSION),
             nsm::PROGRAM if self.locks.is_on() && !peer.rdma => (nsm::VERSION, nsm::VERSION),
@@ -377,6 +385,7 @@ impl Service {
         match call.program {
             nfs3::PROGRAM => self.nfs(&context, from, out),
             mount3::PROGRAM => self.mount(&context, from, out),
+            nfs_acl::PROGRAM => self.acl(&context, from, out),
             nlm4::PROGRAM => self.nlm(&context, from, out),
             nsm::PROGRAM => self.nsm(&context, from, out),
             _ => self.portmap(&context, from, out),

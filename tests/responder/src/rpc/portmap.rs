@@ -5,7 +5,7 @@ use super::{Context, Done, Service, Stop};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
 use nfsrdma_xdr::rpc::Accepted;
 use nfsrdma_xdr::rpcbind::{Binding, List, Mapping, NetId, portmap, protocol, universal_address};
-use nfsrdma_xdr::{mount3, nfs3, nlm4, nsm, rpcbind};
+use nfsrdma_xdr::{mount3, nfs_acl, nfs3, nlm4, nsm, rpcbind};
 use std::net::SocketAddr;
 
 /// The ports listened on; `None` where a transport is off.
@@ -16,6 +16,8 @@ pub struct Ports {
     pub mount: Option<u16>,
     pub portmap: Option<u16>,
     pub portmap_udp: Option<u16>,
+    /// Of NFS_ACL.
+    pub acl: Option<u16>,
     /// Of NLM and NSM.
     pub lock: Option<u16>,
     pub lock_udp: Option<u16>,
@@ -34,6 +36,7 @@ impl Ports {
             (pm, 4, NetId::Udp, self.portmap_udp),
             (nfs3::PROGRAM, nfs3::VERSION, NetId::Tcp, self.nfs),
             (mount3::PROGRAM, mount3::VERSION, NetId::Tcp, self.mount),
+            (nfs_acl::PROGRAM, nfs_acl::VERSION, NetId::Tcp, self.acl),
             (nlm4::PROGRAM, nlm4::VERSION, NetId::Tcp, self.lock),
             (nlm4::PROGRAM, nlm4::VERSION, NetId::Udp, self.lock_udp),
             (nsm::PROGRAM, nsm::VERSION, NetId::Tcp, self.lock),

@@ -1,5 +1,6 @@
 //! RPC over TCP and UDP without any engine: a client that makes one call at a time, and a client's own programs
 //! (rpcbind, lock manager, status monitor) that note what calls them.
+#![allow(dead_code, reason = "each test binary uses some of it")]
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
 use nfsrdma_xdr::mount3::{Mnt, MountArgs, MountRes};
@@ -137,15 +138,23 @@ impl Client {
         with(P::Res::decode(&mut Decoder::new(&results)).unwrap())
     }
 
+    fn status<P: Procedure>(&self, args: &P::Args<'_>) -> Accepted {
+        let reply = self.exchange::<P>(args, LIMIT).unwrap();
+        match rpc::Reply::decode(&mut Decoder::new(&reply)).unwrap().body {
+            rpc::ReplyBody::Accepted(_, status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Whether the program is not there.
     pub fn is_unavailable<P: for<'a> Procedure<Args<'a> = nfsrdma_xdr::nfs3::Void>>(&self) -> bool {
         let void = nfsrdma_xdr::nfs3::Void {};
-        let reply = self.exchange::<P>(&void, LIMIT).unwrap();
-        let header = rpc::Reply::decode(&mut Decoder::new(&reply)).unwrap();
-        matches!(
-            header.body,
-            rpc::ReplyBody::Accepted(_, Accepted::ProgUnavail)
-        )
+        self.status::<P>(&void) == Accepted::ProgUnavail
+    }
+
+    /// Whether the arguments are not understood.
+    pub fn has_garbage_args<P: Procedure>(&self, args: &P::Args<'_>) -> bool {
+        self.status::<P>(args) == Accepted::GarbageArgs
     }
 }
 

@@ -70,6 +70,7 @@ pub fn serve(
             portmap_address: None,
             lock_address: None,
             locks: Default::default(),
+            no_acl: false,
             rdma: settings,
             workers: 2,
             max_connections: 16,
