@@ -9,10 +9,15 @@ use std::time::Duration;
 /// `2^i` microseconds and not less than half of that; the last one takes the rest.
 pub const LATENCY_BUCKETS: usize = 28;
 
+/// Counters after those of NFS: the one of calls of other programs, which is in no [`Stats`], and those of NFS_ACL.
+pub(crate) const OTHER_COUNTER: usize = nfsrdma_xdr::nfs3::ProcedureNumber::COUNT;
+pub(crate) const GETACL_COUNTER: usize = OTHER_COUNTER + 1;
+pub(crate) const SETACL_COUNTER: usize = OTHER_COUNTER + 2;
+
 /// Counters of one client since it was mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// One for each NFS procedure, by number (22 of them).
+    /// One for each NFS procedure, by number (22 of them), then GETACL and SETACL of NFS_ACL.
     pub procedures: Vec<ProcedureStats>,
     pub connections: Vec<ConnectionStats>,
 }

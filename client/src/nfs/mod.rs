@@ -1,5 +1,6 @@
 //! NFSv3 as the file system uses it.
 
+mod acl;
 pub mod api;
 pub(crate) mod checks;
 pub mod client;

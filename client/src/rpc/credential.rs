@@ -49,6 +49,11 @@ impl Credentials {
         }
     }
 
+    /// The header of calls of another program under `cred`, which is not remembered.
+    pub fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
+        CallTemplate::new(program, version, auth(&self.machine, cred))
+    }
+
     /// The header of NFSv3 calls under `cred`.
     pub fn template(&self, cred: &Cred) -> Arc<CallTemplate> {
         CACHE.with_borrow_mut(|cache| {

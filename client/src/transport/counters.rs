@@ -1,7 +1,11 @@
 //! The atomics behind [`Stats`](crate::Stats).
 
-use crate::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
+use crate::stats::{
+    ConnectionStats, GETACL_COUNTER, LATENCY_BUCKETS, OTHER_COUNTER, ProcedureStats, SETACL_COUNTER,
+};
+use nfsrdma_xdr::nfs_acl;
 use nfsrdma_xdr::nfs3::ProcedureNumber;
+use nfsrdma_xdr::procedure::Procedure;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -70,27 +74,33 @@ impl ProcedureCounters {
     }
 }
 
-/// Of every procedure, and one more for calls of other programs.
+/// Of every procedure of NFS, of calls of other programs together, and of NFS_ACL's procedures.
 #[derive(Debug)]
 pub(super) struct Procedures(Vec<ProcedureCounters>);
 
 impl Procedures {
     pub(super) fn new() -> Self {
         Procedures(
-            (0..=ProcedureNumber::COUNT)
+            (0..=SETACL_COUNTER)
                 .map(|_| ProcedureCounters::default())
                 .collect(),
         )
     }
 
     pub(super) fn get(&self, procedure: usize) -> &ProcedureCounters {
-        &self.0[procedure.min(ProcedureNumber::COUNT)]
+        self.0.get(procedure).unwrap_or(&self.0[OTHER_COUNTER])
     }
 
     pub(super) fn snapshot(&self) -> Vec<ProcedureStats> {
-        ProcedureNumber::ALL
+        let nfs = ProcedureNumber::ALL
             .iter()
-            .map(|number| self.get(*number as usize).snapshot(number.label()))
+            .map(|number| (*number as usize, number.label()));
+        let acl = [
+            (GETACL_COUNTER, nfs_acl::Getacl::NAME),
+            (SETACL_COUNTER, nfs_acl::Setacl::NAME),
+        ];
+        nfs.chain(acl)
+            .map(|(number, name)| self.get(number).snapshot(name))
             .collect()
     }
 }

@@ -11,6 +11,7 @@ mod signals;
 mod table;
 mod unmount;
 mod waiting;
+mod xattr;
 
 pub use bdi::set_read_ahead;
 pub use unmount::OwnMount;
@@ -58,6 +59,8 @@ pub struct FuseOptions {
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
     pub max_write: u32,
+    /// The kernel checks permissions (`default_permissions`), by the ACLs where there are any.
+    pub kernel_checks: bool,
     /// Generic mount options by their mount(8) names: `ro nodev nosuid noexec noatime dirsync
     /// sync`; others are handed to the kernel as they are.
     pub options: Vec<String>,
@@ -72,6 +75,7 @@ impl Default for FuseOptions {
             threads: 2,
             max_background: 64,
             max_write: 1 << 20,
+            kernel_checks: false,
             options: Vec::new(),
         }
     }
@@ -97,7 +101,7 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
         &dir,
         &mount_options(options),
         users(options),
-        wanted(options),
+        wanted(options, acl_flags(&fs, options)),
     )?;
     start(fs, channel, OwnMount::on(&dir), options, false)
 }
@@ -113,7 +117,7 @@ pub fn mount_other(
         dir,
         &mount_options(options),
         users(options),
-        wanted(options),
+        wanted(options, 0),
     )?;
     channel.serve(options.threads, handler)
 }
@@ -128,14 +132,34 @@ pub fn serve<N: Nfs3>(
     options: &FuseOptions,
 ) -> io::Result<Session> {
     let own = OwnMount::on(dir);
-    let channel = Channel::adopt(device, users(options), wanted(options))?;
+    let channel = Channel::adopt(
+        device,
+        users(options),
+        wanted(options, acl_flags(&fs, options)),
+    )?;
     start(fs, channel, own, options, true)
 }
 
-/// What is wanted of the kernel.
-fn wanted(options: &FuseOptions) -> Wanted {
+/// What is wanted of the kernel besides on a mount with ACLs.
+///
+/// With extended attributes the kernel asks for `security.capability` at each write(2), unless HANDLE_KILLPRIV_V2 lets it
+/// remember that there is none.
+fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
+    if !fs.has_acl() {
+        return 0;
+    }
+    let checks = match options.kernel_checks {
+        true => init::POSIX_ACL,
+        false => 0,
+    };
+    init::DONT_MASK | init::HANDLE_KILLPRIV_V2 | checks
+}
+
+/// What is wanted of the kernel, with these flags in addition.
+fn wanted(options: &FuseOptions, more: u64) -> Wanted {
     Wanted {
-        flags: init::ATOMIC_O_TRUNC
+        flags: more
+            | init::ATOMIC_O_TRUNC
             | init::AUTO_INVAL_DATA
             | init::DO_READDIRPLUS
             | init::READDIRPLUS_AUTO
@@ -187,6 +211,7 @@ fn start<N: Nfs3>(
         notifier: channel.notifier(),
         queue: deferring.then(|| channel.device().clone()),
         requests: requests.clone(),
+        applies_umask: channel.features().has(init::DONT_MASK),
     };
     let serving = channel.serve(options.threads, Arc::new(adapter))?;
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
