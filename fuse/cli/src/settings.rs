@@ -94,6 +94,7 @@ pub fn client(options: &Options) -> Result<ClientOptions, Failure> {
             Some(MountProto::Rdma) => engine::MountProtocol::Rdma,
         },
         resvport: options.reserved_port,
+        acl: options.acl,
         ..ClientOptions::default()
     })
 }
@@ -156,6 +157,7 @@ pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
         // Waking a thread on an idle CPU costs more than a call: few readers.
         workers: options.workers(),
         threads: options.threads.unwrap_or(cpus().clamp(1, 4)),
+        kernel_checks: permissions(options) == Permissions::Kernel,
         ..FuseOptions::default()
     }
 }

@@ -207,6 +207,8 @@ pub struct Options {
     pub allow_other: Option<bool>,
     /// `None` is the kernel where others are let in, else the server.
     pub permissions: Option<Permissions>,
+    /// Use NFS_ACL where the server has it.
+    pub acl: bool,
     /// Accept unknown options.
     pub sloppy: bool,
     /// Leave /etc/fstab's promise: a failed mount is no failure of the boot.
@@ -269,6 +271,7 @@ impl Default for Options {
             metrics: None,
             allow_other: None,
             permissions: None,
+            acl: true,
             sloppy: false,
             nofail: false,
             remount: false,

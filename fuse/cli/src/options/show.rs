@@ -65,6 +65,9 @@ impl Options {
         if !self.close_to_open {
             words.flag("nocto");
         }
+        if !self.acl {
+            words.flag("noacl");
+        }
         match self.lookup_cache {
             LookupCache::All => {}
             LookupCache::Positive => words.value("lookupcache", "positive"),

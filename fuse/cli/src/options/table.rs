@@ -418,8 +418,11 @@ pub static TABLE: &[Entry] = &[
     accept!("nofsc"),
     accept!("nosharecache"),
     refuse!("sharecache", "each mount has a cache of its own"),
-    refuse!("acl", "the NFS_ACL side protocol is not spoken"),
-    accept!("noacl"),
+    flag!("acl", |d, _| d.claim("acl", true)),
+    flag!("noacl", |d, _| {
+        d.options.acl = false;
+        d.claim("acl", false)
+    }),
     // Security.
     value!("sec", "sys", |d, n, v| match v {
         "sys" => d.claim(n, v),

@@ -37,6 +37,7 @@ fn nothing_and_defaults_are_the_defaults() {
         "fg",
         "ac",
         "cto",
+        "acl",
         "rdirplus",
         "lookupcache=all",
         "nointr",
@@ -52,7 +53,7 @@ fn nothing_and_defaults_are_the_defaults() {
         "nouser",
         "x-systemd.automount,x-systemd.requires=a.service",
         "comment=hello",
-        "noacl,nofsc",
+        "nofsc",
         "crc",
         "transport=auto",
         "write_chunk=pz",
@@ -108,6 +109,7 @@ fn each_option_sets_its_setting() {
         ("acdirmax=70", |o| o.attributes = times([3, 60, 30, 70])),
         ("actimeo=9", |o| o.attributes = times([9; 4])),
         ("nocto", |o| o.close_to_open = false),
+        ("noacl", |o| o.acl = false),
         ("lookupcache=pos", |o| {
             o.lookup_cache = LookupCache::Positive
         }),
@@ -228,6 +230,7 @@ fn contradictions_name_both() {
         ("ac", "noac"),
         ("noac", "acregmax=60"),
         ("cto", "nocto"),
+        ("acl", "noacl"),
         ("crc", "nocrc"),
         ("actimeo=5", "acdirmin=6"),
         ("rdirplus", "nordirplus"),
@@ -268,7 +271,6 @@ fn what_cannot_be_honoured_says_so() {
         ("local_lock=none", "use nolock"),
         ("mountvers=1", "MOUNT version 3"),
         ("fsc", "cache=SIZE"),
-        ("acl", "NFS_ACL"),
         ("transport=verbs,nocrc", "soft-iWARP"),
     ] {
         let said = said(text);

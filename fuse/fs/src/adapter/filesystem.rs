@@ -11,7 +11,7 @@ use super::replies::{
 };
 use super::signals::hears;
 use super::waiting::{Held, Waiting};
-use crate::fs::{Entry, Found, Fs, FsResult, Opened};
+use crate::fs::{Entry, Found, Fs, FsResult, NewMode, Opened};
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{
     self as channel, Attr, Directory, DirectoryPlus, Handler, Header, Notifier, Operation, Reply,
@@ -38,6 +38,8 @@ pub(super) struct Adapter<N> {
     pub(super) sending: Sending,
     /// Requests that came, and inodes the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
+    /// The kernel leaves the umask to this side.
+    pub(super) applies_umask: bool,
 }
 
 /// When calls leave.
@@ -64,13 +66,24 @@ fn has_request(device: &Arc<channel::Device>) -> bool {
 }
 
 impl<N: Nfs3> Adapter<N> {
-    fn cred(&self, request: &Header) -> Cred {
+    /// A new object's mode and the umask that is still to be applied to it.
+    fn masked(&self, bits: u32, umask: u32) -> NewMode {
+        match self.applies_umask {
+            true => NewMode {
+                bits,
+                umask: umask & 0o777,
+            },
+            false => bits.into(),
+        }
+    }
+
+    pub(super) fn cred(&self, request: &Header) -> Cred {
         self.credentials.of(request)
     }
 
     /// Runs an operation: now, and where it waits for the server, on the thread that gets the
     /// answer.
-    fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
         match self.sending {
             Sending::Together(_) => exec::deferring(|| exec::spawn(operation)),
             Sending::AtOnce | Sending::ByRound => exec::spawn(operation),
@@ -82,7 +95,7 @@ impl<N: Nfs3> Adapter<N> {
     /// with those of this one; otherwise this is the moment to send them. (The kernel's other
     /// request may need no call and end elsewhere, as FUSE_INTERRUPT does: then the next reply
     /// sends them.)
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         let Sending::Together(device) = &self.sending else {
             return;
         };
@@ -130,9 +143,18 @@ impl<N: Nfs3> Adapter<N> {
             Operation::Readlink => self.readlink(header, node, reply),
             Operation::Symlink { name, target } => self.symlink(header, node, name, target, reply),
             Operation::Mknod {
-                name, mode, rdev, ..
-            } => self.mknod(header, node, name, mode, rdev, reply),
-            Operation::Mkdir { name, mode, .. } => self.mkdir(header, node, name, mode, reply),
+                name,
+                mode,
+                rdev,
+                umask,
+            } => {
+                let mode = self.masked(mode, umask);
+                self.mknod(header, node, name, mode, rdev, reply);
+            }
+            Operation::Mkdir { name, mode, umask } => {
+                let mode = self.masked(mode, umask);
+                self.mkdir(header, node, name, mode, reply);
+            }
             Operation::Unlink { name } => self.unlink(header, node, name, reply),
             Operation::Rmdir { name } => self.rmdir(header, node, name, reply),
             Operation::Rename {
@@ -176,8 +198,27 @@ impl<N: Nfs3> Adapter<N> {
             Operation::Statfs => self.statfs(header, node, reply),
             Operation::Access { mask } => self.access(header, node, mask, reply),
             Operation::Create {
-                name, mode, flags, ..
-            } => self.create(header, node, name, mode, flags, reply),
+                name,
+                mode,
+                umask,
+                flags,
+            } => {
+                let mode = self.masked(mode, umask);
+                self.create(header, node, name, mode, flags, reply);
+            }
+            // Where there are none, ENOSYS has the kernel not ask again.
+            Operation::Getxattr { name, size } if self.fs.has_acl() => {
+                self.getxattr(header, node, name, size, reply);
+            }
+            Operation::Listxattr { size } if self.fs.has_acl() => {
+                self.listxattr(header, node, size, reply);
+            }
+            Operation::Setxattr { name, value, flags } if self.fs.has_acl() => {
+                self.setxattr(header, node, name, value, flags, reply);
+            }
+            Operation::Removexattr { name } if self.fs.has_acl() => {
+                self.removexattr(header, node, name, reply);
+            }
             // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
             // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
             _ => reply.error(libc::ENOSYS),
@@ -265,7 +306,7 @@ impl<N: Nfs3> Adapter<N> {
         request: &Header,
         parent: u64,
         name: &OsStr,
-        mode: u32,
+        mode: NewMode,
         rdev: u32,
         reply: Reply,
     ) {
@@ -277,7 +318,7 @@ impl<N: Nfs3> Adapter<N> {
         });
     }
 
-    fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: u32, reply: Reply) {
+    fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: NewMode, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -564,7 +605,7 @@ impl<N: Nfs3> Adapter<N> {
         request: &Header,
         parent: u64,
         name: &OsStr,
-        mode: u32,
+        mode: NewMode,
         flags: i32,
         reply: Reply,
     ) {

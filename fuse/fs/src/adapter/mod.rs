@@ -13,6 +13,7 @@ mod table;
 mod unmount;
 mod waiting;
 mod worker;
+mod xattr;
 
 pub use bdi::set_read_ahead;
 pub use unmount::OwnMount;
@@ -64,6 +65,8 @@ pub struct FuseOptions {
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
     pub max_write: u32,
+    /// The kernel checks permissions (`default_permissions`), by the ACLs where there are any.
+    pub kernel_checks: bool,
     /// Generic mount options by their mount(8) names: `ro nodev nosuid noexec noatime dirsync
     /// sync`; others are handed to the kernel as they are.
     pub options: Vec<String>,
@@ -79,6 +82,7 @@ impl Default for FuseOptions {
             threads: 2,
             max_background: 64,
             max_write: 1 << 20,
+            kernel_checks: false,
             options: Vec::new(),
         }
     }
@@ -104,7 +108,7 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
         &dir,
         &mount_options(options),
         users(options),
-        wanted(options),
+        wanted(options, acl_flags(&fs, options)),
     )?;
     start(fs, channel, OwnMount::on(&dir), options, false)
 }
@@ -120,7 +124,7 @@ pub fn mount_other(
         dir,
         &mount_options(options),
         users(options),
-        wanted(options),
+        wanted(options, 0),
     )?;
     channel.serve(options.threads, handler)
 }
@@ -135,14 +139,34 @@ pub fn serve<N: Nfs3>(
     options: &FuseOptions,
 ) -> io::Result<Session> {
     let own = OwnMount::on(dir);
-    let channel = Channel::adopt(device, users(options), wanted(options))?;
+    let channel = Channel::adopt(
+        device,
+        users(options),
+        wanted(options, acl_flags(&fs, options)),
+    )?;
     start(fs, channel, own, options, true)
 }
 
-/// What is wanted of the kernel.
-fn wanted(options: &FuseOptions) -> Wanted {
+/// What is wanted of the kernel besides on a mount with ACLs.
+///
+/// With extended attributes the kernel asks for `security.capability` at each write(2), unless HANDLE_KILLPRIV_V2 lets it
+/// remember that there is none.
+fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
+    if !fs.has_acl() {
+        return 0;
+    }
+    let checks = match options.kernel_checks {
+        true => init::POSIX_ACL,
+        false => 0,
+    };
+    init::DONT_MASK | init::HANDLE_KILLPRIV_V2 | checks
+}
+
+/// What is wanted of the kernel, with these flags in addition.
+fn wanted(options: &FuseOptions, more: u64) -> Wanted {
     Wanted {
-        flags: init::ATOMIC_O_TRUNC
+        flags: more
+            | init::ATOMIC_O_TRUNC
             | init::AUTO_INVAL_DATA
             | init::DO_READDIRPLUS
             | init::READDIRPLUS_AUTO
@@ -198,6 +222,7 @@ fn start<N: Nfs3>(
             _ => Sending::ByRound,
         },
         requests: requests.clone(),
+        applies_umask: channel.features().has(init::DONT_MASK),
     };
     let workers = Workers::new(options.workers)?;
     let serving = match options.workers {

@@ -5,6 +5,7 @@
 //! once from memory, or not at all.
 
 mod access;
+mod acl;
 mod attribute_cache;
 mod attributes;
 mod changes;
@@ -37,6 +38,7 @@ mod write;
 pub use changing::KernelCache;
 pub use clock::Clock;
 pub use config::{FsConfig, LookupCache, Permissions};
+pub use create::NewMode;
 pub use dir::{DirHandle, Listed, Listing};
 pub use error::{FsError, FsResult};
 pub use file::OpenFile;
