@@ -8,6 +8,7 @@
 pub mod adapter;
 pub mod cache;
 pub mod fs;
+pub mod locks;
 pub mod memory;
 pub mod program;
 mod sync;
