@@ -2,12 +2,14 @@
 //!
 //! From the top: [`mount`] brings an export up, [`nfs`] has the typed calls, `rpc` gives them
 //! XIDs and credentials, `rpcrdma` is the state machine of one connection without any I/O,
-//! `transport` drives it over a provider of the `nfsrdma-rdma` contract. [`exec`] runs the
+//! `transport` drives it over a provider of the `nfsrdma-rdma` contract. [`nlm`] asks the server for
+//! locks, over TCP or UDP. [`exec`] runs the
 //! callers, [`stats`] counts.
 
 pub mod exec;
 pub mod mount;
 pub mod nfs;
+pub mod nlm;
 pub mod options;
 pub mod rpc;
 pub mod rpcrdma;

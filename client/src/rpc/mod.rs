@@ -4,6 +4,7 @@
 mod credential;
 pub mod plain;
 mod retry;
+pub mod stream;
 mod xid;
 
 pub use credential::Credentials;
