@@ -6,6 +6,7 @@ mod credentials;
 mod filesystem;
 pub(crate) mod heap;
 mod invalidate;
+mod locking;
 mod replies;
 mod signals;
 mod table;
@@ -58,6 +59,9 @@ pub struct FuseOptions {
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
     pub max_write: u32,
+    /// POSIX locks and those of flock(2) come here; else the kernel has them.
+    pub posix_locks: bool,
+    pub flock_locks: bool,
     /// Generic mount options by their mount(8) names: `ro nodev nosuid noexec noatime dirsync
     /// sync`; others are handed to the kernel as they are.
     pub options: Vec<String>,
@@ -72,6 +76,8 @@ impl Default for FuseOptions {
             threads: 2,
             max_background: 64,
             max_write: 1 << 20,
+            posix_locks: false,
+            flock_locks: false,
             options: Vec::new(),
         }
     }
@@ -143,7 +149,10 @@ fn wanted(options: &FuseOptions) -> Wanted {
             | init::PARALLEL_DIROPS
             | init::CACHE_SYMLINKS
             // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
-            | init::HANDLE_KILLPRIV,
+            | init::HANDLE_KILLPRIV
+            // Without one of these the kernel keeps that kind of locks by itself.
+            | if options.posix_locks { init::POSIX_LOCKS } else { 0 }
+            | if options.flock_locks { init::FLOCK_LOCKS } else { 0 },
         max_write: options.max_write,
         max_background: options.max_background,
     }

@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod failure;
 mod levels;
 mod life;
+mod locking;
 pub mod log;
 pub mod mounts;
 pub mod observe;

@@ -3,7 +3,9 @@
 use super::attach::{allow_other, permissions};
 use super::failure::{Exit, Failure, Patience};
 use super::options::show::Settled;
-use super::options::{Family, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk};
+use super::options::{
+    Family, LocalLock, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk,
+};
 use super::spec::Spec;
 use crate::adapter::{Access, FuseOptions};
 use crate::fs::{self, FsConfig};
@@ -23,6 +25,7 @@ pub fn effective(options: &Options, client: &Nfs3Client) -> String {
     let limits = client.limits();
     let options = Options {
         permissions: Some(permissions(options)),
+        local_lock: options.local_lock.or(Some(options.wanted_local_lock())),
         ..options.clone()
     };
     options.effective(Settled {
@@ -142,8 +145,8 @@ pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
     config.pool_bytes() + MESSAGES + 4 * calls * message
 }
 
-/// What the adapter is told.
-pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
+/// What the adapter is told. `local_lock`: which locks the kernel keeps.
+pub fn fuse(spec: &Spec, options: &Options, local_lock: LocalLock) -> FuseOptions {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     FuseOptions {
         source: spec.to_string(),
@@ -154,6 +157,8 @@ pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
         },
         // Waking a thread on an idle CPU costs more than a call: few readers.
         threads: options.threads.unwrap_or(cpus.clamp(1, 4)),
+        posix_locks: matches!(local_lock, LocalLock::None | LocalLock::Flock),
+        flock_locks: matches!(local_lock, LocalLock::None | LocalLock::Posix),
         ..FuseOptions::default()
     }
 }

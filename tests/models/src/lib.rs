@@ -19,7 +19,7 @@ pub mod waiting;
 pub mod write_back;
 
 // What the sources built here name in their own crates, and in each other's.
-pub(crate) use client::{nfs, options, rpc, rpcrdma, stats};
+pub(crate) use client::{nfs, nlm, options, rpc, rpcrdma, stats};
 extern crate self as nfsrdma_client;
 pub(crate) use nfsrdma_rdma::{Error, Result};
 
@@ -40,6 +40,9 @@ mod cache;
 #[allow(unused_imports, reason = "what the crate shows to others")]
 #[path = "../../../fuse/src/fs/mod.rs"]
 mod fs;
+#[allow(unused_imports, reason = "what the crate shows to others")]
+#[path = "../../../fuse/src/locks/mod.rs"]
+mod locks;
 #[path = "../../../fuse/src/memory/mod.rs"]
 mod memory;
 
