@@ -6,12 +6,15 @@
 //!
 //! [`LockServer`] is one call at a time, without any patience: whoever calls decides how often and
 //! how long to try ([`NlmClient`] is the server's lockd, tests have one in memory). [`SvidBlock`]
-//! gives numbers to lock owners that no other mount of this machine uses.
+//! gives numbers to lock owners that no other mount of this machine uses; [`Journal`] remembers what a
+//! mount that is killed leaves locked.
 
 mod client;
+mod journal;
 mod svid;
 
 pub use client::{LockPlace, NlmClient};
+pub use journal::{Abandoned, Journal, Orphan};
 pub use nfsrdma_xdr::nlm4::Status;
 pub use svid::{SVID_BLOCK, SvidBlock};
 

@@ -5,7 +5,9 @@ use super::range::{ByteRange, Mode};
 use super::svids::Svids;
 use super::table::{FileId, LockTable, Owner, WaiterId};
 use nfsrdma_client::nfs::Cred;
-use nfsrdma_client::nlm::{LockAnswer, LockCall, LockServer, LockTarget, Status};
+use nfsrdma_client::nlm::{
+    Abandoned, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status,
+};
 use nfsrdma_client::rpc::plain::PlainError;
 use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
@@ -228,6 +230,8 @@ counters! {
 pub struct Locks {
     pub(super) server: Arc<dyn LockServer>,
     pub(super) config: LockConfig,
+    /// What the next mount unlocks if this process is killed.
+    journal: Option<Journal>,
     pub(super) runtime: Handle,
     pub(super) state: Mutex<State>,
     pub(super) counters: Counters,
@@ -252,10 +256,16 @@ pub(super) enum Stop {
 
 impl Locks {
     /// Locks of `server`; what runs in the background runs in `runtime`.
-    pub fn new(server: Arc<dyn LockServer>, config: LockConfig, runtime: Handle) -> Arc<Self> {
+    pub fn new(
+        server: Arc<dyn LockServer>,
+        config: LockConfig,
+        journal: Option<Journal>,
+        runtime: Handle,
+    ) -> Arc<Self> {
         let locks = Arc::new(Locks {
             server,
             config,
+            journal,
             runtime,
             state: Mutex::default(),
             counters: Counters::default(),
@@ -355,6 +365,43 @@ impl Locks {
         self.state.lock().table.len()
     }
 
+    /// Unlocks what mounts of this machine have left that were killed.
+    pub async fn unlock_orphans(&self, journals: Vec<Abandoned>) {
+        for journal in journals {
+            let count = journal.orphans.len();
+            for orphan in &journal.orphans {
+                let target = LockTarget {
+                    file: orphan.file,
+                    svid: orphan.svid,
+                    offset: 0,
+                    length: 0,
+                };
+                let mut retry = Retry::default();
+                loop {
+                    let call = self.server.call(&orphan.cred, &target, LockCall::Unlock);
+                    let result = tokio::select! {
+                        result = call => result,
+                        () = self.ending.wait() => return,
+                    };
+                    if !matches!(
+                        result,
+                        Err(PlainError::TimedOut | PlainError::Unreachable(_))
+                    ) {
+                        break;
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(retry.next()) => {}
+                        () = self.ending.wait() => return,
+                    }
+                }
+            }
+            if count > 0 {
+                tracing::info!(count, "unlocked what a mount that was killed had locked");
+            }
+            journal.done();
+        }
+    }
+
     /// The server may have restarted: what is held is claimed again.
     pub fn suspect(&self) {
         self.suspected.notify_one();
@@ -371,6 +418,11 @@ impl Locks {
                     tracing::error!(%error, "no number for a lock owner");
                     LockError::NoLocks
                 })?;
+                if let Some(journal) = &self.journal
+                    && let Err(error) = journal.add(svid, &request.file.handle, &request.cred)
+                {
+                    tracing::warn!(%error, "the journal of locks");
+                }
                 let holding = Arc::new(Holding {
                     file: request.file,
                     owner: request.owner,
@@ -408,6 +460,11 @@ impl Locks {
         drop(of);
         if unused {
             state.holdings.remove(&key);
+            if let Some(journal) = &self.journal
+                && let Err(error) = journal.remove(holding.svid, &holding.file.handle)
+            {
+                tracing::warn!(%error, "the journal of locks");
+            }
             state.svids.give_back(holding.owner);
         }
     }

@@ -3,12 +3,21 @@
 use super::failure::{Exit, Failure};
 use super::options::{LocalLock, Options, Recovery};
 use crate::locks::{Kinds, LockConfig, Locks};
-use nfsrdma_client::nlm::NlmClient;
+use nfsrdma_client::nlm::{Abandoned, Journal, NlmClient};
 use nfsrdma_client::rpc::plain::PlainError;
+use nix::unistd::geteuid;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tracing::{debug, info, warn};
+
+/// Names the directory for journals of locks.
+const STATE_DIR: &str = "NFSRDMA_STATE_DIR";
+/// How long a mount waits for what dead ones left to be unlocked.
+const ORPHANS: Duration = Duration::from_secs(3);
 
 /// Locks of a mount, as they were found to be possible.
 #[derive(Debug)]
@@ -45,11 +54,7 @@ pub(super) async fn choose(server: IpAddr, options: &Options) -> Result<Chosen, 
             );
             return Ok(Chosen {
                 local,
-                locks: Some(Locks::new(
-                    Arc::new(client),
-                    config(local, options),
-                    Handle::current(),
-                )),
+                locks: Some(start(client, config(local, options)).await),
             });
         }
         Ok(None) => "it has no NLM version 4".to_owned(),
@@ -69,6 +74,48 @@ pub(super) async fn choose(server: IpAddr, options: &Options) -> Result<Chosen, 
     // Locks of this machine only may be a surprise: it is said once.
     warn!("locks are kept on this machine only, {server} takes none: {why}");
     Ok(Chosen::local())
+}
+
+/// Where journals of locks are: what outlives a restart of the machine if it may be written, else
+/// what outlives a process.
+fn journals() -> Vec<PathBuf> {
+    if let Some(dir) = std::env::var_os(STATE_DIR) {
+        return vec![dir.into()];
+    }
+    if geteuid().is_root() {
+        return vec!["/var/lib/nfsrdma".into(), "/run/nfsrdma".into()];
+    }
+    vec![format!("/run/user/{}/nfsrdma", geteuid()).into()]
+}
+
+/// Unlocks what mounts that were killed have left, and starts with a journal of its own.
+async fn start(client: NlmClient, config: LockConfig) -> Arc<Locks> {
+    let server = client.server();
+    let dirs = journals();
+    let find = |dir: &PathBuf| Abandoned::find(dir, server);
+    let abandoned: Vec<_> = dirs.iter().flat_map(find).collect();
+    let journal = dirs.iter().find_map(|dir| {
+        let made = Journal::create(dir, server);
+        made.inspect_err(|error| debug!("no journal of locks in {}: {error}", dir.display()))
+            .ok()
+    });
+    if journal.is_none() {
+        info!(
+            "no place for a journal of locks: what this process leaves when it is killed stays locked"
+        );
+    }
+    let locks = Locks::new(Arc::new(client), config, journal, Handle::current());
+    if !abandoned.is_empty() {
+        let (this, done) = (locks.clone(), Arc::new(Notify::new()));
+        let told = done.clone();
+        locks.spawn(async move {
+            this.unlock_orphans(abandoned).await;
+            told.notify_one();
+        });
+        // A program that comes at once is not to find what a dead one holds.
+        let _ = tokio::time::timeout(ORPHANS, done.notified()).await;
+    }
+    locks
 }
 
 fn config(local: LocalLock, options: &Options) -> LockConfig {
