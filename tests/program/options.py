@@ -26,7 +26,7 @@ from support import *  # noqa: F403
 from support import BIN
 from wire import Datagrams, Relay, mpa
 
-TABLE = ROOT / "fuse/src/program/options/table.rs"
+TABLE = ROOT / "fuse/cli/src/options/table.rs"
 TRIED = set()
 
 
