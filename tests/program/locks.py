@@ -25,8 +25,9 @@ F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
 DRIVER = r"""
 import errno, fcntl, json, os, signal, struct, sys
 files = {}
-signal.signal(signal.SIGUSR1, lambda *_: None)
-signal.siginterrupt(signal.SIGUSR1, True)
+def interrupted(*_):
+    raise InterruptedError(errno.EINTR, 'a signal')  # Python would go on by itself.
+signal.signal(signal.SIGUSR1, interrupted)
 def lock(command, name, kind, start, length):
     flock = struct.pack('hhqqi', kind, 0, start, length, 0)
     return struct.unpack('hhqqi', fcntl.fcntl(files[name], command, flock))
@@ -133,6 +134,12 @@ class LockServer(Server):
             expect(self.mount(self.lock_options, at=point), 0)
             points.append(point)
         return points
+
+    def __exit__(self, *why):
+        for point in mounts_below(self.base):
+            run("umount", point)
+            until(lambda: not servers_of(point), "the end of the serving process")
+        super().__exit__(*why)
 
     @property
     def lock_options(self):
