@@ -2,7 +2,7 @@
 //!
 //! [`mount`] brings an export up, [`api`] is what a file system may ask of a server
 //! ([`Nfs3`]), and [`client`] makes calls of it ([`Nfs3Client`]). `resent` judges the answers
-//! of calls that were sent twice, `limits` keeps the sizes that the server takes.
+//! of calls that were sent twice, [`nlm`] asks the server for locks, `limits` keeps the sizes that the server takes.
 
 mod acl;
 pub mod api;
@@ -11,6 +11,7 @@ pub mod client;
 mod error;
 mod limits;
 pub mod mount;
+pub mod nlm;
 pub mod options;
 mod procedures;
 mod resent;

@@ -1,8 +1,8 @@
 //! Brings an export up: finds mountd, asks for the root's handle, connects over RDMA, and
 //! learns the server's limits.
 
-mod identity;
-mod locate;
+pub(crate) mod identity;
+pub(crate) mod locate;
 mod mountd;
 mod ping;
 

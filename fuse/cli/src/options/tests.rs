@@ -43,8 +43,6 @@ fn nothing_and_defaults_are_the_defaults() {
         "nointr",
         "rw",
         "async",
-        "nolock",
-        "local_lock=all",
         "resvport",
         "sec=sys",
         "_netdev",
@@ -84,6 +82,16 @@ fn each_option_sets_its_setting() {
         ("proto=rdma6", |o| o.family = Family::V6),
         ("mounthost=other", |o| o.mount_host = Some("other".into())),
         ("mountport=892", |o| o.mount_port = Some(892)),
+        ("lock", |o| o.lock = Some(true)),
+        ("nolock", |o| o.lock = Some(false)),
+        ("local_lock=flock", |o| {
+            o.local_lock = Some(LocalLock::Flock)
+        }),
+        ("nolock,local_lock=all", |o| {
+            o.lock = Some(false);
+            o.local_lock = Some(LocalLock::All);
+        }),
+        ("lockport=4045", |o| o.lock_port = Some(4045)),
         ("mountproto=udp", |o| o.mount_proto = Some(MountProto::Udp)),
         ("mountproto=tcp6", |o| {
             o.mount_proto = Some(MountProto::Tcp);
@@ -249,6 +257,11 @@ fn contradictions_name_both() {
         said("acregmin=99"),
         both("acregmin=99", "acregmax=60 (the default)")
     );
+    assert_eq!(
+        said("nolock,local_lock=none"),
+        both("nolock", "local_lock=none")
+    );
+    assert_eq!(said("lock,local_lock=all"), both("lock", "local_lock=all"));
     // The same thing twice is no contradiction.
     assert_eq!(ok("hard,hard,rsize=4K,rsize=4096").rsize, Some(4096));
     assert_eq!(ok("noac,actimeo=0").attributes, None);
@@ -267,8 +280,6 @@ fn what_cannot_be_honoured_says_so() {
         ("sec=krb5p", "only AUTH_SYS"),
         ("sec=none", "only AUTH_SYS"),
         ("xprtsec=tls", "TLS"),
-        ("lock", "use nolock"),
-        ("local_lock=none", "use nolock"),
         ("mountvers=1", "MOUNT version 3"),
         ("fsc", "cache=SIZE"),
         ("transport=verbs,nocrc", "soft-iWARP"),

@@ -5,6 +5,7 @@
 
 use super::convert::{kind, set_time};
 use super::credentials::{self, Credentials};
+use super::locking::set_lock;
 use super::replies::{
     answer, answer_held, answer_or, channel_entry, done, file_flags, tell_absent, tell_attributes,
     tell_data, tell_entry,
@@ -79,6 +80,12 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn cred(&self, request: &Header) -> Cred {
         self.credentials.of(request)
+    }
+
+    /// Whether POSIX locks go to the server, and end when a file is closed, also one that was
+    /// opened for reading.
+    fn posix_locks(&self) -> bool {
+        self.fs.locks().is_some_and(|locks| locks.kinds().posix)
     }
 
     /// Runs an operation: now, and where it waits for the server, on the thread that gets the
@@ -179,8 +186,32 @@ impl<N: Nfs3> Adapter<N> {
                 flags,
                 ..
             } => self.write(header, handle, offset, data, flags, reply),
-            Operation::Flush { handle, .. } => self.flush(header, handle, reply),
-            Operation::Release { handle, .. } => self.release(header, handle, reply),
+            Operation::Flush { handle, lock_owner } => {
+                self.flush(header, handle, lock_owner, reply)
+            }
+            Operation::Release {
+                handle,
+                flock_owner,
+                ..
+            } => self.release(header, handle, flock_owner, reply),
+            Operation::Getlk {
+                handle,
+                owner,
+                lock,
+                flock,
+            } => self.getlk(header, set_lock(handle, owner, flock, false, &lock), reply),
+            Operation::Setlk {
+                handle,
+                owner,
+                lock,
+                flock,
+                wait,
+            } => self.setlk(
+                header,
+                node,
+                set_lock(handle, owner, flock, wait, &lock),
+                reply,
+            ),
             Operation::Fsync { handle, .. } => self.fsync(header, handle, reply),
             Operation::Opendir { .. } => self.opendir(header, node, reply),
             Operation::Readdir {
@@ -386,6 +417,7 @@ impl<N: Nfs3> Adapter<N> {
     fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let notifier = self.notifier.clone();
+        let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.open(&cred, node, flags).await;
@@ -399,7 +431,7 @@ impl<N: Nfs3> Adapter<N> {
                         // It may have forgotten the inode: so much the better.
                         let _ = notifier.inval_inode(node, -1, 0);
                     }
-                    reply.opened(opened.handle, file_flags(&opened, flags));
+                    reply.opened(opened.handle, file_flags(&opened, flags, unflushed));
                 },
                 |opened| close(&fs, opened),
             );
@@ -454,14 +486,15 @@ impl<N: Nfs3> Adapter<N> {
         });
     }
 
-    fn flush(&self, request: &Header, handle: u64, reply: Reply) {
-        if let Some(result) = self.fs.flush_cached(handle) {
+    fn flush(&self, request: &Header, handle: u64, owner: u64, reply: Reply) {
+        let locked = self.fs.has_locks(handle, owner);
+        if !locked && let Some(result) = self.fs.flush_cached(handle) {
             answer(reply, result, done);
             return self.settle();
         }
         let (fs, pid) = (self.fs.clone(), request.pid());
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let flush = async move {
             let tell = |result: FsResult<()>| match reply.take() {
                 Some(reply) => {
                     // The kernel takes the reply also for a process that ends, whose descriptors
@@ -472,14 +505,26 @@ impl<N: Nfs3> Adapter<N> {
                 }
                 None => false,
             };
-            fs.flush(handle, tell).await;
-        });
+            let owner = locked.then_some(owner);
+            fs.flush_and_unlock(handle, owner, tell).await;
+        };
+        match self.fs.locks().filter(|_| locked) {
+            Some(locks) => locks.spawn(flush),
+            None => self.start(flush),
+        }
     }
 
-    fn release(&self, request: &Header, handle: u64, reply: Reply) {
+    fn release(&self, request: &Header, handle: u64, flock: Option<u64>, reply: Reply) {
         let fs = self.fs.clone();
+        let locked = flock.is_some() || self.fs.has_open_locks(handle);
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.release(handle).await, done) });
+        let release = async move {
+            answer_held(reply, fs.release_and_unlock(handle, flock).await, done);
+        };
+        match self.fs.locks().filter(|_| locked) {
+            Some(locks) => locks.spawn(release),
+            None => self.start(release),
+        }
     }
 
     fn fsync(&self, request: &Header, handle: u64, reply: Reply) {
@@ -610,6 +655,7 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
@@ -620,7 +666,7 @@ impl<N: Nfs3> Adapter<N> {
                     reply.created(
                         &channel_entry(&entry),
                         opened.handle,
-                        file_flags(&opened, flags),
+                        file_flags(&opened, flags, unflushed),
                     );
                 },
                 |(entry, opened)| {

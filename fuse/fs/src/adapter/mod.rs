@@ -7,6 +7,7 @@ mod crew;
 mod filesystem;
 pub mod heap;
 mod invalidate;
+mod locking;
 mod replies;
 mod signals;
 mod table;
@@ -67,6 +68,9 @@ pub struct FuseOptions {
     pub max_write: u32,
     /// The kernel checks permissions (`default_permissions`), by the ACLs where there are any.
     pub kernel_checks: bool,
+    /// POSIX locks and those of flock(2) come here; else the kernel has them.
+    pub posix_locks: bool,
+    pub flock_locks: bool,
     /// Generic mount options by their mount(8) names: `ro nodev nosuid noexec noatime dirsync
     /// sync`; others are handed to the kernel as they are.
     pub options: Vec<String>,
@@ -83,6 +87,8 @@ impl Default for FuseOptions {
             max_background: 64,
             max_write: 1 << 20,
             kernel_checks: false,
+            posix_locks: false,
+            flock_locks: false,
             options: Vec::new(),
         }
     }
@@ -174,7 +180,10 @@ fn wanted(options: &FuseOptions, more: u64) -> Wanted {
             | init::PARALLEL_DIROPS
             | init::CACHE_SYMLINKS
             // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
-            | init::HANDLE_KILLPRIV,
+            | init::HANDLE_KILLPRIV
+            // Without one of these the kernel keeps that kind of locks by itself.
+            | if options.posix_locks { init::POSIX_LOCKS } else { 0 }
+            | if options.flock_locks { init::FLOCK_LOCKS } else { 0 },
         max_write: options.max_write,
         max_background: options.max_background,
     }
