@@ -62,7 +62,9 @@ pub(crate) struct Object {
     /// When a mount took a name of it away or closed it last: a hidden name may be there for a
     /// while after it.
     shown: Option<Instant>,
-    /// When each actor last looked at it, and whether a change since may have the same time.
+    /// When each actor last had to do with it, and whether the last change by another may have
+    /// left the times as that actor knew them: then what it holds of before may stay, over every
+    /// open, until a change that it notices.
     touched: Vec<Instant>,
     unnoticed: Vec<bool>,
     pub(crate) history: Vec<String>,
@@ -251,6 +253,16 @@ impl Oracle {
         }
     }
 
+    /// What `actor` may see of a file when it reads. Of one that is gone at the server it may have
+    /// dropped what it wrote and the server refused.
+    pub(crate) fn seen(&self, actor: usize, id: Id) -> Content {
+        let mut seen = self.view(actor, id).clone();
+        if actor != SERVER && self.is_gone(id) {
+            seen.add(&self.objects[id].server);
+        }
+        seen
+    }
+
     /// `actor` changed the file: who looked at it a moment ago may take it for unchanged.
     fn changed(&mut self, actor: usize, id: Id) {
         let tick = self.tick;
@@ -258,10 +270,17 @@ impl Oracle {
         object.mtime = None;
         if !tick.is_zero() {
             for other in (0..self.actors).filter(|other| *other != actor) {
-                object.unnoticed[other] |= object.touched[other].elapsed() < tick;
+                // What is dirty is written at any time, and its reply shows the times.
+                let is_dirty = is_dirty(&object.dirty[other]);
+                object.unnoticed[other] = is_dirty || object.touched[other].elapsed() < tick;
             }
             object.touched[actor] = Instant::now();
         }
+    }
+
+    /// A call of `actor` may have shown it the file's times.
+    pub(crate) fn touch(&mut self, actor: usize, id: Id) {
+        self.objects[id].touched[actor] = Instant::now();
     }
 
     /// `actor` wrote `value` to `from..to`.
@@ -354,8 +373,7 @@ impl Oracle {
     /// comes back with the next WRITE, whole pages of it.
     pub(crate) fn created_empty(&mut self, actor: usize, id: Id) {
         let object = &self.objects[id];
-        let is_dirty = object.dirty[actor].iter().any(|(.., d)| d.is_some());
-        if !self.page_caches[actor] || !is_dirty {
+        if !self.page_caches[actor] || !is_dirty(&object.dirty[actor]) {
             return self.truncate(actor, id, 0);
         }
         let (dirty, pages) = (object.dirty[actor].clone(), object.pages[actor].clone());
@@ -384,6 +402,11 @@ impl Oracle {
         if actor == SERVER {
             return;
         }
+        self.touch(actor, id);
+        // The server takes nothing any more, and only who wrote what is lost is told.
+        if self.is_gone(id) {
+            return;
+        }
         let object = &mut self.objects[id];
         let dirty = std::mem::replace(&mut object.dirty[actor], Ranges::new(None));
         object.pages[actor] = Content::nothing();
@@ -404,9 +427,6 @@ impl Oracle {
         if object.unnoticed[actor] || object.keeps_old[actor] {
             fresh.add(&object.views[actor]);
         }
-        if object.touched[actor].elapsed() >= self.tick {
-            object.unnoticed[actor] = false;
-        }
         object.touched[actor] = Instant::now();
         object.views[actor] = fresh;
         self.join_gaps(id);
@@ -420,7 +440,7 @@ impl Oracle {
             .dirty
             .iter()
             .enumerate()
-            .any(|(other, dirty)| other != actor && dirty.iter().any(|(.., d)| d.is_some()));
+            .any(|(other, dirty)| other != actor && is_dirty(dirty));
         object.mtime_shown.fill(false);
         object.mtime_shown[actor] = true;
         object.mtime = (!others_write).then_some(mtime);
@@ -436,6 +456,10 @@ impl Oracle {
             .mtime
             .filter(|_| object.mtime_shown[actor] && !shifted)
     }
+}
+
+fn is_dirty(dirty: &Ranges<Option<u8>>) -> bool {
+    dirty.iter().any(|(.., value)| value.is_some())
 }
 
 /// What `view` has between pieces that are `dirty`, where no whole page lies between them.
@@ -528,6 +552,15 @@ mod tests {
         assert!(!sees(&oracle, SERVER, &[]));
         oracle.opened(2, id, false);
         assert!(sees(&oracle, 2, &[7, 7]) && !sees(&oracle, 2, &[]));
+    }
+
+    #[test]
+    fn what_is_synced_to_a_file_that_is_gone_may_be_lost() {
+        let (mut oracle, id) = oracle();
+        oracle.write(1, id, 0, 4, 7);
+        oracle.bind(2, "a", None);
+        oracle.flush(1, id);
+        assert!(sees(&oracle, SERVER, &[]) && sees(&oracle, SERVER, &[7; 4]));
     }
 
     #[test]

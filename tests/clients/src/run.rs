@@ -540,7 +540,8 @@ impl Run<'_> {
             data.len()
         );
         self.say("read", Some(id), line.clone());
-        match self.oracle.view(actor, id).check(offset, len as u64, &data) {
+        self.oracle.touch(actor, id);
+        match self.oracle.seen(actor, id).check(offset, len as u64, &data) {
             Ok(()) => Ok(()),
             Err(why) => differs(format!("{line}: {why}"), Some(id)),
         }
@@ -587,6 +588,9 @@ impl Run<'_> {
         let len = self.length();
         let value = self.next_value();
         if let Err(error) = self.call(actor, &Call::Write(file, offset, len, value)) {
+            // Some of it may have been done before the file was gone.
+            self.oracle
+                .write(actor, id, offset, offset + len as u64, value);
             return self.failed(at, "write", &error);
         }
         let line = format!(
@@ -713,10 +717,11 @@ impl Run<'_> {
             self.who(actor)
         );
         self.say("fstat", Some(id), line.clone());
+        self.oracle.touch(actor, id);
         if attributes.group as usize != GROUPS as usize + id {
             return differs(format!("{line}: of another file"), Some(id));
         }
-        if !self.oracle.view(actor, id).may_have_size(size) {
+        if !self.oracle.seen(actor, id).may_have_size(size) {
             return differs(format!("{line}: no size it may have"), Some(id));
         }
         match self.oracle.mtime(actor, id) {
@@ -744,6 +749,7 @@ impl Run<'_> {
                 if Some(id) != current {
                     return Ok(());
                 }
+                self.oracle.touch(actor, id);
                 match self.oracle.view(actor, id).may_have_size(size) {
                     true => Ok(()),
                     false => differs(format!("{line}: no size it may have"), Some(id)),
