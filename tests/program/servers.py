@@ -32,7 +32,7 @@ def direct_writes_at_depth_keep_the_connection():
         (job,) = json.loads(result.stdout)["jobs"]
         assert job["error"] == 0 and job["write"]["total_ios"] >= 100_000, job["write"]["total_ios"]
         counters = connections(server)
-        assert (counters["connects"], counters["resends"]) == (1, 0), counters
+        assert (counters["connects"], counters["retransmits"]) == (1, 0), counters
 
 
 def error_of(action):

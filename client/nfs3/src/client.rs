@@ -161,7 +161,7 @@ impl Nfs3Client {
     }
 
     fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
-        self.inner.errors.count(P::NUMBER);
+        self.inner.errors.count(P::NUMBER, status);
         Err(NfsError::Status(status))
     }
 

@@ -15,7 +15,7 @@ use crate::protocol::{Shape, Thresholds};
 use crate::rpc::{Retry, RetryPolicy, Xids};
 use crate::stats::Stats;
 use crate::sync::thread;
-use crate::tap::Tap;
+use crate::tap::{Tap, caller};
 use nfsrdma_rdma::{Buf, Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
 use std::fmt;
@@ -195,6 +195,7 @@ impl Engine {
             .fetch_add((len + argument) as u64, Relaxed);
         let call = Call {
             xid,
+            pid: caller::current(),
             procedure: request.procedure,
             shape: Shape {
                 head: len,

@@ -19,6 +19,7 @@ use nfsrdma_channel::{
 };
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
+use nfsrdma_rpcrdma::tap::caller;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::ffi::OsStr;
@@ -103,8 +104,25 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
 
 impl<N: Nfs3> Handler for Adapter<N> {
     fn handle(&self, request: &Request<'_>, reply: Reply) {
-        let (header, node) = (&request.header, request.header.nodeid);
         self.requests.fetch_add(1, Ordering::Relaxed);
+        caller::with(request.header.pid(), || self.dispatch(request, reply));
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.fs.forget(node, count);
+        self.settle();
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.waiting.interrupt(unique);
+    }
+}
+
+/// The operations, each after the request of its name.
+impl<N: Nfs3> Adapter<N> {
+    fn dispatch(&self, request: &Request<'_>, reply: Reply) {
+        let (header, node) = (&request.header, request.header.nodeid);
         match request.operation {
             Operation::Lookup { name } => self.lookup(header, node, name, reply),
             Operation::Getattr { handle } => self.getattr(header, node, handle, reply),
@@ -166,19 +184,6 @@ impl<N: Nfs3> Handler for Adapter<N> {
         }
     }
 
-    fn forget(&self, node: u64, count: u64) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        self.fs.forget(node, count);
-        self.settle();
-    }
-
-    fn interrupt(&self, unique: u64) {
-        self.waiting.interrupt(unique);
-    }
-}
-
-/// The operations, each after the request of its name.
-impl<N: Nfs3> Adapter<N> {
     fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let tell = |reply, found| match found {
             Found::Is(entry) => tell_entry(reply, entry),

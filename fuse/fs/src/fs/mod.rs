@@ -22,6 +22,7 @@ mod lookup;
 mod names;
 mod open;
 mod opening;
+mod paths;
 mod read;
 mod remove;
 mod rename;
@@ -42,6 +43,7 @@ pub use file::OpenFile;
 pub use inode::{Inode, ROOT};
 pub use lookup::Found;
 pub use open::Opened;
+pub use paths::Paths;
 pub use sync::Unwritten;
 pub use unsafe_files::Hold;
 
