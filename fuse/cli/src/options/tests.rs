@@ -402,6 +402,10 @@ proptest! {
         again.ignored.clone_from(&options.ignored);
         prop_assert_eq!(again.dirty_limit(), options.dirty_limit());
         again.dirty = options.dirty;
+        prop_assert_eq!(again.workers(), options.workers());
+        again.workers = options.workers;
+        prop_assert_eq!(again.connections(), options.connections());
+        again.nconnect = options.nconnect;
         again.rsize = options.rsize;
         again.wsize = options.wsize;
         if options.transport == Transport::Verbs {

@@ -82,7 +82,7 @@ impl Default for FuseOptions {
             source: "nfsrdma".into(),
             subtype: "nfsrdma".into(),
             access: Access::Owner,
-            workers: 0,
+            workers: 2,
             threads: 2,
             max_background: 64,
             max_write: 1 << 20,
