@@ -35,9 +35,8 @@ struct Inner {
     errors: ErrorCounters,
 }
 
-/// Makes a call until its answer is not JUKEBOX ("the client should [...] wait a while, then
-/// try again with a new RPC transaction ID", RFC 1813 section 2.6). `$ok` handles the results,
-/// `$failed` may turn a status into a result.
+/// Makes a call without payload. `$ok` handles the results, `$failed` may turn a status into a
+/// result.
 macro_rules! call {
     ($client:expr, $procedure:ty, $cred:expr, $args:expr, |$ok:pat_param| $body:expr) => {
         call!(
@@ -52,24 +51,19 @@ macro_rules! call {
     ($client:expr, $procedure:ty, $cred:expr, $args:expr, |$ok:pat_param| $body:expr,
      |$status:pat_param, $resent:pat_param| $failed:expr) => {{
         let args = $args;
-        let mut patience = FIRST_PAUSE;
-        loop {
-            let reply = $client
-                .perform::<$procedure>($cred, &args, Payload::None)
-                .await?;
-            match reply.results::<$procedure>()? {
-                Reply::Ok($ok) => break $body,
-                Reply::Fail(Status::JukeBox, _) => {}
-                Reply::Fail(status, _) => {
-                    let ($status, $resent) = (status, reply.resent);
-                    let reasoned: Option<NfsResult<_>> = $failed;
-                    break match reasoned {
-                        Some(result) => result,
-                        None => $client.refused::<$procedure, _>(status),
-                    };
+        let reply = $client
+            .perform::<$procedure>($cred, &args, Payload::None)
+            .await?;
+        match reply.results::<$procedure>()? {
+            Reply::Ok($ok) => $body,
+            Reply::Fail(status, _) => {
+                let ($status, $resent) = (status, reply.resent);
+                let reasoned: Option<NfsResult<_>> = $failed;
+                match reasoned {
+                    Some(result) => result,
+                    None => $client.refused::<$procedure, _>(status),
                 }
             }
-            $client.wait(&mut patience).await;
         }
     }};
 }
@@ -120,12 +114,35 @@ impl Nfs3Client {
 
     /// NULL: whether the server has NFSv3.
     pub async fn null(&self, cred: &Cred) -> NfsResult<()> {
-        let reply = self.perform::<Null>(cred, &Void {}, Payload::None).await?;
+        let reply = self.send::<Null>(cred, &Void {}, Payload::None).await?;
         reply.results::<Null>()?;
         Ok(())
     }
 
+    /// Makes a call again until its answer is not NFS3ERR_JUKEBOX: "the client should [...] wait
+    /// a while, then try again with a new RPC transaction ID" (RFC 1813 section 2.6).
     async fn perform<P: Procedure>(
+        &self,
+        cred: &Cred,
+        args: &P::Args<'_>,
+        mut payload: Payload,
+    ) -> NfsResult<RpcReply> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let mut reply = self.send::<P>(cred, args, payload).await?;
+            // All results but those of NULL begin with the status.
+            if reply.first_word() != Some(Status::JukeBox as u32) {
+                return Ok(reply);
+            }
+            payload = std::mem::take(&mut reply.payload);
+            drop(reply);
+            self.inner.engine.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Makes a call once.
+    async fn send<P: Procedure>(
         &self,
         cred: &Cred,
         args: &P::Args<'_>,
@@ -165,11 +182,6 @@ impl Nfs3Client {
         Err(NfsError::Status(status))
     }
 
-    async fn wait(&self, patience: &mut Duration) {
-        self.inner.engine.sleep(*patience).await;
-        *patience = (*patience * 2).min(LONGEST_PAUSE);
-    }
-
     /// Registered memory with these bytes.
     async fn registered(&self, bytes: &[u8]) -> NfsResult<Buf> {
         let mut buf = self.buffer(bytes.len()).await?;
@@ -207,29 +219,23 @@ impl Nfs3Client {
         cred: &Cred,
         at: DirOp<'_>,
         args: &P::Args<'_>,
-        mut payload: Payload,
+        payload: Payload,
         expected: Option<Expected<'_>>,
     ) -> NfsResult<Made>
     where
         P: for<'r> Procedure<Res<'r> = CreateRes>,
     {
-        let mut patience = FIRST_PAUSE;
-        loop {
-            let mut reply = self.perform::<P>(cred, args, payload).await?;
-            payload = std::mem::take(&mut reply.payload);
-            match reply.results::<P>()? {
-                Reply::Ok(created) => return made(created),
-                Reply::Fail(Status::JukeBox, _) => {}
-                Reply::Fail(status, _) => {
-                    if let (Status::Exist, true, Some(expected)) = (status, reply.resent, expected)
-                        && let Some(made) = self.made_before(cred, at, expected).await
-                    {
-                        return Ok(made);
-                    }
-                    return self.refused::<P, _>(status);
+        let reply = self.perform::<P>(cred, args, payload).await?;
+        match reply.results::<P>()? {
+            Reply::Ok(created) => made(created),
+            Reply::Fail(status, _) => {
+                if let (Status::Exist, true, Some(expected)) = (status, reply.resent, expected)
+                    && let Some(made) = self.made_before(cred, at, expected).await
+                {
+                    return Ok(made);
                 }
+                self.refused::<P, _>(status)
             }
-            self.wait(&mut patience).await;
         }
     }
 
@@ -360,28 +366,19 @@ impl Nfs3 for Nfs3Client {
         symlink: &FileHandle,
     ) -> NfsResult<(Vec<u8>, Option<Attributes>)> {
         let args = ReadlinkArgs { symlink: *symlink };
-        let mut patience = FIRST_PAUSE;
-        loop {
-            // The path is DDP-eligible (RFC 8267 section 3), but nothing requires it to be
-            // asked for by Write chunk. NFS-Ganesha leaves that chunk unused and sends the
-            // path inline; Linux's client, too, asks for it in a Reply chunk.
-            let reply = self.perform::<Readlink>(cred, &args, Payload::None).await?;
-            match reply.results::<Readlink>()? {
-                Reply::Ok(ok) => {
-                    let nfsrdma_xdr::codec::Payload::Inline(path) = ok.path else {
-                        return misbehaved("a symbolic link in a chunk that was not offered");
-                    };
-                    let path = path.to_vec();
-                    if path.is_empty() || path.contains(&0) {
-                        return misbehaved("a symbolic link that is empty or has a NUL");
-                    }
-                    return Ok((path, ok.attributes));
-                }
-                Reply::Fail(Status::JukeBox, _) => {}
-                Reply::Fail(status, _) => return self.refused::<Readlink, _>(status),
+        // The path is DDP-eligible (RFC 8267 section 3), but nothing requires it to be asked for
+        // by Write chunk. NFS-Ganesha leaves that chunk unused and sends the path inline;
+        // Linux's client, too, asks for it in a Reply chunk.
+        call!(self, Readlink, cred, args, |ok| {
+            let nfsrdma_xdr::codec::Payload::Inline(path) = ok.path else {
+                return misbehaved("a symbolic link in a chunk that was not offered");
+            };
+            let path = path.to_vec();
+            if path.is_empty() || path.contains(&0) {
+                return misbehaved("a symbolic link that is empty or has a NUL");
             }
-            self.wait(&mut patience).await;
-        }
+            Ok((path, ok.attributes))
+        })
     }
 
     async fn read(
@@ -406,39 +403,34 @@ impl Nfs3 for Nfs3Client {
         if surplus > 0 {
             sink.push(self.buffer(surplus).await?);
         }
-        let mut patience = FIRST_PAUSE;
-        loop {
-            let mut reply = self
-                .perform::<Read>(cred, &args, Payload::Sink(sink))
-                .await?;
-            sink = std::mem::take(&mut reply.payload).into_sink();
-            match reply.results::<Read>()? {
-                Reply::Ok(ok) => {
-                    // That the chunk has as many bytes, or a few more, is checked by decoding.
-                    if ok.count as usize != ok.data.len() || ok.count as usize > wanted {
-                        return misbehaved("the count of READ is not the length of its data");
-                    }
-                    if surplus > 0 {
-                        sink.pop();
-                    }
-                    if let nfsrdma_xdr::codec::Payload::Inline(mut bytes) = ok.data {
-                        for buf in &mut sink {
-                            let (now, later) = bytes.split_at(bytes.len().min(buf.len()));
-                            buf[..now.len()].copy_from_slice(now);
-                            bytes = later;
-                        }
-                    }
-                    return Ok(ReadDone {
-                        attributes: ok.attributes,
-                        data: sink,
-                        count: ok.count,
-                        eof: ok.eof,
-                    });
+        let mut reply = self
+            .perform::<Read>(cred, &args, Payload::Sink(sink))
+            .await?;
+        let mut sink = std::mem::take(&mut reply.payload).into_sink();
+        match reply.results::<Read>()? {
+            Reply::Ok(ok) => {
+                // That the chunk has as many bytes, or a few more, is checked by decoding.
+                if ok.count as usize != ok.data.len() || ok.count as usize > wanted {
+                    return misbehaved("the count of READ is not the length of its data");
                 }
-                Reply::Fail(Status::JukeBox, _) => {}
-                Reply::Fail(status, _) => return self.refused::<Read, _>(status),
+                if surplus > 0 {
+                    sink.pop();
+                }
+                if let nfsrdma_xdr::codec::Payload::Inline(mut bytes) = ok.data {
+                    for buf in &mut sink {
+                        let (now, later) = bytes.split_at(bytes.len().min(buf.len()));
+                        buf[..now.len()].copy_from_slice(now);
+                        bytes = later;
+                    }
+                }
+                Ok(ReadDone {
+                    attributes: ok.attributes,
+                    data: sink,
+                    count: ok.count,
+                    eof: ok.eof,
+                })
             }
-            self.wait(&mut patience).await;
+            Reply::Fail(status, _) => self.refused::<Read, _>(status),
         }
     }
 
@@ -454,7 +446,6 @@ impl Nfs3 for Nfs3Client {
         if len > IO_MAX {
             return Err(NfsError::Local("WRITE of too much data".to_owned()));
         }
-        let mut patience = FIRST_PAUSE;
         loop {
             let args = WriteArgs {
                 file: *file,
@@ -480,23 +471,21 @@ impl Nfs3 for Nfs3Client {
                 },
                 reply => reply?,
             };
-            match results {
+            return match results {
                 Reply::Ok(ok) => {
                     // "count: The number of bytes of data written" (RFC 1813 section 3.3.7).
                     if ok.count as usize > len || (ok.count == 0 && len > 0) {
                         return misbehaved("WRITE wrote none of the data, or more than there are");
                     }
-                    return Ok(WriteDone {
+                    Ok(WriteDone {
                         wcc: ok.wcc,
                         count: ok.count,
                         committed: ok.committed,
                         verifier: ok.verifier,
-                    });
+                    })
                 }
-                Reply::Fail(Status::JukeBox, _) => {}
-                Reply::Fail(status, _) => return self.refused::<Write, _>(status),
-            }
-            self.wait(&mut patience).await;
+                Reply::Fail(status, _) => self.refused::<Write, _>(status),
+            };
         }
     }
 
