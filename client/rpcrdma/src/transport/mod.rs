@@ -1,10 +1,11 @@
-//! Drives the state machine of `rpcrdma` over a provider.
+//! Drives the state machine of [`protocol`](crate::protocol) over a provider.
 //!
 //! A caller's thread encodes, exposes memory, marshals and posts ([`Engine::call`]); the
 //! thread of the connection ([`link`]) polls for completions, ends exposures, and then wakes
 //! the callers, which go on there. One more thread per client ([`timer`]) looks at time-outs.
 
 mod call;
+mod connection;
 mod counters;
 mod ending;
 mod engine;
@@ -12,6 +13,7 @@ mod launch;
 mod link;
 mod memory;
 mod observe;
+mod receive;
 mod retransmit;
 mod session;
 mod shared;
