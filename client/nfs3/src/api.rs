@@ -7,6 +7,7 @@
 //! names that are components.
 
 pub use nfsrdma_rpcrdma::rpc::{Cred, Credential};
+pub use nfsrdma_rpcrdma::transport::Driver;
 
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -194,6 +195,10 @@ pub trait Nfs3: Send + Sync + 'static {
     }
     /// Sends them.
     fn flush(&self) {}
+    /// The connections, for event loops to poll; none where there is nothing to poll.
+    fn drivers(&self) -> Vec<Driver> {
+        Vec::new()
+    }
 
     /// Calls that the server takes at a time (credits, RFC 8166 section 3.3.1), over all
     /// connections; more wait here.

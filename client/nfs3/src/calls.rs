@@ -11,7 +11,7 @@ use crate::limits::cut;
 use crate::resent::Expected;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
-use nfsrdma_rpcrdma::transport::Payload;
+use nfsrdma_rpcrdma::transport::{Driver, Payload};
 use nfsrdma_xdr::nfs3::*;
 
 /// Makes a call without payload. `$ok` handles the results, `$failed` may turn a status into a
@@ -482,6 +482,10 @@ impl Nfs3 for Nfs3Client {
 
     fn flush(&self) {
         self.engine().flush();
+    }
+
+    fn drivers(&self) -> Vec<Driver> {
+        self.engine().drivers()
     }
 
     fn calls_at_a_time(&self) -> usize {

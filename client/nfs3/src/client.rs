@@ -145,7 +145,7 @@ impl Nfs3Client {
 
     /// The error of a call that was answered with `status`, counted.
     pub(crate) fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
-        self.inner.errors.count(P::NUMBER);
+        self.inner.errors.count(P::NUMBER, status);
         Err(NfsError::Status(status))
     }
 

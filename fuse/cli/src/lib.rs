@@ -5,12 +5,14 @@ pub mod cli;
 pub mod control;
 pub mod daemon;
 pub mod failure;
+mod gather;
 mod levels;
 mod life;
 pub mod log;
 pub mod mounts;
 pub mod observe;
 pub mod options;
+mod pending;
 pub mod presence;
 mod privileges;
 pub mod provider;
@@ -22,7 +24,9 @@ pub mod size;
 pub mod sockets;
 pub mod spec;
 pub mod stats;
+mod summary;
 mod sync;
+mod top;
 mod unmount;
 mod utab;
 
@@ -63,6 +67,8 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Exports(args) => server::exports(args),
         Command::Ping(args) => server::ping(args),
         Command::Stats(args) => stats::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Metrics(args) => stats::metrics::run(args),
         Command::Log(args) => levels::run(args),
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),

@@ -42,7 +42,12 @@ fn runtime() -> Result<Runtime, Failure> {
 }
 
 fn prepare(args: &ServerArgs) -> Result<(Spec, Options), Failure> {
-    Log::install(args.verbose > 0, args.verbose, None)?;
+    Log::install(
+        args.verbose > 0,
+        args.verbose,
+        None,
+        &args.server.to_string_lossy(),
+    )?;
     let spec = target(&args.server)?;
     let mut options = Options::parse(&args.options)?;
     if let Some(port) = spec.port {

@@ -3,7 +3,9 @@
 use super::attach::{allow_other, permissions};
 use super::failure::{Exit, Failure, Patience};
 use super::options::show::Settled;
-use super::options::{Family, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk};
+use super::options::{
+    Family, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk, cpus,
+};
 use super::spec::Spec;
 use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
@@ -82,7 +84,7 @@ pub fn client(options: &Options) -> Result<ClientOptions, Failure> {
             Recovery::Soft => engine::Recovery::Soft,
             Recovery::Softerr => engine::Recovery::SoftErr,
         },
-        nconnect: options.nconnect,
+        nconnect: options.connections(),
         mounthost,
         mountport: options.mount_port,
         mountproto: match options.mount_proto {
@@ -138,13 +140,12 @@ pub fn file_system(options: &Options) -> FsConfig {
 pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
     // Each credit may have a call and a reply, in blocks of a power of two.
     let message = (options.inline as usize).next_power_of_two().max(4096);
-    let calls = options.credits as usize * options.nconnect as usize;
+    let calls = options.credits as usize * options.connections() as usize;
     config.pool_bytes() + MESSAGES + 4 * calls * message
 }
 
 /// What the adapter is told.
 pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     FuseOptions {
         source: spec.to_string(),
         access: if allow_other(options) {
@@ -153,7 +154,8 @@ pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
             Access::Owner
         },
         // Waking a thread on an idle CPU costs more than a call: few readers.
-        threads: options.threads.unwrap_or(cpus.clamp(1, 4)),
+        workers: options.workers(),
+        threads: options.threads.unwrap_or(cpus().clamp(1, 4)),
         ..FuseOptions::default()
     }
 }

@@ -5,7 +5,7 @@ use super::failure::{Exit, Failure};
 use super::mounts::{self, FSTYPE, Mount};
 use super::presence::{End, Watch};
 use super::sync::{self, Outcome};
-use super::utab;
+use super::{pending, reach, utab};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
@@ -40,10 +40,19 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         _ => Failure::new(Exit::Failed, format!("cannot unmount {shown}: {error}")),
     };
     let dir = mounts::resolve(&args.dir).map_err(failed)?;
-    let mount = mounts::on_top_of(&dir)
-        .map_err(failed)?
-        .filter(|mount| mount.fstype == FSTYPE)
-        .ok_or_else(none)?;
+    let on_top = || {
+        let found = mounts::on_top_of(&dir).map_err(failed)?;
+        Ok::<_, Failure>(found.filter(|mount| mount.fstype == FSTYPE))
+    };
+    let mut mount = on_top()?;
+    if mount.is_none() {
+        if cancel_pending(&args.dir, &dir)? {
+            return Ok(());
+        }
+        // It may have been mounted just then.
+        mount = on_top()?;
+    }
+    let mount = mount.ok_or_else(none)?;
     // Who was aborted before, when the mount was in use, flushes for a server that may not answer.
     let (watch, limit) = match Watch::connect(&mount.device, mount.owner) {
         Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
@@ -86,6 +95,16 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         End::Gone(said) => Err(lost(&args.dir, &said)),
         End::NotYet => Err(still_writing(&args.dir)),
     }
+}
+
+/// Ends attempts to mount something on `dir`. False if there are none.
+fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
+    let cancelled = pending::cancel(dir).map_err(|error| reach::failure(shown, error))?;
+    for pending in &cancelled {
+        let source: String = pending.source.chars().filter(|c| !c.is_control()).collect();
+        eprintln!("no longer tries to mount {source} on {}", shown.display());
+    }
+    Ok(!cancelled.is_empty())
 }
 
 fn lost(dir: &Path, lines: &str) -> Failure {

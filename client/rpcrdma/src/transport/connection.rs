@@ -2,6 +2,7 @@
 //! queue its calls for the next one.
 
 use super::counters::count;
+use super::event_loop::Polling;
 use super::link::{Link, Local};
 use super::session::Established;
 use crate::error::Error;
@@ -97,40 +98,34 @@ impl Link {
 
     /// Uses an installed connection until it ends. Whether a reply came on it.
     fn serve(&self, established: Established) -> bool {
-        let Established {
-            session,
-            mut completions,
-            ..
-        } = established;
-        let mut local = Local::default();
-        let mut events = Vec::new();
-        exec::batch(|| self.pump(&session));
+        let mut polling = Polling::new(established);
+        exec::batch(|| self.pump(&polling.session));
         let why = loop {
+            let (back, ended) = self.lending.lend(polling);
+            polling = back;
+            if let Some(error) = ended {
+                break error;
+            }
             let until = match self.no_memory.load(Relaxed) {
                 true => self.state.lock().no_memory,
                 false => None,
             };
-            let result = completions.poll(&mut events, until.map_or(Wait::Forever, Wait::Until));
-            if self.no_memory.load(Relaxed) {
-                self.memory_may_be_back(!events.is_empty(), &mut local);
-            }
-            exec::batch(|| {
-                for completion in events.drain(..) {
-                    self.completed(&session, &mut local, completion);
-                }
-                self.end_failed(&session, &mut local);
-                self.pump(&session);
-            });
-            self.flush_on(&session);
-            if let Err(error) = result {
+            let wait = until.map_or(Wait::Forever, Wait::Until);
+            if let Err(error) = self.poll(&mut polling, wait) {
                 break error;
             }
         };
+        let Polling {
+            session,
+            mut completions,
+            mut local,
+            ..
+        } = polling;
         self.lost(&session, &mut *completions, &mut local, &why)
     }
 
     /// Ends a wait for memory: it is over, or some may have come back with the completions.
-    fn memory_may_be_back(&self, returned: bool, local: &mut Local) {
+    pub(super) fn memory_may_be_back(&self, returned: bool, local: &mut Local) {
         let mut state = self.state.lock();
         if returned {
             local.wait.1 = Duration::ZERO;

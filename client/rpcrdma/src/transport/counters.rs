@@ -53,6 +53,7 @@ impl ProcedureCounters {
             name,
             calls: self.calls.load(Relaxed),
             errors: self.errors.load(Relaxed),
+            statuses: Vec::new(),
             resends: self.resends.load(Relaxed),
             timeouts: self.timeouts.load(Relaxed),
             bytes_sent: self.bytes_sent.load(Relaxed),

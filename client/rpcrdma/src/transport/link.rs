@@ -9,6 +9,7 @@
 use super::call::Call;
 use super::counters::{LinkCounters, count};
 use super::ending::Ending;
+use super::event_loop::{Lending, home};
 use super::launch::{Launched, NotSent, Unprepared, post};
 use super::memory::Blocks;
 use super::retransmit::FIRST_WAIT;
@@ -45,6 +46,8 @@ pub(super) struct Link {
     pub(super) no_memory: AtomicBool,
     /// Ends a pause between attempts.
     pub(super) hurry: Condvar,
+    /// To the event loop that polls in place of the slot's thread, if there is one.
+    pub(super) lending: Lending,
 }
 
 pub(super) struct State {
@@ -101,6 +104,7 @@ impl Link {
             }),
             no_memory: AtomicBool::new(false),
             hurry: Condvar::new(),
+            lending: Lending::default(),
             shared,
         })
     }
@@ -197,8 +201,9 @@ impl Link {
             return self.could_not_send(session, failed);
         }
         count(&self.counters.sends);
-        // Other calls are under way: at the latest the thread that takes their replies sends it.
-        let defer = busy && small && exec::is_deferring();
+        // An event loop sends it at the end of its round. Elsewhere, if other calls are under
+        // way: at the latest the thread that takes their replies sends it.
+        let defer = small && exec::is_deferring() && (busy || home().is_some());
         if let Err(error) = post(queue_pair, prepared.send, defer) {
             // In one step: `lost` must see it in the table or among the failed.
             let mut state = self.state.lock();
@@ -324,6 +329,12 @@ impl Link {
             stats.inline_reply = session.thresholds.reply as u64;
         }
         stats
+    }
+
+    /// Whether a call can be sent at once.
+    pub(super) fn has_room(&self) -> bool {
+        let state = self.state.lock();
+        state.session.is_some() && state.waiting.is_empty() && state.machine.has_credit()
     }
 
     /// Whether there is no connection, and calls that wait for it or for a credit.

@@ -85,7 +85,7 @@ impl Options {
             },
         );
         words.value("port", self.port);
-        words.value("nconnect", self.nconnect);
+        words.value("nconnect", self.connections());
         words.value("timeo", self.timeo.as_millis() / 100);
         words.value("retrans", self.retrans);
         if let Some(retry) = self.retry {
@@ -152,6 +152,7 @@ impl Options {
         words.value("cache", show_size(self.cache));
         words.value("dirty", show_size(self.dirty_limit()));
         words.value("readahead", show_size(self.readahead));
+        words.value("workers", self.workers());
         if let Some(threads) = self.threads {
             words.value("threads", threads);
         }

@@ -408,7 +408,7 @@ pub static TABLE: &[Entry] = &[
     }),
     value!("nconnect", "a number from 1 to 16", |d, n, v| {
         let count = d.number(n, v, 1..=16, "a number from 1 to 16")?;
-        d.options.nconnect = count as u32;
+        d.options.nconnect = Some(count as u32);
         d.claim(n, count)
     }),
     refuse!(
@@ -634,6 +634,11 @@ pub static TABLE: &[Entry] = &[
     value!("threads", "a number from 1 to 64", |d, n, v| {
         let count = d.number(n, v, 1..=64, "a number from 1 to 64")?;
         d.options.threads = Some(count as usize);
+        d.claim(n, count)
+    }),
+    value!("workers", "a number from 0 to 16", |d, n, v| {
+        let count = d.number(n, v, 0..=16, "a number from 0 to 16")?;
+        d.options.workers = Some(count as usize);
         d.claim(n, count)
     }),
     value!("metrics", METRICS, |d, n, v| {

@@ -62,7 +62,6 @@ fn nothing_and_defaults_are_the_defaults() {
         "port=20049",
         "timeo=600",
         "retrans=2",
-        "nconnect=1",
         "cache=256M",
     ] {
         assert_eq!(ok(text), Options::default(), "{text}");
@@ -117,7 +116,7 @@ fn each_option_sets_its_setting() {
         }),
         ("lookupcache=none", |o| o.lookup_cache = LookupCache::None),
         ("nordirplus", |o| o.readdirplus = false),
-        ("nconnect=4", |o| o.nconnect = 4),
+        ("nconnect=4", |o| o.nconnect = Some(4)),
         ("noresvport", |o| o.reserved_port = false),
         ("ro", |o| o.vfs.read_only = true),
         ("sync", |o| o.vfs.sync = true),
@@ -160,6 +159,7 @@ fn each_option_sets_its_setting() {
         ("cache=1G", |o| o.cache = 1 << 30),
         ("dirty=8M", |o| o.dirty = Some(8 << 20)),
         ("readahead=0", |o| o.readahead = 0),
+        ("workers=3", |o| o.workers = Some(3)),
         ("threads=2", |o| o.threads = Some(2)),
         ("metrics=9100", |o| {
             o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
@@ -314,6 +314,7 @@ fn values_are_checked_by_name() {
         "proto=",
         "proto=ib",
         "cache=1K",
+        "workers=17",
         "threads=0",
         "mounthost=",
         "mountproto=quic",

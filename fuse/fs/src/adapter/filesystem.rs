@@ -19,6 +19,7 @@ use nfsrdma_channel::{
 };
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
+use nfsrdma_rpcrdma::tap::caller;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::ffi::OsStr;
@@ -34,10 +35,20 @@ pub(super) struct Adapter<N> {
     pub(super) waiting: Arc<Waiting>,
     /// Tells the kernel what it must not believe any more.
     pub(super) notifier: Notifier,
-    /// The FUSE device, to see whether there are more requests.
-    pub(super) queue: Option<Arc<channel::Device>>,
+    pub(super) sending: Sending,
     /// Requests that came, and inodes the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
+}
+
+/// When calls leave.
+pub(super) enum Sending {
+    /// Each by itself.
+    AtOnce,
+    /// Together with those of the kernel's next requests, if it has some already: the device is
+    /// asked.
+    Together(Arc<channel::Device>),
+    /// At the end of a round of the event loop.
+    ByRound,
 }
 
 /// Calls sent together, at most.
@@ -60,9 +71,9 @@ impl<N: Nfs3> Adapter<N> {
     /// Runs an operation: now, and where it waits for the server, on the thread that gets the
     /// answer.
     fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
-        match self.queue {
-            Some(_) => exec::deferring(|| exec::spawn(operation)),
-            None => exec::spawn(operation),
+        match self.sending {
+            Sending::Together(_) => exec::deferring(|| exec::spawn(operation)),
+            Sending::AtOnce | Sending::ByRound => exec::spawn(operation),
         }
         self.settle();
     }
@@ -72,10 +83,11 @@ impl<N: Nfs3> Adapter<N> {
     /// request may need no call and end elsewhere, as FUSE_INTERRUPT does: then the next reply
     /// sends them.)
     fn settle(&self) {
+        let Sending::Together(device) = &self.sending else {
+            return;
+        };
         let deferred = self.fs.deferred();
-        if deferred > 0
-            && (deferred >= MOST_DEFERRED || !self.queue.as_ref().is_some_and(has_request))
-        {
+        if deferred > 0 && (deferred >= MOST_DEFERRED || !has_request(device)) {
             self.fs.send_deferred();
         }
     }
@@ -92,8 +104,25 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
 
 impl<N: Nfs3> Handler for Adapter<N> {
     fn handle(&self, request: &Request<'_>, reply: Reply) {
-        let (header, node) = (&request.header, request.header.nodeid);
         self.requests.fetch_add(1, Ordering::Relaxed);
+        caller::with(request.header.pid(), || self.dispatch(request, reply));
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.fs.forget(node, count);
+        self.settle();
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.waiting.interrupt(unique);
+    }
+}
+
+/// The operations, each after the request of its name.
+impl<N: Nfs3> Adapter<N> {
+    fn dispatch(&self, request: &Request<'_>, reply: Reply) {
+        let (header, node) = (&request.header, request.header.nodeid);
         match request.operation {
             Operation::Lookup { name } => self.lookup(header, node, name, reply),
             Operation::Getattr { handle } => self.getattr(header, node, handle, reply),
@@ -155,19 +184,6 @@ impl<N: Nfs3> Handler for Adapter<N> {
         }
     }
 
-    fn forget(&self, node: u64, count: u64) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        self.fs.forget(node, count);
-        self.settle();
-    }
-
-    fn interrupt(&self, unique: u64) {
-        self.waiting.interrupt(unique);
-    }
-}
-
-/// The operations, each after the request of its name.
-impl<N: Nfs3> Adapter<N> {
     fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let tell = |reply, found| match found {
             Found::Is(entry) => tell_entry(reply, entry),

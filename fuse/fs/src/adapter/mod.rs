@@ -3,6 +3,7 @@
 mod bdi;
 mod convert;
 mod credentials;
+mod crew;
 mod filesystem;
 pub mod heap;
 mod invalidate;
@@ -11,13 +12,14 @@ mod signals;
 mod table;
 mod unmount;
 mod waiting;
+mod worker;
 
 pub use bdi::set_read_ahead;
 pub use unmount::OwnMount;
 
 use crate::fs::Fs;
 use credentials::Credentials;
-use filesystem::Adapter;
+use filesystem::{Adapter, Sending};
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
@@ -31,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use waiting::Waiting;
+use worker::{Worker, Workers};
 
 /// Who may use the mount besides root's own view of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +55,10 @@ pub struct FuseOptions {
     /// Shown after `fuse.` as the type.
     pub subtype: String,
     pub access: Access,
-    /// Threads that read requests, each with a cloned descriptor.
+    /// Event loops that read requests and poll the connections, each with a cloned descriptor;
+    /// 0 has `threads` read requests, and a thread for each connection.
+    pub workers: usize,
+    /// Threads that read requests where there are no workers, each with a cloned descriptor.
     pub threads: usize,
     /// Requests the kernel may have in flight in the background (read-ahead, direct I/O).
     pub max_background: u16,
@@ -69,6 +75,7 @@ impl Default for FuseOptions {
             source: "nfsrdma".into(),
             subtype: "nfsrdma".into(),
             access: Access::Owner,
+            workers: 0,
             threads: 2,
             max_background: 64,
             max_write: 1 << 20,
@@ -185,16 +192,35 @@ fn start<N: Nfs3>(
         waiting: waiting.clone(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
-        queue: deferring.then(|| channel.device().clone()),
+        sending: match (options.workers, deferring) {
+            (0, false) => Sending::AtOnce,
+            (0, true) => Sending::Together(channel.device().clone()),
+            _ => Sending::ByRound,
+        },
         requests: requests.clone(),
     };
-    let serving = channel.serve(options.threads, Arc::new(adapter))?;
+    let workers = Workers::new(options.workers)?;
+    let serving = match options.workers {
+        0 => channel.serve(options.threads, Arc::new(adapter))?,
+        _ => {
+            let workers = workers_of(&workers, options.workers, Arc::new(adapter))?;
+            let loops = workers
+                .into_iter()
+                .map(|worker| |reader| worker.run(reader));
+            channel.serve_loops(loops.collect())?
+        }
+    };
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let ticker = {
         let stop = stop.clone();
         std::thread::Builder::new()
             .name("write-back".into())
-            .spawn(move || tick(&fs, &requests, &credentials, &stop))?
+            .spawn(move || {
+                let mut seen = Vec::new();
+                tick(&fs, &requests, &credentials, &stop, || {
+                    workers.look_after(&mut seen);
+                });
+            })?
     };
     let interrupts = waiting.watch()?;
     Ok(Session {
@@ -208,6 +234,22 @@ fn start<N: Nfs3>(
     })
 }
 
+/// As many event loops, with the connections spread over them.
+fn workers_of<N: Nfs3>(
+    all: &Arc<Workers>,
+    number: usize,
+    adapter: Arc<Adapter<N>>,
+) -> io::Result<Vec<Worker<N>>> {
+    let mut shares: Vec<Vec<_>> = (0..number).map(|_| Vec::new()).collect();
+    for (index, driver) in adapter.fs.drivers().into_iter().enumerate() {
+        shares[index % number].push(driver);
+    }
+    let workers = shares.into_iter().enumerate();
+    workers
+        .map(|(number, drivers)| Worker::new(all, number, adapter.clone(), drivers))
+        .collect()
+}
+
 /// Writes back what is old, once a second until told to stop, and gives unused memory and
 /// descriptors back.
 fn tick<N: Nfs3>(
@@ -215,12 +257,14 @@ fn tick<N: Nfs3>(
     requests: &AtomicU64,
     credentials: &Credentials,
     stop: &(Mutex<bool>, Condvar),
+    mut look_after_workers: impl FnMut(),
 ) {
     let mut rest = heap::Rest::default();
     let mut stopped = stop.0.lock();
     while !*stopped {
         stop.1.wait_for(&mut stopped, Duration::from_secs(1));
         parking_lot::MutexGuard::unlocked(&mut stopped, || {
+            look_after_workers();
             fs.tick();
             credentials.close_idle();
             rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
