@@ -50,18 +50,24 @@ impl Nfs3Client {
         args: &P::Args<'_>,
     ) -> NfsResult<RpcReply> {
         let template = self.template_of(PROGRAM, VERSION, cred);
-        let request = Request {
-            procedure: counter::<P>(),
-            max_results: P::max_results(args),
-            max_ddp_result: 0,
-            payload: Payload::None,
+        let mut pause = FIRST_PAUSE;
+        let reply = loop {
+            let request = Request {
+                procedure: counter::<P>(),
+                max_results: P::max_results(args),
+                max_ddp_result: 0,
+                payload: Payload::None,
+            };
+            let reply = self
+                .submit(request, |xid, to| {
+                    template.encode(xid, P::NUMBER, to);
+                    args.encode(to);
+                })
+                .await?;
+            if let Ok(reply) = self.unless_jukebox(reply, &mut pause).await {
+                break reply;
+            }
         };
-        let reply = self
-            .submit(request, |xid, to| {
-                template.encode(xid, P::NUMBER, to);
-                args.encode(to);
-            })
-            .await?;
         match reply.results::<P>().map(drop) {
             Err(Error::Rejected(
                 Rejection::ProgUnavail | Rejection::ProgMismatch { .. } | Rejection::ProcUnavail,
@@ -87,28 +93,23 @@ impl Nfs3Client {
                 false => mask::ACL | mask::ACL_COUNT,
             },
         };
-        let mut patience = FIRST_PAUSE;
-        loop {
-            let reply = self.perform_acl::<Getacl>(cred, &args).await?;
-            match reply.results::<Getacl>()? {
-                Reply::Ok(ok) => {
-                    let access = list(&ok.lists.acl, false)?;
-                    let acls = Acls {
-                        access: match access.mode().1 {
-                            true => PosixAcl::default(),
-                            false => access,
-                        },
-                        default: match directory {
-                            true => list(&ok.lists.default_acl, true)?,
-                            false => PosixAcl::default(),
-                        },
-                    };
-                    return Ok((ok.attributes, acls));
-                }
-                Reply::Fail(Status::JukeBox, _) => {}
-                Reply::Fail(status, _) => return self.refused_at(GETACL_COUNTER, status),
+        let reply = self.perform_acl::<Getacl>(cred, &args).await?;
+        match reply.results::<Getacl>()? {
+            Reply::Ok(ok) => {
+                let access = list(&ok.lists.acl, false)?;
+                let acls = Acls {
+                    access: match access.mode().1 {
+                        true => PosixAcl::default(),
+                        false => access,
+                    },
+                    default: match directory {
+                        true => list(&ok.lists.default_acl, true)?,
+                        false => PosixAcl::default(),
+                    },
+                };
+                Ok((ok.attributes, acls))
             }
-            self.wait(&mut patience).await;
+            Reply::Fail(status, _) => self.refused_at(GETACL_COUNTER, status),
         }
     }
 
@@ -135,15 +136,10 @@ impl Nfs3Client {
                 default_acl: default,
             },
         };
-        let mut patience = FIRST_PAUSE;
-        loop {
-            let reply = self.perform_acl::<Setacl>(cred, &args).await?;
-            match reply.results::<Setacl>()? {
-                Reply::Ok(attributes) => return Ok(attributes),
-                Reply::Fail(Status::JukeBox, _) => {}
-                Reply::Fail(status, _) => return self.refused_at(SETACL_COUNTER, status),
-            }
-            self.wait(&mut patience).await;
+        let reply = self.perform_acl::<Setacl>(cred, &args).await?;
+        match reply.results::<Setacl>()? {
+            Reply::Ok(attributes) => Ok(attributes),
+            Reply::Fail(status, _) => self.refused_at(SETACL_COUNTER, status),
         }
     }
 }

@@ -1,15 +1,15 @@
 //! What is checked of each reply and of each name, either way.
 
-use super::api::*;
+use crate::api::{DirEntry, Made, NfsError, NfsResult};
 use nfsrdma_xdr::nfs3::*;
 
 /// The server contradicted itself or the call.
-pub(super) fn misbehaved<T>(what: impl Into<String>) -> NfsResult<T> {
+pub(crate) fn misbehaved<T>(what: impl Into<String>) -> NfsResult<T> {
     Err(NfsError::PeerMisbehaved(what.into()))
 }
 
 /// A name to send: a component (RFC 1813 leaves more open than a directory can hold).
-pub(super) fn component(name: &[u8]) -> NfsResult<Name<'_>> {
+pub(crate) fn component(name: &[u8]) -> NfsResult<Name<'_>> {
     match Name(name) {
         name if name.is_component() => Ok(name),
         Name(long) if long.len() > NAME_MAX => Err(NfsError::Status(Status::NameTooLong)),
@@ -17,7 +17,7 @@ pub(super) fn component(name: &[u8]) -> NfsResult<Name<'_>> {
     }
 }
 
-pub(super) fn at<'a>(dir: &FileHandle, name: &'a [u8]) -> NfsResult<DirOp<'a>> {
+pub(crate) fn at<'a>(dir: &FileHandle, name: &'a [u8]) -> NfsResult<DirOp<'a>> {
     Ok(DirOp {
         dir: *dir,
         name: component(name)?,
@@ -25,14 +25,14 @@ pub(super) fn at<'a>(dir: &FileHandle, name: &'a [u8]) -> NfsResult<DirOp<'a>> {
 }
 
 /// A handle from the server. ("nfs_fh3" has no lower bound; an empty one names nothing.)
-pub(super) fn handle(handle: FileHandle) -> NfsResult<FileHandle> {
+pub(crate) fn handle(handle: FileHandle) -> NfsResult<FileHandle> {
     if handle.as_bytes().is_empty() {
         return misbehaved("an empty file handle");
     }
     Ok(handle)
 }
 
-pub(super) fn made(created: Created) -> NfsResult<Made> {
+pub(crate) fn made(created: Created) -> NfsResult<Made> {
     Ok(Made {
         object: created.object.map(handle).transpose()?,
         attributes: created.attributes,
@@ -40,7 +40,7 @@ pub(super) fn made(created: Created) -> NfsResult<Made> {
     })
 }
 
-pub(super) fn entry(
+pub(crate) fn entry(
     fileid: u64,
     name: Name<'_>,
     cookie: u64,

@@ -1,8 +1,8 @@
 //! How much a server takes and gives at a time: asked when mounting, and again after the
 //! connection was lost, because the server that answers then may be set up otherwise.
 
-use super::api::*;
-use super::client::Nfs3Client;
+use crate::api::{Cred, Limits, Nfs3};
+use crate::client::Nfs3Client;
 use crate::options::WriteChunk;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
@@ -73,7 +73,7 @@ impl Source {
 
 /// The limits in force.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(crate) struct Known {
     limits: RwLock<Limits>,
     /// Unknown while mounting.
     source: OnceLock<Source>,
@@ -83,7 +83,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Until FSINFO says more.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Known {
             limits: RwLock::new(Limits {
                 rtmax: LEAST,
@@ -96,12 +96,12 @@ impl Known {
         }
     }
 
-    pub(super) fn get(&self) -> Limits {
+    pub(crate) fn get(&self) -> Limits {
         *self.limits.read()
     }
 
     /// Whether it is time to ask again, and the caller is the one to do it.
-    pub(super) fn are_old(&self, lost: u64) -> bool {
+    pub(crate) fn are_old(&self, lost: u64) -> bool {
         self.asked.load(Relaxed) != lost
             && self.source.get().is_some()
             && self.asked.swap(lost, Relaxed) != lost
@@ -117,7 +117,7 @@ impl Nfs3Client {
     }
 
     /// Asks the server again, beside what the caller does.
-    pub(super) fn renew_limits_soon(&self) {
+    pub(crate) fn renew_limits_soon(&self) {
         let client = self.clone();
         exec::spawn(async move { client.renew_limits().await });
     }
@@ -143,7 +143,7 @@ impl Nfs3Client {
 
     /// A WRITE of `len` bytes was refused by RPC or RDMA: how many bytes the server takes
     /// now, if that is less.
-    pub(super) async fn smaller_write(&self, len: usize) -> Option<usize> {
+    pub(crate) async fn smaller_write(&self, len: usize) -> Option<usize> {
         let takes = || self.known().get().wtmax.max(1) as usize;
         if takes() >= len {
             self.renew_limits().await;
@@ -153,7 +153,7 @@ impl Nfs3Client {
 }
 
 /// The first `len` bytes of it.
-pub(super) fn cut(data: Segs<Buf>, mut len: usize) -> Segs<Buf> {
+pub(crate) fn cut(data: Segs<Buf>, mut len: usize) -> Segs<Buf> {
     let mut pieces = Segs::new();
     for piece in data {
         if len == 0 {

@@ -6,14 +6,14 @@
 //! it is taken for that; in doubt the error stands. An exclusive CREATE needs none of this:
 //! its verifier tells the server (RFC 1813 section 3.3.8).
 
-use super::api::*;
-use super::client::Nfs3Client;
+use crate::api::{Cred, Made, Nfs3, NfsError};
+use crate::client::Nfs3Client;
 use nfsrdma_xdr::nfs3::*;
 
 impl Nfs3Client {
     /// EXIST for a call that makes something: the object there, if that can be the one it
     /// made.
-    pub(super) async fn made_before(
+    pub(crate) async fn made_before(
         &self,
         cred: &Cred,
         at: DirOp<'_>,
@@ -44,7 +44,7 @@ impl Nfs3Client {
     }
 
     /// EXIST for LINK: whether `name` is `file`.
-    pub(super) async fn linked_before(
+    pub(crate) async fn linked_before(
         &self,
         cred: &Cred,
         file: &FileHandle,
@@ -55,7 +55,7 @@ impl Nfs3Client {
     }
 
     /// NOENT for RENAME: whether the old name is gone and the new one there.
-    pub(super) async fn renamed_before(
+    pub(crate) async fn renamed_before(
         &self,
         cred: &Cred,
         from: (&FileHandle, &[u8]),
@@ -67,7 +67,7 @@ impl Nfs3Client {
     }
 
     /// NOT_SYNC for a guarded SETATTR: whether the attributes are those it sets.
-    pub(super) async fn set_before(
+    pub(crate) async fn set_before(
         &self,
         cred: &Cred,
         object: &FileHandle,
@@ -93,7 +93,7 @@ impl Nfs3Client {
 
 /// What a call that makes something makes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Expected<'a> {
+pub(crate) struct Expected<'a> {
     kind: FileType,
     mode: Option<u32>,
     /// Of a symbolic link.
@@ -101,7 +101,7 @@ pub(super) struct Expected<'a> {
 }
 
 impl<'a> Expected<'a> {
-    pub(super) fn new(kind: FileType, mode: Option<u32>) -> Self {
+    pub(crate) fn new(kind: FileType, mode: Option<u32>) -> Self {
         Expected {
             kind,
             mode,
@@ -109,7 +109,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    pub(super) fn symlink(target: &'a [u8]) -> Self {
+    pub(crate) fn symlink(target: &'a [u8]) -> Self {
         Expected {
             kind: FileType::Symlink,
             mode: None,

@@ -15,7 +15,7 @@ use crate::options::{ClientOptions, MountProtocol, MountTarget};
 use crate::procedures::NFS3;
 use mountd::Mountd;
 use nfsrdma_rdma::{Error as RdmaError, Pool, Protection, Provider};
-use nfsrdma_rpcrdma::transport::{ConnectError, Engine};
+use nfsrdma_rpcrdma::transport::{ConnectError, Engine, SessionInfo};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, PathconfOk};
 use std::fmt;
 use std::future::Future;
@@ -81,6 +81,29 @@ pub struct Description {
     /// How the server is kept away from memory that is not of the call.
     pub protection: Protection,
     pub nconnect: u32,
+}
+
+impl Description {
+    fn new(
+        server: SocketAddr,
+        client: &Nfs3Client,
+        session: SessionInfo,
+        options: &ClientOptions,
+    ) -> Self {
+        let limits = client.limits();
+        Description {
+            server,
+            provider: client.engine().provider(),
+            protection: session.capabilities.protection,
+            link: session.capabilities.description,
+            rsize: limits.rtmax,
+            wsize: limits.wtmax,
+            inline_call: session.thresholds.call,
+            inline_reply: session.thresholds.reply,
+            credits: session.credits,
+            nconnect: options.nconnect,
+        }
+    }
 }
 
 impl fmt::Display for Description {
@@ -304,18 +327,7 @@ async fn mount_at(
     })?;
     undo.0 = None;
     Ok(Mounted {
-        description: Description {
-            server: peer,
-            provider: engine.provider(),
-            protection: session.capabilities.protection,
-            link: session.capabilities.description,
-            rsize: client.limits().rtmax,
-            wsize: client.limits().wtmax,
-            inline_call: session.thresholds.call,
-            inline_reply: session.thresholds.reply,
-            credits: session.credits,
-            nconnect: options.nconnect,
-        },
+        description: Description::new(peer, &client, session, options),
         client,
         root,
         root_attributes,

@@ -18,29 +18,7 @@
 //! is replaced as after any message, so that discarding costs nothing.
 
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, WriteChunk};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
-/// An XID hashes to itself: the values count up, and the peer does not choose them.
-#[derive(Debug, Default, Clone)]
-struct XidHasher(u64);
-
-impl Hasher for XidHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0 << 8 | u64::from(*byte);
-        }
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        // The table takes its tag from the upper bits.
-        self.0 = u64::from(value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
+use rustc_hash::FxHashMap;
 
 /// A call whose Send was or is about to be posted, as `lost` and `withdraw` return it.
 #[derive(Debug)]
@@ -63,7 +41,8 @@ pub struct Requester<C> {
     receives: u32,
     /// A valid reply came.
     proven: bool,
-    in_flight: HashMap<u32, InFlight<C>, BuildHasherDefault<XidHasher>>,
+    /// By XID. They count up and the peer does not choose them, so a quick hash will do.
+    in_flight: FxHashMap<u32, InFlight<C>>,
 }
 
 /// Where the RPC reply message is.
@@ -150,7 +129,7 @@ impl<C> Requester<C> {
             used: 0,
             receives: 0,
             proven: false,
-            in_flight: HashMap::default(),
+            in_flight: FxHashMap::default(),
         }
     }
 

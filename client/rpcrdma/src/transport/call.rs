@@ -72,6 +72,15 @@ impl Reply {
         self.bytes.as_slice()
     }
 
+    /// The first word of the results, which many programs have a status in, if the server ran
+    /// the procedure and there are any.
+    pub fn first_word(&self) -> Option<u32> {
+        let mut from = Decoder::new(self.message());
+        let header = rpc::Reply::decode(&mut from).ok()?;
+        accepted(&header.body).ok()?;
+        from.u32().ok()
+    }
+
     /// The results in it, if the server ran the procedure.
     pub fn results<P: Procedure>(&self) -> Result<P::Res<'_>> {
         let mut from = match self.placed {

@@ -1,10 +1,15 @@
 //! A call between its end and its caller: its leases are ended before anything is told.
 
-use super::call::Payload;
-use super::launch::Launched;
+use super::call::{Call, Payload, Reply};
+use super::counters::count;
+use super::launch::{Launched, NotSent, Unprepared};
+use super::link::{Link, Local, call_load};
 use super::memory::ReplyBytes;
-use crate::error::Error;
-use nfsrdma_rdma::{BufMut, Memory};
+use super::session::Session;
+use crate::error::{Error, Result};
+use crate::protocol::is_reply;
+use nfsrdma_rdma::{BufMut, Invalidation, Memory, WorkId};
+use std::sync::atomic::Ordering::Relaxed;
 
 // Which lease of a call, as the low bits of a work request's number.
 pub(super) const SOURCE: u64 = 0;
@@ -57,6 +62,197 @@ impl Ending {
                 sink[..len].copy_from_slice(&all[at..at + len]);
                 at += len;
             }
+        }
+    }
+}
+
+impl Link {
+    /// Ends the leases of a call, then does `outcome`. ("Invalidation [...] of memory regions
+    /// should be complete before message integrity checking is done", section 8.1.3.)
+    pub(super) fn end(
+        &self,
+        session: &Session,
+        local: &mut Local,
+        launched: Launched,
+        outcome: Outcome,
+    ) {
+        let entry = local.ending.vacant_entry();
+        let key = entry.key() as u64;
+        let mut ending = Ending {
+            launched,
+            outcome,
+            reply_chunk: None,
+            outstanding: 0,
+        };
+        let leases = std::mem::take(&mut ending.launched.leases);
+        let all = [
+            (SOURCE, leases.source),
+            (SINK, leases.sink),
+            (REPLY_CHUNK, leases.reply),
+        ];
+        for (which, exposure) in all {
+            let Some(exposure) = exposure else { continue };
+            count(&self.counters.local_invalidations);
+            self.counters.leases.fetch_sub(1, Relaxed);
+            if which == SOURCE
+                && matches!(
+                    ending.outcome,
+                    Outcome::Reply { .. } | Outcome::InReplyChunk { .. }
+                )
+            {
+                let bytes = exposure
+                    .segments()
+                    .iter()
+                    .map(|s| u64::from(s.length))
+                    .sum();
+                self.counters.rdma_read_bytes.fetch_add(bytes, Relaxed);
+            }
+            // 0 names Receives.
+            let id = WorkId((key + 1) * 4 + which);
+            match session.queue_pair.invalidate(id, exposure) {
+                Invalidation::Done(memory) => ending.take(which, Some(memory)),
+                Invalidation::Posted => ending.outstanding += 1,
+            }
+        }
+        if ending.outstanding == 0 {
+            self.finish(session, local, ending);
+        } else {
+            entry.insert(ending);
+        }
+    }
+
+    /// Memory came back from an invalidation that was posted.
+    pub(super) fn returned(
+        &self,
+        session: &Session,
+        local: &mut Local,
+        id: WorkId,
+        memory: Option<Memory>,
+    ) {
+        let Some(key) = (id.0 / 4).checked_sub(1) else {
+            return;
+        };
+        let key = key as usize;
+        let Some(ending) = local.ending.get_mut(key) else {
+            return;
+        };
+        ending.take(id.0 % 4, memory);
+        ending.outstanding -= 1;
+        if ending.outstanding == 0 {
+            let ending = local.ending.remove(key);
+            self.finish(session, local, ending);
+        }
+    }
+
+    /// All leases of a call are over.
+    fn finish(&self, session: &Session, local: &mut Local, ending: Ending) {
+        let Ending {
+            mut launched,
+            outcome,
+            reply_chunk,
+            ..
+        } = ending;
+        if launched.call.record.is_some() {
+            let (answered, written, reply) = match &outcome {
+                Outcome::Reply { placed, .. } => (true, *placed, None),
+                Outcome::InReplyChunk { len, placed } => {
+                    (true, *placed, reply_chunk.as_ref().map(|buf| (buf, *len)))
+                }
+                Outcome::Fail(_) | Outcome::SendAgain | Outcome::SendAlone | Outcome::Wait => {
+                    (false, None, None)
+                }
+            };
+            self.observe_answer(session, &mut launched, answered, written, reply);
+        }
+        let Launched {
+            mut call, header, ..
+        } = launched;
+        if let Some(header) = header {
+            self.shared.kit.headers.give_shared(header);
+        }
+        let (bytes, placed) = match outcome {
+            Outcome::Reply { bytes, placed } => (bytes, placed),
+            Outcome::InReplyChunk { len, placed } => match reply_chunk {
+                Some(buf) if is_reply(&buf[..len.min(buf.len())], call.xid) => {
+                    (ReplyBytes::Chunk { buf, len }, placed)
+                }
+                Some(_) => {
+                    // RFC 8166 section 4.5, as for a bad header: discarded, and the call is
+                    // still without an answer.
+                    count(&self.counters.discards);
+                    count(&self.counters.violations);
+                    let why = "what is in the Reply chunk is not the reply to its call";
+                    self.shared.reply_discarded(why);
+                    call.record = None;
+                    return self.state.lock().unanswered.push(call);
+                }
+                None => {
+                    // The server's answer is lost, not the call.
+                    call.record = None;
+                    return self.state.lock().unanswered.push(call);
+                }
+            },
+            Outcome::Fail(error) => return self.over(call, Err(error)),
+            Outcome::SendAgain => {
+                call.record = None;
+                return local.again.push(call);
+            }
+            Outcome::SendAlone => {
+                call.record = None;
+                return local.suspects.push(call);
+            }
+            Outcome::Wait => return self.wait_for_memory(local, call),
+        };
+        let reply = Reply {
+            xid: call.xid,
+            bytes,
+            placed,
+            payload: std::mem::take(&mut call.payload),
+            resent: call.sendings > 1,
+        };
+        self.over(call, Ok(reply));
+    }
+
+    /// A call is over: tells the caller.
+    pub(super) fn over(&self, mut call: Call, result: Result<Reply>) {
+        if call.record.is_some() || self.shared.tap.wanted().calls() {
+            self.observe_end(&mut call, &result);
+        }
+        self.load.fetch_sub(call_load(&call), Relaxed);
+        let received = result.as_ref().map_or(0, |reply| {
+            reply.message().len() + reply.placed.unwrap_or(0) as usize
+        });
+        let time = call.started.elapsed();
+        let queued = match call.sent {
+            Some(sent) => sent.saturating_duration_since(call.started),
+            None => time,
+        };
+        let counters = self.shared.procedures.get(call.procedure);
+        counters.ended(result.is_err(), received, time, queued);
+        self.shared.kit.heads.give_shared(call.head);
+        call.slot.complete(result);
+    }
+
+    /// Ends the leases of calls that could not be sent.
+    pub(super) fn end_failed(&self, session: &Session, local: &mut Local) {
+        let failed = {
+            let mut state = self.state.lock();
+            if state.failed.is_empty() {
+                return;
+            }
+            std::mem::take(&mut state.failed)
+        };
+        // The first to wait is put in front last.
+        for Unprepared { launched, why } in failed.into_iter().rev() {
+            let outcome = match why {
+                NotSent::Error(error) => Outcome::Fail(error.into()),
+                NotSent::NoConnection => Outcome::SendAgain,
+                NotSent::NoMemory(why) => {
+                    self.shared.memory_short(&why);
+                    Outcome::Wait
+                }
+            };
+            self.end(session, local, launched, outcome);
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::protocol::{CallForm, Plan, PlanError, Segments, Thresholds, plan};
 use crate::sync::thread_cell;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{
-    Buf, BufMut, Error, Exposure, Memory, Pool, QueuePair, RemoteSegment, WorkId, WorkRequest,
+    Buf, BufMut, Capabilities, Error, Exposure, Memory, Pool, QueuePair, RemoteSegment, WorkId,
+    WorkRequest,
 };
 use nfsrdma_xdr::codec::{Encode, Encoder, padding};
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment, WriteChunk as Chunk};
@@ -221,6 +222,41 @@ impl Kit {
         }
     }
 
+    /// The chunks of a call with `arguments` and `sinks` buffers, and whether either are to be
+    /// replaced by one buffer each, because the device or the header has no room for so many.
+    fn plan_call(
+        &self,
+        call: &Call,
+        capabilities: &Capabilities,
+        thresholds: &Thresholds,
+        arguments: usize,
+        sinks: usize,
+    ) -> Result<(Plan, bool, bool), NotSent> {
+        let mut bounce_source = arguments + 2 > capabilities.max_segments;
+        let mut bounce_sink = sinks > capabilities.max_segments;
+        loop {
+            let of = |bufs: usize| match (capabilities.scatter_handle, bufs) {
+                (true, n) => n.min(1),
+                (false, n) => n,
+            };
+            let arguments = if bounce_source { 1 } else { arguments };
+            let segments = Segments {
+                message: of(1 + arguments + usize::from(padding(call.shape.argument) > 0)),
+                argument: of(arguments),
+                result: if bounce_sink { 1 } else { of(sinks) },
+            };
+            match plan(&call.shape, &segments, thresholds, self.style) {
+                Ok(plan) => return Ok((plan, bounce_source, bounce_sink)),
+                // "everything must fit": use one buffer instead of many.
+                Err(PlanError::TooManySegments) if !(bounce_source && bounce_sink) => {
+                    bounce_source = true;
+                    bounce_sink = true;
+                }
+                Err(error) => return Err(NotSent::Error(error.into())),
+            }
+        }
+    }
+
     /// Opens the leases. Returns the plan and the buffers of the argument.
     fn expose(
         &self,
@@ -239,29 +275,8 @@ impl Kit {
             Payload::Sink(bufs) => bufs.len(),
             Payload::None | Payload::Source(_) => 0,
         };
-        let mut bounce_source = argument.len() + 2 > capabilities.max_segments;
-        let mut bounce_sink = sinks > capabilities.max_segments;
-        let plan = loop {
-            let of = |bufs: usize| match (capabilities.scatter_handle, bufs) {
-                (true, n) => n.min(1),
-                (false, n) => n,
-            };
-            let argument = if bounce_source { 1 } else { argument.len() };
-            let segments = Segments {
-                message: of(1 + argument + usize::from(padding(call.shape.argument) > 0)),
-                argument: of(argument),
-                result: if bounce_sink { 1 } else { of(sinks) },
-            };
-            match plan(&call.shape, &segments, thresholds, self.style) {
-                Ok(plan) => break plan,
-                // "everything must fit": use one buffer instead of many.
-                Err(PlanError::TooManySegments) if !(bounce_source && bounce_sink) => {
-                    bounce_source = true;
-                    bounce_sink = true;
-                }
-                Err(error) => return Err(NotSent::Error(error.into())),
-            }
-        };
+        let (plan, bounce_source, bounce_sink) =
+            self.plan_call(call, capabilities, thresholds, argument.len(), sinks)?;
         if bounce_source && plan.call != CallForm::Inline && argument.len() > 1 {
             argument = Segs::from_iter([self.gather(&argument).ok_or_else(Self::no_buffers)?]);
         }

@@ -1,4 +1,4 @@
-//! Drives the state machine of `rpcrdma` over a provider.
+//! Drives the state machine of [`protocol`](crate::protocol) over a provider.
 //!
 //! A caller's thread encodes, exposes memory, marshals and posts ([`Engine::call`]); the
 //! thread of the connection ([`link`]), or an event loop in its place ([`event_loop`]), polls for
@@ -6,6 +6,7 @@
 //! per client ([`timer`]) looks at time-outs.
 
 mod call;
+mod connection;
 mod counters;
 mod ending;
 mod engine;
@@ -14,6 +15,7 @@ mod launch;
 mod link;
 mod memory;
 mod observe;
+mod receive;
 mod retransmit;
 mod session;
 mod shared;

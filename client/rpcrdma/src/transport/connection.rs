@@ -1,0 +1,138 @@
+//! The life of a connection slot, on its thread: connect, serve the connection until it ends,
+//! queue its calls for the next one.
+
+use super::counters::count;
+use super::event_loop::Polling;
+use super::link::{Link, Local};
+use super::session::Established;
+use crate::error::Error;
+use crate::exec;
+use crate::protocol::Requester;
+use nfsrdma_rdma::Wait;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// First and longest pause between attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+impl Link {
+    /// The life of the slot: `first` is a connection made and installed already.
+    pub(super) fn run(self: &Arc<Self>, first: Option<Established>) {
+        let mut next = first;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let established = match next.take() {
+                Some(established) => established,
+                None => match self.connect_again(&mut pause) {
+                    Some(established) => {
+                        self.install(&established);
+                        established
+                    }
+                    None => break,
+                },
+            };
+            let proven = self.serve(established);
+            count(&self.shared.lost);
+            if proven {
+                pause = FIRST_PAUSE;
+            }
+        }
+        let waiting = self.state.lock().take_unsent();
+        exec::batch(|| {
+            for call in waiting {
+                self.over(call, Err(Error::Cancelled));
+            }
+        });
+    }
+
+    /// Connects until it works; `None` at shutdown.
+    fn connect_again(&self, pause: &mut Duration) -> Option<Established> {
+        loop {
+            if self.pause(*pause) {
+                return None;
+            }
+            *pause = (*pause * 2).min(LONGEST_PAUSE);
+            match self.establish() {
+                Ok(established) => {
+                    tracing::debug!(server = %self.shared.server, "connected again");
+                    return Some(established);
+                }
+                Err(error) => {
+                    self.state.lock().acquit();
+                    count(&self.counters.connect_failures);
+                    tracing::debug!(server = %self.shared.server, %error, "cannot connect");
+                }
+            }
+        }
+    }
+
+    /// Waits; true at shutdown.
+    fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.shutdown {
+            if self.hurry.wait_until(&mut state, until).timed_out() {
+                break;
+            }
+        }
+        state.shutdown
+    }
+
+    /// Lets calls go out on a connection. Its own thread is to follow.
+    pub(super) fn install(&self, established: &Established) {
+        let session = &established.session;
+        self.shared.tap.connected(session.connected.clone());
+        let mut state = self.state.lock();
+        state.machine = Requester::new(self.shared.credits);
+        for _ in 0..established.receives_posted {
+            state.machine.receive_posted();
+        }
+        state.session = Some(session.clone());
+        state.trial = None;
+        if state.shutdown {
+            session.queue_pair.disconnect();
+        }
+    }
+
+    /// Uses an installed connection until it ends. Whether a reply came on it.
+    fn serve(&self, established: Established) -> bool {
+        let mut polling = Polling::new(established);
+        exec::batch(|| self.pump(&polling.session));
+        let why = loop {
+            let (back, ended) = self.lending.lend(polling);
+            polling = back;
+            if let Some(error) = ended {
+                break error;
+            }
+            let until = match self.no_memory.load(Relaxed) {
+                true => self.state.lock().no_memory,
+                false => None,
+            };
+            let wait = until.map_or(Wait::Forever, Wait::Until);
+            if let Err(error) = self.poll(&mut polling, wait) {
+                break error;
+            }
+        };
+        let Polling {
+            session,
+            mut completions,
+            mut local,
+            ..
+        } = polling;
+        self.lost(&session, &mut *completions, &mut local, &why)
+    }
+
+    /// Ends a wait for memory: it is over, or some may have come back with the completions.
+    pub(super) fn memory_may_be_back(&self, returned: bool, local: &mut Local) {
+        let mut state = self.state.lock();
+        if returned {
+            local.wait.1 = Duration::ZERO;
+        }
+        if returned || state.no_memory.is_none_or(|until| Instant::now() >= until) {
+            state.no_memory = None;
+            self.no_memory.store(false, Relaxed);
+        }
+    }
+}

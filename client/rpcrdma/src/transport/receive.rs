@@ -1,0 +1,128 @@
+//! From a completion to the end of a call: which call a message answers, and how it ended.
+
+use super::counters::count;
+use super::ending::Outcome;
+use super::link::{Link, Local};
+use super::memory::ReplyBytes;
+use super::session::Session;
+use crate::error::Error;
+use crate::protocol::{Discard, Event, ReplyBody};
+use nfsrdma_rdma::{BufMut, Completion, Handle, Memory, WorkId};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Link {
+    pub(super) fn completed(&self, session: &Session, local: &mut Local, completion: Completion) {
+        match completion {
+            Completion::Received {
+                buf,
+                len,
+                invalidated,
+                ..
+            } => {
+                count(&self.counters.receives);
+                if invalidated.is_some() {
+                    count(&self.counters.remote_invalidations);
+                }
+                self.received(session, local, buf, len, invalidated);
+            }
+            Completion::Invalidated { id, memory } => {
+                self.returned(session, local, id, Some(memory));
+            }
+            Completion::Flushed { id, memory } => match memory {
+                Some(Memory::Sink(bufs)) if id == WorkId(0) => {
+                    for buf in bufs {
+                        session.receives.give(buf);
+                    }
+                }
+                memory => self.returned(session, local, id, memory),
+            },
+            Completion::Sent { .. } | Completion::Written { .. } | Completion::Read { .. } => {}
+        }
+    }
+
+    fn received(
+        &self,
+        session: &Session,
+        local: &mut Local,
+        buf: BufMut,
+        len: usize,
+        invalidated: Option<Handle>,
+    ) {
+        // "A Receive posted for each call before it is sent": another one takes this one's
+        // place before the credit is free again; if there is none, this one itself.
+        let len = len.min(buf.len());
+        let (buf, copy, post) = match session.receives.take() {
+            Some(fresh) => (Some(buf), None, fresh),
+            None => (None, Some(Box::<[u8]>::from(&buf[..len])), buf),
+        };
+        let message = match (&buf, &copy) {
+            (Some(buf), _) => &buf[..len],
+            (None, Some(copy)) => copy,
+            (None, None) => &[],
+        };
+        let posted = session.queue_pair.post_receive(WorkId(0), post).is_ok();
+        let event = {
+            let mut state = self.state.lock();
+            if posted {
+                state.machine.receive_posted();
+            }
+            state.machine.received(message)
+        };
+        let give = |buf: Option<BufMut>| buf.into_iter().for_each(|b| session.receives.give(b));
+        match event {
+            Event::Reply {
+                mut call,
+                body,
+                placed,
+            } => {
+                self.shared.answered();
+                Self::observe_reply(&mut call.call, message, invalidated);
+                let written = match body {
+                    ReplyBody::ReplyChunk { len } => len as u64,
+                    ReplyBody::Inline { .. } => 0,
+                } + u64::from(placed.unwrap_or(0));
+                if written > 0 {
+                    self.counters.rdma_write_bytes.fetch_add(written, Relaxed);
+                }
+                let outcome = match body {
+                    ReplyBody::ReplyChunk { len } => {
+                        give(buf);
+                        Outcome::InReplyChunk { len, placed }
+                    }
+                    ReplyBody::Inline { start } => {
+                        let bytes = match copy {
+                            Some(bytes) => ReplyBytes::Copy { bytes, start },
+                            None => ReplyBytes::Receive {
+                                buf,
+                                start,
+                                end: len,
+                                home: session.receives.clone(),
+                            },
+                        };
+                        Outcome::Reply { bytes, placed }
+                    }
+                };
+                self.end(session, local, call, outcome);
+            }
+            Event::Failed { mut call, failure } => {
+                Self::observe_reply(&mut call.call, message, invalidated);
+                give(buf);
+                self.shared.answered();
+                self.shared.call_failed(&failure.to_string());
+                count(&self.counters.rdma_errors);
+                let error = Error::RdmaError(failure);
+                self.end(session, local, call, Outcome::Fail(error));
+            }
+            Event::Discarded(why) => {
+                self.observe_stray(session, message, invalidated);
+                give(buf);
+                count(&self.counters.discards);
+                tracing::debug!(server = %self.shared.server, ?why, "message discarded");
+                if let Discard::Chunks(violation) = why {
+                    count(&self.counters.violations);
+                    self.shared.reply_discarded(&violation.to_string());
+                }
+            }
+        }
+    }
+}
