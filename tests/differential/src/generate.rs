@@ -612,21 +612,22 @@ impl Generator {
             80..82 => Call::Statfs {
                 place: self.plain_place(),
             },
-            82..84 => Call::Setxattr {
+            82 => self.setacl(),
+            83 => Call::Setxattr {
                 place: self.plain_place(),
                 name: (*self.random.pick(&["user.a", "user.b"])).into(),
                 len: self.random.below(100),
             },
             84..86 => Call::Getxattr {
                 place: self.plain_place(),
-                name: "user.a".into(),
+                name: (*self.random.pick(&XATTRS)).into(),
             },
             86 => Call::Listxattr {
                 place: self.plain_place(),
             },
             87 => Call::Removexattr {
                 place: self.plain_place(),
-                name: "user.a".into(),
+                name: (*self.random.pick(&XATTRS)).into(),
             },
             88..93 => Call::Umask {
                 mask: Mode(*self.random.pick(&[0o022, 0o077, 0o002, 0, 0o777, 0o027])),

@@ -2,6 +2,8 @@
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Result};
 use nfsrdma_xdr::nfs3::{self, FileHandle, Name, ProcedureNumber};
+use nfsrdma_xdr::nfs_acl;
+use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc;
 use serde::{Deserialize, Serialize};
 
@@ -40,12 +42,30 @@ fn name(from: &mut Decoder<'_>) -> Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(name.0).into_owned()))
 }
 
+/// The name of a procedure of NFS_ACL that is about an object.
+fn acl_procedure(number: u32) -> Option<&'static str> {
+    match number {
+        nfs_acl::Getacl::NUMBER => Some(nfs_acl::Getacl::NAME),
+        nfs_acl::Setacl::NUMBER => Some(nfs_acl::Setacl::NAME),
+        _ => None,
+    }
+}
+
 /// The procedure's name, and its arguments as far as `head` has them.
 pub(super) fn describe(head: &[u8]) -> (String, Arguments) {
     let mut from = Decoder::new(head);
     let Ok(call) = rpc::Call::parse(&mut from) else {
         return ("?".to_owned(), Arguments::default());
     };
+    if (call.program, call.version) == (nfs_acl::PROGRAM, nfs_acl::VERSION)
+        && let Some(name) = acl_procedure(call.procedure)
+    {
+        let arguments = Arguments {
+            handle: handle(&mut from).unwrap_or_default(),
+            ..Arguments::default()
+        };
+        return (name.to_owned(), arguments);
+    }
     let number = ProcedureNumber::ALL
         .iter()
         .find(|number| **number as u32 == call.procedure);
