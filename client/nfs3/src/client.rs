@@ -342,9 +342,9 @@ impl Nfs3 for Nfs3Client {
         cred: &Cred,
         object: &FileHandle,
         acls: &Acls,
-        directory: bool,
+        lists: SetLists,
     ) -> NfsResult<Option<Attributes>> {
-        self.set_acls(cred, object, acls, directory).await
+        self.set_acls(cred, object, acls, lists).await
     }
 
     async fn getattr(&self, cred: &Cred, object: &FileHandle) -> NfsResult<Attributes> {

@@ -215,6 +215,18 @@ impl Worker {
             && stat.is_ok_and(|stat| stat.stx_mode & 0o2000 != 0)
     }
 
+    /// Left out: an ACL of an object with the set-gid bit whose group is none of the user's. NFS_ACL replaces lists that a
+    /// local file system leaves alone, and with an access ACL the bit goes.
+    fn keeps_set_gid(&self, place: &Place) -> Sys<()> {
+        let Ok(path) = self.at(place) else {
+            return Ok(());
+        };
+        match sys::statx(libc::AT_FDCWD, &path.1, 0, libc::STATX_BASIC_STATS) {
+            Ok(stat) if self.uid != 0 && stat.stx_mode & 0o2000 != 0 => Err(libc::ECANCELED),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the file's mode still lets this user read (4) or write (2) it, as it did when
     /// the descriptor was opened (`accepted.rs`, what is left out).
     fn still_allowed(&self, slot: u8, wanted: u32) -> bool {
@@ -732,6 +744,7 @@ impl Worker {
                     false => c"system.posix_acl_access",
                 };
                 let value = acl(users, mask, other);
+                self.keeps_set_gid(place)?;
                 done(sys::setxattr(&self.at(place)?.1, name, &value))
             }
             Call::Getxattr {
@@ -750,7 +763,12 @@ impl Worker {
             Call::Removexattr {
                 ref place,
                 ref name,
-            } => done(sys::removexattr(&self.at(place)?.1, &c_string(raw(name))?)),
+            } => {
+                if name.starts_with("system.") {
+                    self.keeps_set_gid(place)?;
+                }
+                done(sys::removexattr(&self.at(place)?.1, &c_string(raw(name))?))
+            }
             _ => Err(libc::ENOSYS),
         }
     }
@@ -801,7 +819,9 @@ fn outcome(result: Sys<(i64, String)>) -> Outcome {
 /// The value of an extended attribute with an ACL (linux/posix_acl_xattr.h).
 fn acl(users: &[(u32, u16)], mask: u16, other: u16) -> Vec<u8> {
     const NO_ID: u32 = u32::MAX;
-    let users = users.iter().map(|&(uid, permissions)| (2, permissions, uid));
+    let users = users
+        .iter()
+        .map(|&(uid, permissions)| (2, permissions, uid));
     let fixed = [(4, mask, NO_ID), (0x10, mask, NO_ID), (0x20, other, NO_ID)];
     let entries = [(1, 7, NO_ID)].into_iter().chain(users).chain(fixed);
     let entries = entries.flat_map(|(tag, permissions, id): (u16, u16, u32)| {
