@@ -455,6 +455,22 @@ def close_to_open():
                 assert (server.mnt / "a").read_bytes() == wanted, word
 
 
+@effect("acl", "noacl")
+def access_control_lists():
+    name, value = "system.posix_acl_access", b"\2\0\0\0" + b"".join(
+        bytes([tag, 0, 4, 0]) + ident for tag, ident in
+        ((1, b"\xff" * 4), (2, b"\1\0\0\0"), (4, b"\xff" * 4), (16, b"\xff" * 4), (32, b"\xff" * 4)))  # fmt: skip
+    with Server() as server:
+        file = server.mnt / "a"
+        with mount(server, "acl"):
+            file.touch()
+            os.setxattr(file, name, value)
+            assert os.getxattr(file, name) == os.getxattr(server.export / "a", name) == value
+        with mount(server, "noacl"):
+            fails(errno.EOPNOTSUPP, lambda: os.setxattr(file, name, value))
+            assert os.listxattr(server.export / "a") == [name]
+
+
 @effect("lookupcache", "rdirplus", "nordirplus")
 def names():
     with Server() as server:
@@ -762,7 +778,7 @@ def shown_flags():
             fails(errno.EROFS, (server.mnt / "a").touch)
 
 
-@effect("nofsc", "nosharecache", "noacl", "nouser", "noowner", "nogroup", "auto", "noauto", "_netdev", "comment",
+@effect("nofsc", "nosharecache", "nouser", "noowner", "nogroup", "auto", "noauto", "_netdev", "comment",
         "quota", "noquota", "usrquota", "grpquota")  # fmt: skip
 def accepted():
     """They change nothing: the options in force and those of the kernel are as without them."""

@@ -3,7 +3,7 @@
 //! Whether the server has the program is found out once, while mounting; a server that does not have it any more after
 //! a restart is found out by the next call.
 
-use super::api::{Acls, Cred, NfsError, NfsResult};
+use super::api::{Acls, Cred, NfsError, NfsResult, SetLists};
 use super::checks::misbehaved;
 use super::client::{FIRST_PAUSE, Nfs3Client};
 use super::procedures::{GETACL_COUNTER, OTHER_COUNTER, SETACL_COUNTER};
@@ -118,23 +118,22 @@ impl Nfs3Client {
         cred: &Cred,
         object: &FileHandle,
         acls: &Acls,
-        directory: bool,
+        lists: SetLists,
     ) -> NfsResult<Option<Attributes>> {
-        let access = acls.access.to_wire(false, 0, 0);
-        let default = acls.default.to_wire(true, 0, 0);
+        let mut new = AclLists::default();
+        if lists.access {
+            new.mask |= mask::ACL;
+            new.acl = acls.access.to_wire(false, 0, 0);
+            new.acl_count = new.acl.len() as u32;
+        }
+        if lists.default {
+            new.mask |= mask::DEFAULT_ACL;
+            new.default_acl = acls.default.to_wire(true, 0, 0);
+            new.default_count = new.default_acl.len() as u32;
+        }
         let args = SetaclArgs {
             object: *object,
-            lists: AclLists {
-                // Linux's server takes away what is left out.
-                mask: match directory {
-                    true => mask::ACL | mask::DEFAULT_ACL,
-                    false => mask::ACL,
-                },
-                acl_count: access.len() as u32,
-                acl: access,
-                default_count: default.len() as u32,
-                default_acl: default,
-            },
+            lists: new,
         };
         let reply = self.perform_acl::<Setacl>(cred, &args).await?;
         match reply.results::<Setacl>()? {
