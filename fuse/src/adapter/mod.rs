@@ -190,13 +190,14 @@ fn start<N: Nfs3>(
     };
     let serving = channel.serve(options.threads, Arc::new(adapter))?;
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    let own = fs.clone();
+    let interrupts = waiting.watch(move || own.hold_unsafe())?;
     let ticker = {
         let stop = stop.clone();
         std::thread::Builder::new()
             .name("write-back".into())
             .spawn(move || tick(&fs, &requests, &credentials, &stop))?
     };
-    let interrupts = waiting.watch()?;
     Ok(Session {
         serving: Mutex::new(Some(serving)),
         interrupts: Mutex::new(Some(interrupts)),

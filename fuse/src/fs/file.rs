@@ -381,6 +381,8 @@ pub struct OpenFile {
     pub flags: i32,
     pub readahead: Mutex<ReadAhead>,
     pub wrote: AtomicBool,
+    /// A descriptor of it was closed: it need not have one any longer.
+    pub flushed: AtomicBool,
     /// The first error of write-back since the last report, and what was lost since.
     error: Mutex<(Option<FsError>, Vec<Unwritten>)>,
 }
@@ -393,6 +395,7 @@ impl OpenFile {
             flags,
             readahead: Mutex::default(),
             wrote: AtomicBool::new(false),
+            flushed: AtomicBool::new(false),
             error: Mutex::default(),
         }
     }

@@ -109,6 +109,7 @@ pub struct Fs<N> {
     fsid_known: AtomicBool,
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquash>,
+    superuser: squash::Superuser,
     /// Being shut down: what cannot be written is remembered even if somebody was told.
     closing: AtomicBool,
     /// No program waits for an answer any longer.
@@ -176,6 +177,7 @@ impl<N: Nfs3> Fs<N> {
             watch: Watch::default(),
             readdirplus: AtomicBool::new(config.readdirplus),
             root_squash: Mutex::default(),
+            superuser: squash::Superuser::default(),
             nfs,
             pool,
             config,
@@ -286,8 +288,10 @@ impl<N: Nfs3> Fs<N> {
 
     /// What an error of a call on `inode` teaches.
     fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
-        if let NfsError::Status(Status::Stale | Status::BadHandle) = error {
-            inode.refuse();
+        match error {
+            NfsError::Status(Status::Stale | Status::BadHandle) => inode.refuse(),
+            NfsError::Status(Status::Access | Status::Perm) => self.superuser.refused(),
+            _ => {}
         }
         error.into()
     }

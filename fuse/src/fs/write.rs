@@ -168,7 +168,7 @@ impl<N: Nfs3> Fs<N> {
         if !matches!(result, Accepted::OtherUser) {
             // Behind the data: who finds the file safe before takes it out.
             let mut files = self.unsafe_files.lock();
-            files.insert(data.id, inode);
+            files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
         }
         match result {
             Accepted::All => {
