@@ -274,6 +274,7 @@ impl FileData {
         let after = inner.taken();
         let gone = inner.pages().take_gone();
         let fresh = inner.pages().take_fresh();
+        let dropped = inner.pages().take_dropped();
         let shared = &self.shared;
         // Wrapping: the sums over all files are what counts.
         for (sum, was, is) in [
@@ -290,6 +291,7 @@ impl FileData {
         // Before anybody can read it in again, which would be forgotten, too.
         self.shared.budget.forget(self.id, gone.into_iter());
         drop(inner);
+        drop(dropped);
         self.shared.budget.add(self.id, &self.this, fresh);
         result
     }

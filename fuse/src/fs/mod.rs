@@ -16,6 +16,7 @@ mod dir;
 mod error;
 mod failures;
 mod file;
+mod gather;
 mod inode;
 mod link;
 mod lookup;

@@ -163,6 +163,7 @@ impl<N: Nfs3> Fs<N> {
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
         let Some(data) = inode.data() else { return };
         let _flushing = Flushing::new(data);
+        self.gather(inode, data).await;
         let goal = match commit {
             true => Goal::Committed,
             false => Goal::Written,
@@ -235,8 +236,13 @@ impl<N: Nfs3> Fs<N> {
             }
             Err(error) => {
                 let error = self.note_error(inode, error);
-                let lost = data.with(|inner| inner.write_back().commit_failed());
-                self.write_failed(inode, data, &lost, &error);
+                loop {
+                    let (lost, all) = data.with(|inner| inner.write_back().commit_failed());
+                    self.write_failed(inode, data, &lost, &error);
+                    if all {
+                        break;
+                    }
+                }
             }
         }
         drop(end);

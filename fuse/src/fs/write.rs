@@ -213,11 +213,16 @@ impl<N: Nfs3> Fs<N> {
         data: &Arc<FileData>,
         goal: Goal,
     ) {
-        while let Action::Write(call) = data.with(|inner| {
-            let limits = self.write_limits(inode);
-            inner.write_back().next(goal, &limits)
-        }) {
-            self.spawn_write(inode, call);
+        loop {
+            let action = data.with(|inner| {
+                let limits = self.write_limits(inode);
+                inner.write_back().next(goal, &limits)
+            });
+            match action {
+                Action::Write(call) => self.spawn_write(inode, call),
+                Action::Again => {}
+                _ => break,
+            }
         }
     }
 
