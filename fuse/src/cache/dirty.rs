@@ -119,8 +119,10 @@ impl Pages {
         loop {
             if let Some(buf) = alloc(size as usize) {
                 self.resident += size as usize;
-                self.blocks
-                    .insert(page, Block::new(buf.freeze(), RangeSet::default()));
+                self.blocks.insert(
+                    page,
+                    Box::new(Block::new(buf.freeze(), RangeSet::default())),
+                );
                 return Some(page);
             }
             if size == PAGE {

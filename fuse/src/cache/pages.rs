@@ -27,7 +27,8 @@ pub struct Piece {
 /// The cached part of a file.
 #[derive(Debug, Default)]
 pub struct Pages {
-    pub(super) blocks: BTreeMap<u64, Block>,
+    /// Boxed: a node of the map has room for eleven, and most files have one or two.
+    pub(super) blocks: BTreeMap<u64, Box<Block>>,
     pub(super) index: Index,
     /// Bytes of the blocks' buffers.
     pub(super) resident: usize,
@@ -42,12 +43,12 @@ pub struct Pages {
     /// Blocks that are gone or cannot be dropped any more since [`Pages::take_gone`].
     gone: Vec<u64>,
     /// Blocks that were dropped since [`Pages::take_dropped`].
-    dropped: Vec<Block>,
+    dropped: Vec<Box<Block>>,
 }
 
 /// Blocks that hold memory still.
 #[derive(Debug, Default)]
-pub struct Dropped(#[expect(dead_code, reason = "kept to be dropped")] Vec<Block>);
+pub struct Dropped(#[expect(dead_code, reason = "kept to be dropped")] Vec<Box<Block>>);
 
 /// The blocks that are not clean, by what is to be done for them, and what they add up to.
 #[derive(Debug, Default)]
@@ -369,7 +370,7 @@ impl Pages {
             self.fresh.push(at);
             let mut block = Block::new(part, RangeSet::of(0..valid));
             block.listed = true;
-            self.blocks.insert(at, block);
+            self.blocks.insert(at, Box::new(block));
             at += len;
         }
     }
