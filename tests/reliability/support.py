@@ -36,7 +36,7 @@ def build():
     if os.environ.get("NFSRDMA_BIN"):
         return
     subprocess.run(
-        ["cargo", "build", "--release", "-q", "-p", "nfsrdma-fuse", "-p", "nfsrdma-responder", "-p", "nfsrdma-soak"],
+        ["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder", "-p", "nfsrdma-soak"],
         cwd=ROOT, check=True,
     )  # fmt: skip
     os.environ["NFSRDMA_BIN"] = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release")
@@ -139,7 +139,7 @@ class Setup:
     def quiet(self):
         """No call is under way, and the server can reach none of our memory."""
         until(
-            lambda: all(self.counter(n) == 0 for n in ("leases", "credits_in_use", "waiting")),
+            lambda: all(self.counter(n) == 0 for n in ("open_registrations", "credits_in_use", "waiting")),
             f"leases, calls: {[c for c in self.stats()['connections']]}",
         )  # fmt: skip
 

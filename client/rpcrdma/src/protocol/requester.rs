@@ -1,0 +1,371 @@
+//! The state of one connection.
+//!
+//! | call is    | enters by                | leaves by                                        |
+//! | ---------- | ------------------------ | ------------------------------------------------ |
+//! | reserved   | [`Requester::reserve`]   | `launch`, or `cancel` if it cannot be sent       |
+//! | in flight  | [`Requester::launch`]    | `received` (reply, RDMA_ERROR), `withdraw`,      |
+//! |            |                          | `lost`                                           |
+//!
+//! A reservation is a credit and a posted Receive. Whoever drives the machine posts Receives
+//! first ([`Requester::receive_posted`]), sends after `launch`, and gives every received
+//! message to [`Requester::received`]. The machine never asks for a call to be sent again:
+//! that takes a new connection, and so a new machine.
+//!
+//! "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a Requester
+//! MUST silently discard the message" (RFC 8166 section 4.5). So a reply whose chunks are not
+//! those that were offered leaves its call in flight, with its credit, as if the reply had
+//! been lost: the call's time-out ends the connection, and the next one gets it. The Receive
+//! is replaced as after any message, so that discarding costs nothing.
+
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, WriteChunk};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// An XID hashes to itself: the values count up, and the peer does not choose them.
+#[derive(Debug, Default, Clone)]
+struct XidHasher(u64);
+
+impl Hasher for XidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0 << 8 | u64::from(*byte);
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        // The table takes its tag from the upper bits.
+        self.0 = u64::from(value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// A call whose Send was or is about to be posted, as `lost` and `withdraw` return it.
+#[derive(Debug)]
+struct InFlight<C> {
+    /// What the peer was offered.
+    offer: ChunkLists,
+    call: C,
+}
+
+/// The requester's side of one connection. `C` is what the driver wants back with a call.
+#[derive(Debug)]
+pub struct Requester<C> {
+    /// Calls in flight we want at most; requested with every call.
+    maximum: u32,
+    /// What the responder grants, clamped to 1..=maximum; 1 until the first reply.
+    granted: u32,
+    /// Reserved or in flight.
+    used: u32,
+    /// Receives posted and not consumed.
+    receives: u32,
+    /// A valid reply came.
+    proven: bool,
+    in_flight: HashMap<u32, InFlight<C>, BuildHasherDefault<XidHasher>>,
+}
+
+/// Where the RPC reply message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyBody {
+    /// In the received message, from this offset to its end.
+    Inline { start: usize },
+    /// The first `len` bytes of the Reply chunk.
+    ReplyChunk { len: usize },
+}
+
+/// Why a call is over without an RPC reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// RDMA_ERROR, ERR_VERS: the responder speaks only these versions.
+    #[error("the server speaks RPC-over-RDMA versions {low} to {high} only")]
+    Version { low: u32, high: u32 },
+    /// RDMA_ERROR, ERR_CHUNK.
+    #[error("the server could not use the call's header or chunks (ERR_CHUNK)")]
+    Chunk,
+}
+
+/// How a well-formed reply contradicts what was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    #[error("the reply returns a chunk that was not offered")]
+    ChunkNotOffered,
+    #[error("the reply returns more segments than were offered")]
+    TooManySegments,
+    #[error("the reply claims more bytes in a segment than it holds")]
+    SegmentTooLong,
+    #[error("the reply's chunk is filled with a gap")]
+    Gap,
+    #[error("the reply is said to be in a Reply chunk that is empty")]
+    NoReply,
+}
+
+/// Why a message was thrown away without notice (RFC 8166 section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discard {
+    /// Shorter than any header, a version unknown, or malformed.
+    Header,
+    /// RDMA_MSGP or RDMA_DONE (sections 4.6.1 and 4.6.2).
+    Retired,
+    /// A Read list in a reply ("Responders MUST leave the Read list empty", section 4.3.1).
+    ReadList,
+    /// No RPC message, another XID in it, or a call where a reply belongs.
+    NotAReply,
+    /// No call in flight has this XID.
+    UnknownXid,
+    /// The chunks contradict what was offered.
+    Chunks(Violation),
+}
+
+/// What a received message means.
+#[derive(Debug)]
+pub enum Event<C> {
+    /// The RPC reply to `call`.
+    Reply {
+        call: C,
+        body: ReplyBody,
+        /// Bytes of the DDP-eligible result in the Write chunk; `None` if none was offered.
+        placed: Option<u32>,
+    },
+    /// `call` is over; the connection goes on.
+    Failed {
+        call: C,
+        failure: Failure,
+    },
+    Discarded(Discard),
+}
+
+/// The XID is in flight already.
+#[derive(Debug)]
+pub struct InUse<C>(pub C);
+
+impl<C> Requester<C> {
+    /// A fresh connection. `maximum`: calls in flight, at least 1.
+    pub fn new(maximum: u32) -> Self {
+        Requester {
+            maximum: maximum.max(1),
+            // "a Requester MUST NOT assume more than one credit is available" (section 3.3.3).
+            granted: 1,
+            used: 0,
+            receives: 0,
+            proven: false,
+            in_flight: HashMap::default(),
+        }
+    }
+
+    /// A Receive was posted.
+    pub fn receive_posted(&mut self) {
+        self.receives += 1;
+    }
+
+    /// Takes a credit and a Receive for one call, if both are there. ("The number of allowed
+    /// new requests [...] is then the lower of the current requested and granted credit
+    /// values, minus the number of requests in flight", section 3.3.1.)
+    pub fn reserve(&mut self) -> bool {
+        let free = self.has_credit();
+        self.used += u32::from(free);
+        free
+    }
+
+    /// Whether [`Requester::reserve`] would succeed.
+    pub fn has_credit(&self) -> bool {
+        self.used < self.granted.min(self.receives)
+    }
+
+    /// Gives a reservation back.
+    pub fn cancel(&mut self) {
+        self.used = self.used.saturating_sub(1);
+    }
+
+    /// Turns a reservation into a call in flight; its Send must be posted next.
+    pub fn launch(&mut self, xid: u32, offer: ChunkLists, call: C) -> Result<(), InUse<C>> {
+        match self.in_flight.entry(xid) {
+            std::collections::hash_map::Entry::Occupied(_) => Err(InUse(call)),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(InFlight { offer, call });
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a call out whose Send could not be posted.
+    pub fn withdraw(&mut self, xid: u32) -> Option<C> {
+        let entry = self.in_flight.remove(&xid)?;
+        self.cancel();
+        Some(entry.call)
+    }
+
+    /// The connection ended: everything in flight, in no particular order.
+    pub fn lost(&mut self) -> Vec<C> {
+        self.used = 0;
+        self.granted = 1;
+        self.receives = 0;
+        self.in_flight
+            .drain()
+            .map(|(_, entry)| entry.call)
+            .collect()
+    }
+
+    /// Handles one received message.
+    pub fn received(&mut self, message: &[u8]) -> Event<C> {
+        self.receives = self.receives.saturating_sub(1);
+        let (header, start) = match Header::parse(message) {
+            Ok(parsed) => parsed,
+            // "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a
+            // Requester MUST silently discard the message" (section 4.5).
+            Err(
+                HeaderError::TooShort(_)
+                | HeaderError::UnsupportedVersion(_)
+                | HeaderError::Malformed(..),
+            ) => return Event::Discarded(Discard::Header),
+        };
+        let (chunks, inline) = match &header.body {
+            Body::Msg(chunks) => (chunks, true),
+            Body::NoMsg(chunks) => (chunks, false),
+            // "Requesters MUST silently discard the message" (section 4.6.1); "Receivers MUST
+            // silently discard RDMA_DONE messages" (section 4.6.2).
+            Body::MsgP { .. } | Body::Done => return Event::Discarded(Discard::Retired),
+            Body::Error(error) => {
+                let failure = match *error {
+                    ErrorBody::ErrVers { low, high } => Failure::Version { low, high },
+                    ErrorBody::ErrChunk => Failure::Chunk,
+                };
+                return match self.finish(&header) {
+                    Some(entry) => Event::Failed {
+                        call: entry.call,
+                        failure,
+                    },
+                    None => Event::Discarded(Discard::UnknownXid),
+                };
+            }
+        };
+        if !chunks.reads.is_empty() {
+            return Event::Discarded(Discard::ReadList);
+        }
+        if inline && !is_reply(&message[start..], header.xid) {
+            return Event::Discarded(Discard::NotAReply);
+        }
+        let Some(entry) = self.in_flight.get(&header.xid) else {
+            return Event::Discarded(Discard::UnknownXid);
+        };
+        let (placed, reply) = match check(&entry.offer, chunks, inline) {
+            Ok(lengths) => lengths,
+            Err(violation) => return Event::Discarded(Discard::Chunks(violation)),
+        };
+        let Some(entry) = self.finish(&header) else {
+            return Event::Discarded(Discard::UnknownXid);
+        };
+        Event::Reply {
+            call: entry.call,
+            body: match inline {
+                true => ReplyBody::Inline { start },
+                false => ReplyBody::ReplyChunk { len: reply },
+            },
+            placed,
+        }
+    }
+
+    /// Ends the call a valid header answers, and takes the header's grant.
+    fn finish(&mut self, header: &Header) -> Option<InFlight<C>> {
+        let entry = self.in_flight.remove(&header.xid)?;
+        self.cancel();
+        self.proven = true;
+        // "The granted value MUST NOT be zero, since such a value would result in deadlock"
+        // (section 3.3.1).
+        self.granted = header.credits.clamp(1, self.maximum);
+        Some(entry)
+    }
+
+    /// Credits to request with every call.
+    pub fn requested(&self) -> u32 {
+        self.maximum
+    }
+
+    /// Credits granted, clamped.
+    pub fn granted(&self) -> u32 {
+        self.granted
+    }
+
+    /// Calls reserved or in flight.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Reserved and not yet launched or cancelled.
+    pub fn sending(&self) -> u32 {
+        self.used.saturating_sub(self.in_flight.len() as u32)
+    }
+
+    /// Whether a valid reply came on this connection.
+    pub fn is_proven(&self) -> bool {
+        self.proven
+    }
+
+    /// The calls in flight, to look at.
+    pub fn calls(&mut self) -> impl Iterator<Item = &mut C> {
+        self.in_flight.values_mut().map(|entry| &mut entry.call)
+    }
+}
+
+/// Whether a Payload stream starts like the reply to `xid`. That "the value of the rdma_xid
+/// field does not match the value of the XID field in the accompanying RPC message" is an error
+/// in the header (section 4.5.2). What is in a Reply chunk can be looked at only when the peer
+/// cannot write there any more: whoever has invalidated it asks this then.
+pub fn is_reply(payload: &[u8], xid: u32) -> bool {
+    const REPLY: [u8; 4] = 1u32.to_be_bytes();
+    payload.get(..4) == Some(&xid.to_be_bytes()[..]) && payload.get(4..8) == Some(&REPLY[..])
+}
+
+/// Compares the returned chunks with the offered ones: bytes in the Write chunk (`None` if
+/// none was offered) and in the Reply chunk.
+fn check(
+    offer: &ChunkLists,
+    returned: &ChunkLists,
+    inline: bool,
+) -> Result<(Option<u32>, usize), Violation> {
+    if returned.writes.len() > offer.writes.len() {
+        return Err(Violation::ChunkNotOffered);
+    }
+    let placed = match (offer.writes.first(), returned.writes.first()) {
+        (None, _) => None,
+        // A Write list left out is taken as an unused chunk.
+        (Some(_), None) => Some(0),
+        (Some(offered), Some(returned)) => Some(filled(offered, returned)?),
+    };
+    let reply = match (&offer.reply, &returned.reply) {
+        (_, None) => 0,
+        (None, Some(returned)) if returned.is_empty() => 0,
+        (None, Some(_)) => return Err(Violation::ChunkNotOffered),
+        (Some(offered), Some(returned)) => filled(offered, returned)?,
+    };
+    if !inline && reply == 0 {
+        return Err(Violation::NoReply);
+    }
+    Ok((placed, reply as usize))
+}
+
+/// Bytes in a returned chunk. "The Responder MUST copy the segment count and all segments"
+/// (section 3.4.6); drafts of the RFC left trailing unused segments out, and returned an
+/// unused chunk without any: both are taken. "filling the chunk contiguously and in segment
+/// array order": a gap would show bytes nobody wrote.
+fn filled(offered: &WriteChunk, returned: &WriteChunk) -> Result<u32, Violation> {
+    if returned.segments.len() > offered.segments.len() {
+        return Err(Violation::TooManySegments);
+    }
+    let mut total: u32 = 0;
+    let mut full = true;
+    for (offered, returned) in offered.segments.iter().zip(&returned.segments) {
+        if returned.length > offered.length {
+            return Err(Violation::SegmentTooLong);
+        }
+        if returned.length > 0 && !full {
+            return Err(Violation::Gap);
+        }
+        full = returned.length == offered.length;
+        total = total
+            .checked_add(returned.length)
+            .ok_or(Violation::SegmentTooLong)?;
+    }
+    Ok(total)
+}

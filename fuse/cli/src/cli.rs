@@ -1,0 +1,729 @@
+//! The command line: `nfsrdma COMMAND`, and the calls of mount(8) as `mount.nfsrdma` and
+//! `umount.nfsrdma`.
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    Mount(MountArgs),
+    Unmount(UnmountArgs),
+    Exports(ServerArgs),
+    Ping(ServerArgs),
+    Stats(StatsArgs),
+    Top(TopArgs),
+    Metrics(MetricsArgs),
+    Log(LogArgs),
+    Trace(TraceArgs),
+    Capture(CaptureArgs),
+}
+
+/// `mount`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MountArgs {
+    pub spec: OsString,
+    pub dir: PathBuf,
+    /// All `-o` joined by commas; `-r`, `-w`, `-s` are among them.
+    pub options: String,
+    pub foreground: bool,
+    pub verbose: u8,
+    /// Check everything that needs no server, and mount nothing.
+    pub fake: bool,
+    /// Where the log goes instead of syslog.
+    pub log: Option<PathBuf>,
+    /// Say nothing when all is well, as helpers of mount(8) do.
+    pub quiet: bool,
+}
+
+/// `umount`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct UnmountArgs {
+    pub dir: PathBuf,
+    pub force: bool,
+    pub lazy: bool,
+    pub verbose: u8,
+}
+
+/// A server and how to reach it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerArgs {
+    pub server: OsString,
+    pub options: String,
+    pub verbose: u8,
+}
+
+/// `stats`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StatsArgs {
+    /// `None`: all mounts.
+    pub dir: Option<PathBuf>,
+    pub form: StatsForm,
+    /// Again and again, with this pause.
+    pub watch: Option<Duration>,
+}
+
+/// `top`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TopArgs {
+    /// Only these mounts (all by default)
+    #[arg(value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+    /// Seconds between two looks at the mounts
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub delay: u32,
+    /// End after COUNT intervals
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Plain text, a block for each interval, also on a terminal
+    #[arg(short, long)]
+    pub batch: bool,
+}
+
+/// `metrics`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct MetricsArgs {
+    /// Where: ADDRESS:PORT, PORT (on 127.0.0.1) or unix:/PATH
+    #[arg(short, long, value_name = "WHERE", value_parser = super::stats::metrics::place)]
+    pub listen: super::options::MetricsAt,
+}
+
+/// `log`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct LogArgs {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// What to log from now on: the level and all that is graver; default: as it was mounted
+    #[arg(value_name = "LEVEL", value_parser = super::log::LEVELS)]
+    pub level: String,
+}
+
+/// How `stats` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StatsForm {
+    #[default]
+    Text,
+    Json,
+    /// As /proc/self/mountstats.
+    Mountstats,
+    Prometheus,
+}
+
+/// `trace`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TraceArgs {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// One JSON object on each line
+    #[arg(long)]
+    pub json: bool,
+    /// Only these procedures, separated by commas (READ,WRITE); OTHER: calls of other programs
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        value_parser = super::observe::procedure
+    )]
+    pub procedure: Vec<u32>,
+    /// Only calls that end with an error
+    #[arg(long)]
+    pub errors: bool,
+    /// Only calls that take at least MS milliseconds
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub slow: u32,
+    /// A line when a call is sent, too, not only when it is over
+    #[arg(long, conflicts_with_all = ["errors", "slow"])]
+    pub sent: bool,
+}
+
+/// `capture`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct CaptureArgs {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Where to write the packets; - for standard output
+    #[arg(value_name = "FILE.pcapng")]
+    pub file: PathBuf,
+    /// At most N bytes of each message and of each chunk's data (all of them by default)
+    #[arg(long, value_name = "N", value_parser = snapshot)]
+    pub snaplen: Option<u32>,
+    /// End after N seconds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub seconds: Option<u32>,
+    /// End after N packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub packets: Option<u64>,
+    /// End when the file has N bytes, or NK, NM, NG
+    #[arg(long, value_name = "N", value_parser = bytes)]
+    pub size: Option<u64>,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    super::size::parse_size(text).ok_or_else(|| "a number of bytes, or with K, M, G".to_owned())
+}
+
+/// Less would cut transport headers.
+fn snapshot(text: &str) -> Result<u32, String> {
+    let size = bytes(text)?;
+    u32::try_from(size)
+        .ok()
+        .filter(|size| *size >= 64)
+        .ok_or_else(|| "at least 64 bytes".to_owned())
+}
+
+/// NFSv3 over RDMA in user space
+#[derive(Debug, Parser)]
+#[command(name = "nfsrdma", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: CliCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CliCommand {
+    /// Mount an NFSv3 export over RDMA
+    #[command(
+        after_help = "Options (-o) have their nfs(5) names; docs/CONFIGURATION.md has them all.\n\
+        Exit status: 0 mounted, 1 wrong usage or not permitted, 2 this system lacks something, \
+        8 interrupted, 32 the mount failed."
+    )]
+    Mount(CliMount),
+    /// Unmount
+    Umount(CliUnmount),
+    /// List what a server exports
+    Exports(CliServer),
+    /// Try a server step by step
+    Ping(CliServer),
+    /// Show what a mount is doing, or list all mounts
+    ///
+    /// Without DIR: a line for each mount, and for each one that is still being tried.
+    Stats(CliStats),
+    /// Watch all mounts: rates, latencies, credits, caches
+    ///
+    /// On a terminal a screen that is drawn again and again: q ends it, p shows the procedures of a
+    /// mount, c its connections. Otherwise plain text.
+    Top(TopArgs),
+    /// Serve the metrics of all mounts of this host for Prometheus
+    Metrics(MetricsArgs),
+    /// Change how much a mount logs
+    Log(LogArgs),
+    /// Show a mount's calls as they happen
+    ///
+    /// A line for each call that is over, for each one sent again, and for each connection made
+    /// or lost, until the mount ends. Times are UTC.
+    Trace(TraceArgs),
+    /// Record a mount's RPC-over-RDMA traffic for Wireshark
+    ///
+    /// Whatever the transport, the file shows it as iWARP over TCP, which Wireshark dissects by
+    /// itself. Send and received messages are those of the connection; TCP and MPA frames, RDMA
+    /// Reads and RDMA Writes are put together from what both sides said of them. The file holds
+    /// the data of the files read and written meanwhile, whoever's they are.
+    Capture(CaptureArgs),
+}
+
+#[derive(Debug, Args)]
+struct CliMount {
+    /// SERVER:/EXPORT, [IPV6]:/EXPORT or nfs://SERVER[:PORT]/EXPORT
+    #[arg(value_name = "SERVER:/EXPORT")]
+    spec: OsString,
+    /// Where to mount it
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[command(flatten)]
+    common: CliOptions,
+    /// Stay in the foreground and log to standard error
+    #[arg(short, long)]
+    foreground: bool,
+    /// Mount read-only (-o ro)
+    #[arg(short, long, conflicts_with = "read_write")]
+    read_only: bool,
+    /// Mount read-write (-o rw, the default)
+    #[arg(short = 'w', long = "rw")]
+    read_write: bool,
+    /// Accepted for mount(8); there is no /etc/mtab to write
+    #[arg(short, long)]
+    no_mtab: bool,
+    /// Pass over options that are not known (-o sloppy)
+    #[arg(short, long)]
+    sloppy: bool,
+    /// Write the log to FILE instead of syslog
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct CliOptions {
+    /// Mount options, separated by commas; may be given more than once
+    #[arg(short, long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    options: Vec<String>,
+    /// Say more; twice for each call
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Debug, Args)]
+struct CliUnmount {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Give up calls that wait for the server
+    #[arg(short, long)]
+    force: bool,
+    /// Take it out of sight now, end it when nobody uses it any more
+    #[arg(short, long)]
+    lazy: bool,
+    /// Say more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Debug, Args)]
+struct CliServer {
+    /// Host name or address; ping takes SERVER:/EXPORT too
+    #[arg(value_name = "SERVER")]
+    server: OsString,
+    #[command(flatten)]
+    common: CliOptions,
+}
+
+#[derive(Debug, Args)]
+struct CliStats {
+    /// The mount; all of them by default
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// One JSON document; with --watch one on each line
+    #[arg(long, conflicts_with_all = ["mountstats", "prometheus"])]
+    json: bool,
+    /// In the format of /proc/self/mountstats, for 'mountstats -f FILE'
+    #[arg(long, conflicts_with = "prometheus")]
+    mountstats: bool,
+    /// As Prometheus text
+    #[arg(long)]
+    prometheus: bool,
+    /// Again every SECONDS (2 by default), as text what happened meanwhile, with rates
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "2",
+        value_parser = clap::value_parser!(u32).range(1..=86400)
+    )]
+    watch: Option<u32>,
+}
+
+impl From<CliStats> for StatsArgs {
+    fn from(args: CliStats) -> Self {
+        StatsArgs {
+            dir: args.dir,
+            form: match (args.json, args.mountstats, args.prometheus) {
+                (true, _, _) => StatsForm::Json,
+                (_, true, _) => StatsForm::Mountstats,
+                (_, _, true) => StatsForm::Prometheus,
+                _ => StatsForm::Text,
+            },
+            watch: args
+                .watch
+                .map(|seconds| Duration::from_secs(seconds.into())),
+        }
+    }
+}
+
+/// How mount(8) calls `mount.nfsrdma`: there `-f` means "fake".
+#[derive(Debug, Parser)]
+#[command(name = "mount.nfsrdma", version)]
+struct HelperMount {
+    /// SERVER:/EXPORT
+    #[arg(value_name = "SERVER:/EXPORT")]
+    spec: OsString,
+    /// Where to mount it
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[command(flatten)]
+    common: CliOptions,
+    /// Check, do not mount
+    #[arg(short)]
+    fake: bool,
+    /// Mount read-only
+    #[arg(short)]
+    read_only: bool,
+    /// Mount read-write
+    #[arg(short = 'w')]
+    read_write: bool,
+    /// Accepted
+    #[arg(short)]
+    no_mtab: bool,
+    /// Pass over options that are not known
+    #[arg(short)]
+    sloppy: bool,
+    /// The type mount(8) was asked for
+    #[arg(short = 't', value_name = "TYPE")]
+    _type: Option<String>,
+    /// Mount namespace: mount(8) enters it by itself
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    _namespace: Option<String>,
+}
+
+/// How umount(8) calls `umount.nfsrdma`.
+#[derive(Debug, Parser)]
+#[command(name = "umount.nfsrdma", version)]
+struct HelperUnmount {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Give up calls that wait for the server
+    #[arg(short)]
+    force: bool,
+    /// Lazily
+    #[arg(short)]
+    lazy: bool,
+    /// Accepted
+    #[arg(short)]
+    no_mtab: bool,
+    /// Accepted
+    #[arg(short)]
+    read_only: bool,
+    /// Say more
+    #[arg(short, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// The type
+    #[arg(short = 't', value_name = "TYPE")]
+    _type: Option<String>,
+    /// Mount namespace
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    _namespace: Option<String>,
+}
+
+impl From<CliUnmount> for UnmountArgs {
+    fn from(args: CliUnmount) -> Self {
+        UnmountArgs {
+            dir: args.dir,
+            force: args.force,
+            lazy: args.lazy,
+            verbose: args.verbose,
+        }
+    }
+}
+
+impl From<CliServer> for ServerArgs {
+    fn from(args: CliServer) -> Self {
+        ServerArgs {
+            server: args.server,
+            options: args.common.options.join(","),
+            verbose: args.common.verbose,
+        }
+    }
+}
+
+fn join(common: &CliOptions, flags: &[(bool, &str)]) -> String {
+    let set = flags.iter().filter(|(on, _)| *on).map(|&(_, name)| name);
+    let mut words: Vec<&str> = common.options.iter().map(String::as_str).collect();
+    words.extend(set);
+    words.join(",")
+}
+
+/// The name the program was called by, for messages.
+pub fn program_name(arguments: &[OsString]) -> String {
+    arguments
+        .first()
+        .and_then(|name| Path::new(name).file_name())
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_else(|| "nfsrdma".into())
+}
+
+/// The clap command, for man pages and completions.
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
+/// Parses a whole command line, `argv[0]` included. An error prints itself and knows whether
+/// it is one (`--help` is not).
+pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
+    let name = program_name(&arguments);
+    if matches!(name.as_str(), "mount.nfsrdma" | "mount.fuse.nfsrdma") {
+        let args = HelperMount::try_parse_from(arguments)?;
+        let flags = [
+            (args.read_only, "ro"),
+            (args.read_write, "rw"),
+            (args.sloppy, "sloppy"),
+        ];
+        return Ok(Command::Mount(MountArgs {
+            options: join(&args.common, &flags),
+            spec: args.spec,
+            dir: args.dir,
+            foreground: false,
+            verbose: args.common.verbose,
+            fake: args.fake,
+            log: None,
+            quiet: args.common.verbose == 0,
+        }));
+    }
+    if matches!(name.as_str(), "umount.nfsrdma" | "umount.fuse.nfsrdma") {
+        let args = HelperUnmount::try_parse_from(arguments)?;
+        return Ok(Command::Unmount(UnmountArgs {
+            dir: args.dir,
+            force: args.force,
+            lazy: args.lazy,
+            verbose: args.verbose,
+        }));
+    }
+    let cli = Cli::try_parse_from(with_command(arguments))?;
+    Ok(match cli.command {
+        CliCommand::Mount(args) => {
+            let flags = [
+                (args.read_only, "ro"),
+                (args.read_write, "rw"),
+                (args.sloppy, "sloppy"),
+            ];
+            Command::Mount(MountArgs {
+                options: join(&args.common, &flags),
+                spec: args.spec,
+                dir: args.dir,
+                foreground: args.foreground,
+                verbose: args.common.verbose,
+                fake: false,
+                log: args.log,
+                quiet: false,
+            })
+        }
+        CliCommand::Umount(args) => Command::Unmount(args.into()),
+        CliCommand::Exports(args) => Command::Exports(args.into()),
+        CliCommand::Ping(args) => Command::Ping(args.into()),
+        CliCommand::Stats(args) => Command::Stats(args.into()),
+        CliCommand::Top(args) => Command::Top(args),
+        CliCommand::Metrics(args) => Command::Metrics(args),
+        CliCommand::Log(args) => Command::Log(args),
+        CliCommand::Trace(args) => Command::Trace(args),
+        CliCommand::Capture(args) => Command::Capture(args),
+    })
+}
+
+/// mount.fuse(8) runs `nfsrdma SPEC DIR -o OPTIONS` for the type `fuse.nfsrdma`: put in the
+/// command it leaves out. No command's name holds a colon.
+fn with_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_spec = |word: &OsStr| {
+        let word = word.to_string_lossy();
+        !word.starts_with('-') && word.contains(':')
+    };
+    if arguments.get(1).is_some_and(|word| is_spec(word)) {
+        arguments.insert(1, "mount".into());
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Command {
+        parse(line.split(' ').map(OsString::from).collect()).expect(line)
+    }
+
+    fn refused(line: &str) -> String {
+        parse(line.split(' ').map(OsString::from).collect())
+            .expect_err(line)
+            .to_string()
+    }
+
+    fn mount(options: &str, change: impl FnOnce(&mut MountArgs)) -> Command {
+        let mut args = MountArgs {
+            spec: "srv:/x".into(),
+            dir: "/mnt".into(),
+            options: options.into(),
+            ..MountArgs::default()
+        };
+        change(&mut args);
+        Command::Mount(args)
+    }
+
+    #[test]
+    fn clap_finds_nothing_wrong() {
+        command().debug_assert();
+        <HelperMount as clap::CommandFactory>::command().debug_assert();
+        <HelperUnmount as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn mounting() {
+        assert_eq!(run("nfsrdma mount srv:/x /mnt"), mount("", |_| {}));
+        assert_eq!(
+            run("/usr/bin/nfsrdma mount srv:/x /mnt -o ro,soft -o nocrc -f -vv"),
+            mount("ro,soft,nocrc", |args| {
+                args.foreground = true;
+                args.verbose = 2;
+            })
+        );
+        assert_eq!(
+            run("nfsrdma mount -r -s -n srv:/x /mnt --log /tmp/l"),
+            mount("ro,sloppy", |args| args.log = Some("/tmp/l".into()))
+        );
+        // By mount.fuse(8).
+        assert_eq!(
+            run("nfsrdma srv:/x /mnt -o rw,nosuid"),
+            mount("rw,nosuid", |_| {})
+        );
+    }
+
+    #[test]
+    fn by_mount_8() {
+        assert_eq!(
+            run("/sbin/mount.nfsrdma srv:/x /mnt -v -o rw,noatime"),
+            mount("rw,noatime", |args| args.verbose = 1)
+        );
+        assert_eq!(
+            run("mount.fuse.nfsrdma srv:/x /mnt -sfn -t fuse.nfsrdma -o ro"),
+            mount("ro,sloppy", |args| {
+                args.fake = true;
+                args.quiet = true;
+            })
+        );
+    }
+
+    #[test]
+    fn unmounting() {
+        let args = UnmountArgs {
+            dir: "/mnt".into(),
+            force: true,
+            lazy: true,
+            verbose: 0,
+        };
+        assert_eq!(
+            run("nfsrdma umount /mnt -f -l"),
+            Command::Unmount(args.clone())
+        );
+        assert_eq!(
+            run("umount.nfsrdma /mnt -fl -n -t nfsrdma"),
+            Command::Unmount(args)
+        );
+    }
+
+    #[test]
+    fn servers() {
+        let args = |options: &str| ServerArgs {
+            server: "srv".into(),
+            options: options.into(),
+            verbose: 0,
+        };
+        assert_eq!(run("nfsrdma exports srv"), Command::Exports(args("")));
+        assert_eq!(
+            run("nfsrdma ping srv -o port=2"),
+            Command::Ping(args("port=2"))
+        );
+    }
+
+    #[test]
+    fn statistics() {
+        let stats = |form, watch: Option<u64>| {
+            Command::Stats(StatsArgs {
+                dir: Some("/mnt".into()),
+                form,
+                watch: watch.map(Duration::from_secs),
+            })
+        };
+        assert_eq!(run("nfsrdma stats /mnt"), stats(StatsForm::Text, None));
+        assert_eq!(
+            run("nfsrdma stats /mnt --json --watch"),
+            stats(StatsForm::Json, Some(2))
+        );
+        assert_eq!(
+            run("nfsrdma stats --mountstats /mnt --watch 5"),
+            stats(StatsForm::Mountstats, Some(5))
+        );
+        assert_eq!(
+            run("nfsrdma stats --prometheus /mnt"),
+            stats(StatsForm::Prometheus, None)
+        );
+        assert!(refused("nfsrdma stats /mnt --json --prometheus").contains("cannot be used with"));
+        assert!(refused("nfsrdma stats /mnt --watch 0").contains("0 is not in"));
+    }
+
+    #[test]
+    fn all_mounts() {
+        let all = StatsArgs::default();
+        assert_eq!(run("nfsrdma stats"), Command::Stats(all));
+        let top = TopArgs {
+            dirs: vec!["/mnt".into()],
+            delay: 5,
+            count: Some(3),
+            batch: true,
+        };
+        assert_eq!(run("nfsrdma top -b -n 3 -d 5 /mnt"), Command::Top(top));
+        assert!(refused("nfsrdma top -d 0").contains("0 is not in"));
+        let metrics = MetricsArgs {
+            listen: super::super::options::MetricsAt::Tcp("127.0.0.1:9000".parse().unwrap()),
+        };
+        assert_eq!(
+            run("nfsrdma metrics --listen 9000"),
+            Command::Metrics(metrics)
+        );
+        assert!(refused("nfsrdma metrics").contains("--listen"));
+        assert!(refused("nfsrdma metrics --listen nowhere").contains("'nowhere'"));
+    }
+
+    #[test]
+    fn levels() {
+        assert_eq!(
+            run("nfsrdma log /mnt debug"),
+            Command::Log(LogArgs {
+                dir: "/mnt".into(),
+                level: "debug".into()
+            })
+        );
+        assert!(refused("nfsrdma log /mnt loud").contains("debug"));
+    }
+
+    #[test]
+    fn listening() {
+        let trace = TraceArgs {
+            dir: "/mnt".into(),
+            json: false,
+            procedure: vec![],
+            errors: false,
+            slow: 0,
+            sent: false,
+        };
+        assert_eq!(run("nfsrdma trace /mnt"), Command::Trace(trace.clone()));
+        assert_eq!(
+            run("nfsrdma trace --json --procedure READ,write,OTHER --errors --slow 5 /mnt"),
+            Command::Trace(TraceArgs {
+                json: true,
+                procedure: vec![6, 7, 22],
+                errors: true,
+                slow: 5,
+                ..trace
+            })
+        );
+        assert!(refused("nfsrdma trace /mnt --procedure REED").contains("'REED'"));
+        let capture = CaptureArgs {
+            dir: "/mnt".into(),
+            file: "f".into(),
+            snaplen: Some(128),
+            seconds: Some(3),
+            packets: Some(7),
+            size: Some(2 << 20),
+        };
+        assert_eq!(
+            run("nfsrdma capture /mnt f --snaplen 128 --seconds 3 --packets 7 --size 2M"),
+            Command::Capture(capture)
+        );
+        assert!(refused("nfsrdma capture /mnt f --snaplen 3").contains("at least 64"));
+    }
+
+    #[test]
+    fn wrong_usage() {
+        assert!(refused("nfsrdma mount srv:/x").contains("<DIR>"));
+        assert!(refused("nfsrdma mont srv:/x /mnt").contains("'mount'"));
+        assert!(refused("nfsrdma mount srv:/x /mnt -r -w").contains("cannot be used with"));
+        assert!(refused("nfsrdma --version").contains(env!("CARGO_PKG_VERSION")));
+    }
+}

@@ -1,0 +1,422 @@
+//! A private way to ask the process that serves a mount how it does.
+//!
+//! It listens at a socket named after the mount's device number (see [`sockets`]), apart from the
+//! one of [`presence`](super::presence). A client sends one line and gets one JSON document. Only
+//! root and the user the process runs as are answered; whoever else connects is told so and
+//! let go at once. Nobody can hold more than [`CLIENTS`] conversations, each of them ends
+//! within [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes. Some requests are
+//! answered by a [`Feed`], which goes on until the mount or the client ends; there are at most
+//! [`FEEDS`].
+
+use super::sockets;
+use nix::unistd::geteuid;
+use parking_lot::Mutex;
+use std::fmt;
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Conversations at a time.
+const CLIENTS: usize = 4;
+/// For one conversation as a whole.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest request, in bytes.
+const REQUEST_MAX: usize = 256;
+/// Feeds at a time.
+const FEEDS: usize = 16;
+/// For feeds to say the last of it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Longest answer a client takes, in bytes.
+const ANSWER_MAX: u64 = 4 << 20;
+/// How long the asking side waits for the whole answer.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// What the asking side sends for the statistics.
+pub const STATS: &str = "stats";
+
+/// How the names of these sockets end.
+pub(super) const SUFFIX: &str = ".control";
+
+/// The name of the socket of the mount with this `major:minor`.
+fn name(device: &str) -> String {
+    format!("{device}{SUFFIX}")
+}
+
+/// Writes to the client for as long as it likes.
+pub type Feed =
+    Box<dyn FnOnce(tokio::net::UnixStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+/// What a request gets.
+pub enum Said {
+    Document(String),
+    Feed(Feed),
+}
+
+impl fmt::Debug for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Said::Document(text) => f.debug_tuple("Document").field(text).finish(),
+            Said::Feed(_) => f.debug_tuple("Feed").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// Answers a request; `None` if there is no such request.
+pub type Answer = Arc<dyn Fn(&str) -> Option<Said> + Send + Sync>;
+
+/// The answering side.
+pub struct Control {
+    name: sockets::Name,
+    task: JoinHandle<()>,
+    feeds: Arc<Mutex<JoinSet<()>>>,
+}
+
+/// The feeds of a control that gave its name back.
+pub struct Feeds(Arc<Mutex<JoinSet<()>>>);
+
+impl fmt::Debug for Feeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Feeds").finish_non_exhaustive()
+    }
+}
+
+impl Feeds {
+    /// Waits a little for feeds whose source has ended.
+    pub async fn finish(self) {
+        let mut feeds = std::mem::take(&mut *self.0.lock());
+        let all = async { while feeds.join_next().await.is_some() {} };
+        // Whoever does not read has heard enough.
+        let _ = tokio::time::timeout(LAST_WORDS, all).await;
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
+fn refusal(why: &str) -> String {
+    serde_json::json!({ "error": why }).to_string()
+}
+
+impl Control {
+    /// Listens for the mount with this `major:minor`. Runs in tokio.
+    pub fn start(device: &str, answer: Answer) -> io::Result<Control> {
+        let (listener, name) = sockets::listen(&name(device))?;
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let feeds = Arc::default();
+        Ok(Control {
+            task: tokio::spawn(listen(
+                listener,
+                geteuid().as_raw(),
+                answer,
+                Arc::clone(&feeds),
+            )),
+            feeds,
+            name,
+        })
+    }
+
+    /// Gives the name back, and ends every conversation except feeds.
+    pub async fn stop(self) -> Feeds {
+        drop(self.name);
+        self.task.abort();
+        // It was told to end; how it did is of no interest.
+        let _ = self.task.await;
+        Feeds(self.feeds)
+    }
+}
+
+/// Answers until it is aborted. Conversations end with it.
+async fn listen(
+    listener: tokio::net::UnixListener,
+    owner: u32,
+    answer: Answer,
+    feeds: Arc<Mutex<JoinSet<()>>>,
+) {
+    let slots = Arc::new(Semaphore::new(CLIENTS));
+    let mut clients = JoinSet::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely.
+                tracing::debug!("control socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        while clients.try_join_next().is_some() {}
+        let uid = stream.peer_cred().map(|peer| peer.uid());
+        if !uid.is_ok_and(|uid| uid == 0 || uid == owner) {
+            dismiss(stream, "only root and the user who mounted it may ask");
+            continue;
+        }
+        match slots.clone().try_acquire_owned() {
+            Ok(slot) => {
+                let (answer, feeds) = (answer.clone(), feeds.clone());
+                clients.spawn(async move {
+                    let said = tokio::time::timeout(PATIENCE, converse(stream, &answer)).await;
+                    drop(slot);
+                    if let Ok(Ok(Some((feed, stream)))) = said {
+                        begin(feed, stream, &mut feeds.lock());
+                    }
+                });
+            }
+            Err(_) => dismiss(stream, "too many ask at a time: try again"),
+        }
+    }
+}
+
+/// Says why not, without waiting: a new socket has room for it.
+fn dismiss(stream: tokio::net::UnixStream, why: &str) {
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write_all(refusal(why).as_bytes());
+    }
+}
+
+fn begin(feed: Feed, stream: tokio::net::UnixStream, feeds: &mut JoinSet<()>) {
+    while feeds.try_join_next().is_some() {}
+    if feeds.len() < FEEDS {
+        feeds.spawn(feed(stream));
+    } else {
+        dismiss(stream, "too many listen already: try again later");
+    }
+}
+
+/// Answers one request; gives back what a feed is to be given.
+async fn converse(
+    mut stream: tokio::net::UnixStream,
+    answer: &Answer,
+) -> io::Result<Option<(Feed, tokio::net::UnixStream)>> {
+    let mut request = Vec::with_capacity(REQUEST_MAX);
+    while !request.contains(&b'\n') {
+        if request.len() >= REQUEST_MAX {
+            let said = refusal("the request is too long");
+            stream.write_all(said.as_bytes()).await?;
+            return Ok(None);
+        }
+        let room = REQUEST_MAX - request.len();
+        if (&mut stream)
+            .take(room as u64)
+            .read_buf(&mut request)
+            .await?
+            == 0
+        {
+            break;
+        }
+    }
+    let line = request.split(|&byte| byte == b'\n').next();
+    let said = line
+        .and_then(|line| std::str::from_utf8(line).ok())
+        .and_then(|line| answer(line.trim_end()))
+        .unwrap_or_else(|| Said::Document(refusal("no such request")));
+    match said {
+        Said::Feed(feed) => Ok(Some((feed, stream))),
+        Said::Document(text) => {
+            stream.write_all(text.as_bytes()).await?;
+            stream.shutdown().await?;
+            Ok(None)
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("{0}")]
+    Unreachable(io::Error),
+    #[error("no whole answer: {0}")]
+    Broken(io::Error),
+}
+
+/// Asks the process that serves `device`, mounted by `owner`. The answer may be anything.
+pub fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, AskError> {
+    ask_within(device, owner, request, ANSWER_TIME)
+}
+
+/// The same, with another limit for the whole answer.
+pub fn ask_within(
+    device: &str,
+    owner: Option<u32>,
+    request: &str,
+    limit: Duration,
+) -> Result<Vec<u8>, AskError> {
+    read_answer(&mut begin_to_ask(device, owner, request)?, limit).map_err(AskError::Broken)
+}
+
+/// Connects and sends the request.
+pub fn begin_to_ask(
+    device: &str,
+    owner: Option<u32>,
+    request: &str,
+) -> Result<UnixStream, AskError> {
+    let mut stream = sockets::connect(&name(device), owner).map_err(AskError::Unreachable)?;
+    // Who refuses may have closed already: what was said is read all the same.
+    let _ = stream.write_all(format!("{request}\n").as_bytes());
+    Ok(stream)
+}
+
+fn read_answer(stream: &mut UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
+    let begin = Instant::now();
+    let mut answer = Vec::new();
+    let mut piece = [0; 16 << 10];
+    loop {
+        let left = limit.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok(answer),
+            Ok(n) => answer.extend_from_slice(&piece[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => {
+                return Ok(answer);
+            }
+            Err(error) => return Err(error),
+        }
+        if answer.len() as u64 > ANSWER_MAX {
+            return Err(io::Error::other("it is too long"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer() -> Answer {
+        Arc::new(|request| match request {
+            STATS => Some(Said::Document("x".repeat(300_000))),
+            "feed" => Some(Said::Feed(Box::new(|mut stream| {
+                Box::pin(async move {
+                    let _ = stream.write_all(b"first").await;
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    let _ = stream.write_all(b"last").await;
+                })
+            }))),
+            _ => None,
+        })
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
+    fn own() -> Option<u32> {
+        Some(geteuid().as_raw())
+    }
+
+    #[test]
+    fn questions_and_the_end() {
+        let device = format!("control:{}", std::process::id());
+        let runtime = runtime();
+        let nobody = ask(&device, own(), STATS);
+        assert!(matches!(nobody, Err(AskError::Unreachable(_))));
+        let control = runtime
+            .block_on(async { Control::start(&device, answer()) })
+            .unwrap();
+        assert_eq!(ask(&device, own(), STATS).unwrap().len(), 300_000);
+        let said = ask(&device, own(), "zork").unwrap();
+        assert_eq!(said, br#"{"error":"no such request"}"#);
+        let said = ask(&device, own(), &"s".repeat(100_000)).unwrap();
+        assert_eq!(said, br#"{"error":"the request is too long"}"#);
+        runtime.block_on(control.stop());
+        // The name is free again at once.
+        let control = runtime
+            .block_on(async { Control::start(&device, answer()) })
+            .unwrap();
+        runtime.block_on(control.stop());
+    }
+
+    #[test]
+    fn a_feed_outlives_the_name() {
+        let device = format!("feed:{}", std::process::id());
+        let runtime = runtime();
+        let start = || {
+            runtime
+                .block_on(async { Control::start(&device, answer()) })
+                .unwrap()
+        };
+        let control = start();
+        let mut feed = begin_to_ask(&device, own(), "feed").unwrap();
+        let mut first = [0; 5];
+        feed.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"first");
+        let feeds = runtime.block_on(control.stop());
+        let other = start();
+        runtime.block_on(feeds.finish());
+        let mut rest = String::new();
+        feed.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "last");
+        let feeds: Vec<_> = (0..=FEEDS)
+            .map(|_| begin_to_ask(&device, own(), "feed").unwrap())
+            .map(|mut feed| {
+                let mut said = [0; 5];
+                feed.read_exact(&mut said).unwrap();
+                (feed, said)
+            })
+            .collect();
+        assert_eq!(
+            feeds.iter().filter(|(_, said)| said == b"first").count(),
+            FEEDS
+        );
+        runtime.block_on(other.stop());
+    }
+
+    #[test]
+    fn the_silent_are_limited_and_let_go() {
+        let device = format!("silent:{}", std::process::id());
+        let runtime = runtime();
+        let control = runtime
+            .block_on(async { Control::start(&device, answer()) })
+            .unwrap();
+        let connect = || sockets::connect(&name(&device), own()).unwrap();
+        let mut silent: Vec<_> = (0..CLIENTS).map(|_| connect()).collect();
+        // One more is told so rather than kept.
+        let mut said = String::new();
+        connect().read_to_string(&mut said).unwrap();
+        assert!(said.contains("too many"), "{said}");
+        // Each is let go though it never said a word.
+        for stream in &mut silent {
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        }
+        let begin = Instant::now();
+        while ask(&device, own(), STATS).unwrap().len() != 300_000 {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        runtime.block_on(control.stop());
+    }
+
+    #[test]
+    fn others_are_turned_away() {
+        let device = format!("others:{}", std::process::id());
+        let runtime = runtime();
+        let (listener, _name) = sockets::listen(&name(&device)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        // As if somebody else had mounted: only root is answered.
+        let task = runtime.spawn(async move {
+            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+            listen(listener, u32::MAX - 1, answer(), Arc::default()).await;
+        });
+        let said = ask(&device, own(), STATS).unwrap();
+        assert_eq!(said.len() == 300_000, geteuid().is_root());
+        task.abort();
+    }
+}

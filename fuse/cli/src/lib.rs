@@ -1,0 +1,76 @@
+//! The program: command line, mount options, the life of a mount.
+
+pub mod attach;
+pub mod cli;
+pub mod control;
+pub mod daemon;
+pub mod failure;
+mod gather;
+mod levels;
+mod life;
+pub mod log;
+pub mod mounts;
+pub mod observe;
+pub mod options;
+mod pending;
+pub mod presence;
+mod privileges;
+pub mod provider;
+mod reach;
+mod remount;
+mod server;
+pub mod settings;
+pub mod size;
+pub mod sockets;
+pub mod spec;
+pub mod stats;
+mod summary;
+mod sync;
+mod top;
+mod unmount;
+mod utab;
+
+use cli::Command;
+use failure::{Exit, Failure};
+use std::ffi::OsString;
+
+/// The whole program: arguments (`argv[0]` included) in, exit status out.
+pub fn main(arguments: Vec<OsString>) -> u8 {
+    let name = cli::program_name(&arguments);
+    let command = match cli::parse(arguments) {
+        Ok(command) => command,
+        Err(error) => {
+            let wrong = error.use_stderr();
+            // Nobody reads: nothing to do about it.
+            let _ = error.print();
+            return if wrong { Exit::Usage as u8 } else { 0 };
+        }
+    };
+    match run(&name, &command) {
+        Ok(()) => 0,
+        Err(failure) => {
+            eprintln!("{name}: {failure}");
+            failure.exit as u8
+        }
+    }
+}
+
+fn run(name: &str, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Mount(args) => {
+            if let Some(line) = life::run(args, |text| eprintln!("{name}: {text}"))? {
+                println!("{line}");
+            }
+            Ok(())
+        }
+        Command::Unmount(args) => unmount::run(args),
+        Command::Exports(args) => server::exports(args),
+        Command::Ping(args) => server::ping(args),
+        Command::Stats(args) => stats::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Metrics(args) => stats::metrics::run(args),
+        Command::Log(args) => levels::run(args),
+        Command::Trace(args) => observe::trace::run(args),
+        Command::Capture(args) => observe::capture::run(args),
+    }
+}

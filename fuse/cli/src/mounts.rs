@@ -1,0 +1,262 @@
+//! The table of mounts of this namespace, /proc/self/mountinfo (proc(5)).
+
+use super::failure::{Exit, Failure};
+use super::presence::Watch;
+use nix::sys::statvfs::statvfs;
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
+
+/// The type of our mounts.
+pub const FSTYPE: &str = "fuse.nfsrdma";
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Mount {
+    /// The mount's ID.
+    pub id: u64,
+    /// `major:minor` of the file system.
+    pub device: String,
+    pub dir: PathBuf,
+    /// Flags of the mount, `rw,nosuid,...`.
+    pub flags: String,
+    pub fstype: String,
+    pub source: OsString,
+    /// `user_id=` of a FUSE mount.
+    pub owner: Option<u32>,
+}
+
+/// Undoes the octal escapes of the table.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let digits = behind
+            .get(..3)
+            .filter(|digits| byte == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        if let Some(digits) = digits {
+            let value = digits
+                .iter()
+                .fold(0u32, |sum, digit| sum * 8 + u32::from(digit - b'0'));
+            plain.push(value as u8);
+            rest = &behind[3..];
+        } else {
+            plain.push(byte);
+            rest = behind;
+        }
+    }
+    plain
+}
+
+/// Parses the table. Lines that are not as proc(5) says are left out.
+pub fn parse(table: &[u8]) -> Vec<Mount> {
+    table
+        .split(|&b| b == b'\n')
+        .filter_map(parse_line)
+        .collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&b| b == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = fields.nth(1)?;
+    let dir = fields.nth(1)?;
+    let flags = fields.next()?;
+    fields.find(|field| *field == b"-")?;
+    let fstype = fields.next()?;
+    let source = fields.next()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let options = text(fields.next().unwrap_or_default());
+    Some(Mount {
+        id,
+        device: text(device),
+        dir: OsString::from_vec(unescape(dir)).into(),
+        flags: text(flags),
+        fstype: text(fstype),
+        source: OsString::from_vec(unescape(source)),
+        owner: options
+            .split(',')
+            .find_map(|option| option.strip_prefix("user_id=")?.parse().ok()),
+    })
+}
+
+/// The mounts of this process's namespace, the covering after the covered.
+pub fn all() -> io::Result<Vec<Mount>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// What is mounted on `dir` (absolute, without symlinks): the one on top.
+pub fn on_top_of(dir: &Path) -> io::Result<Option<Mount>> {
+    Ok(all()?.into_iter().rev().find(|mount| mount.dir == dir))
+}
+
+/// `dir` without symlinks, without touching what is mounted there: it may not answer.
+pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
+    match dir.components().next_back() {
+        Some(Component::Normal(name)) => {
+            let parent = match dir.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => parent,
+                _ => Path::new("."),
+            };
+            let resolved = parent.canonicalize()?.join(name);
+            if on_top_of(&resolved)?.is_some() {
+                return Ok(resolved);
+            }
+            dir.canonicalize()
+        }
+        _ => dir.canonicalize(),
+    }
+}
+
+/// A directory to mount on: its path without symlinks, and which one it was when it was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoint {
+    pub path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl MountPoint {
+    fn of(path: PathBuf, found: &Metadata) -> MountPoint {
+        MountPoint {
+            path,
+            device: found.dev(),
+            inode: found.ino(),
+        }
+    }
+
+    /// Opens it, to be mounted on. Fails if the path leads to another directory by now, as it may
+    /// after days of trying in the background: somebody has put a symbolic link, or another
+    /// directory, in the place of a part of it.
+    pub fn open(&self) -> Result<File, Failure> {
+        let shown = self.path.display();
+        let failed = |message: String| Failure::new(Exit::Failed, message);
+        let directory = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
+            .open(&self.path)
+            .map_err(|error| failed(format!("mount point {shown} cannot be used: {error}")))?;
+        let opened = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        let found = directory.metadata();
+        let same = opened.is_ok_and(|path| path == self.path)
+            && found.is_ok_and(|at| (at.dev(), at.ino()) == (self.device, self.inode));
+        if same {
+            return Ok(directory);
+        }
+        Err(failed(format!(
+            "mount point {shown} is not the directory any longer that it was: somebody replaced it; mount again"
+        )))
+    }
+}
+
+/// Checks `dir` as a place to mount `source` on.
+pub fn check_point(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
+    let shown = dir.display();
+    let failed = |message: String| Failure::new(Exit::Failed, message);
+    let refused = |error: io::Error| {
+        failed(match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("mount point {shown} does not exist: make it with 'mkdir -p {shown}'")
+            }
+            io::ErrorKind::PermissionDenied => {
+                format!("mount point {shown} cannot be reached: permission denied on its path")
+            }
+            io::ErrorKind::NotADirectory => {
+                format!("mount point {shown} is not a directory: choose a directory")
+            }
+            _ if error.raw_os_error() == Some(libc::ENOTCONN) => format!(
+                "{shown} is a mount whose program has ended: remove it with 'nfsrdma umount {shown}' first"
+            ),
+            _ => format!("mount point {shown} cannot be used: {error}"),
+        })
+    };
+    let path = resolve(dir).map_err(refused)?;
+    if let Some(mount) = on_top_of(&path).map_err(refused)?
+        && mount.fstype == FSTYPE
+        && mount.source.as_bytes() == source
+    {
+        // Attributes may be cached by the kernel; these numbers never are.
+        if Watch::connect(&mount.device, mount.owner).is_err() {
+            statvfs(&path).map_err(|errno| refused(errno.into()))?;
+        }
+        return Err(failed(format!(
+            "{} is already mounted on {shown}",
+            String::from_utf8_lossy(source)
+        )));
+    }
+    let found = std::fs::metadata(&path).map_err(refused)?;
+    if !found.is_dir() {
+        return Err(refused(io::ErrorKind::NotADirectory.into()));
+    }
+    Ok(MountPoint::of(path, &found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_table() {
+        let table = b"\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
+broken\n\
+40 22 0:51 / /mnt/a\\040b\\134 ro,nosuid,nodev - fuse.nfsrdma srv:/x\\011y rw,user_id=1000,group_id=0,allow_other\n";
+        let mounts = parse(table);
+        assert_eq!(mounts.len(), 2);
+        assert_eq!(
+            mounts[1],
+            Mount {
+                id: 40,
+                device: "0:51".into(),
+                dir: "/mnt/a b\\".into(),
+                flags: "ro,nosuid,nodev".into(),
+                fstype: "fuse.nfsrdma".into(),
+                source: "srv:/x\ty".into(),
+                owner: Some(1000),
+            }
+        );
+        assert_eq!(mounts[0].owner, None);
+    }
+
+    #[test]
+    fn this_namespace_has_a_root() {
+        assert!(on_top_of(Path::new("/")).unwrap().is_some());
+        assert_eq!(on_top_of(Path::new("/no/such/place")).unwrap(), None);
+    }
+
+    #[test]
+    fn places_that_cannot_be_mounted_on() {
+        let said = |dir: &str| {
+            check_point(Path::new(dir), b"srv:/x")
+                .expect_err(dir)
+                .message
+        };
+        assert_eq!(
+            said("/no/such/place"),
+            "mount point /no/such/place does not exist: make it with 'mkdir -p /no/such/place'"
+        );
+        let file = std::env::current_exe().unwrap();
+        assert!(said(file.to_str().unwrap()).ends_with("is not a directory: choose a directory"));
+        let here = check_point(Path::new("."), b"srv:/x").unwrap();
+        assert_eq!(
+            here.path,
+            std::env::current_dir().unwrap().canonicalize().unwrap()
+        );
+        here.open().unwrap();
+        let other = MountPoint { inode: 0, ..here };
+        assert!(other.open().unwrap_err().message.contains("replaced"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(bytes: Vec<u8>) {
+            parse(&bytes);
+            unescape(&bytes);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The main arguments of a call, from the head of its RPC message.
+
+use nfsrdma_xdr::codec::{Decode, Decoder, Result};
+use nfsrdma_xdr::nfs3::{self, FileHandle, Name, ProcedureNumber};
+use nfsrdma_xdr::rpc;
+use serde::{Deserialize, Serialize};
+
+/// What a call is about. Handles are shown as Wireshark shows them, by their CRC-32.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Arguments {
+    /// The file, or the directory of `name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) handle: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
+    /// The path of `handle` below the mount, as far as it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) path: Option<String>,
+    /// Of RENAME and LINK: the second directory and name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) to_handle: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) to_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) to_path: Option<String>,
+    /// Of READ, WRITE and COMMIT; of READDIR and READDIRPLUS the cookie.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) count: Option<u32>,
+}
+
+/// A handle's short name.
+pub(super) fn hash(handle: &[u8]) -> String {
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, handle);
+    format!("0x{:08x}", crc as u32)
+}
+
+/// The handle's short name, and its path.
+fn handle(from: &mut Decoder<'_>, find: Find<'_>) -> Result<(Option<String>, Option<String>)> {
+    let handle = FileHandle::decode(from)?;
+    Ok((Some(hash(handle.as_bytes())), find(&handle)))
+}
+
+/// Finds the path of a handle.
+pub(super) type Find<'a> = &'a mut dyn FnMut(&FileHandle) -> Option<String>;
+
+/// A call as its head tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Description {
+    pub(super) procedure: String,
+    /// Of AUTH_SYS.
+    pub(super) uid: Option<u32>,
+    pub(super) arguments: Arguments,
+}
+
+fn name(from: &mut Decoder<'_>) -> Result<Option<String>> {
+    let name = Name::decode(from)?;
+    Ok(Some(String::from_utf8_lossy(name.0).into_owned()))
+}
+
+/// The procedure's name, its caller, and its arguments as far as `head` has them.
+pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
+    let mut from = Decoder::new(head);
+    let Ok(call) = rpc::Call::parse(&mut from) else {
+        return Description {
+            procedure: "?".to_owned(),
+            ..Description::default()
+        };
+    };
+    let uid = match &call.credential {
+        rpc::Auth::Sys(sys) => Some(sys.uid),
+        _ => None,
+    };
+    let number = ProcedureNumber::ALL
+        .iter()
+        .find(|number| **number as u32 == call.procedure);
+    match number {
+        Some(number) if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) => {
+            let mut arguments = Arguments::default();
+            // What cannot be read is left out.
+            let _ = fill(&mut arguments, *number, &mut from, find);
+            Description {
+                procedure: number.label().to_owned(),
+                uid,
+                arguments,
+            }
+        }
+        _ => Description {
+            procedure: format!("{}.{}.{}", call.program, call.version, call.procedure),
+            uid,
+            arguments: Arguments::default(),
+        },
+    }
+}
+
+fn fill(
+    to: &mut Arguments,
+    number: ProcedureNumber,
+    from: &mut Decoder<'_>,
+    find: Find<'_>,
+) -> Result<()> {
+    use ProcedureNumber::*;
+    if number == Null {
+        return Ok(());
+    }
+    (to.handle, to.path) = handle(from, find)?;
+    match number {
+        Lookup | Create | Mkdir | Symlink | Mknod | Remove | Rmdir => to.name = name(from)?,
+        Rename => {
+            to.name = name(from)?;
+            (to.to_handle, to.to_path) = handle(from, find)?;
+            to.to_name = name(from)?;
+        }
+        Link => {
+            (to.to_handle, to.to_path) = handle(from, find)?;
+            to.to_name = name(from)?;
+        }
+        Read | Write | Commit => {
+            to.offset = Some(from.u64()?);
+            to.count = Some(from.u32()?);
+        }
+        Readdir => {
+            to.offset = Some(from.u64()?);
+            from.u64()?;
+            to.count = Some(from.u32()?);
+        }
+        Readdirplus => {
+            to.offset = Some(from.u64()?);
+            from.u64()?;
+            from.u32()?;
+            to.count = Some(from.u32()?);
+        }
+        Null | Getattr | Setattr | Access | Readlink | Fsstat | Fsinfo | Pathconf => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_xdr::codec::Encoder;
+    use proptest::prelude::*;
+
+    fn call(program: u32, procedure: u32, rest: impl FnOnce(&mut Encoder)) -> Vec<u8> {
+        let template = rpc::CallTemplate::new(program, 3, rpc::Auth::None);
+        let mut to = Encoder::with_capacity(200);
+        template.encode(1, procedure, &mut to);
+        rest(&mut to);
+        to.into_vec()
+    }
+
+    #[test]
+    fn of_each_shape() {
+        // CRC-32 of "123456789" is the algorithm's check value.
+        let file = b"123456789";
+        let read = call(100003, 6, |to| {
+            to.opaque(file);
+            to.u64(65536);
+            to.u32(4096);
+        });
+        let handle = Some("0xcbf43926".to_owned());
+        let path = Some("/a/b".to_owned());
+        let mut find = |_: &FileHandle| Some("/a/b".to_owned());
+        assert_eq!(
+            describe(&read, &mut find),
+            Description {
+                procedure: "READ".to_owned(),
+                uid: None,
+                arguments: Arguments {
+                    handle: handle.clone(),
+                    path: path.clone(),
+                    offset: Some(65536),
+                    count: Some(4096),
+                    ..Arguments::default()
+                }
+            }
+        );
+        let rename = call(100003, 14, |to| {
+            to.opaque(file);
+            to.opaque(b"a");
+            to.opaque(file);
+            to.opaque(b"b\xff");
+        });
+        let described = describe(&rename, &mut find);
+        let arguments = described.arguments;
+        assert_eq!(described.procedure, "RENAME");
+        assert_eq!((&arguments.path, &arguments.to_path), (&path, &path));
+        assert_eq!(arguments.name.as_deref(), Some("a"));
+        assert_eq!(arguments.to_name.as_deref(), Some("b\u{fffd}"));
+        assert_eq!(arguments.to_handle, handle);
+        let plus = call(100003, 17, |to| {
+            to.opaque(file);
+            for word in [0, 9, 0, 0, 512, 8192] {
+                to.u32(word);
+            }
+        });
+        let arguments = describe(&plus, &mut |_| None).arguments;
+        assert_eq!(arguments.path, None);
+        assert_eq!((arguments.offset, arguments.count), (Some(9), Some(8192)));
+        assert_eq!(
+            describe(&call(100005, 1, |_| {}), &mut find).procedure,
+            "100005.3.1"
+        );
+        // Cut in the middle: what is there is shown.
+        let described = describe(&read[..read.len() - 3], &mut find);
+        let arguments = described.arguments;
+        assert_eq!(
+            (described.procedure.as_str(), arguments.count),
+            ("READ", None)
+        );
+        assert_eq!(arguments.offset, Some(65536));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_described(bytes: Vec<u8>) {
+            describe(&bytes, &mut |_| None);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Mount options, by the names and meanings of nfs(5) and a few of this program's own.
+//!
+//! [`Options::parse`] is pure: text in, settings or a refusal out. Every name the parser
+//! knows is in [`table`], and docs/CONFIGURATION.md lists each (a test compares them).
+
+pub mod show;
+pub mod table;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The port of NFS over RDMA when nothing else is said (RFC 8267 section 6).
+pub const DEFAULT_PORT: u16 = 20049;
+/// Largest rsize and wsize, in bytes (nfs(5)); also what one FUSE request can carry.
+pub const MAX_IO: u32 = 1 << 20;
+/// rsize and wsize are multiples of this many bytes.
+pub const IO_UNIT: u32 = 4096;
+
+/// Which addresses of the server to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// As the resolver orders them.
+    Any,
+    V4,
+    V6,
+}
+
+impl Family {
+    /// Whether `address` is one of the family.
+    pub fn admits(self, address: IpAddr) -> bool {
+        match self {
+            Family::Any => true,
+            Family::V4 => address.is_ipv4(),
+            Family::V6 => address.is_ipv6(),
+        }
+    }
+}
+
+/// How to reach the MOUNT service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountProto {
+    Tcp,
+    Udp,
+    /// On the RDMA connection itself.
+    Rdma,
+}
+
+/// What to do about a server that does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// Try for ever.
+    Hard,
+    /// EIO after `retrans` tries.
+    Soft,
+    /// ETIMEDOUT after `retrans` tries.
+    Softerr,
+}
+
+/// Which names a look-up may take from the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookupCache {
+    All,
+    /// Those that exist.
+    Positive,
+    None,
+}
+
+/// Who checks permissions before the server is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permissions {
+    /// The local kernel, by modes.
+    Kernel,
+    /// Nobody: the server is asked for each caller.
+    Server,
+}
+
+/// Which RDMA provider to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Hardware that reaches the server if there is some, else soft-iWARP.
+    Auto,
+    Iwarp,
+    Verbs,
+}
+
+/// How a WRITE larger than the inline threshold travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteChunk {
+    /// The whole call in a Position Zero Read chunk.
+    PositionZero,
+    /// The data in a Read chunk of its own, the call inline.
+    Reduced,
+}
+
+/// How long attributes are trusted (nfs(5), "Data and metadata coherence").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttributeTimes {
+    pub reg_min: Duration,
+    pub reg_max: Duration,
+    pub dir_min: Duration,
+    pub dir_max: Duration,
+}
+
+/// How access times are kept by the local kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessTime {
+    /// The kernel's default.
+    Relative,
+    Always,
+    Never,
+}
+
+/// What the VFS itself is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VfsFlags {
+    pub read_only: bool,
+    pub suid: bool,
+    pub dev: bool,
+    pub exec: bool,
+    pub sync: bool,
+    pub dirsync: bool,
+    pub access_time: AccessTime,
+    pub dir_access_time: bool,
+}
+
+/// Where Prometheus metrics are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetricsAt {
+    Tcp(SocketAddr),
+    /// A socket in the file system, for the user who mounts only.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for MetricsAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            MetricsAt::Tcp(address) => address.fmt(f),
+            MetricsAt::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Everything `-o` can say, with defaults for what it did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    pub vfs: VfsFlags,
+    /// Largest READ in bytes; `None` takes what the server prefers.
+    pub rsize: Option<u32>,
+    /// Largest WRITE in bytes; `None` takes what the server prefers.
+    pub wsize: Option<u32>,
+    /// Where the server listens for RDMA.
+    pub port: u16,
+    pub family: Family,
+    /// A host other than the server that runs MOUNT.
+    pub mount_host: Option<String>,
+    /// `None` asks rpcbind.
+    pub mount_port: Option<u16>,
+    /// `None` tries TCP, then UDP.
+    pub mount_proto: Option<MountProto>,
+    pub mount_family: Family,
+    pub recovery: Recovery,
+    /// Shown, and without effect: deadly signals always interrupt a waiting call, others never.
+    pub intr: bool,
+    pub timeo: Duration,
+    pub retrans: u32,
+    /// How long to go on trying to mount; `None` if not said.
+    pub retry: Option<Duration>,
+    pub background: bool,
+    /// `None` with `noac`.
+    pub attributes: Option<AttributeTimes>,
+    pub close_to_open: bool,
+    pub lookup_cache: LookupCache,
+    pub readdirplus: bool,
+    /// Connections to the server; `None` is one for each event loop, up to four.
+    pub nconnect: Option<u32>,
+    /// Use a port below 1024 for MOUNT.
+    pub reserved_port: bool,
+    pub transport: Transport,
+    pub write_chunk: WriteChunk,
+    /// Inline threshold to announce, in bytes.
+    pub inline: u32,
+    /// RPCs outstanding on one connection, at most.
+    pub credits: u32,
+    /// Ask for CRC32C on iWARP.
+    pub crc: bool,
+    /// Largest FPDU to send on iWARP, in bytes; `None` fits the path.
+    pub fpdu: Option<u32>,
+    /// Page cache, in bytes.
+    pub cache: u64,
+    /// Bytes that may wait to be written; `None` is a quarter of the cache.
+    pub dirty: Option<u64>,
+    /// Bytes to read ahead of a sequential reader.
+    pub readahead: u64,
+    /// Event loops; `None` picks by the number of CPUs.
+    pub workers: Option<usize>,
+    /// FUSE reader threads in place of event loops; `None` picks by the number of CPUs.
+    pub threads: Option<usize>,
+    /// Where Prometheus metrics are served.
+    pub metrics: Option<MetricsAt>,
+    /// Let other users in; `None` does so when root mounts.
+    pub allow_other: Option<bool>,
+    /// `None` is the kernel where others are let in, else the server.
+    pub permissions: Option<Permissions>,
+    /// Accept unknown options.
+    pub sloppy: bool,
+    /// Leave /etc/fstab's promise: a failed mount is no failure of the boot.
+    pub nofail: bool,
+    /// `remount` was asked for.
+    pub remount: bool,
+    /// What `sloppy` let pass.
+    pub ignored: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            vfs: VfsFlags {
+                read_only: false,
+                suid: true,
+                dev: true,
+                exec: true,
+                sync: false,
+                dirsync: false,
+                access_time: AccessTime::Relative,
+                dir_access_time: true,
+            },
+            rsize: None,
+            wsize: None,
+            port: DEFAULT_PORT,
+            family: Family::Any,
+            mount_host: None,
+            mount_port: None,
+            mount_proto: None,
+            mount_family: Family::Any,
+            recovery: Recovery::Hard,
+            intr: false,
+            timeo: Duration::from_secs(60),
+            retrans: 2,
+            retry: None,
+            background: false,
+            attributes: Some(AttributeTimes {
+                reg_min: Duration::from_secs(3),
+                reg_max: Duration::from_secs(60),
+                dir_min: Duration::from_secs(30),
+                dir_max: Duration::from_secs(60),
+            }),
+            close_to_open: true,
+            lookup_cache: LookupCache::All,
+            readdirplus: true,
+            nconnect: None,
+            reserved_port: true,
+            transport: Transport::Auto,
+            write_chunk: WriteChunk::PositionZero,
+            inline: 4096,
+            credits: 64,
+            crc: true,
+            fpdu: None,
+            cache: 256 << 20,
+            dirty: None,
+            readahead: 4 << 20,
+            workers: None,
+            threads: None,
+            metrics: None,
+            allow_other: None,
+            permissions: None,
+            sloppy: false,
+            nofail: false,
+            remount: false,
+            ignored: Vec::new(),
+        }
+    }
+}
+
+/// Why options are refused. Each text is one sentence that names the option.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum OptionError {
+    #[error("unknown option '{name}'{}", nearest.as_ref().map(|n| format!("; did you mean '{n}'?")).unwrap_or_default())]
+    Unknown {
+        name: String,
+        nearest: Option<&'static str>,
+    },
+    #[error("options '{first}' and '{second}' contradict each other: give one of them")]
+    Contradiction { first: String, second: String },
+    #[error("option '{name}' needs a value: {name}={wanted}")]
+    NeedsValue { name: String, wanted: &'static str },
+    #[error("option '{0}' takes no value")]
+    TakesNone(String),
+    #[error("'{given}' is not allowed: {name} takes {wanted}")]
+    BadValue {
+        given: String,
+        name: &'static str,
+        wanted: &'static str,
+    },
+    #[error("option '{given}' cannot be honoured: {reason}")]
+    CannotHonour { given: String, reason: &'static str },
+}
+
+impl Options {
+    /// Parses the comma-separated `text` of one `-o` (or several, joined by commas). A value
+    /// in double quotes may hold commas.
+    pub fn parse(text: &str) -> Result<Options, OptionError> {
+        table::parse(text)
+    }
+
+    /// Event loops: one for each CPU, up to four. 0 if threads read requests and others receive
+    /// replies.
+    pub fn workers(&self) -> usize {
+        match (self.workers, self.threads) {
+            (Some(workers), _) => workers,
+            (None, Some(_)) => 0,
+            (None, None) => cpus().min(4),
+        }
+    }
+
+    /// Connections to the server.
+    pub fn connections(&self) -> u32 {
+        let one_each = self.workers().clamp(1, 4) as u32;
+        self.nconnect.unwrap_or(one_each)
+    }
+
+    /// Bytes that may wait to be written.
+    pub fn dirty_limit(&self) -> u64 {
+        self.dirty.unwrap_or(self.cache / 4)
+    }
+}
+
+/// CPUs this process may use.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

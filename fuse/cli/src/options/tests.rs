@@ -1,0 +1,413 @@
+use super::show::Settled;
+use super::*;
+use proptest::prelude::*;
+
+fn ok(text: &str) -> Options {
+    Options::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn said(text: &str) -> String {
+    Options::parse(text).expect_err(text).to_string()
+}
+
+fn with(change: impl FnOnce(&mut Options)) -> Options {
+    let mut options = Options::default();
+    change(&mut options);
+    options
+}
+
+fn times(values: [u64; 4]) -> Option<AttributeTimes> {
+    let [reg_min, reg_max, dir_min, dir_max] = values.map(Duration::from_secs);
+    Some(AttributeTimes {
+        reg_min,
+        reg_max,
+        dir_min,
+        dir_max,
+    })
+}
+
+#[test]
+fn nothing_and_defaults_are_the_defaults() {
+    for text in [
+        "",
+        ",,",
+        "defaults",
+        "rdma,proto=rdma,vers=3,nfsvers=3,mountvers=3,v3",
+        "hard",
+        "fg",
+        "ac",
+        "cto",
+        "rdirplus",
+        "lookupcache=all",
+        "nointr",
+        "rw",
+        "async",
+        "nolock",
+        "local_lock=all",
+        "resvport",
+        "sec=sys",
+        "_netdev",
+        "noauto",
+        "auto",
+        "nouser",
+        "x-systemd.automount,x-systemd.requires=a.service",
+        "comment=hello",
+        "noacl,nofsc",
+        "crc",
+        "transport=auto",
+        "write_chunk=pz",
+        "relatime",
+        "suid,dev,exec",
+        "xprtsec=none",
+        "port=20049",
+        "timeo=600",
+        "retrans=2",
+        "cache=256M",
+    ] {
+        assert_eq!(ok(text), Options::default(), "{text}");
+    }
+}
+
+#[test]
+fn each_option_sets_its_setting() {
+    type Change = fn(&mut Options);
+    let table: &[(&str, Change)] = &[
+        ("rsize=65536", |o| o.rsize = Some(65536)),
+        ("rsize=64K", |o| o.rsize = Some(65536)),
+        ("wsize=1M", |o| o.wsize = Some(1 << 20)),
+        // nfs(5): rounded down, at least one unit, at most the largest.
+        ("rsize=10000", |o| o.rsize = Some(8192)),
+        ("rsize=1", |o| o.rsize = Some(4096)),
+        ("wsize=8M", |o| o.wsize = Some(1 << 20)),
+        ("port=2049", |o| o.port = 2049),
+        ("proto=rdma6", |o| o.family = Family::V6),
+        ("mounthost=other", |o| o.mount_host = Some("other".into())),
+        ("mountport=892", |o| o.mount_port = Some(892)),
+        ("mountproto=udp", |o| o.mount_proto = Some(MountProto::Udp)),
+        ("mountproto=tcp6", |o| {
+            o.mount_proto = Some(MountProto::Tcp);
+            o.mount_family = Family::V6;
+        }),
+        ("mountproto=rdma", |o| {
+            o.mount_proto = Some(MountProto::Rdma)
+        }),
+        ("soft", |o| o.recovery = Recovery::Soft),
+        ("softerr", |o| o.recovery = Recovery::Softerr),
+        ("intr", |o| o.intr = true),
+        ("timeo=15", |o| o.timeo = Duration::from_millis(1500)),
+        ("retrans=5", |o| o.retrans = 5),
+        ("retry=3", |o| o.retry = Some(Duration::from_secs(180))),
+        ("bg", |o| o.background = true),
+        ("noac", |o| {
+            o.attributes = None;
+            o.vfs.sync = true;
+        }),
+        ("acregmin=5", |o| o.attributes = times([5, 60, 30, 60])),
+        ("acregmax=90", |o| o.attributes = times([3, 90, 30, 60])),
+        ("acdirmin=7", |o| o.attributes = times([3, 60, 7, 60])),
+        ("acdirmax=70", |o| o.attributes = times([3, 60, 30, 70])),
+        ("actimeo=9", |o| o.attributes = times([9; 4])),
+        ("nocto", |o| o.close_to_open = false),
+        ("lookupcache=pos", |o| {
+            o.lookup_cache = LookupCache::Positive
+        }),
+        ("lookupcache=positive", |o| {
+            o.lookup_cache = LookupCache::Positive
+        }),
+        ("lookupcache=none", |o| o.lookup_cache = LookupCache::None),
+        ("nordirplus", |o| o.readdirplus = false),
+        ("nconnect=4", |o| o.nconnect = Some(4)),
+        ("noresvport", |o| o.reserved_port = false),
+        ("ro", |o| o.vfs.read_only = true),
+        ("sync", |o| o.vfs.sync = true),
+        ("dirsync", |o| o.vfs.dirsync = true),
+        ("nosuid", |o| o.vfs.suid = false),
+        ("nodev", |o| o.vfs.dev = false),
+        ("noexec", |o| o.vfs.exec = false),
+        ("noatime", |o| o.vfs.access_time = AccessTime::Never),
+        ("strictatime", |o| o.vfs.access_time = AccessTime::Always),
+        ("nodiratime", |o| o.vfs.dir_access_time = false),
+        ("user", |o| {
+            o.vfs.suid = false;
+            o.vfs.dev = false;
+            o.vfs.exec = false;
+        }),
+        ("users,exec", |o| {
+            o.vfs.suid = false;
+            o.vfs.dev = false;
+        }),
+        ("allow_other", |o| o.allow_other = Some(true)),
+        ("default_permissions", |o| {
+            o.permissions = Some(Permissions::Kernel)
+        }),
+        ("permissions=kernel", |o| {
+            o.permissions = Some(Permissions::Kernel)
+        }),
+        ("nofail", |o| o.nofail = true),
+        ("sloppy", |o| o.sloppy = true),
+        ("remount", |o| o.remount = true),
+        ("transport=iwarp", |o| o.transport = Transport::Iwarp),
+        ("transport=verbs", |o| o.transport = Transport::Verbs),
+        ("write_chunk=reduced", |o| {
+            o.write_chunk = WriteChunk::Reduced
+        }),
+        ("inline=1024", |o| o.inline = 1024),
+        ("inline=64K", |o| o.inline = 65536),
+        ("credits=1", |o| o.credits = 1),
+        ("nocrc", |o| o.crc = false),
+        ("fpdu=1460", |o| o.fpdu = Some(1460)),
+        ("cache=1G", |o| o.cache = 1 << 30),
+        ("dirty=8M", |o| o.dirty = Some(8 << 20)),
+        ("readahead=0", |o| o.readahead = 0),
+        ("workers=3", |o| o.workers = Some(3)),
+        ("threads=2", |o| o.threads = Some(2)),
+        ("metrics=9100", |o| {
+            o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
+        }),
+        ("metrics=[::1]:9100", |o| {
+            o.metrics = Some(MetricsAt::Tcp("[::1]:9100".parse().unwrap()))
+        }),
+    ];
+    for (text, change) in table {
+        assert_eq!(ok(text), with(change), "{text}");
+        assert_ne!(ok(text), Options::default(), "{text} has no effect");
+    }
+}
+
+#[test]
+fn devices_are_asked_for_where_nobody_checks_their_modes() {
+    let server = |o: &mut Options| o.permissions = Some(Permissions::Server);
+    for text in [
+        "permissions=server",
+        "rw,permissions=server,nodev",
+        "permissions=server,user,exec,suid",
+    ] {
+        assert!(!ok(text).vfs.dev, "{text}");
+    }
+    assert_eq!(ok("permissions=server,dev"), with(server));
+    assert_eq!(ok("dev,permissions=server"), with(server));
+}
+
+#[test]
+fn the_last_word_counts_for_the_vfs() {
+    assert_eq!(ok("ro,rw"), Options::default());
+    assert!(ok("rw,ro").vfs.read_only);
+    assert!(ok("user,suid").vfs.suid);
+    assert!(!ok("suid,user").vfs.suid);
+}
+
+#[test]
+fn unknown_names_are_answered_with_the_nearest() {
+    assert_eq!(
+        said("rszie=4096"),
+        "unknown option 'rszie'; did you mean 'rsize'?"
+    );
+    assert_eq!(
+        said("nocrcs"),
+        "unknown option 'nocrcs'; did you mean 'nocrc'?"
+    );
+    assert_eq!(
+        said("acregmim=1"),
+        "unknown option 'acregmim'; did you mean 'acregmin'?"
+    );
+    assert_eq!(said("RO"), "unknown option 'RO'");
+    assert_eq!(said("frobnicate"), "unknown option 'frobnicate'");
+    assert_eq!(ok("frobnicate,sloppy,ro").ignored, ["frobnicate"]);
+}
+
+#[test]
+fn contradictions_name_both() {
+    let both = |a: &str, b: &str| {
+        format!("options '{a}' and '{b}' contradict each other: give one of them")
+    };
+    for (first, second) in [
+        ("hard", "soft"),
+        ("soft", "softerr"),
+        ("bg", "fg"),
+        ("rsize=4096", "rsize=8192"),
+        ("ac", "noac"),
+        ("noac", "acregmax=60"),
+        ("cto", "nocto"),
+        ("crc", "nocrc"),
+        ("actimeo=5", "acdirmin=6"),
+        ("rdirplus", "nordirplus"),
+        ("proto=rdma", "proto=rdma6"),
+        ("transport=iwarp", "transport=auto"),
+        ("intr", "nointr"),
+        ("resvport", "noresvport"),
+        ("acregmin=9", "acregmax=8"),
+        ("dirty=64M", "cache=32M"),
+        ("permissions=kernel", "permissions=server"),
+        ("permissions=server", "default_permissions"),
+    ] {
+        assert_eq!(said(&format!("{first},{second}")), both(first, second));
+    }
+    assert_eq!(
+        said("acregmin=99"),
+        both("acregmin=99", "acregmax=60 (the default)")
+    );
+    // The same thing twice is no contradiction.
+    assert_eq!(ok("hard,hard,rsize=4K,rsize=4096").rsize, Some(4096));
+    assert_eq!(ok("noac,actimeo=0").attributes, None);
+}
+
+#[test]
+fn what_cannot_be_honoured_says_so() {
+    for (text, part) in [
+        ("vers=4", "version 3 only; use mount -t nfs"),
+        ("nfsvers=4.2", "version 3 only; use mount -t nfs"),
+        ("v4.1", "version 3 only"),
+        ("vers=2", "obsolete"),
+        ("minorversion=1", "NFS version 4"),
+        ("proto=tcp", "NFS over RDMA only; use mount -t nfs"),
+        ("udp", "NFS over RDMA only"),
+        ("sec=krb5p", "only AUTH_SYS"),
+        ("sec=none", "only AUTH_SYS"),
+        ("xprtsec=tls", "TLS"),
+        ("lock", "use nolock"),
+        ("local_lock=none", "use nolock"),
+        ("mountvers=1", "MOUNT version 3"),
+        ("fsc", "cache=SIZE"),
+        ("acl", "NFS_ACL"),
+        ("transport=verbs,nocrc", "soft-iWARP"),
+    ] {
+        let said = said(text);
+        assert!(
+            said.contains("cannot be honoured") && said.contains(part),
+            "{text}: {said}"
+        );
+    }
+    assert_eq!(ok("sloppy,vers=4").ignored, ["vers=4"]);
+}
+
+#[test]
+fn values_are_checked_by_name() {
+    assert_eq!(
+        said("rsize"),
+        "option 'rsize' needs a value: rsize=a number of bytes (K, M and G are understood)"
+    );
+    assert_eq!(said("hard=1"), "option 'hard' takes no value");
+    assert_eq!(
+        said("port=0"),
+        "'port=0' is not allowed: port takes a port from 1 to 65535"
+    );
+    assert_eq!(
+        said("inline=1500"),
+        "'inline=1500' is not allowed: inline takes 1024 to 262144 bytes, in steps of 1024"
+    );
+    for text in [
+        "rsize=",
+        "rsize=x",
+        "rsize=0",
+        "timeo=0",
+        "timeo=-1",
+        "nconnect=0",
+        "nconnect=17",
+        "credits=0",
+        "credits=5000",
+        "lookupcache=some",
+        "lookupcache=",
+        "lookupcache=po",
+        "sec=abc",
+        "vers=5",
+        "vers=",
+        "proto=",
+        "proto=ib",
+        "cache=1K",
+        "workers=17",
+        "threads=0",
+        "mounthost=",
+        "mountproto=quic",
+        "acregmin=1h",
+        "fpdu=1",
+        "transport=tcp",
+        "write_chunk=x",
+        "permissions=",
+        "permissions=all",
+        "mountvers=4",
+        "local_lock=some",
+    ] {
+        let said = said(text);
+        assert!(said.contains("is not allowed"), "{text}: {said}");
+    }
+}
+
+#[test]
+fn quotes_hold_commas() {
+    assert_eq!(
+        ok("x-a=\"b,frobnicate\",ro"),
+        with(|o| o.vfs.read_only = true)
+    );
+}
+
+#[test]
+fn every_name_is_documented() {
+    let text = include_str!("../../../../docs/CONFIGURATION.md");
+    for entry in table::TABLE {
+        let quoted = [format!("`{}`", entry.name), format!("`{}=", entry.name)];
+        assert!(
+            quoted.iter().any(|name| text.contains(name.as_str())),
+            "docs/CONFIGURATION.md does not mention {}",
+            entry.name
+        );
+    }
+}
+
+/// Words that are likely to get far into the parser.
+fn word() -> impl Strategy<Value = String> {
+    let names: Vec<&'static str> = table::TABLE.iter().map(|entry| entry.name).collect();
+    let value = prop_oneof![
+        Just(String::new()),
+        (0u64..100_000).prop_map(|n| format!("={n}")),
+        (0u64..5000).prop_map(|n| format!("={n}K")),
+        "=(all|none|kernel|server|positive|rdma|rdma6|iwarp|verbs|auto|pz|reduced|tcp|sys|3)",
+        "=[a-z0-9\"=]{0,5}",
+    ];
+    (proptest::sample::select(names), value).prop_map(|(name, value)| format!("{name}{value}"))
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_answered(text: String) {
+        let _ = Options::parse(&text);
+    }
+
+    #[test]
+    fn what_is_in_force_is_parsed_to_the_same(words in proptest::collection::vec(word(), 0..8)) {
+        let Ok(options) = Options::parse(&words.join(",")) else { return Ok(()) };
+        let settled = Settled {
+            rsize: options.rsize.unwrap_or(MAX_IO),
+            wsize: options.wsize.unwrap_or(MAX_IO),
+        };
+        let shown = options.effective(settled);
+        let mut again = Options::parse(&shown)
+            .map_err(|error| TestCaseError::fail(format!("{shown}: {error}")))?;
+        // What is only for the moment of mounting is not shown.
+        again.sloppy = options.sloppy;
+        again.nofail = options.nofail;
+        again.remount = options.remount;
+        again.ignored.clone_from(&options.ignored);
+        prop_assert_eq!(again.dirty_limit(), options.dirty_limit());
+        again.dirty = options.dirty;
+        again.rsize = options.rsize;
+        again.wsize = options.wsize;
+        if options.transport == Transport::Verbs {
+            again.crc = options.crc;
+        }
+        prop_assert_eq!(again, options);
+    }
+
+    #[test]
+    fn a_refusal_names_what_was_given(words in proptest::collection::vec(word(), 1..4)) {
+        if let Err(error) = Options::parse(&words.join(",")) {
+            let text = error.to_string();
+            prop_assert!(
+                words.iter().any(|word| {
+                    let name = word.split('=').next().unwrap_or(word);
+                    text.contains(name)
+                }),
+                "{}: {}", words.join(","), text
+            );
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The Unix sockets by which commands find the process that serves a mount.
+//!
+//! They lie in a directory that only their owner can enter, so that nobody else can connect, take
+//! a name first, or fill a queue: `/run/nfsrdma` for root; `/run/user/UID/nfsrdma` for other
+//! users, or a directory `/tmp/nfsrdma-UID-*` of mode 0700 where there is no `/run/user/UID`.
+//! (Names in the abstract namespace, unix(7), belong to whoever binds them first, and everybody
+//! may connect to them.) Directories of another owner or mode are passed over, and the client
+//! checks the credentials of who listens as well. A socket is named after the mount's device
+//! number; a younger mount with the same number replaces it.
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_socket, getsockopt, socket,
+    sockopt,
+};
+use nix::unistd::{geteuid, mkdtemp};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a client waits for room in the queue of who listens.
+const QUEUE: Duration = Duration::from_secs(2);
+/// Entries of /tmp that are looked at.
+const MOST_ENTRIES: usize = 100_000;
+
+/// Where a user's sockets should be.
+fn proper_directory(uid: u32) -> PathBuf {
+    match uid {
+        0 => "/run/nfsrdma".into(),
+        uid => format!("/run/user/{uid}/nfsrdma").into(),
+    }
+}
+
+/// Whether `dir` is a directory of `uid` that nobody else can enter.
+fn is_private(dir: &Path, uid: u32) -> bool {
+    fs::symlink_metadata(dir)
+        .is_ok_and(|found| found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0)
+}
+
+/// Directories in /tmp that `uid` made for want of the proper one.
+fn makeshift_directories(uid: u32) -> Vec<PathBuf> {
+    let prefix = format!("nfsrdma-{uid}-");
+    let Ok(entries) = fs::read_dir("/tmp") else {
+        return Vec::new();
+    };
+    entries
+        .take(MOST_ENTRIES)
+        .filter_map(Result::ok)
+        .filter(|entry| {
+            entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(prefix.as_bytes())
+        })
+        .map(|entry| entry.path())
+        .filter(|dir| is_private(dir, uid))
+        .collect()
+}
+
+/// The directory for this process's sockets, made if need be.
+fn own_directory() -> io::Result<PathBuf> {
+    let uid = geteuid().as_raw();
+    let proper = proper_directory(uid);
+    // A directory that is there already is checked below.
+    let _ = DirBuilder::new().mode(0o700).create(&proper);
+    if is_private(&proper, uid) {
+        return Ok(proper);
+    }
+    if let Some(dir) = makeshift_directories(uid).into_iter().next() {
+        return Ok(dir);
+    }
+    Ok(mkdtemp(format!("/tmp/nfsrdma-{uid}-XXXXXX").as_str())?)
+}
+
+/// One at a time changes names in a directory.
+fn lock(dir: &Path) -> io::Result<Flock<File>> {
+    Flock::lock(File::open(dir)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+}
+
+/// The name of a socket that this process listens at. Dropped, it removes the name, unless
+/// another process has taken it since.
+#[derive(Debug)]
+pub struct Name {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Name {
+    fn is_own(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode)
+    }
+
+    fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Changes it to `name`. False if another process has taken the old one since.
+    pub fn rename(&mut self, name: &str) -> io::Result<bool> {
+        let _lock = lock(self.dir())?;
+        if !self.is_own() {
+            return Ok(false);
+        }
+        let path = self.dir().join(name);
+        fs::rename(&self.path, &path)?;
+        self.path = path;
+        Ok(true)
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if let Ok(_lock) = lock(self.dir())
+            && self.is_own()
+        {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens as `name`, which an earlier process may have had.
+pub fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
+    let dir = own_directory()?;
+    let fresh = dir.join(format!(".{name}.{}", std::process::id()));
+    let path = dir.join(name);
+    let _lock = lock(&dir)?;
+    let _ = fs::remove_file(&fresh);
+    let listener = UnixListener::bind(&fresh)?;
+    let bound = (|| {
+        fs::set_permissions(&fresh, Permissions::from_mode(0o600))?;
+        let inode = fs::symlink_metadata(&fresh)?.ino();
+        fs::rename(&fresh, &path)?;
+        Ok(inode)
+    })();
+    match bound {
+        Ok(inode) => Ok((listener, Name { path, inode })),
+        Err(error) => {
+            let _ = fs::remove_file(&fresh);
+            Err(error)
+        }
+    }
+}
+
+/// Names of sockets in the directories of this user, for root in those of all users, which begin
+/// with `prefix` and end with `suffix`, without the suffix; and whose they are, as [`connect`]
+/// takes it. At most `most` of them.
+pub fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32>)> {
+    let own = geteuid().as_raw();
+    let mut owners = vec![own];
+    if own == 0 {
+        let users = fs::read_dir("/run/user").into_iter().flatten();
+        let users = users.take(MOST_ENTRIES).filter_map(Result::ok);
+        owners.extend(users.filter_map(|user| user.file_name().to_str()?.parse::<u32>().ok()));
+        owners.dedup();
+    }
+    let mut found = Vec::new();
+    for owner in owners {
+        let proper = Some(proper_directory(owner)).filter(|dir| is_private(dir, owner));
+        for dir in proper.into_iter().chain(makeshift_directories(owner)) {
+            let entries = fs::read_dir(&dir).into_iter().flatten();
+            let entries = entries.take(MOST_ENTRIES).filter_map(Result::ok);
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            let names = names.filter(|name| name.starts_with(prefix));
+            found.extend(names.filter_map(|name| {
+                let name = name.strip_suffix(suffix)?.to_owned();
+                Some((name, (owner != 0).then_some(owner)))
+            }));
+        }
+    }
+    found.sort();
+    found.truncate(most);
+    found
+}
+
+/// Connects to `name` of a mount that `owner` made, `None` for root. PermissionDenied if this
+/// process may not.
+pub fn connect(name: &str, owner: Option<u32>) -> io::Result<UnixStream> {
+    let owner = owner.unwrap_or(0);
+    let uid = geteuid().as_raw();
+    if uid != 0 && uid != owner {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let mut dirs = vec![proper_directory(owner)];
+    dirs.retain(|dir| is_private(dir, owner));
+    let found = |dirs: &[PathBuf]| {
+        let mut paths = dirs.iter().map(|dir| dir.join(name));
+        paths.find(|path| fs::symlink_metadata(path).is_ok_and(|at| at.file_type().is_socket()))
+    };
+    let path = found(&dirs)
+        .or_else(|| found(&makeshift_directories(owner)))
+        .ok_or(io::ErrorKind::NotFound)?;
+    let stream = connect_within(&path, QUEUE)?;
+    let peer = getsockopt(&stream, sockopt::PeerCredentials)?.uid();
+    if peer != 0 && peer != owner {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(stream)
+}
+
+/// connect(2) that does not wait for ever while the queue is full.
+fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let address = UnixAddr::new(path)?;
+    let begin = Instant::now();
+    loop {
+        match connect_socket(socket.as_raw_fd(), &address) {
+            Ok(()) => break,
+            Err(Errno::EAGAIN) if begin.elapsed() < limit => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Option<u32> {
+        Some(geteuid().as_raw())
+    }
+
+    #[test]
+    fn a_name_is_replaced_and_only_the_last_owner_removes_it() {
+        let name = format!("test-{}.names", std::process::id());
+        assert!(connect(&name, own()).is_err());
+        let (_listener, first) = listen(&name).unwrap();
+        connect(&name, own()).unwrap();
+        let (listener, mut second) = listen(&name).unwrap();
+        drop(first);
+        connect(&name, own()).unwrap();
+        listener.accept().unwrap();
+        let other = format!("test-{}.renamed", std::process::id());
+        assert!(second.rename(&other).unwrap());
+        assert!(connect(&name, own()).is_err());
+        connect(&other, own()).unwrap();
+        drop(second);
+        assert!(connect(&other, own()).is_err());
+    }
+
+    #[test]
+    fn a_full_queue_is_not_waited_for() {
+        let name = format!("test-{}.queue", std::process::id());
+        let (_listener, own_name) = listen(&name).unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            match connect_within(&own_name.path, Duration::ZERO) {
+                Ok(stream) => held.push(stream),
+                Err(error) => break error,
+            }
+            if held.len() > 100_000 {
+                return;
+            }
+        };
+        // Or out of descriptors, where the queue is long.
+        assert!(
+            error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EMFILE),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn directories_others_can_enter_are_not_trusted() {
+        assert!(!is_private(Path::new("/"), 0));
+        assert!(!is_private(Path::new("/tmp"), 0));
+        assert!(!is_private(Path::new("/no/such/place"), 0));
+    }
+}

@@ -1,0 +1,227 @@
+//! `stats`: what a mount is doing, asked from the process that serves it.
+
+pub(super) mod document;
+pub(super) mod list;
+pub(super) mod metrics;
+mod mountstats;
+mod process;
+mod prometheus;
+pub(super) mod text;
+
+pub use document::Document;
+
+use super::cli::{StatsArgs, StatsForm};
+use super::control::{self, Said};
+use super::failure::{Exit, Failure};
+use super::gather::{self, MountState};
+use super::options::Options;
+use super::{observe, reach, settings};
+use document::{Limits, ServerLimits};
+use nfsrdma_fs::fs::{Fs, Paths};
+use nfsrdma_nfs3::mount::Mounted;
+use nfsrdma_nfs3::{Nfs3, Nfs3Client};
+use nfsrdma_xdr::nfs3::FileHandle;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The serving side: where the numbers come from.
+#[derive(Debug)]
+pub(super) struct Source {
+    client: Nfs3Client,
+    fs: Arc<Fs<Nfs3Client>>,
+    mounted_at: Instant,
+    options: Options,
+    /// What does not change.
+    constant: Document,
+}
+
+impl Source {
+    pub(super) fn new(
+        mounted: &Mounted,
+        fs: Arc<Fs<Nfs3Client>>,
+        source: &[u8],
+        dir: &Path,
+        options: &Options,
+    ) -> Self {
+        let constant = Document {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            source: String::from_utf8_lossy(source).into_owned(),
+            directory: dir.to_string_lossy().into_owned(),
+            transport: mounted.description.provider.to_owned(),
+            server: ServerLimits {
+                wtmult: mounted.fsinfo.wtmult,
+                dtpref: mounted.fsinfo.dtpref,
+                name_max: mounted.pathconf.as_ref().map_or(255, |p| p.name_max),
+            },
+            ..Document::default()
+        };
+        Source {
+            client: mounted.client.clone(),
+            fs,
+            mounted_at: Instant::now(),
+            options: options.clone(),
+            constant,
+        }
+    }
+
+    /// The numbers of this moment.
+    pub(super) fn document(&self) -> Document {
+        let stats = self.client.stats();
+        let age = self.mounted_at.elapsed().as_nanos();
+        let named = |(name, value): (&'static str, u64)| (name.to_owned(), value);
+        let mut document = Document {
+            age_ns: u64::try_from(age).unwrap_or(u64::MAX),
+            options: settings::effective(&self.options, &self.client),
+            procedures: stats.procedures.iter().map(Into::into).collect(),
+            connections: stats.connections.iter().map(Into::into).collect(),
+            limits: self.limits(),
+            process: process::usage(),
+            cache: self.fs.statistics().into_iter().map(named).collect(),
+            ..self.constant.clone()
+        };
+        document.set_hit_rates();
+        document
+    }
+
+    fn limits(&self) -> Limits {
+        let config = settings::file_system(&self.options);
+        let sizes = self.client.limits();
+        Limits {
+            cache_bytes: config.cache_bytes as u64,
+            dirty_bytes: config.dirty_bytes as u64,
+            pool_bytes: settings::pool_bytes(&self.options, &config) as u64,
+            rsize: sizes.rtmax.into(),
+            wsize: sizes.wtmax.into(),
+        }
+    }
+
+    /// For the mount's own endpoint.
+    pub(super) fn render(self: Arc<Self>) -> metrics::Render {
+        Arc::new(move || prometheus::render(&self.document()))
+    }
+
+    /// For the control socket.
+    pub(super) fn answer(self: Arc<Self>) -> control::Answer {
+        Arc::new(move |request| match request {
+            control::STATS => serde_json::to_string(&self.document())
+                .ok()
+                .map(Said::Document),
+            _ => {
+                let mut paths = Paths::new(self.fs.clone());
+                let find = Box::new(move |handle: &FileHandle| paths.find(handle));
+                observe::answer(self.client.tap(), find, request).map(Said::Feed)
+            }
+        })
+    }
+}
+
+/// Runs `stats`.
+pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
+    let mut before: Option<Document> = None;
+    let mut screen = super::top::Plain::default();
+    loop {
+        let mut next = None;
+        let text = match &args.dir {
+            Some(dir) => {
+                let document = fetch(dir)?;
+                let text = one(args, &document, before.as_ref())?;
+                next = Some(document);
+                text
+            }
+            None => everything(args, &mut screen)?,
+        };
+        if !print(&text)? {
+            return Ok(());
+        }
+        let Some(pause) = args.watch else {
+            return Ok(());
+        };
+        before = next;
+        std::thread::sleep(pause);
+    }
+}
+
+/// Writes to standard output. False if nobody reads it any more.
+pub(super) fn print(text: &str) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(Exit::System, format!("cannot write: {error}"))),
+    }
+}
+
+/// Of one mount.
+fn one(
+    args: &StatsArgs,
+    document: &Document,
+    before: Option<&Document>,
+) -> Result<String, Failure> {
+    Ok(match args.form {
+        StatsForm::Text => match before {
+            // Another process, another mount: nothing to compare with.
+            Some(old) if old.pid == document.pid => {
+                format!("\n{}", text::render(&document.since(old), true))
+            }
+            _ => text::render(document, false),
+        },
+        StatsForm::Json => json(document, args.watch.is_some())?,
+        StatsForm::Mountstats => mountstats::render(document),
+        StatsForm::Prometheus => prometheus::render(document),
+    })
+}
+
+/// Of all mounts: a line each, and with `--watch` after the first time their rates.
+fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String, Failure> {
+    let found = gather::all().map_err(no_table)?;
+    let documents = found.iter().filter_map(|one| match &one.state {
+        MountState::Answers(document) => Some(document),
+        _ => None,
+    });
+    Ok(match args.form {
+        StatsForm::Text => {
+            let first = screen.is_new();
+            let rates = screen.block(&found, Instant::now());
+            match args.watch {
+                Some(_) if !first => format!("\n{rates}"),
+                _ if found.is_empty() => "no nfsrdma mounts\n".to_owned(),
+                _ => found.iter().map(|one| list::line(one) + "\n").collect(),
+            }
+        }
+        StatsForm::Json => {
+            let entries: Vec<_> = found.iter().map(list::entry).collect();
+            json(&entries, args.watch.is_some())?
+        }
+        StatsForm::Mountstats => documents.map(|d| mountstats::render(d)).collect(),
+        StatsForm::Prometheus => prometheus::render_all(&gather::on_top(found)),
+    })
+}
+
+/// The mounts cannot be listed.
+pub(super) fn no_table(error: io::Error) -> Failure {
+    Failure::new(
+        Exit::System,
+        format!("cannot read the table of mounts: {error}"),
+    )
+}
+
+/// Indented, or one line for each moment.
+fn json(what: &impl serde::Serialize, line: bool) -> Result<String, Failure> {
+    let text = match line {
+        true => serde_json::to_string(what),
+        false => serde_json::to_string_pretty(what),
+    };
+    text.map(|text| text + "\n")
+        .map_err(|error| Failure::new(Exit::Internal, format!("cannot write JSON: {error}")))
+}
+
+fn fetch(dir: &Path) -> Result<Document, Failure> {
+    let mount = reach::mount(dir)?;
+    let answer = control::ask(&mount.device, mount.owner, control::STATS)
+        .map_err(|error| reach::failure(dir, error))?;
+    reach::refusal(dir, &answer)?;
+    serde_json::from_slice(&answer).map_err(|error| reach::other_version(dir, error))
+}

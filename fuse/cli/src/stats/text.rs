@@ -1,0 +1,353 @@
+//! The counters for people.
+
+use super::document::{CACHES, Document, Procedure, STATES};
+use std::fmt::{self, Write};
+
+/// What a document holds, without what a terminal would obey.
+pub(crate) fn plain(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(safe).collect()
+}
+
+/// `3.2 MB`; powers of 1000.
+pub(crate) fn bytes(number: u64) -> String {
+    scaled(
+        number as f64,
+        &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")],
+        "B",
+    )
+}
+
+/// Microseconds as `12 us`, `3.4 ms`, `5.6 s`.
+pub(crate) fn time(micros: Option<f64>) -> String {
+    match micros {
+        None => "-".to_owned(),
+        Some(micros) => scaled(micros, &[(1e6, "s"), (1e3, "ms")], "us"),
+    }
+}
+
+fn scaled(number: f64, units: &[(f64, &str)], smallest: &str) -> String {
+    match units.iter().find(|(size, _)| number >= *size) {
+        Some((size, unit)) => format!("{:.1} {unit}", number / size),
+        None => format!("{number:.0} {smallest}"),
+    }
+}
+
+pub(crate) fn age(nanoseconds: u64) -> String {
+    let seconds = nanoseconds / 1_000_000_000;
+    match (
+        seconds / 86400,
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60,
+    ) {
+        (0, 0, 0, s) => format!("{s} s"),
+        (0, 0, m, s) => format!("{m} min {s} s"),
+        (0, h, m, _) => format!("{h} h {m} min"),
+        (d, h, _, _) => format!("{d} d {h} h"),
+    }
+}
+
+fn mean(total_ns: u64, calls: u64) -> Option<f64> {
+    (calls > 0).then(|| total_ns as f64 / calls as f64 / 1e3)
+}
+
+/// A page; a shorter one of what changed, if the document is a change.
+pub(super) fn render(document: &Document, change: bool) -> String {
+    let mut out = String::new();
+    // Writing into a string does not fail.
+    let _ = write(document, change, &mut out);
+    out
+}
+
+fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
+    if change {
+        let rates = Rates::of(document);
+        writeln!(
+            out,
+            "in the last {:.1} s: read {}/s, write {}/s, {:.1} calls/s",
+            document.age_ns as f64 / 1e9,
+            bytes(rates.read as u64),
+            bytes(rates.write as u64),
+            rates.calls
+        )?;
+    } else {
+        writeln!(
+            out,
+            "{} on {}, mounted {} ago, process {}",
+            plain(&document.source),
+            plain(&document.directory),
+            age(document.age_ns),
+            document.pid
+        )?;
+        writeln!(out, "options: {}", plain(&document.options))?;
+    }
+    procedures(document, change, out)?;
+    caches(document, out)?;
+    connections(document, change, out)
+}
+
+/// What happens in a second, of a document that is a change.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Rates {
+    /// Bytes of READ replies and of WRITE calls.
+    pub(crate) read: f64,
+    pub(crate) write: f64,
+    /// Calls of all procedures that ended.
+    pub(crate) calls: f64,
+}
+
+impl Rates {
+    pub(crate) fn of(change: &Document) -> Rates {
+        let all = change.procedures.iter().map(|p| p.calls as f64).sum();
+        let of = |name: &str, value: fn(&Procedure) -> u64| {
+            change.procedure(name).map_or(0.0, |p| value(p) as f64)
+        };
+        Rates {
+            read: per_second(change, of("READ", |p| p.bytes_received)),
+            write: per_second(change, of("WRITE", |p| p.bytes_sent)),
+            calls: per_second(change, all),
+        }
+    }
+}
+
+/// `amount` by the seconds of a change.
+pub(crate) fn per_second(change: &Document, amount: f64) -> f64 {
+    let seconds = change.age_ns as f64 / 1e9;
+    if seconds > 0.0 { amount / seconds } else { 0.0 }
+}
+
+/// Since the mount: sums. Of a change: rates.
+fn procedures(document: &Document, change: bool, out: &mut String) -> fmt::Result {
+    let [calls, sent, received] = match change {
+        true => ["calls/s", "sent/s", "received/s"],
+        false => ["calls", "sent", "received"],
+    };
+    writeln!(
+        out,
+        "\n{:<12} {calls:>9} {:>7} {:>11} {:>8} {sent:>9} {received:>10} {:>9} {:>9} {:>9} {:>9} {:>10}",
+        "procedure",
+        "errors",
+        "retransmits",
+        "timeouts",
+        "mean",
+        "p50",
+        "p99",
+        "queue",
+        "round trip"
+    )?;
+    let busy = |p: &&Procedure| p.calls > 0 || p.retransmits > 0 || p.timeouts > 0;
+    for procedure in document.procedures.iter().filter(busy) {
+        let amount = |number: u64| match change {
+            true => per_second(document, number as f64),
+            false => number as f64,
+        };
+        let calls = match change {
+            true => format!("{:.1}", amount(procedure.calls)),
+            false => procedure.calls.to_string(),
+        };
+        writeln!(
+            out,
+            "{:<12} {calls:>9} {:>7} {:>11} {:>8} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10}",
+            plain(&procedure.name),
+            procedure.errors,
+            procedure.retransmits,
+            procedure.timeouts,
+            bytes(amount(procedure.bytes_sent) as u64),
+            bytes(amount(procedure.bytes_received) as u64),
+            time(mean(procedure.total_ns, procedure.calls)),
+            time(procedure.p50_us),
+            time(procedure.p99_us),
+            time(mean(procedure.queue_ns, procedure.calls)),
+            time(mean(procedure.round_trip_ns, procedure.calls)),
+        )?;
+    }
+    Ok(())
+}
+
+fn caches(document: &Document, out: &mut String) -> fmt::Result {
+    writeln!(
+        out,
+        "\n{:<12} {:>9} {:>9} {:>7}",
+        "cache", "hits", "misses", "rate"
+    )?;
+    let mut shown: Vec<&str> = STATES.to_vec();
+    for (name, hits, misses) in CACHES {
+        shown.extend(hits);
+        shown.push(misses);
+        let (hits, misses) = document.hits(hits, misses);
+        let all = hits as f64 + misses as f64;
+        let rate = match all > 0.0 {
+            true => format!("{:.1} %", 100.0 * hits as f64 / all),
+            false => "-".to_owned(),
+        };
+        writeln!(out, "{name:<12} {hits:>9} {misses:>9} {rate:>7}")?;
+    }
+    writeln!(
+        out,
+        "{} cached, {} of it dirty, {} inodes known",
+        bytes(document.cache_counter("cache_bytes")),
+        bytes(document.cache_counter("dirty_bytes")),
+        document.cache_counter("inodes")
+    )?;
+    let rest: Vec<_> = document
+        .cache
+        .iter()
+        .filter(|(name, value)| **value > 0 && !shown.contains(&name.as_str()))
+        .map(|(name, value)| match name.ends_with("_bytes") {
+            true => format!("{} {}", plain(&name.replace('_', " ")), bytes(*value)),
+            false => format!("{} {value}", plain(&name.replace('_', " "))),
+        })
+        .collect();
+    if !rest.is_empty() {
+        writeln!(out, "{}", rest.join(", "))?;
+    }
+    Ok(())
+}
+
+fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Result {
+    for (index, connection) in document.connections.iter().enumerate() {
+        let none = || "?".to_owned();
+        let address = |side: &Option<String>| side.as_deref().map_or_else(none, plain);
+        if connection.connected {
+            writeln!(
+                out,
+                "\nconnection {index}: {} from {} to {}",
+                plain(&document.transport),
+                address(&connection.local),
+                address(&connection.peer)
+            )?;
+        } else {
+            writeln!(out, "\nconnection {index}: down")?;
+        }
+        if connection.connected && !change {
+            writeln!(
+                out,
+                "  {}; inline up to {} for calls, {} for replies",
+                plain(&connection.link),
+                connection.inline_call,
+                connection.inline_reply
+            )?;
+        }
+        writeln!(
+            out,
+            "  credits: {} in use of {} granted ({} wanted); {} calls wait; {} registrations open",
+            connection.credits_in_use,
+            connection.credits_granted,
+            connection.credits_wanted,
+            connection.waiting,
+            connection.open_registrations
+        )?;
+        let c = &connection.counters;
+        writeln!(
+            out,
+            "  messages: {} sent, {} received, {} inline calls",
+            c.sends, c.receives, c.inline_calls
+        )?;
+        writeln!(
+            out,
+            "  chunks: {} read, {} position-zero, {} write, {} reply; RDMA Write {}, RDMA Read {}",
+            c.read_chunks,
+            c.position_zero_chunks,
+            c.write_chunks,
+            c.reply_chunks,
+            bytes(c.rdma_write_bytes),
+            bytes(c.rdma_read_bytes)
+        )?;
+        writeln!(
+            out,
+            "  registrations: {} of {}; {} ended here, {} messages invalidated one remotely",
+            c.registrations,
+            bytes(c.registered_bytes),
+            c.local_invalidations,
+            c.remote_invalidations
+        )?;
+        writeln!(
+            out,
+            "  connects: {}, {} failed; {} retransmits, {} time-outs, {} discards, {} RDMA errors, {} violations",
+            c.connects,
+            c.connect_failures,
+            c.retransmits,
+            c.timeouts,
+            c.discards,
+            c.rdma_errors,
+            c.violations
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::Connection;
+    use super::*;
+
+    #[test]
+    fn a_change_has_rates() {
+        let change = Document {
+            age_ns: 2_000_000_000,
+            procedures: vec![Procedure {
+                name: "READ".into(),
+                calls: 5,
+                bytes_received: 4_000_000,
+                ..Procedure::default()
+            }],
+            ..Document::default()
+        };
+        let page = render(&change, true);
+        assert!(
+            page.starts_with("in the last 2.0 s: read 2.0 MB/s, write 0 B/s, 2.5 calls/s\n"),
+            "{page}"
+        );
+        let row = page.lines().find(|line| line.starts_with("READ")).unwrap();
+        let words: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(words[1], "2.5");
+        assert!(row.contains("2.0 MB"), "{row}");
+    }
+
+    #[test]
+    fn a_page() {
+        let document = Document {
+            source: "srv:/x\u{1b}[2J".into(),
+            directory: "/mnt".into(),
+            transport: "iwarp".into(),
+            age_ns: 3_725_000_000_000,
+            procedures: vec![
+                Procedure {
+                    name: "READ".into(),
+                    calls: 2,
+                    bytes_received: 2_100_000,
+                    total_ns: 3_000_000,
+                    p50_us: Some(12.0),
+                    ..Procedure::default()
+                },
+                Procedure {
+                    name: "WRITE".into(),
+                    ..Procedure::default()
+                },
+            ],
+            cache: [("read_hits".to_owned(), 3), ("read_misses".to_owned(), 1)].into(),
+            connections: vec![Connection {
+                connected: true,
+                peer: Some("127.0.0.1:20049".into()),
+                ..Connection::default()
+            }],
+            ..Document::default()
+        };
+        let page = render(&document, false);
+        for part in [
+            "srv:/x?[2J on /mnt, mounted 1 h 2 min ago",
+            "2.1 MB",
+            "1.5 ms",
+            "12 us",
+            "75.0 %",
+            "iwarp from ? to 127.0.0.1:20049",
+        ] {
+            assert!(page.contains(part), "{part} is not in {page}");
+        }
+        assert!(
+            !page.contains('\u{1b}') && !page.contains("WRITE"),
+            "{page}"
+        );
+    }
+}

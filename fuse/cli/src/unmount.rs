@@ -1,0 +1,302 @@
+//! `umount`.
+
+use super::cli::UnmountArgs;
+use super::failure::{Exit, Failure};
+use super::mounts::{self, FSTYPE, Mount};
+use super::presence::{End, Watch};
+use super::sync::{self, Outcome};
+use super::{pending, reach, utab};
+use indicatif::{ProgressBar, ProgressStyle};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::Mode;
+use nix::unistd::geteuid;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long to wait for the serving process; what it still does then concerns only itself.
+const LAST_FLUSH: Duration = Duration::from_secs(600);
+/// The same after a forced unmount, which is for servers that do not answer.
+const FORCED_FLUSH: Duration = Duration::from_secs(5);
+/// How long a process whose connection was aborted may take to let its mount go.
+const RELEASED: Duration = Duration::from_secs(2);
+
+/// Runs `umount`: returns when the mount is gone and its process has ended.
+pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
+    let shown = args.dir.display();
+    let none = || {
+        Failure::new(
+            Exit::Usage,
+            format!("{shown} is not an nfsrdma mount: see 'findmnt -t {FSTYPE}'"),
+        )
+    };
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => none(),
+        _ => Failure::new(Exit::Failed, format!("cannot unmount {shown}: {error}")),
+    };
+    let dir = mounts::resolve(&args.dir).map_err(failed)?;
+    let on_top = || {
+        let found = mounts::on_top_of(&dir).map_err(failed)?;
+        Ok::<_, Failure>(found.filter(|mount| mount.fstype == FSTYPE))
+    };
+    let mut mount = on_top()?;
+    if mount.is_none() {
+        if cancel_pending(&args.dir, &dir)? {
+            return Ok(());
+        }
+        // It may have been mounted just then.
+        mount = on_top()?;
+    }
+    let mount = mount.ok_or_else(none)?;
+    // Who was aborted before, when the mount was in use, flushes for a server that may not answer.
+    let (watch, limit) = match Watch::connect(&mount.device, mount.owner) {
+        Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
+        Ok(watch) => (Ok(watch), LAST_FLUSH),
+        Err(_) => (
+            Watch::connect_last(&mount.device, mount.owner),
+            FORCED_FLUSH,
+        ),
+    };
+    if args.force {
+        abort(&mount);
+    }
+    take_away(args, &dir, &mount)?;
+    // Only who may write the table; the process takes the entry out, too.
+    let _ = utab::remove(mount.source.as_bytes(), &dir);
+    // A lazy unmount ends when its last user does.
+    let (false, Ok(watch)) = (args.lazy, watch) else {
+        return Ok(());
+    };
+    match ask_for_sync(&mount, limit) {
+        Outcome::Answered(answer) if answer.connected => {
+            if !answer.lost.is_empty() {
+                return Err(lost(&args.dir, &answer.lost.join("\n")));
+            }
+            let written = if answer.in_use {
+                "programs there have files open"
+            } else {
+                "all data are at the server"
+            };
+            eprintln!(
+                "{shown} is unmounted here and goes on in another mount namespace, which has a copy of it; {written}"
+            );
+            return Ok(());
+        }
+        Outcome::TimedOut => return Err(still_writing(&args.dir)),
+        Outcome::Answered(_) | Outcome::NoAnswer => {}
+    }
+    match wait(watch, limit) {
+        End::Gone(said) if said.is_empty() => Ok(()),
+        End::Gone(said) => Err(lost(&args.dir, &said)),
+        End::NotYet => Err(still_writing(&args.dir)),
+    }
+}
+
+/// Ends attempts to mount something on `dir`. False if there are none.
+fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
+    let cancelled = pending::cancel(dir).map_err(|error| reach::failure(shown, error))?;
+    for pending in &cancelled {
+        let source: String = pending.source.chars().filter(|c| !c.is_control()).collect();
+        eprintln!("no longer tries to mount {source} on {}", shown.display());
+    }
+    Ok(!cancelled.is_empty())
+}
+
+fn lost(dir: &Path, lines: &str) -> Failure {
+    Failure::new(
+        Exit::Failed,
+        format!(
+            "{} is unmounted, but data were lost:\n{}",
+            dir.display(),
+            lines.trim_end()
+        ),
+    )
+}
+
+fn still_writing(dir: &Path) -> Failure {
+    let dir = dir.display();
+    Failure::new(
+        Exit::Failed,
+        format!("{dir} is unmounted, but its process is still writing data: see the log"),
+    )
+}
+
+/// Unmounts. While data are unwritten the process itself keeps the mount busy: it is asked to
+/// write them, and then they are at the server before the mount is gone.
+fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failure> {
+    let flags = [
+        (args.force, MntFlags::MNT_FORCE),
+        (args.lazy, MntFlags::MNT_DETACH),
+    ]
+    .iter()
+    .filter(|(on, _)| *on)
+    .fold(MntFlags::UMOUNT_NOFOLLOW, |all, &(_, flag)| all | flag);
+    let unmount = || match unmount_exactly(dir, mount.id, flags) {
+        Ok(()) => Ok(Ok(())),
+        Err(Errno::EBUSY) => Ok(Err(Errno::EBUSY)),
+        Err(Errno::EPERM) if !geteuid().is_root() => by_helper(dir, args.lazy).map(Ok),
+        Err(errno) => Err(explain(dir, errno)),
+    };
+    let busy = |failure: &Failure| failure.message == explain(dir, Errno::EBUSY).message;
+    let attempt = || match unmount() {
+        Err(failure) if busy(&failure) => Ok(Err(Errno::EBUSY)),
+        result => result,
+    };
+    if attempt()?.is_ok() {
+        return Ok(());
+    }
+    if args.force {
+        // Its connection is aborted: as soon as the process notices, it lets go.
+        let begin = Instant::now();
+        while begin.elapsed() < RELEASED {
+            std::thread::sleep(Duration::from_millis(20));
+            if attempt()?.is_ok() {
+                return Ok(());
+            }
+        }
+    } else if let Outcome::Answered(answer) = ask_for_sync(mount, LAST_FLUSH)
+        && !answer.in_use
+        && attempt()?.is_ok()
+    {
+        return Ok(());
+    }
+    Err(explain(dir, Errno::EBUSY))
+}
+
+/// umount(2) of the mount with this ID on `dir`. The directory above is opened first, so that the
+/// path cannot be made to lead elsewhere between the comparison and the call.
+fn unmount_exactly(dir: &Path, id: u64, flags: MntFlags) -> Result<(), Errno> {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Err(Errno::EINVAL);
+    };
+    let path = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let parent = open(parent, path, Mode::empty())?;
+    {
+        let root = openat(&parent, name, path | OFlag::O_NOFOLLOW, Mode::empty())?;
+        if mount_id(&root) != Some(id) {
+            // Mounted over, or gone.
+            return Err(Errno::ESTALE);
+        }
+    }
+    let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
+    umount2(&path.join(name), flags)
+}
+
+/// The mount that a descriptor is on, by proc(5): that asks nothing of the file system, and works
+/// where this user may not look into it.
+fn mount_id(descriptor: &OwnedFd) -> Option<u64> {
+    let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+    line.trim().parse().ok()
+}
+
+/// Shows by a bar what is left, if standard error is a terminal and the process has something to
+/// say about it.
+fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
+    let mut bar: Option<ProgressBar> = None;
+    let result = work(&mut |left| {
+        let bar = bar.get_or_insert_with(|| progress_bar(left));
+        bar.set_length(bar.length().unwrap_or(0).max(left));
+        bar.set_position(bar.length().unwrap_or(0) - left);
+    });
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    result
+}
+
+/// Waits for the end of the process.
+fn wait(watch: Watch, limit: Duration) -> End {
+    with_bar(|progress| watch.wait(limit, progress))
+}
+
+/// Waits until the process has written everything.
+fn ask_for_sync(mount: &Mount, limit: Duration) -> Outcome {
+    with_bar(|progress| sync::ask(mount, limit, progress))
+}
+
+/// Draws nothing where standard error is no terminal.
+fn progress_bar(bytes: u64) -> ProgressBar {
+    let bar = ProgressBar::new(bytes);
+    const FORM: &str = "writing data: {binary_bytes} of {binary_total_bytes} [{bar:30}] {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(FORM) {
+        bar.set_style(style.progress_chars("## "));
+    }
+    bar
+}
+
+fn explain(dir: &Path, errno: Errno) -> Failure {
+    let dir = dir.display();
+    match errno {
+        Errno::EBUSY => Failure::new(
+            Exit::Failed,
+            format!(
+                "{dir} is in use: see who by 'fuser -vm {dir}', or detach it with 'nfsrdma umount -l {dir}'"
+            ),
+        ),
+        Errno::ESTALE => Failure::new(
+            Exit::Failed,
+            format!("{dir} is not the same mount any longer: look, and try again"),
+        ),
+        Errno::EPERM => Failure::new(
+            Exit::Usage,
+            format!("not permitted to unmount {dir}: only root and the user who mounted it may"),
+        ),
+        _ => Failure::new(
+            Exit::Failed,
+            format!("cannot unmount {dir}: {}", errno.desc()),
+        ),
+    }
+}
+
+/// Ends the kernel's connection to the serving process (fuse(4), "control filesystem"), so
+/// that nothing waits for it any more. Root and the mounting user may.
+fn abort(mount: &Mount) {
+    let Some((_, minor)) = mount.device.split_once(':') else {
+        return;
+    };
+    // Without it MNT_FORCE does the same, for root.
+    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+}
+
+fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
+    let output = Command::new("fusermount3")
+        .arg(if lazy { "-uz" } else { "-u" })
+        .arg("--")
+        .arg(dir)
+        .output()
+        .map_err(|error| {
+            Failure::new(
+                Exit::System,
+                format!("cannot run fusermount3: {error}; install the package fuse3"),
+            )
+        })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(if said.contains("busy") {
+        explain(dir, Errno::EBUSY)
+    } else if said.contains("not permitted") || said.contains("not found in /etc/mtab") {
+        explain(dir, Errno::EPERM)
+    } else {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot unmount {}: {}", dir.display(), said.trim()),
+        )
+    })
+}
+
+/// Takes away a mount that nobody serves.
+pub(super) fn detach(dir: &Path) -> Result<(), Failure> {
+    match umount2(dir, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+        Err(Errno::EPERM) => by_helper(dir, true),
+        other => other.map_err(|errno| explain(dir, errno)),
+    }
+}

@@ -1,0 +1,176 @@
+//! Names looked up before, existing or not.
+
+use super::inode::Inode;
+use crate::sync::Mutex;
+use lru::LruCache;
+use smallvec::SmallVec;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+const SHARDS: usize = 8;
+
+/// What a name led to.
+#[derive(Debug, Clone)]
+pub(super) enum Child {
+    Is(Arc<Inode>),
+    /// The directory has no such name.
+    Absent,
+}
+
+/// Which contents of the directory a name belongs to, and what it led to.
+type Shard = LruCache<Box<[u8]>, (u64, Child)>;
+
+/// A bounded cache of names over all directories. An entry holds while its directory's
+/// contents have the number they had then.
+pub(super) struct Names {
+    shards: Vec<Mutex<Shard>>,
+}
+
+type Key = SmallVec<[u8; 72]>;
+
+fn key(dir: u64, name: &[u8]) -> Key {
+    let mut key = Key::from_slice(&dir.to_ne_bytes());
+    key.extend_from_slice(name);
+    key
+}
+
+impl Names {
+    pub(super) fn new(entries: usize) -> Self {
+        let each = NonZeroUsize::new(entries / SHARDS).unwrap_or(NonZeroUsize::MIN);
+        Names {
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(LruCache::unbounded()))
+                .inspect(|shard| shard.lock().resize(each))
+                .collect(),
+        }
+    }
+
+    fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
+        let mixed = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        &self.shards[(mixed >> 32) as usize % SHARDS]
+    }
+
+    /// What `name` led to, if the directory's contents are still those of `epoch`.
+    pub(super) fn get(&self, dir: u64, epoch: u64, name: &[u8]) -> Option<Child> {
+        let key = key(dir, name);
+        let mut shard = self.shard(&key).lock();
+        let (of, child) = shard.get(&key[..])?;
+        if *of != epoch {
+            shard.pop(&key[..]);
+            return None;
+        }
+        Some(child.clone())
+    }
+
+    pub(super) fn put(&self, dir: u64, epoch: u64, name: &[u8], child: Child) {
+        let key = key(dir, name);
+        let old = {
+            let mut shard = self.shard(&key).lock();
+            shard.push(key.to_vec().into_boxed_slice(), (epoch, child))
+        };
+        drop(old);
+    }
+
+    /// Forgets the names of directories for which `holds`, given the directory and the number of its
+    /// contents, is false. Goes through everything: for when nothing else is to be done.
+    pub(super) fn retain(&self, holds: impl Fn(u64, u64) -> bool) {
+        let directory = |key: &[u8]| {
+            let (dir, _) = key.split_at(size_of::<u64>());
+            u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"))
+        };
+        for shard in &self.shards {
+            let stale: Vec<Box<[u8]>> = {
+                let shard = shard.lock();
+                let all = shard.iter();
+                all.filter(|(key, (epoch, _))| !holds(directory(key), *epoch))
+                    .map(|(key, _)| key.clone())
+                    .collect()
+            };
+            for part in stale.chunks(1024) {
+                let mut shard = shard.lock();
+                // One that was put anew meanwhile goes, too, which costs a LOOKUP.
+                let old: Vec<_> = part.iter().map(|key| shard.pop(key)).collect();
+                drop(shard);
+                drop(old);
+            }
+            let mut shard = shard.lock();
+            if shard.is_empty() {
+                let cap = shard.cap();
+                *shard = LruCache::unbounded();
+                shard.resize(cap);
+            }
+        }
+    }
+
+    /// A name that led to the file `fileid` when it was last looked up, with the names of the
+    /// directories above it as far as they are known. Goes through everything: for what is
+    /// rare.
+    pub(super) fn find(&self, fileid: u64) -> Option<String> {
+        let mut path = String::new();
+        let mut wanted = fileid;
+        let mut by_node = false;
+        // Deeper than that, or in a circle that a server made up, the rest is left out.
+        for _ in 0..64 {
+            let found = self.shards.iter().find_map(|shard| {
+                let shard = shard.lock();
+                let mut all = shard.iter();
+                all.find_map(|(key, (_, child))| match child {
+                    Child::Is(inode)
+                        if wanted == if by_node { inode.nodeid } else { inode.fileid } =>
+                    {
+                        Some(key.clone())
+                    }
+                    Child::Is(_) | Child::Absent => None,
+                })
+            });
+            let Some(key) = found else { break };
+            let (dir, name) = key.split_at(size_of::<u64>());
+            let dir = u64::from_ne_bytes(dir.try_into().ok()?);
+            path.insert_str(0, &String::from_utf8_lossy(name));
+            path.insert(0, '/');
+            if dir == super::ROOT {
+                return Some(path);
+            }
+            (wanted, by_node) = (dir, true);
+        }
+        (!path.is_empty()).then(|| format!("...{path}"))
+    }
+
+    /// Whether `name` in `dir` led to `node` when it was last looked up.
+    pub(super) fn leads_to(&self, dir: u64, name: &[u8], node: u64) -> bool {
+        let key = key(dir, name);
+        let shard = self.shard(&key).lock();
+        let found = shard.peek(&key[..]);
+        matches!(found, Some((_, Child::Is(inode))) if inode.nodeid == node)
+    }
+
+    /// Every name that led to something: the directory, the name, and the node.
+    pub(super) fn each(&self, mut visit: impl FnMut(u64, &[u8], u64)) {
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for (key, (_, child)) in shard.iter() {
+                let (dir, name) = key.split_at(size_of::<u64>());
+                let dir =
+                    u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"));
+                if let Child::Is(inode) = child {
+                    visit(dir, name, inode.nodeid);
+                }
+            }
+        }
+    }
+
+    pub(super) fn remove(&self, dir: u64, name: &[u8]) {
+        let key = key(dir, name);
+        let old = self.shard(&key).lock().pop(&key[..]);
+        drop(old);
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").finish_non_exhaustive()
+    }
+}
