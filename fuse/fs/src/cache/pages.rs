@@ -43,12 +43,12 @@ pub struct Pages {
     /// Blocks that are gone or cannot be dropped any more since [`Pages::take_gone`].
     gone: Vec<u64>,
     /// Blocks that were dropped since [`Pages::take_dropped`].
-    dropped: Vec<Box<Block>>,
+    dropped: Vec<Block>,
 }
 
 /// Blocks that hold memory still.
 #[derive(Debug, Default)]
-pub struct Dropped(#[expect(dead_code, reason = "kept to be dropped")] Vec<Box<Block>>);
+pub struct Dropped(#[expect(dead_code, reason = "kept to be dropped")] Vec<Block>);
 
 /// The blocks that are not clean, by what is to be done for them, and what they add up to.
 #[derive(Debug, Default)]
@@ -421,7 +421,7 @@ impl Pages {
                 if block.listed {
                     self.gone.push(start);
                 }
-                self.dropped.push(block);
+                self.dropped.push(*block);
             }
         }
     }

@@ -62,12 +62,11 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// The next pages to read, as a READ that is under way, and where to look after them.
-fn begin(
-    inner: &mut Inner,
-    from: u64,
-    most: u64,
-) -> (Option<(u64, Range<u64>, Cred)>, Option<u64>) {
+/// A READ that is under way: its number, what it reads, on whose behalf.
+type Begun = (u64, Range<u64>, Cred);
+
+/// The next pages to read, and where to look after them.
+fn begin(inner: &mut Inner, from: u64, most: u64) -> (Option<Begun>, Option<u64>) {
     let (found, next) = inner.write_back().gather(from, most);
     let read = found.and_then(|(pages, cred)| {
         // Somebody reads there already, and may bring it.
