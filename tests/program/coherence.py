@@ -1,6 +1,8 @@
 """Old and new, and what is kept: docs/COHERENCE.md, with two mounts of a real export."""
 
 import contextlib
+import json
+import mmap
 import os
 import signal
 import socket
@@ -50,6 +52,11 @@ def scripted(*words):
                     assert answer.startswith("ok"), f"{line}: {answer}"
 
                 yield server, command
+
+
+def event(server, name):
+    """How often something has happened on the mount."""
+    return json.loads(stats(server, "--json"))["cache"][name]
 
 
 def both_write(change):
@@ -206,3 +213,116 @@ def a_truncation_is_not_undone_by_a_restart_of_the_server():
             os.fsync(own)
         found = (server.export / "f").read_bytes()
         assert found == b"x" * 100 + bytes(2 * PAGE - 100), len(found)
+
+
+@case
+def what_a_read_brings_late_is_not_kept_when_newer_attributes_are_known():
+    for change in ("longer", "as long"):
+        with scripted() as (server, command):
+            (server.export / "f").write_bytes(b"o" * PAGE)
+            # Attributes are asked for by each stat(2), and believed by the next open.
+            server.mount_well("noac")
+            path = server.mnt / "f"
+            with Opened(path) as own:
+                command("hold-reply READ")
+                reader = threading.Thread(target=lambda: page(own, 0))
+                reader.start()
+                command(f"wait-held 1 {LIMIT * 1000}")
+                new = b"n" * (2 * PAGE if change == "longer" else PAGE)
+                # The program's view is learned by the mount; the kernel waits for the page that is being read.
+                asker = threading.Thread(target=lambda: os.stat(path))
+                try:
+                    (server.export / "f").write_bytes(new)
+                    asker.start()
+                    until(lambda: event(server, "foreign_changes") > 0, "the change seen")
+                finally:
+                    command("release")
+                    command("clear")
+                for call in (reader, asker):
+                    call.join(LIMIT)
+                    assert not call.is_alive(), "a call hangs"
+            for round in range(2):
+                with Opened(path) as own:
+                    found = os.pread(own, 3 * PAGE, 0)
+                assert found == new, f"{change}, round {round}: {len(found)} bytes, {found[:1]}"
+
+
+@case
+def a_direct_write_is_not_done_again_after_a_truncation():
+    with scripted("--fake-unstable") as (server, command):
+        server.mount_well()
+        path = server.mnt / "f"
+        size = 2 << 20
+        with Opened(path, os.O_RDWR | os.O_CREAT) as own, Opened(path, os.O_RDWR | os.O_DIRECT) as direct:
+            block = mmap.mmap(-1, size)
+            block.write(b"d" * size)
+            for held in ("WRITE", "COMMIT", "SETATTR"):
+                os.pwrite(own, b"o" * size, 0)
+                os.fsync(own)
+                command(f"hold {held}")
+                results = []
+
+                def direct_write():
+                    results.append(os.pwritev(direct, [block], 0))
+
+                def cut():
+                    os.ftruncate(own, 0)
+
+                calls = [threading.Thread(target=direct_write), threading.Thread(target=cut)]
+                try:
+                    for call in calls:
+                        call.start()
+                    if held != "COMMIT":
+                        command(f"wait-held 1 {LIMIT * 1000}")
+                    # What was not committed is forgotten, and written again.
+                    command("restart")
+                finally:
+                    command("release")
+                    command("clear")
+                for call in calls:
+                    call.join(LIMIT)
+                    assert not call.is_alive(), f"{held} held: a call hangs"
+                assert results == [size], results
+                os.fsync(own)
+                found = (server.export / "f").read_bytes()
+                shown = os.pread(own, 2 * size, 0)
+                assert found in (b"", b"d" * size), f"{held} held: {len(found)} bytes, {set(found)}"
+                assert shown == found, f"{held} held: {len(shown)} bytes are shown of {len(found)}"
+
+
+@case
+def buffers_that_lost_connections_hold_for_long_cost_no_data():
+    with scripted("--fake-unstable") as (server, command):
+        # The smallest cache: calls under way hold much of the pool.
+        server.mount_well("cache=16M,dirty=8M,timeo=20")
+        size, files = 4 << 20, 6
+        failures = []
+
+        def write(number):
+            try:
+                with Opened(server.mnt / f"f{number}", os.O_RDWR | os.O_CREAT) as own:
+                    for turn in range(2):
+                        text = bytes([65 + 10 * turn + number])
+                        for at in range(0, size, 64 << 10):
+                            os.pwrite(own, text * (64 << 10), at)
+                        os.fsync(own)
+            except OSError as error:
+                failures.append(f"f{number}: {error}")
+
+        writers = [threading.Thread(target=write, args=[number]) for number in range(files)]
+        for writer in writers:
+            writer.start()
+        for turn in range(8):
+            command(f"hold-reply {('WRITE', 'COMMIT')[turn % 2]}")
+            if turn % 4 == 0:
+                command("restart")
+            command("disconnect")
+            command("release")
+            command("clear")
+        for writer in writers:
+            writer.join(4 * LIMIT)
+            assert not writer.is_alive(), "a call hangs"
+        assert not failures, failures
+        for number in range(files):
+            found = (server.export / f"f{number}").read_bytes()
+            assert found == bytes([75 + number]) * size, f"f{number}: {len(found)} bytes, {set(found)}"

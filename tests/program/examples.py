@@ -31,7 +31,7 @@ ELSEWHERE = {
     r"^nfsrdma-responder /data=": "stays in the foreground: every case with a server starts one",
 }
 # Commands that go on until they are interrupted: they have cases of their own.
-LASTING = re.compile(r"(sudo )?nfsrdma (trace|capture) |--watch|\bmount -f ")
+LASTING = re.compile(r"(sudo )?nfsrdma (trace|capture|top|metrics)\b|--watch|\bmount -f ")
 # What stands for something, and what is there for it.
 MEANT = [
     ("OPTION,OPTION=VALUE,...", "ro,rsize=64K"),

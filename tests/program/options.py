@@ -239,7 +239,7 @@ def frames():
         for number, (words, wanted) in enumerate(
             (("crc,transport=iwarp", True), ("nocrc,transport=auto", False), ("nocrc,fpdu=256", False))
         ):
-            options = f"port={relay.port},mountport={server.mountport},mountproto=tcp,{words},inline=16K"
+            options = f"port={relay.port},mountport={server.mountport},mountproto=tcp,nconnect=1,{words},inline=16K"
             expect(nfsrdma("mount", server.spec, server.mnt, "-o", options), 0, "iwarp", "CRC on" if wanted else "CRC off")
             (server.mnt / "a").write_bytes(b"x" * 3000)
             expect(nfsrdma("umount", server.mnt), 0)

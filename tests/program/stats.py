@@ -61,7 +61,7 @@ def stats_count_what_was_done():
 @case
 def stats_in_every_form():
     with Server() as server:
-        server.mount_well()
+        server.mount_well("nconnect=1")
         (server.mnt / "a").write_bytes(b"x" * 100_000)
         page = stats(server)
         for part in (server.spec, "WRITE", "p99", "attributes", "connection 0: iwarp", "RDMA Read", "credits"):
@@ -194,7 +194,7 @@ def stats_refuse_strangers():
 @case
 def stats_bear_hostile_clients():
     with Server() as server:
-        server.mount_well()
+        server.mount_well("nconnect=1")
         (pid,) = servers_of(server.mnt)
         descriptors = Path(f"/proc/{pid}/fd")
         before = len(list(descriptors.iterdir()))

@@ -2,8 +2,8 @@
 //! what an error means for a call that was sent twice.
 
 use crate::api::{
-    CreateMode, Cred, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult, ReadDone, Special,
-    WriteDone,
+    Acls, CreateMode, Cred, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult, ReadDone,
+    Special, WriteDone,
 };
 use crate::checks::{at, entry, handle, misbehaved};
 use crate::client::Nfs3Client;
@@ -48,6 +48,29 @@ macro_rules! call {
 }
 
 impl Nfs3 for Nfs3Client {
+    fn has_acl(&self) -> bool {
+        self.wants_acl()
+    }
+
+    async fn getacl(
+        &self,
+        cred: &Cred,
+        object: &FileHandle,
+        directory: bool,
+    ) -> NfsResult<(Option<Attributes>, Acls)> {
+        self.get_acls(cred, object, directory).await
+    }
+
+    async fn setacl(
+        &self,
+        cred: &Cred,
+        object: &FileHandle,
+        acls: &Acls,
+        directory: bool,
+    ) -> NfsResult<Option<Attributes>> {
+        self.set_acls(cred, object, acls, directory).await
+    }
+
     async fn getattr(&self, cred: &Cred, object: &FileHandle) -> NfsResult<Attributes> {
         let args = GetattrArgs { object: *object };
         call!(self, Getattr, cred, args, |ok| Ok(ok.attributes))

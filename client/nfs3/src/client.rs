@@ -10,9 +10,11 @@ use nfsrdma_rpcrdma::rpc::Credentials;
 use nfsrdma_rpcrdma::tap::Tap;
 use nfsrdma_rpcrdma::transport::{Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rpcrdma::{Recovery, Stats};
-use nfsrdma_xdr::codec::{Encode, roundup};
+use nfsrdma_xdr::codec::{Encode, Encoder, roundup};
 use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpc::CallTemplate;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before a call answered JUKEBOX is made again.
@@ -32,6 +34,8 @@ struct Inner {
     known: Known,
     recovery: Recovery,
     errors: ErrorCounters,
+    /// The server has NFS_ACL, and it is wanted.
+    acl: AtomicBool,
 }
 
 impl Nfs3Client {
@@ -44,8 +48,23 @@ impl Nfs3Client {
                 known: Known::new(),
                 recovery,
                 errors: ErrorCounters::default(),
+                acl: AtomicBool::new(false),
             }),
         }
+    }
+
+    /// Whether the server has NFS_ACL, and it is wanted.
+    pub(crate) fn wants_acl(&self) -> bool {
+        self.inner.acl.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_acl(&self, present: bool) {
+        self.inner.acl.store(present, Ordering::Relaxed);
+    }
+
+    /// The header of calls of another program.
+    pub(crate) fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
+        self.inner.credentials.template_of(program, version, cred)
     }
 
     pub(crate) fn known(&self) -> &Known {
@@ -80,43 +99,17 @@ impl Nfs3Client {
 
     /// NULL: whether the server has NFSv3.
     pub async fn null(&self, cred: &Cred) -> NfsResult<()> {
-        let reply = self.send::<Null>(cred, &Void {}, Payload::None).await?;
+        let reply = self.perform::<Null>(cred, &Void {}, Payload::None).await?;
         reply.results::<Null>()?;
         Ok(())
     }
 
-    /// Makes a call again until its answer is not NFS3ERR_JUKEBOX: "the client should [...] wait
-    /// a while, then try again with a new RPC transaction ID" (RFC 1813 section 2.6).
     pub(crate) async fn perform<P: Procedure>(
-        &self,
-        cred: &Cred,
-        args: &P::Args<'_>,
-        mut payload: Payload,
-    ) -> NfsResult<RpcReply> {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let mut reply = self.send::<P>(cred, args, payload).await?;
-            // All results but those of NULL begin with the status.
-            if reply.first_word() != Some(Status::JukeBox as u32) {
-                return Ok(reply);
-            }
-            payload = std::mem::take(&mut reply.payload);
-            drop(reply);
-            self.inner.engine.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    /// Makes a call once.
-    async fn send<P: Procedure>(
         &self,
         cred: &Cred,
         args: &P::Args<'_>,
         payload: Payload,
     ) -> NfsResult<RpcReply> {
-        if self.inner.known.are_old(self.inner.engine.lost()) {
-            self.renew_limits_soon();
-        }
         let template = self.inner.credentials.template(cred);
         let request = Request {
             procedure: P::NUMBER as usize,
@@ -133,20 +126,58 @@ impl Nfs3Client {
             },
             payload,
         };
-        let call = self.inner.engine.call(request, |xid, to| {
+        self.submit(request, |xid, to| {
             template.encode(xid, P::NUMBER, to);
             args.encode(to);
-        });
-        call.await.map_err(|error| match error.into() {
-            NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
-            other => other,
         })
+        .await
+    }
+
+    /// Makes a call, and again until its answer is not NFS3ERR_JUKEBOX: "the client should [...]
+    /// wait a while, then try again with a new RPC transaction ID" (RFC 1813 section 2.6). What
+    /// a soft mount gives up is an I/O error.
+    pub(crate) async fn submit(
+        &self,
+        mut request: Request,
+        encode: impl Fn(u32, &mut Encoder),
+    ) -> NfsResult<RpcReply> {
+        let (procedure, max_results) = (request.procedure, request.max_results);
+        let max_ddp_result = request.max_ddp_result;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if self.inner.known.are_old(self.inner.engine.lost()) {
+                self.renew_limits_soon();
+            }
+            let call = self.inner.engine.call(request, &encode);
+            let mut reply = call.await.map_err(|error| match error.into() {
+                NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
+                other => other,
+            })?;
+            // All results but those of NULL begin with the status.
+            if reply.first_word() != Some(Status::JukeBox as u32) {
+                return Ok(reply);
+            }
+            request = Request {
+                procedure,
+                max_results,
+                max_ddp_result,
+                payload: std::mem::take(&mut reply.payload),
+            };
+            drop(reply);
+            self.inner.engine.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// The error of a call that `counter` counts.
+    pub(crate) fn refused_at<T>(&self, counter: usize, status: Status) -> NfsResult<T> {
+        self.inner.errors.count(counter, status);
+        Err(NfsError::Status(status))
     }
 
     /// The error of a call that was answered with `status`, counted.
     pub(crate) fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
-        self.inner.errors.count(P::NUMBER, status);
-        Err(NfsError::Status(status))
+        self.refused_at(P::NUMBER as usize, status)
     }
 
     /// Registered memory with these bytes.

@@ -12,7 +12,7 @@ pub const LATENCY_BUCKETS: usize = 28;
 /// Counters of one client since it was mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// One for each procedure of the program, by number.
+    /// One for each procedure of the program, by number, then those that are counted apart.
     pub procedures: Vec<ProcedureStats>,
     pub connections: Vec<ConnectionStats>,
 }

@@ -8,6 +8,7 @@ pub mod failure;
 mod gather;
 mod levels;
 mod life;
+mod locking;
 pub mod log;
 pub mod mounts;
 pub mod observe;

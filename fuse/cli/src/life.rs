@@ -9,8 +9,8 @@ use super::options::Options;
 use super::pending::{Announcement, Pending};
 use super::spec::Spec;
 use super::{
-    attach, control, mounts, presence, privileges, provider, remount, settings, stats, summary,
-    sync, utab,
+    attach, control, locking, mounts, presence, privileges, provider, remount, settings, stats,
+    summary, sync, utab,
 };
 use nfsrdma_fs::adapter::{self, Session};
 use nfsrdma_fs::fs::{Fs, Unwritten};
@@ -209,10 +209,16 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let config = settings::file_system(&plan.options);
     let pool = Pool::new(settings::pool_bytes(&plan.options, &config))
         .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
-    let (mounted, reason, signals) = runtime.block_on(async {
+    let (mounted, reason, locks, signals) = runtime.block_on(async {
         let mut signals = Signals::new(reporter.is_foreground()).map_err(system)?;
-        let (mounted, reason) = tokio::select! {
-            connected = connect(plan, log, reporter, &pool) => connected?,
+        let connected = async {
+            let (mounted, reason) = connect(plan, log, reporter, &pool).await?;
+            let server = mounted.description.server.ip();
+            let locks = locking::choose(server, &plan.options).await?;
+            Ok::<_, Failure>((mounted, reason, locks))
+        };
+        let (mounted, reason, locks) = tokio::select! {
+            connected = connected => connected?,
             name = signals.next() => {
                 return Err(Failure::new(
                     Exit::Interrupted,
@@ -220,12 +226,19 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
                 ));
             }
         };
-        Ok((mounted, reason, signals))
+        Ok((mounted, reason, locks, signals))
     })?;
     let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
     let device = attach::attach(&plan.point, &plan.spec.source(), &plan.options)?;
     let probe = Arc::new(device.try_clone().map_err(system)?);
-    let fuse = settings::fuse(&plan.spec, &plan.options);
+    let fuse = settings::fuse(&plan.spec, &plan.options, locks.local);
+    let options = Options {
+        local_lock: Some(locks.local),
+        ..plan.options.clone()
+    };
+    if let Some(locks) = &locks.locks {
+        fs.set_locks(locks.clone());
+    }
     let session = match adapter::serve(fs.clone(), device, &plan.point.path, &fuse) {
         Ok(session) => Arc::new(session),
         Err(error) => {
@@ -251,7 +264,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         fs.clone(),
         &plan.spec.source(),
         &plan.point.path,
-        &plan.options,
+        &options,
     ));
     let control = mount.and_then(|mount| {
         let _inside = runtime.enter();
@@ -269,7 +282,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         reporter.notice(&format!("{}; {reason}", mounted.description));
         reporter.notice(&format!(
             "options: {}",
-            settings::effective(&plan.options, &mounted.client)
+            settings::effective(&options, &mounted.client)
         ));
     }
     if reporter.is_foreground() {
@@ -502,6 +515,7 @@ impl Service {
             presence.hide();
         }
         std::mem::forget(presence);
+        self.give_back_locks().await;
         let farewell = tokio::time::timeout(FAREWELL, self.mounted.unmount()).await;
         if farewell.is_err() {
             debug!("the server did not answer UMNT");
@@ -519,6 +533,19 @@ impl Service {
             Exit::Failed,
             format!("{}: data were lost:\n{}", self.name, lost.join("\n")),
         ))
+    }
+
+    /// Whoever held a lock has closed its file; the server may not have answered.
+    async fn give_back_locks(&self) {
+        if let Some(locks) = self.fs.locks() {
+            let left = locks.finish(FAREWELL).await;
+            if left > 0 {
+                warn!(
+                    "{}: the server of locks does not answer: it has {left} of ours still",
+                    self.name
+                );
+            }
+        }
     }
 
     /// Flushes, and tells whoever waits for the end how much is left.

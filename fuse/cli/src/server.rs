@@ -90,6 +90,7 @@ fn name(step: Step) -> &'static str {
         Step::PrivateData => "private data",
         Step::Null => "null",
         Step::Fsinfo => "fsinfo",
+        Step::Acl => "acl",
     }
 }
 

@@ -4,7 +4,7 @@ use super::attach::{allow_other, permissions};
 use super::failure::{Exit, Failure, Patience};
 use super::options::show::Settled;
 use super::options::{
-    Family, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk, cpus,
+    Family, LocalLock, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk, cpus,
 };
 use super::spec::Spec;
 use nfsrdma_fs::adapter::{Access, FuseOptions};
@@ -25,6 +25,7 @@ pub fn effective(options: &Options, client: &Nfs3Client) -> String {
     let limits = client.limits();
     let options = Options {
         permissions: Some(permissions(options)),
+        local_lock: options.local_lock.or(Some(options.wanted_local_lock())),
         ..options.clone()
     };
     options.effective(Settled {
@@ -94,6 +95,7 @@ pub fn client(options: &Options) -> Result<ClientOptions, Failure> {
             Some(MountProto::Rdma) => engine::MountProtocol::Rdma,
         },
         resvport: options.reserved_port,
+        acl: options.acl,
         ..ClientOptions::default()
     })
 }
@@ -144,8 +146,8 @@ pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
     config.pool_bytes() + MESSAGES + 4 * calls * message
 }
 
-/// What the adapter is told.
-pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
+/// What the adapter is told. `local_lock`: which locks the kernel keeps.
+pub fn fuse(spec: &Spec, options: &Options, local_lock: LocalLock) -> FuseOptions {
     FuseOptions {
         source: spec.to_string(),
         access: if allow_other(options) {
@@ -156,6 +158,9 @@ pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
         // Waking a thread on an idle CPU costs more than a call: few readers.
         workers: options.workers(),
         threads: options.threads.unwrap_or(cpus().clamp(1, 4)),
+        kernel_checks: permissions(options) == Permissions::Kernel,
+        posix_locks: matches!(local_lock, LocalLock::None | LocalLock::Flock),
+        flock_locks: matches!(local_lock, LocalLock::None | LocalLock::Posix),
         ..FuseOptions::default()
     }
 }

@@ -3,9 +3,10 @@
 //! [`fs`] is the file system, one file for each group of operations, over the trait
 //! `nfsrdma_nfs3::Nfs3`; it knows nothing of FUSE. [`cache`] holds its data structures,
 //! without I/O. [`adapter`] turns FUSE requests, which `nfsrdma_channel` decodes, into calls of
-//! [`fs`].
+//! [`fs`]. [`locks`] are those that go to the server.
 
 pub mod adapter;
 pub mod cache;
 pub mod fs;
+pub mod locks;
 mod sync;

@@ -12,10 +12,16 @@
 //! What a name leads to is then the file it once led to, or an error, but never a file that
 //! it did not lead to.
 //!
+//! **Bytes between.** Our mounts write unchanged bytes along that lie between two pieces they
+//! wrote in the same pages (docs/COHERENCE.md, "What a WRITE carries"): what another wrote there
+//! meanwhile may be undone by them, and nothing else ([`Oracle::keeps_gaps`] for those that do
+//! not).
+//!
 //! **Linux's own client** promises less when it caches data, and is judged by less
 //! ([`Oracle::page_cache`]): it keeps old data, also at open, as long as it has the file open
-//! for writing itself (and takes the server's change for its own then), and it writes whole
-//! pages, with what it holds of the bytes around those that were written.
+//! for writing itself (and takes the server's change for its own then), it writes whole
+//! pages, with what it holds of the bytes around those that were written, and it writes data of
+//! before a truncation by O_CREAT and O_TRUNC after it ([`Oracle::created_empty`]).
 
 use crate::content::{Content, FILE_MAX, Ranges};
 use std::collections::BTreeMap;
@@ -56,7 +62,9 @@ pub(crate) struct Object {
     /// When a mount took a name of it away or closed it last: a hidden name may be there for a
     /// while after it.
     shown: Option<Instant>,
-    /// When each actor last looked at it, and whether a change since may have the same time.
+    /// When each actor last had to do with it, and whether the last change by another may have
+    /// left the times as that actor knew them: then what it holds of before may stay, over every
+    /// open, until a change that it notices.
     touched: Vec<Instant>,
     unnoticed: Vec<bool>,
     pub(crate) history: Vec<String>,
@@ -84,6 +92,8 @@ pub(crate) struct Oracle {
     clock_is_off: bool,
     /// Which actors cache as Linux's client does.
     page_caches: Vec<bool>,
+    /// Which actors write bytes along that lie between two pieces they wrote.
+    joins: Vec<bool>,
 }
 
 /// The size of a page.
@@ -109,6 +119,7 @@ impl Oracle {
             tick,
             clock_is_off: false,
             page_caches: vec![false; actors],
+            joins: (0..actors).map(|actor| actor != SERVER).collect(),
         }
     }
 
@@ -120,6 +131,12 @@ impl Oracle {
     /// `actor` caches as Linux's client does.
     pub(crate) fn page_cache(&mut self, actor: usize) {
         self.page_caches[actor] = true;
+        self.keeps_gaps(actor);
+    }
+
+    /// `actor` writes what it was given and nothing else.
+    pub(crate) fn keeps_gaps(&mut self, actor: usize) {
+        self.joins[actor] = false;
     }
 
     /// A new, empty file that `actor` made.
@@ -236,6 +253,16 @@ impl Oracle {
         }
     }
 
+    /// What `actor` may see of a file when it reads. Of one that is gone at the server it may have
+    /// dropped what it wrote and the server refused.
+    pub(crate) fn seen(&self, actor: usize, id: Id) -> Content {
+        let mut seen = self.view(actor, id).clone();
+        if actor != SERVER && self.is_gone(id) {
+            seen.add(&self.objects[id].server);
+        }
+        seen
+    }
+
     /// `actor` changed the file: who looked at it a moment ago may take it for unchanged.
     fn changed(&mut self, actor: usize, id: Id) {
         let tick = self.tick;
@@ -243,10 +270,17 @@ impl Oracle {
         object.mtime = None;
         if !tick.is_zero() {
             for other in (0..self.actors).filter(|other| *other != actor) {
-                object.unnoticed[other] |= object.touched[other].elapsed() < tick;
+                // What is dirty is written at any time, and its reply shows the times.
+                let is_dirty = is_dirty(&object.dirty[other]);
+                object.unnoticed[other] = is_dirty || object.touched[other].elapsed() < tick;
             }
             object.touched[actor] = Instant::now();
         }
+    }
+
+    /// A call of `actor` may have shown it the file's times.
+    pub(crate) fn touch(&mut self, actor: usize, id: Id) {
+        self.objects[id].touched[actor] = Instant::now();
     }
 
     /// `actor` wrote `value` to `from..to`.
@@ -272,6 +306,20 @@ impl Oracle {
         }
         if self.page_caches[actor] {
             self.write_pages(actor, id, from, to);
+        }
+        self.join_gaps(id);
+    }
+
+    /// What mounts hold between two pieces that they wrote in the same pages may come with these.
+    fn join_gaps(&mut self, id: Id) {
+        let object = &mut self.objects[id];
+        for actor in (1..self.actors).filter(|actor| self.joins[*actor]) {
+            let gaps = gaps(&object.views[actor], &object.dirty[actor]);
+            object.server.maybe_put(&gaps);
+            for other in (1..self.actors).filter(|other| *other != actor) {
+                object.views[other].maybe_put(&gaps);
+            }
+            object.pages[actor] = gaps;
         }
     }
 
@@ -315,6 +363,38 @@ impl Oracle {
             // What it has not written yet is its own still.
             keep_own(&mut object.server, &object.views[actor], &Ranges::new(None));
         }
+        self.join_gaps(id);
+    }
+
+    /// `actor` opened the file with O_CREAT and O_TRUNC.
+    ///
+    /// Linux's client (6.12) makes that a CREATE, UNCHECKED with a size of zero, if it has not
+    /// looked the name up. It neither writes what is dirty before, nor drops it: then the file
+    /// comes back with the next WRITE, whole pages of it.
+    pub(crate) fn created_empty(&mut self, actor: usize, id: Id) {
+        let object = &self.objects[id];
+        if !self.page_caches[actor] || !is_dirty(&object.dirty[actor]) {
+            return self.truncate(actor, id, 0);
+        }
+        let (dirty, pages) = (object.dirty[actor].clone(), object.pages[actor].clone());
+        let view = object.views[actor].clone();
+        self.truncate(actor, id, 0);
+        let object = &mut self.objects[id];
+        object.views[actor].add(&view);
+        let others = (1..self.actors).filter(|other| *other != actor);
+        for other in others.map(Some).chain([None]) {
+            let content = match other {
+                Some(other) => &mut object.views[other],
+                None => &mut object.server,
+            };
+            content.maybe_put(&pages);
+            for (from, to, value) in dirty.iter() {
+                if let Some(value) = value {
+                    content.maybe_write(from, to, value);
+                }
+            }
+        }
+        (object.dirty[actor], object.pages[actor]) = (dirty, pages);
     }
 
     /// What `actor` wrote is at the server: fsync or close returned 0.
@@ -322,10 +402,16 @@ impl Oracle {
         if actor == SERVER {
             return;
         }
+        self.touch(actor, id);
+        // The server takes nothing any more, and only who wrote what is lost is told.
+        if self.is_gone(id) {
+            return;
+        }
         let object = &mut self.objects[id];
         let dirty = std::mem::replace(&mut object.dirty[actor], Ranges::new(None));
         object.pages[actor] = Content::nothing();
         keep_own(&mut object.server, &object.views[actor], &dirty);
+        self.join_gaps(id);
     }
 
     /// `actor` opened the file, perhaps for writing.
@@ -341,11 +427,9 @@ impl Oracle {
         if object.unnoticed[actor] || object.keeps_old[actor] {
             fresh.add(&object.views[actor]);
         }
-        if object.touched[actor].elapsed() >= self.tick {
-            object.unnoticed[actor] = false;
-        }
         object.touched[actor] = Instant::now();
         object.views[actor] = fresh;
+        self.join_gaps(id);
     }
 
     /// `actor` set the time of modification.
@@ -356,7 +440,7 @@ impl Oracle {
             .dirty
             .iter()
             .enumerate()
-            .any(|(other, dirty)| other != actor && dirty.iter().any(|(.., d)| d.is_some()));
+            .any(|(other, dirty)| other != actor && is_dirty(dirty));
         object.mtime_shown.fill(false);
         object.mtime_shown[actor] = true;
         object.mtime = (!others_write).then_some(mtime);
@@ -372,6 +456,29 @@ impl Oracle {
             .mtime
             .filter(|_| object.mtime_shown[actor] && !shifted)
     }
+}
+
+fn is_dirty(dirty: &Ranges<Option<u8>>) -> bool {
+    dirty.iter().any(|(.., value)| value.is_some())
+}
+
+/// What `view` has between pieces that are `dirty`, where no whole page lies between them.
+fn gaps(view: &Content, dirty: &Ranges<Option<u8>>) -> Content {
+    let mut gaps = Content::nothing();
+    let mut end = None;
+    for (from, to, _) in dirty.iter().filter(|(.., value)| value.is_some()) {
+        let before = end.replace(to);
+        let Some(before) = before.filter(|before| *before < from) else {
+            continue;
+        };
+        if from / PAGE * PAGE > before.next_multiple_of(PAGE) {
+            continue;
+        }
+        for (start, stop, set) in view.iter() {
+            gaps.change(start.max(before), stop.min(from), |_, _| set.bytes());
+        }
+    }
+    gaps
 }
 
 /// What others than `actor` have written may come at any time.
@@ -445,6 +552,15 @@ mod tests {
         assert!(!sees(&oracle, SERVER, &[]));
         oracle.opened(2, id, false);
         assert!(sees(&oracle, 2, &[7, 7]) && !sees(&oracle, 2, &[]));
+    }
+
+    #[test]
+    fn what_is_synced_to_a_file_that_is_gone_may_be_lost() {
+        let (mut oracle, id) = oracle();
+        oracle.write(1, id, 0, 4, 7);
+        oracle.bind(2, "a", None);
+        oracle.flush(1, id);
+        assert!(sees(&oracle, SERVER, &[]) && sees(&oracle, SERVER, &[7; 4]));
     }
 
     #[test]
@@ -528,6 +644,65 @@ mod tests {
             assert!(sees(&oracle, SERVER, &data));
         }
         assert!(!sees(&oracle, SERVER, &[7, 5, 7, 7]) && !sees(&oracle, SERVER, &[9; 4]));
+    }
+
+    #[test]
+    fn bytes_between_two_pieces_of_a_page_may_come_with_them_and_no_others() {
+        let (mut oracle, id) = oracle();
+        oracle.write(2, id, 0, 9000, 7);
+        oracle.flush(2, id);
+        oracle.opened(1, id, false);
+        oracle.write(1, id, 10, 20, 1);
+        oracle.write(1, id, 30, 40, 2);
+        oracle.write(1, id, 8500, 8510, 3);
+        for at in [0, 25, 4100, 8400] {
+            oracle.write(2, id, at, at + 2, 9);
+        }
+        oracle.flush(2, id);
+        oracle.flush(1, id);
+        oracle.opened(2, id, false);
+        for actor in [SERVER, 2] {
+            let view = oracle.view(actor, id);
+            assert!(view.check(25, 2, &[9, 9]).is_ok() && view.check(25, 2, &[7, 7]).is_ok());
+            for at in [0, 4100, 8400] {
+                assert!(view.check(at, 2, &[9, 9]).is_ok());
+                assert!(view.check(at, 2, &[7, 7]).is_err(), "{at}");
+            }
+        }
+        // Written again after both are over, it holds.
+        oracle.write(2, id, 25, 27, 4);
+        oracle.flush(2, id);
+        assert!(oracle.view(SERVER, id).check(25, 2, &[7, 7]).is_err());
+        oracle.keeps_gaps(1);
+        oracle.write(1, id, 10, 20, 1);
+        oracle.write(1, id, 30, 40, 2);
+        oracle.write(2, id, 25, 27, 5);
+        oracle.flush(2, id);
+        oracle.flush(1, id);
+        assert!(oracle.view(SERVER, id).check(25, 2, &[4, 4]).is_err());
+    }
+
+    #[test]
+    fn a_page_cache_may_bring_back_what_it_had_not_written_when_it_created_the_file_empty() {
+        for dirty in [true, false] {
+            let (mut oracle, id) = oracle();
+            oracle.page_cache(2);
+            oracle.opened(2, id, true);
+            oracle.write(2, id, 0, 4, 7);
+            oracle.flush(2, id);
+            if dirty {
+                oracle.write(2, id, 1, 2, 8);
+            }
+            oracle.created_empty(2, id);
+            for actor in [SERVER, 1, 2] {
+                assert!(sees(&oracle, actor, &[]));
+                assert_eq!(sees(&oracle, actor, &[7, 8, 7, 7]), dirty);
+            }
+            oracle.flush(2, id);
+            assert_eq!(sees(&oracle, SERVER, &[7, 8, 7, 7]), dirty);
+            oracle.truncate(2, id, 0);
+            assert!(!sees(&oracle, SERVER, &[7, 8, 7, 7]));
+        }
     }
 
     #[test]

@@ -118,6 +118,10 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
         if n != SERVER && actor.as_ref().is_some_and(kernels) {
             run.oracle.page_cache(n);
         }
+        let direct = |actor: &Actor| plan.given.direct.contains(&actor.name);
+        if n != SERVER && actor.as_ref().is_some_and(direct) {
+            run.oracle.keeps_gaps(n);
+        }
     }
     let watch = Watch::start(run.stand.mounts());
     let result = run.all(&watch);
@@ -207,7 +211,7 @@ impl Run<'_> {
             Some(id) => &self.oracle.objects[id].history,
             None => &self.said,
         };
-        for line in &lines[lines.len().saturating_sub(40)..] {
+        for line in &lines[lines.len().saturating_sub(100)..] {
             report += &format!("  {line}\n");
         }
         report
@@ -457,8 +461,10 @@ impl Run<'_> {
             self.oracle.confirm(actor, name);
         }
         self.oracle.opened(actor, id, writes);
-        if truncate {
-            self.oracle.truncate(actor, id, 0);
+        match (truncate, create) {
+            (true, true) => self.oracle.created_empty(actor, id),
+            (true, false) => self.oracle.truncate(actor, id, 0),
+            (false, _) => {}
         }
         Ok(Some(Descriptor {
             number,
@@ -534,7 +540,8 @@ impl Run<'_> {
             data.len()
         );
         self.say("read", Some(id), line.clone());
-        match self.oracle.view(actor, id).check(offset, len as u64, &data) {
+        self.oracle.touch(actor, id);
+        match self.oracle.seen(actor, id).check(offset, len as u64, &data) {
             Ok(()) => Ok(()),
             Err(why) => differs(format!("{line}: {why}"), Some(id)),
         }
@@ -570,15 +577,20 @@ impl Run<'_> {
             ..
         } = self.open[at];
         let end = self.about_end(actor, id).min(7 << 20);
-        let offset = match self.random.below(4) {
+        let offset = match self.random.below(5) {
             0 => 0,
             1 => end,
             2 => self.random.below(end as usize + 5000) as u64,
-            _ => (self.random.below(end as usize + 1) / 8 * 8) as u64,
+            3 => (self.random.below(end as usize + 1) / 8 * 8) as u64,
+            // Small pieces of few pages, as those of several writers.
+            _ => self.random.below((end as usize + 100).min(9000)) as u64,
         };
         let len = self.length();
         let value = self.next_value();
         if let Err(error) = self.call(actor, &Call::Write(file, offset, len, value)) {
+            // Some of it may have been done before the file was gone.
+            self.oracle
+                .write(actor, id, offset, offset + len as u64, value);
             return self.failed(at, "write", &error);
         }
         let line = format!(
@@ -705,10 +717,11 @@ impl Run<'_> {
             self.who(actor)
         );
         self.say("fstat", Some(id), line.clone());
+        self.oracle.touch(actor, id);
         if attributes.group as usize != GROUPS as usize + id {
             return differs(format!("{line}: of another file"), Some(id));
         }
-        if !self.oracle.view(actor, id).may_have_size(size) {
+        if !self.oracle.seen(actor, id).may_have_size(size) {
             return differs(format!("{line}: no size it may have"), Some(id));
         }
         match self.oracle.mtime(actor, id) {
@@ -736,6 +749,7 @@ impl Run<'_> {
                 if Some(id) != current {
                     return Ok(());
                 }
+                self.oracle.touch(actor, id);
                 match self.oracle.view(actor, id).may_have_size(size) {
                     true => Ok(()),
                     false => differs(format!("{line}: no size it may have"), Some(id)),

@@ -40,6 +40,9 @@ mod cache;
 #[allow(unused_imports, reason = "what the crate shows to others")]
 #[path = "../../../fuse/fs/src/fs/mod.rs"]
 mod fs;
+#[allow(unused_imports, reason = "what the crate shows to others")]
+#[path = "../../../fuse/fs/src/locks/mod.rs"]
+mod locks;
 #[allow(
     unused_imports,
     reason = "its own `sync`, in whose place this crate's is used"

@@ -4,7 +4,7 @@ use crate::api::{Cred, Credential};
 use std::sync::Arc;
 
 /// The host's name, for AUTH_SYS.
-pub(super) fn machine_name() -> String {
+pub(crate) fn machine_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {
         "" => "localhost".to_owned(),
@@ -13,7 +13,7 @@ pub(super) fn machine_name() -> String {
 }
 
 /// This process's own credential (file system ids); nobody's if /proc does not tell.
-pub(super) fn own_credential() -> Cred {
+pub(crate) fn own_credential() -> Cred {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     Arc::new(parse(&status))
 }

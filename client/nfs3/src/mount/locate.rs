@@ -1,4 +1,4 @@
-//! Where mountd listens: rpcbind version 4, then 3, then portmap, as the server has them
+//! Where a program of the server listens: rpcbind version 4, then 3, then portmap, as the server has them
 //! (RFC 1833).
 
 use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
@@ -20,6 +20,13 @@ fn netid(host: IpAddr, wanted: Protocol) -> NetId {
     }
 }
 
+/// A program and its version.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Service {
+    pub(crate) program: u32,
+    pub(crate) version: u32,
+}
+
 /// The port of MOUNT version 3 over `wanted`; `None` if the server does not offer it.
 /// Asks over TCP, and over UDP if nobody answers there.
 pub(super) async fn mountd(
@@ -27,11 +34,26 @@ pub(super) async fn mountd(
     wanted: Protocol,
     timeout: Duration,
 ) -> Result<Option<u16>, PlainError> {
-    mountd_at(SocketAddr::new(host, PORT), wanted, timeout).await
+    let mount = Service {
+        program: mount3::PROGRAM,
+        version: mount3::VERSION,
+    };
+    port_of(host, mount, wanted, timeout).await
 }
 
-async fn mountd_at(
+/// The same for any service.
+pub(crate) async fn port_of(
+    host: IpAddr,
+    service: Service,
+    wanted: Protocol,
+    timeout: Duration,
+) -> Result<Option<u16>, PlainError> {
+    port_at(SocketAddr::new(host, PORT), service, wanted, timeout).await
+}
+
+async fn port_at(
     rpcbind: SocketAddr,
+    service: Service,
     wanted: Protocol,
     timeout: Duration,
 ) -> Result<Option<u16>, PlainError> {
@@ -41,7 +63,7 @@ async fn mountd_at(
         privileged: false,
         timeout,
     };
-    match ask(&tcp, wanted).await {
+    match ask(&tcp, service, wanted).await {
         Err(PlainError::TimedOut | PlainError::Unreachable(_)) => {}
         answer => return answer,
     }
@@ -49,15 +71,15 @@ async fn mountd_at(
         protocol: Protocol::Udp,
         ..tcp
     };
-    ask(&udp, wanted).await
+    ask(&udp, service, wanted).await
 }
 
-async fn ask(at: &Target, wanted: Protocol) -> Result<Option<u16>, PlainError> {
+async fn ask(at: &Target, service: Service, wanted: Protocol) -> Result<Option<u16>, PlainError> {
     let netid = netid(at.address.ip(), wanted);
     let address = universal_address(&at.address);
     let binding = Binding {
-        program: mount3::PROGRAM,
-        version: mount3::VERSION,
+        program: service.program,
+        version: service.version,
         netid: Text(netid.name().as_bytes()),
         address: Text(address.as_bytes()),
         owner: Text(b""),
@@ -83,8 +105,8 @@ async fn ask(at: &Target, wanted: Protocol) -> Result<Option<u16>, PlainError> {
         return Err(PlainError::NoProgram);
     }
     let mapping = Mapping {
-        program: mount3::PROGRAM,
-        version: mount3::VERSION,
+        program: service.program,
+        version: service.version,
         protocol: match wanted {
             Protocol::Tcp => protocol::TCP,
             Protocol::Udp => protocol::UDP,
@@ -107,6 +129,11 @@ mod tests {
     use nfsrdma_xdr::rpc::{Accepted, Call, Reply};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+
+    const MOUNT: Service = Service {
+        program: mount3::PROGRAM,
+        version: mount3::VERSION,
+    };
 
     /// An rpcbind that has only versions up to `newest`; mountd is at port 0x4e20 over TCP.
     async fn rpcbind(newest: u32) -> SocketAddr {
@@ -142,7 +169,7 @@ mod tests {
     async fn every_version_of_rpcbind_will_do() {
         for newest in 2..=4 {
             let at = rpcbind(newest).await;
-            let found = mountd_at(at, Protocol::Tcp, Duration::from_secs(20)).await;
+            let found = port_at(at, MOUNT, Protocol::Tcp, Duration::from_secs(20)).await;
             assert_eq!(found.unwrap(), Some(20000), "version {newest}");
         }
     }
@@ -150,7 +177,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_registered_is_not_found() {
         let at = rpcbind(4).await;
-        let found = mountd_at(at, Protocol::Udp, Duration::from_secs(20)).await;
+        let found = port_at(at, MOUNT, Protocol::Udp, Duration::from_secs(20)).await;
         assert_eq!(found.unwrap(), None);
     }
 }

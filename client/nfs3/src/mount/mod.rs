@@ -1,8 +1,8 @@
 //! Brings an export up: finds mountd, asks for the root's handle, connects over RDMA, and
 //! learns the server's limits.
 
-mod identity;
-mod locate;
+pub(crate) mod identity;
+pub(crate) mod locate;
 mod mountd;
 mod ping;
 
@@ -48,6 +48,8 @@ pub enum Step {
     Null,
     /// FSINFO, PATHCONF, or the root's attributes.
     Fsinfo,
+    /// NFS_ACL, without which a server is mounted as well.
+    Acl,
 }
 
 /// Why a mount failed: one sentence for people.
@@ -314,6 +316,10 @@ async fn mount_at(
     if root_attributes.kind != FileType::Directory {
         let message = format!("what {host} exports is not a directory");
         return Err(MountError::new(Step::Fsinfo, false, message));
+    }
+    if options.acl {
+        // A server that does not even answer does not have it.
+        let _ = tokio::time::timeout(timeout, client.probe_acl(&cred)).await;
     }
     let session = engine.session().ok_or_else(|| {
         let message = format!("{host} closed the connection after it was mounted");

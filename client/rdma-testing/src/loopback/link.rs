@@ -6,15 +6,17 @@
 use super::Options;
 use super::region::{Refusal, Regions};
 use nfsrdma_rdma::{
-    Buf, BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Error, Exposure, Handle,
-    Invalidation, Memory, Protection, QueuePair, RemoteSegment, Result, Segs, Wait, WorkId,
+    Armed, Buf, BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Error, Exposure,
+    Handle, Invalidation, Memory, Protection, QueuePair, RemoteSegment, Result, Segs, Wait, WorkId,
     WorkRequest,
 };
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{EventfdFlags, eventfd};
 use smallvec::smallvec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -112,10 +114,32 @@ impl Side {
     }
 }
 
+/// Tells a side that something happened to it, whichever way it waits.
+struct Bell {
+    condvar: Condvar,
+    event: OwnedFd,
+}
+
+impl Bell {
+    fn new() -> Self {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Bell {
+            condvar: Condvar::new(),
+            event: eventfd(0, flags).expect("a test has a descriptor to spare"),
+        }
+    }
+
+    fn notify_all(&self) {
+        self.condvar.notify_all();
+        // It fails only when the counter is full, and then it is set.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
 /// Both sides. Side 0 connected, side 1 accepted.
 struct Link {
     sides: Mutex<[Side; 2]>,
-    something: [Condvar; 2],
+    something: [Bell; 2],
     options: Options,
 }
 
@@ -133,7 +157,7 @@ pub(super) fn join(
     acceptor.max_reads_out = back as usize;
     let link = Arc::new(Link {
         sides: Mutex::new([connector, acceptor]),
-        something: [Condvar::new(), Condvar::new()],
+        something: [Bell::new(), Bell::new()],
         options: options.clone(),
     });
     [
@@ -499,9 +523,24 @@ impl CompletionQueue for Poller {
             match wait {
                 Wait::No => return Ok(()),
                 Wait::Until(at) if Instant::now() >= at => return Ok(()),
-                Wait::Until(at) => drop(something.wait_until(&mut sides, at)),
-                Wait::Forever => something.wait(&mut sides),
+                Wait::Until(at) => drop(something.condvar.wait_until(&mut sides, at)),
+                Wait::Forever => something.condvar.wait(&mut sides),
             }
+        }
+    }
+
+    fn descriptors(&self) -> Option<Segs<BorrowedFd<'_>>> {
+        Some(smallvec![self.link.something[self.me].event.as_fd()])
+    }
+
+    fn arm(&mut self) -> Armed {
+        let mut sides = self.link.sides.lock();
+        self.progress(&mut sides);
+        let mine = &sides[self.me];
+        let idle = mine.completions.is_empty() && !mine.woken && mine.ended.is_none();
+        match idle {
+            true => Armed::Idle(None),
+            false => Armed::Ready,
         }
     }
 }

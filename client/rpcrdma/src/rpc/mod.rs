@@ -5,6 +5,7 @@ mod accept;
 mod credential;
 pub mod plain;
 mod retry;
+pub mod stream;
 mod xid;
 
 pub use accept::accepted;

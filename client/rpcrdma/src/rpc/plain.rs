@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 /// Largest reply taken, in bytes.
-const MAX_REPLY: usize = 64 * 1024;
+pub(super) const MAX_REPLY: usize = 64 * 1024;
 /// First pause before a datagram is sent again; doubles each time.
 const FIRST_RESEND: Duration = Duration::from_millis(500);
 /// Privileged ports tried, from the top down; below 665 live well-known services.
@@ -88,11 +88,7 @@ pub async fn call<P: Procedure, T>(
     args: &P::Args<'_>,
     with: impl FnOnce(P::Res<'_>) -> T,
 ) -> Result<T, PlainError> {
-    let xid = getrandom::u32().map_err(|e| PlainError::Unreachable(e.to_string()))?;
-    let mut to = Encoder::default();
-    CallTemplate::new(P::PROGRAM, P::VERSION, credential).encode(xid, P::NUMBER, &mut to);
-    args.encode(&mut to);
-    let message = to.into_vec();
+    let (xid, message) = encode::<P>(credential, args)?;
     let exchange = async {
         match target.protocol {
             Protocol::Tcp => stream(target, xid, &message).await,
@@ -102,7 +98,27 @@ pub async fn call<P: Procedure, T>(
     let reply = timeout(target.timeout, exchange)
         .await
         .map_err(|_| PlainError::TimedOut)??;
-    let mut from = Decoder::new(&reply);
+    decode::<P, T>(&reply, with)
+}
+
+/// A call with a fresh XID.
+pub(super) fn encode<P: Procedure>(
+    credential: Auth<'_>,
+    args: &P::Args<'_>,
+) -> Result<(u32, Vec<u8>), PlainError> {
+    let xid = getrandom::u32().map_err(|e| PlainError::Unreachable(e.to_string()))?;
+    let mut to = Encoder::default();
+    CallTemplate::new(P::PROGRAM, P::VERSION, credential).encode(xid, P::NUMBER, &mut to);
+    args.encode(&mut to);
+    Ok((xid, to.into_vec()))
+}
+
+/// The results in a reply.
+pub(super) fn decode<P: Procedure, T>(
+    reply: &[u8],
+    with: impl FnOnce(P::Res<'_>) -> T,
+) -> Result<T, PlainError> {
+    let mut from = Decoder::new(reply);
     let wrong = |error| PlainError::Misbehaved(format!("{}: {error}", P::NAME));
     let header = rpc::Reply::decode(&mut from).map_err(wrong)?;
     use rpc::Accepted::{ProcUnavail, ProgMismatch, ProgUnavail};
@@ -171,7 +187,7 @@ async fn datagram(target: &Target, xid: u32, message: &[u8]) -> Result<Vec<u8>, 
     }
 }
 
-async fn connect(target: &Target) -> io::Result<TcpStream> {
+pub(super) async fn connect(target: &Target) -> io::Result<TcpStream> {
     // A port may bind and still be refused for this peer (a connection in TIME_WAIT).
     for attempt in 0.. {
         let socket = bind(target, |address| {

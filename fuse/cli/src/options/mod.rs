@@ -80,6 +80,27 @@ pub enum Permissions {
     Server,
 }
 
+/// Which locks stay on this machine (nfs(5)); the others go to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalLock {
+    None,
+    Flock,
+    Posix,
+    All,
+}
+
+impl LocalLock {
+    /// As the option spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            LocalLock::None => "none",
+            LocalLock::Flock => "flock",
+            LocalLock::Posix => "posix",
+            LocalLock::All => "all",
+        }
+    }
+}
+
 /// Which RDMA provider to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
@@ -179,8 +200,13 @@ pub struct Options {
     pub readdirplus: bool,
     /// Connections to the server; `None` is one for each event loop, up to four.
     pub nconnect: Option<u32>,
-    /// Use a port below 1024 for MOUNT.
+    /// Use a port below 1024 for MOUNT and NLM.
     pub reserved_port: bool,
+    /// `lock` or `nolock`; `None` is `lock` where the server has NLM.
+    pub lock: Option<bool>,
+    pub local_lock: Option<LocalLock>,
+    /// Where the server's lock manager listens; `None` asks rpcbind.
+    pub lock_port: Option<u16>,
     pub transport: Transport,
     pub write_chunk: WriteChunk,
     /// Inline threshold to announce, in bytes.
@@ -207,6 +233,8 @@ pub struct Options {
     pub allow_other: Option<bool>,
     /// `None` is the kernel where others are let in, else the server.
     pub permissions: Option<Permissions>,
+    /// Use NFS_ACL where the server has it.
+    pub acl: bool,
     /// Accept unknown options.
     pub sloppy: bool,
     /// Leave /etc/fstab's promise: a failed mount is no failure of the boot.
@@ -255,6 +283,9 @@ impl Default for Options {
             readdirplus: true,
             nconnect: None,
             reserved_port: true,
+            lock: None,
+            local_lock: None,
+            lock_port: None,
             transport: Transport::Auto,
             write_chunk: WriteChunk::PositionZero,
             inline: 4096,
@@ -269,6 +300,7 @@ impl Default for Options {
             metrics: None,
             allow_other: None,
             permissions: None,
+            acl: true,
             sloppy: false,
             nofail: false,
             remount: false,
@@ -322,6 +354,15 @@ impl Options {
     pub fn connections(&self) -> u32 {
         let one_each = self.workers().clamp(1, 4) as u32;
         self.nconnect.unwrap_or(one_each)
+    }
+
+    /// Which locks are to stay on this machine.
+    pub fn wanted_local_lock(&self) -> LocalLock {
+        match (self.lock, self.local_lock) {
+            (Some(false), _) => LocalLock::All,
+            (_, Some(local)) => local,
+            (_, None) => LocalLock::None,
+        }
     }
 
     /// Bytes that may wait to be written.

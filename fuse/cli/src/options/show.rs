@@ -65,6 +65,9 @@ impl Options {
         if !self.close_to_open {
             words.flag("nocto");
         }
+        if !self.acl {
+            words.flag("noacl");
+        }
         match self.lookup_cache {
             LookupCache::All => {}
             LookupCache::Positive => words.value("lookupcache", "positive"),
@@ -115,7 +118,15 @@ impl Options {
         if !self.reserved_port {
             words.flag("noresvport");
         }
-        words.value("local_lock", "all");
+        if let Some(lock) = self.lock {
+            words.flag(if lock { "lock" } else { "nolock" });
+        }
+        if let Some(local) = self.local_lock {
+            words.value("local_lock", local.name());
+        }
+        if let Some(port) = self.lock_port {
+            words.value("lockport", port);
+        }
         match self.allow_other {
             Some(true) => words.flag("allow_other"),
             Some(false) => words.flag("noallow_other"),

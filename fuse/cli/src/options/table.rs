@@ -1,8 +1,8 @@
 //! The table of option names, and the parser that runs it.
 
 use super::{
-    AccessTime, AttributeTimes, Family, IO_UNIT, LookupCache, MAX_IO, MetricsAt, MountProto,
-    OptionError, Options, Permissions, Recovery, Transport, WriteChunk,
+    AccessTime, AttributeTimes, Family, IO_UNIT, LocalLock, LookupCache, MAX_IO, MetricsAt,
+    MountProto, OptionError, Options, Permissions, Recovery, Transport, WriteChunk,
 };
 use crate::size::parse_size;
 use std::collections::HashMap;
@@ -168,6 +168,21 @@ impl Draft {
                 dir_max,
             });
         }
+        let contradicts = match (self.options.lock, self.options.local_lock) {
+            (Some(lock), Some(local)) => lock == (local == LocalLock::All),
+            _ => false,
+        };
+        if contradicts {
+            let word = |name| {
+                self.claims
+                    .get(name)
+                    .map_or_else(String::new, |c| c.1.clone())
+            };
+            return Err(OptionError::Contradiction {
+                first: word("lock"),
+                second: word("local_lock"),
+            });
+        }
         if self.options.permissions == Some(Permissions::Server) && !self.dev {
             // The kernel opens devices by itself: nobody would check who may.
             self.options.vfs.dev = false;
@@ -210,7 +225,7 @@ const METRICS: &str = "PORT, ADDRESS:PORT, [IPV6]:PORT or unix:/PATH";
 const TCP_ONLY: &str = "this program speaks NFS over RDMA only; use mount -t nfs for TCP and UDP";
 const V3_ONLY: &str = "this program speaks NFS version 3 only; use mount -t nfs for version 4";
 const V4_OPTION: &str = "it belongs to NFS version 4, and this program speaks version 3";
-const NO_NLM: &str = "locks are local to this machine (no NLM over RDMA); use nolock";
+const LOCAL_LOCK: &str = "none, flock, posix or all";
 const NO_GSS: &str = "only AUTH_SYS is available; use sec=sys";
 
 macro_rules! flag {
@@ -418,8 +433,11 @@ pub static TABLE: &[Entry] = &[
     accept!("nofsc"),
     accept!("nosharecache"),
     refuse!("sharecache", "each mount has a cache of its own"),
-    refuse!("acl", "the NFS_ACL side protocol is not spoken"),
-    accept!("noacl"),
+    flag!("acl", |d, _| d.claim("acl", true)),
+    flag!("noacl", |d, _| {
+        d.options.acl = false;
+        d.claim("acl", false)
+    }),
     // Security.
     value!("sec", "sys", |d, n, v| match v {
         "sys" => d.claim(n, v),
@@ -433,12 +451,27 @@ pub static TABLE: &[Entry] = &[
         _ => d.bad(n, "none"),
     }),
     // Locks.
-    refuse!("lock", NO_NLM),
-    accept!("nolock"),
-    value!("local_lock", "all", |d, n, v| match v {
-        "all" => Ok(()),
-        "none" | "flock" | "posix" => d.cannot(NO_NLM),
-        _ => d.bad(n, "all"),
+    flag!("lock", |d, _| {
+        d.options.lock = Some(true);
+        d.claim("lock", true)
+    }),
+    flag!("nolock", |d, _| {
+        d.options.lock = Some(false);
+        d.claim("lock", false)
+    }),
+    value!("local_lock", LOCAL_LOCK, |d, n, v| {
+        d.options.local_lock = Some(match v {
+            "none" => LocalLock::None,
+            "flock" => LocalLock::Flock,
+            "posix" => LocalLock::Posix,
+            "all" => LocalLock::All,
+            _ => return d.bad(n, LOCAL_LOCK),
+        });
+        d.claim(n, v)
+    }),
+    value!("lockport", PORT, |d, n, v| {
+        d.options.lock_port = Some(set_port(d, n, v)?);
+        Ok(())
     }),
     flag!("resvport", |d, _| d.claim("resvport", true)),
     flag!("noresvport", |d, _| {

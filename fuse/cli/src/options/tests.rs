@@ -37,13 +37,12 @@ fn nothing_and_defaults_are_the_defaults() {
         "fg",
         "ac",
         "cto",
+        "acl",
         "rdirplus",
         "lookupcache=all",
         "nointr",
         "rw",
         "async",
-        "nolock",
-        "local_lock=all",
         "resvport",
         "sec=sys",
         "_netdev",
@@ -52,7 +51,7 @@ fn nothing_and_defaults_are_the_defaults() {
         "nouser",
         "x-systemd.automount,x-systemd.requires=a.service",
         "comment=hello",
-        "noacl,nofsc",
+        "nofsc",
         "crc",
         "transport=auto",
         "write_chunk=pz",
@@ -83,6 +82,16 @@ fn each_option_sets_its_setting() {
         ("proto=rdma6", |o| o.family = Family::V6),
         ("mounthost=other", |o| o.mount_host = Some("other".into())),
         ("mountport=892", |o| o.mount_port = Some(892)),
+        ("lock", |o| o.lock = Some(true)),
+        ("nolock", |o| o.lock = Some(false)),
+        ("local_lock=flock", |o| {
+            o.local_lock = Some(LocalLock::Flock)
+        }),
+        ("nolock,local_lock=all", |o| {
+            o.lock = Some(false);
+            o.local_lock = Some(LocalLock::All);
+        }),
+        ("lockport=4045", |o| o.lock_port = Some(4045)),
         ("mountproto=udp", |o| o.mount_proto = Some(MountProto::Udp)),
         ("mountproto=tcp6", |o| {
             o.mount_proto = Some(MountProto::Tcp);
@@ -108,6 +117,7 @@ fn each_option_sets_its_setting() {
         ("acdirmax=70", |o| o.attributes = times([3, 60, 30, 70])),
         ("actimeo=9", |o| o.attributes = times([9; 4])),
         ("nocto", |o| o.close_to_open = false),
+        ("noacl", |o| o.acl = false),
         ("lookupcache=pos", |o| {
             o.lookup_cache = LookupCache::Positive
         }),
@@ -228,6 +238,7 @@ fn contradictions_name_both() {
         ("ac", "noac"),
         ("noac", "acregmax=60"),
         ("cto", "nocto"),
+        ("acl", "noacl"),
         ("crc", "nocrc"),
         ("actimeo=5", "acdirmin=6"),
         ("rdirplus", "nordirplus"),
@@ -246,6 +257,11 @@ fn contradictions_name_both() {
         said("acregmin=99"),
         both("acregmin=99", "acregmax=60 (the default)")
     );
+    assert_eq!(
+        said("nolock,local_lock=none"),
+        both("nolock", "local_lock=none")
+    );
+    assert_eq!(said("lock,local_lock=all"), both("lock", "local_lock=all"));
     // The same thing twice is no contradiction.
     assert_eq!(ok("hard,hard,rsize=4K,rsize=4096").rsize, Some(4096));
     assert_eq!(ok("noac,actimeo=0").attributes, None);
@@ -264,11 +280,8 @@ fn what_cannot_be_honoured_says_so() {
         ("sec=krb5p", "only AUTH_SYS"),
         ("sec=none", "only AUTH_SYS"),
         ("xprtsec=tls", "TLS"),
-        ("lock", "use nolock"),
-        ("local_lock=none", "use nolock"),
         ("mountvers=1", "MOUNT version 3"),
         ("fsc", "cache=SIZE"),
-        ("acl", "NFS_ACL"),
         ("transport=verbs,nocrc", "soft-iWARP"),
     ] {
         let said = said(text);
@@ -389,6 +402,10 @@ proptest! {
         again.ignored.clone_from(&options.ignored);
         prop_assert_eq!(again.dirty_limit(), options.dirty_limit());
         again.dirty = options.dirty;
+        prop_assert_eq!(again.workers(), options.workers());
+        again.workers = options.workers;
+        prop_assert_eq!(again.connections(), options.connections());
+        again.nconnect = options.nconnect;
         again.rsize = options.rsize;
         again.wsize = options.wsize;
         if options.transport == Transport::Verbs {

@@ -259,14 +259,9 @@ fn calls(procedure: &Procedure, mount: Label<'_>, to: &mut Families) {
         help,
         &labels,
         |metric| {
+            // The encoder adds the bucket without an upper bound.
             let mut histogram = Histogram::default();
-            histogram.set_bucket(
-                bounds
-                    .into_iter()
-                    .chain([(f64::INFINITY, all)])
-                    .map(bucket)
-                    .collect(),
-            );
+            histogram.set_bucket(bounds.map(bucket).to_vec());
             histogram.set_sample_sum(procedure.total_ns as f64 / 1e9);
             histogram.set_sample_count(all);
             metric.set_histogram(histogram);

@@ -57,11 +57,14 @@ impl Poll {
         Ok(targets)
     }
 
-    /// Gives the model the answers that are there.
-    pub(super) fn take(&mut self, model: &mut Model) {
+    /// Gives the model the answers that are there. False if there are none.
+    pub(super) fn take(&mut self, model: &mut Model) -> bool {
+        let mut some = false;
         while let Ok(answer) = self.answers.try_recv() {
             self.give(answer, model);
+            some = true;
         }
+        some
     }
 
     /// Waits until all have answered, and no longer than `limit`.

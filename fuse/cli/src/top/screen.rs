@@ -124,7 +124,8 @@ fn watch(
     let delay = Duration::from_secs(args.delay.into());
     let mut session = Session::begin().map_err(broken)?;
     let (mut poll, mut model, mut view) = (Poll::default(), Model::new(delay), View::default());
-    let mut due = Instant::now();
+    let begun = Instant::now();
+    let (mut due, mut shown, mut changed) = (begun, None, false);
     while signalled.load(Relaxed) == 0 {
         let now = Instant::now();
         if now >= due {
@@ -135,17 +136,23 @@ fn watch(
                 .look(|target| is_wanted(target, only))
                 .map_err(no_table)?;
             model.listed(&targets, now);
+            changed = true;
             due = now + delay;
         }
-        poll.take(&mut model);
-        let drawn = session
-            .terminal
-            .draw(|frame| view.draw(frame, &model, Instant::now(), SystemTime::now()));
-        drawn.map_err(broken)?;
+        // The clock in the heading has seconds.
+        let tick = now.saturating_duration_since(begun).as_secs();
+        if poll.take(&mut model) || std::mem::take(&mut changed) || shown != Some(tick) {
+            shown = Some(tick);
+            let drawn = session
+                .terminal
+                .draw(|frame| view.draw(frame, &model, Instant::now(), SystemTime::now()));
+            drawn.map_err(broken)?;
+        }
         if !event::poll(TICK).map_err(broken)? {
             continue;
         }
-        // A change of size is drawn anyway.
+        changed = true;
+        // A change of size asks for nothing but to be drawn.
         if let Event::Key(key) = event::read().map_err(broken)?
             && let Some(action) = action(key)
         {

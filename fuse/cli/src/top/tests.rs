@@ -136,17 +136,17 @@ fn a_screen_of_80_by_24() {
     assert_eq!(
         lines[1..4].join("\n"),
         "\
-MOUNT               rdMB/s  wrMB/s   ops/s    p50    p99 credits  dirty  hits
-/srv/data             32.8     5.2     530  192us  253us   3/128  12.3M   75%
-~g/way/down/home    no answer of its process for 10 s",
+MOUNT                  rdMB/s  wrMB/s   ops/s    p50    p99 credits  dirty  hits
+/srv/data                32.8     5.2     530  189us  256us   3/128  12.3M   75%
+~a/long/way/down/home no answer of its process for 10 s",
         "{shown}"
     );
     assert!(
-        lines[4].starts_with("/srv/gone           its process has ended"),
+        lines[4].starts_with("/srv/gone             its process has ended"),
         "{shown}"
     );
     assert!(
-        shown.contains("nas:/export on /srv/data: last minute"),
+        shown.contains("last minute: nas:/export on /srv/data"),
         "{shown}"
     );
     let read = lines

@@ -105,7 +105,7 @@ impl View {
             Detail::Procedures => "procedures",
             Detail::Connections => "connections",
         };
-        let title = format!("{} on {}: {what}", row.source, row.directory);
+        let title = format!("{what}: {} on {}", row.source, row.directory);
         let underlined = Style::new().add_modifier(Modifier::UNDERLINED);
         frame.render_widget(Paragraph::new(title).style(underlined), name);
         let width = usize::from(below.width);

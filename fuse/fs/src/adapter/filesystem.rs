@@ -5,13 +5,14 @@
 
 use super::convert::{kind, set_time};
 use super::credentials::{self, Credentials};
+use super::locking::set_lock;
 use super::replies::{
     answer, answer_held, answer_or, channel_entry, done, file_flags, tell_absent, tell_attributes,
     tell_data, tell_entry,
 };
 use super::signals::hears;
 use super::waiting::{Held, Waiting};
-use crate::fs::{Entry, Found, Fs, FsResult, Opened};
+use crate::fs::{Entry, Found, Fs, FsResult, NewMode, Opened};
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{
     self as channel, Attr, Directory, DirectoryPlus, Handler, Header, Notifier, Operation, Reply,
@@ -38,6 +39,8 @@ pub(super) struct Adapter<N> {
     pub(super) sending: Sending,
     /// Requests that came, and inodes the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
+    /// The kernel leaves the umask to this side.
+    pub(super) applies_umask: bool,
 }
 
 /// When calls leave.
@@ -64,13 +67,30 @@ fn has_request(device: &Arc<channel::Device>) -> bool {
 }
 
 impl<N: Nfs3> Adapter<N> {
-    fn cred(&self, request: &Header) -> Cred {
+    /// A new object's mode and the umask that is still to be applied to it.
+    fn masked(&self, bits: u32, umask: u32) -> NewMode {
+        match self.applies_umask {
+            true => NewMode {
+                bits,
+                umask: umask & 0o777,
+            },
+            false => bits.into(),
+        }
+    }
+
+    pub(super) fn cred(&self, request: &Header) -> Cred {
         self.credentials.of(request)
+    }
+
+    /// Whether POSIX locks go to the server, and end when a file is closed, also one that was
+    /// opened for reading.
+    fn posix_locks(&self) -> bool {
+        self.fs.locks().is_some_and(|locks| locks.kinds().posix)
     }
 
     /// Runs an operation: now, and where it waits for the server, on the thread that gets the
     /// answer.
-    fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
         match self.sending {
             Sending::Together(_) => exec::deferring(|| exec::spawn(operation)),
             Sending::AtOnce | Sending::ByRound => exec::spawn(operation),
@@ -82,7 +102,7 @@ impl<N: Nfs3> Adapter<N> {
     /// with those of this one; otherwise this is the moment to send them. (The kernel's other
     /// request may need no call and end elsewhere, as FUSE_INTERRUPT does: then the next reply
     /// sends them.)
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         let Sending::Together(device) = &self.sending else {
             return;
         };
@@ -130,9 +150,18 @@ impl<N: Nfs3> Adapter<N> {
             Operation::Readlink => self.readlink(header, node, reply),
             Operation::Symlink { name, target } => self.symlink(header, node, name, target, reply),
             Operation::Mknod {
-                name, mode, rdev, ..
-            } => self.mknod(header, node, name, mode, rdev, reply),
-            Operation::Mkdir { name, mode, .. } => self.mkdir(header, node, name, mode, reply),
+                name,
+                mode,
+                rdev,
+                umask,
+            } => {
+                let mode = self.masked(mode, umask);
+                self.mknod(header, node, name, mode, rdev, reply);
+            }
+            Operation::Mkdir { name, mode, umask } => {
+                let mode = self.masked(mode, umask);
+                self.mkdir(header, node, name, mode, reply);
+            }
             Operation::Unlink { name } => self.unlink(header, node, name, reply),
             Operation::Rmdir { name } => self.rmdir(header, node, name, reply),
             Operation::Rename {
@@ -157,8 +186,32 @@ impl<N: Nfs3> Adapter<N> {
                 flags,
                 ..
             } => self.write(header, handle, offset, data, flags, reply),
-            Operation::Flush { handle, .. } => self.flush(header, handle, reply),
-            Operation::Release { handle, .. } => self.release(header, handle, reply),
+            Operation::Flush { handle, lock_owner } => {
+                self.flush(header, handle, lock_owner, reply)
+            }
+            Operation::Release {
+                handle,
+                flock_owner,
+                ..
+            } => self.release(header, handle, flock_owner, reply),
+            Operation::Getlk {
+                handle,
+                owner,
+                lock,
+                flock,
+            } => self.getlk(header, set_lock(handle, owner, flock, false, &lock), reply),
+            Operation::Setlk {
+                handle,
+                owner,
+                lock,
+                flock,
+                wait,
+            } => self.setlk(
+                header,
+                node,
+                set_lock(handle, owner, flock, wait, &lock),
+                reply,
+            ),
             Operation::Fsync { handle, .. } => self.fsync(header, handle, reply),
             Operation::Opendir { .. } => self.opendir(header, node, reply),
             Operation::Readdir {
@@ -176,8 +229,27 @@ impl<N: Nfs3> Adapter<N> {
             Operation::Statfs => self.statfs(header, node, reply),
             Operation::Access { mask } => self.access(header, node, mask, reply),
             Operation::Create {
-                name, mode, flags, ..
-            } => self.create(header, node, name, mode, flags, reply),
+                name,
+                mode,
+                umask,
+                flags,
+            } => {
+                let mode = self.masked(mode, umask);
+                self.create(header, node, name, mode, flags, reply);
+            }
+            // Where there are none, ENOSYS has the kernel not ask again.
+            Operation::Getxattr { name, size } if self.fs.has_acl() => {
+                self.getxattr(header, node, name, size, reply);
+            }
+            Operation::Listxattr { size } if self.fs.has_acl() => {
+                self.listxattr(header, node, size, reply);
+            }
+            Operation::Setxattr { name, value, flags } if self.fs.has_acl() => {
+                self.setxattr(header, node, name, value, flags, reply);
+            }
+            Operation::Removexattr { name } if self.fs.has_acl() => {
+                self.removexattr(header, node, name, reply);
+            }
             // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
             // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
             _ => reply.error(libc::ENOSYS),
@@ -265,7 +337,7 @@ impl<N: Nfs3> Adapter<N> {
         request: &Header,
         parent: u64,
         name: &OsStr,
-        mode: u32,
+        mode: NewMode,
         rdev: u32,
         reply: Reply,
     ) {
@@ -277,7 +349,7 @@ impl<N: Nfs3> Adapter<N> {
         });
     }
 
-    fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: u32, reply: Reply) {
+    fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: NewMode, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -345,6 +417,7 @@ impl<N: Nfs3> Adapter<N> {
     fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request));
         let notifier = self.notifier.clone();
+        let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.open(&cred, node, flags).await;
@@ -358,7 +431,7 @@ impl<N: Nfs3> Adapter<N> {
                         // It may have forgotten the inode: so much the better.
                         let _ = notifier.inval_inode(node, -1, 0);
                     }
-                    reply.opened(opened.handle, file_flags(&opened, flags));
+                    reply.opened(opened.handle, file_flags(&opened, flags, unflushed));
                 },
                 |opened| close(&fs, opened),
             );
@@ -413,14 +486,15 @@ impl<N: Nfs3> Adapter<N> {
         });
     }
 
-    fn flush(&self, request: &Header, handle: u64, reply: Reply) {
-        if let Some(result) = self.fs.flush_cached(handle) {
+    fn flush(&self, request: &Header, handle: u64, owner: u64, reply: Reply) {
+        let locked = self.fs.has_locks(handle, owner);
+        if !locked && let Some(result) = self.fs.flush_cached(handle) {
             answer(reply, result, done);
             return self.settle();
         }
         let (fs, pid) = (self.fs.clone(), request.pid());
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let flush = async move {
             let tell = |result: FsResult<()>| match reply.take() {
                 Some(reply) => {
                     // The kernel takes the reply also for a process that ends, whose descriptors
@@ -431,14 +505,26 @@ impl<N: Nfs3> Adapter<N> {
                 }
                 None => false,
             };
-            fs.flush(handle, tell).await;
-        });
+            let owner = locked.then_some(owner);
+            fs.flush_and_unlock(handle, owner, tell).await;
+        };
+        match self.fs.locks().filter(|_| locked) {
+            Some(locks) => locks.spawn(flush),
+            None => self.start(flush),
+        }
     }
 
-    fn release(&self, request: &Header, handle: u64, reply: Reply) {
+    fn release(&self, request: &Header, handle: u64, flock: Option<u64>, reply: Reply) {
         let fs = self.fs.clone();
+        let locked = flock.is_some() || self.fs.has_open_locks(handle);
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.release(handle).await, done) });
+        let release = async move {
+            answer_held(reply, fs.release_and_unlock(handle, flock).await, done);
+        };
+        match self.fs.locks().filter(|_| locked) {
+            Some(locks) => locks.spawn(release),
+            None => self.start(release),
+        }
     }
 
     fn fsync(&self, request: &Header, handle: u64, reply: Reply) {
@@ -564,11 +650,12 @@ impl<N: Nfs3> Adapter<N> {
         request: &Header,
         parent: u64,
         name: &OsStr,
-        mode: u32,
+        mode: NewMode,
         flags: i32,
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
@@ -579,7 +666,7 @@ impl<N: Nfs3> Adapter<N> {
                     reply.created(
                         &channel_entry(&entry),
                         opened.handle,
-                        file_flags(&opened, flags),
+                        file_flags(&opened, flags, unflushed),
                     );
                 },
                 |(entry, opened)| {

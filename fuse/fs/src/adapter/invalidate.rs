@@ -11,7 +11,8 @@
 //! change by the reply that brought it, or by the next: GETATTR with other times makes it drop
 //! its pages (FUSE_AUTO_INVAL_DATA). A notification of data follows after [`PAUSE`], while no
 //! READ of the file is under way, and only if the kernel has not been told meanwhile
-//! ([`Fs::kernel_is_behind`]).
+//! ([`Fs::kernel_is_behind`]). One of attributes follows at once, or as soon as no READ of the
+//! file is under way.
 //!
 //! What waits is a set of inode numbers, at most one for each inode the kernel knows.
 
@@ -27,8 +28,11 @@ use std::time::{Duration, Instant};
 
 /// Between a change and the notification of data.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Times that READs under way put it off.
+/// Until READs that are under way are looked at again, before attributes are notified of.
+const PAUSE_OF_READS: Duration = Duration::from_millis(5);
+/// Times that READs under way put off a notification of data, and of attributes.
 const MOST_PAUSES: u32 = 20;
+const MOST_PAUSES_OF_ATTRIBUTES: u32 = 200;
 /// Threads that notify of data. Each may wait for a READ of one inode.
 const DATA_THREADS: usize = 4;
 
@@ -61,8 +65,13 @@ impl Queue {
     fn put(&self, node: u64, tries: u32) {
         let mut state = self.state.lock();
         if !state.ended && state.nodes.insert(node) {
-            let due = Instant::now() + self.pause;
-            state.order.push_back((due, node, tries));
+            let pause = match tries {
+                0 => self.pause,
+                _ => self.pause.max(PAUSE_OF_READS),
+            };
+            let due = Instant::now() + pause;
+            let at = state.order.partition_point(|(other, ..)| *other <= due);
+            state.order.insert(at, (due, node, tries));
             self.more.notify_one();
         }
     }
@@ -137,13 +146,16 @@ impl Invalidator {
                 while let Some((node, tries)) = queue.take() {
                     // Offset and length of what is dropped: no data, or all. The kernel may have
                     // forgotten the inode, or the mount be gone.
-                    if !of_data {
-                        let _ = notifier.inval_inode(node, -1, 0);
-                        continue;
-                    }
                     let Some(fs) = fs.upgrade() else { return };
-                    if tries < MOST_PAUSES && fs.is_reading(node) {
+                    let most = match of_data {
+                        true => MOST_PAUSES,
+                        false => MOST_PAUSES_OF_ATTRIBUTES,
+                    };
+                    if tries < most && fs.is_reading(node) {
                         queue.put(node, tries + 1);
+                    } else if !of_data {
+                        drop(fs);
+                        let _ = notifier.inval_inode(node, -1, 0);
                     } else if fs.kernel_is_behind(node) {
                         drop(fs);
                         let _ = notifier.inval_inode(node, 0, 0);

@@ -7,12 +7,14 @@ mod crew;
 mod filesystem;
 pub mod heap;
 mod invalidate;
+mod locking;
 mod replies;
 mod signals;
 mod table;
 mod unmount;
 mod waiting;
 mod worker;
+mod xattr;
 
 pub use bdi::set_read_ahead;
 pub use unmount::OwnMount;
@@ -64,6 +66,11 @@ pub struct FuseOptions {
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
     pub max_write: u32,
+    /// The kernel checks permissions (`default_permissions`), by the ACLs where there are any.
+    pub kernel_checks: bool,
+    /// POSIX locks and those of flock(2) come here; else the kernel has them.
+    pub posix_locks: bool,
+    pub flock_locks: bool,
     /// Generic mount options by their mount(8) names: `ro nodev nosuid noexec noatime dirsync
     /// sync`; others are handed to the kernel as they are.
     pub options: Vec<String>,
@@ -75,10 +82,13 @@ impl Default for FuseOptions {
             source: "nfsrdma".into(),
             subtype: "nfsrdma".into(),
             access: Access::Owner,
-            workers: 0,
+            workers: 2,
             threads: 2,
             max_background: 64,
             max_write: 1 << 20,
+            kernel_checks: false,
+            posix_locks: false,
+            flock_locks: false,
             options: Vec::new(),
         }
     }
@@ -104,7 +114,7 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
         &dir,
         &mount_options(options),
         users(options),
-        wanted(options),
+        wanted(options, acl_flags(&fs, options)),
     )?;
     start(fs, channel, OwnMount::on(&dir), options, false)
 }
@@ -120,7 +130,7 @@ pub fn mount_other(
         dir,
         &mount_options(options),
         users(options),
-        wanted(options),
+        wanted(options, 0),
     )?;
     channel.serve(options.threads, handler)
 }
@@ -135,14 +145,34 @@ pub fn serve<N: Nfs3>(
     options: &FuseOptions,
 ) -> io::Result<Session> {
     let own = OwnMount::on(dir);
-    let channel = Channel::adopt(device, users(options), wanted(options))?;
+    let channel = Channel::adopt(
+        device,
+        users(options),
+        wanted(options, acl_flags(&fs, options)),
+    )?;
     start(fs, channel, own, options, true)
 }
 
-/// What is wanted of the kernel.
-fn wanted(options: &FuseOptions) -> Wanted {
+/// What is wanted of the kernel besides on a mount with ACLs.
+///
+/// With extended attributes the kernel asks for `security.capability` at each write(2), unless HANDLE_KILLPRIV_V2 lets it
+/// remember that there is none.
+fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
+    if !fs.has_acl() {
+        return 0;
+    }
+    let checks = match options.kernel_checks {
+        true => init::POSIX_ACL,
+        false => 0,
+    };
+    init::DONT_MASK | init::HANDLE_KILLPRIV_V2 | checks
+}
+
+/// What is wanted of the kernel, with these flags in addition.
+fn wanted(options: &FuseOptions, more: u64) -> Wanted {
     Wanted {
-        flags: init::ATOMIC_O_TRUNC
+        flags: more
+            | init::ATOMIC_O_TRUNC
             | init::AUTO_INVAL_DATA
             | init::DO_READDIRPLUS
             | init::READDIRPLUS_AUTO
@@ -150,7 +180,10 @@ fn wanted(options: &FuseOptions) -> Wanted {
             | init::PARALLEL_DIROPS
             | init::CACHE_SYMLINKS
             // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
-            | init::HANDLE_KILLPRIV,
+            | init::HANDLE_KILLPRIV
+            // Without one of these the kernel keeps that kind of locks by itself.
+            | if options.posix_locks { init::POSIX_LOCKS } else { 0 }
+            | if options.flock_locks { init::FLOCK_LOCKS } else { 0 },
         max_write: options.max_write,
         max_background: options.max_background,
     }
@@ -198,6 +231,7 @@ fn start<N: Nfs3>(
             _ => Sending::ByRound,
         },
         requests: requests.clone(),
+        applies_umask: channel.features().has(init::DONT_MASK),
     };
     let workers = Workers::new(options.workers)?;
     let serving = match options.workers {

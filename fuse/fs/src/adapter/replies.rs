@@ -81,13 +81,14 @@ pub(super) fn tell_data(reply: Reply, data: Segs<Buf>) {
     }
 }
 
-/// What the kernel is told of an open file.
-pub(super) fn file_flags(opened: &Opened, flags: i32) -> u32 {
+/// What the kernel is told of an open file. `unflushed`: nothing but written data matters when it
+/// is closed.
+pub(super) fn file_flags(opened: &Opened, flags: i32, unflushed: bool) -> u32 {
     let mut answer = 0;
     if opened.keep_cache {
         answer |= fopen::KEEP_CACHE;
     }
-    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+    if unflushed && flags & libc::O_ACCMODE == libc::O_RDONLY {
         answer |= fopen::NOFLUSH;
     }
     answer

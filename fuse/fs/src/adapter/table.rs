@@ -26,10 +26,28 @@ pub(super) struct Pace {
     pub(super) alert: Duration,
 }
 
-#[derive(Debug)]
+/// What an operation is told of its caller.
+pub(super) struct OnSignal {
+    /// Of every signal, and not only when the caller is let go.
+    pub(super) any: bool,
+    /// Must not come back to the table.
+    pub(super) call: Box<dyn Fn() + Send + Sync>,
+}
+
+impl OnSignal {
+    fn signal(this: &Option<Self>) {
+        if let Some(of) = this
+            && of.any
+        {
+            (of.call)();
+        }
+    }
+}
+
 struct Waiter<A> {
     /// `None` once answered for a caller that was killed.
     reply: Option<A>,
+    on_signal: Option<OnSignal>,
     /// The caller's thread; 0 if it is none this PID namespace has, or the kernel.
     pid: u32,
     /// The request's number.
@@ -71,7 +89,6 @@ pub(super) struct Look {
 /// Interrupts kept for requests that are not in the table.
 const EARLY: usize = 256;
 
-#[derive(Debug)]
 struct State<A> {
     waiters: Slab<Waiter<A>>,
     /// Requests that were interrupted while they were not in the table. The thread that read
@@ -86,10 +103,15 @@ struct State<A> {
 }
 
 /// See the module.
-#[derive(Debug)]
 pub(super) struct Table<A> {
     state: Mutex<State<A>>,
     wake: Condvar,
+}
+
+impl<A> std::fmt::Debug for Table<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").finish_non_exhaustive()
+    }
 }
 
 impl<A> Default for Table<A> {
@@ -137,6 +159,17 @@ impl<A> Drop for Held<A> {
 impl<A: Refuse> Table<A> {
     /// Puts the reply to the request `unique` of the thread `pid` into the table.
     pub(super) fn hold(self: &Arc<Self>, pid: u32, unique: u64, reply: A) -> Held<A> {
+        self.hold_with(pid, unique, reply, None)
+    }
+
+    /// The same for an operation that can end before its time.
+    pub(super) fn hold_with(
+        self: &Arc<Self>,
+        pid: u32,
+        unique: u64,
+        reply: A,
+        on_signal: Option<OnSignal>,
+    ) -> Held<A> {
         let since = Instant::now();
         let mut state = self.state.lock();
         let early = state.early.iter().position(|&early| early == unique);
@@ -144,12 +177,14 @@ impl<A: Refuse> Table<A> {
             Some(at) => {
                 state.early.remove(at);
                 state.urgent = true;
+                OnSignal::signal(&on_signal);
                 Signal::New(since)
             }
             None => Signal::No,
         };
         let key = state.waiters.insert(Waiter {
             reply: Some(reply),
+            on_signal,
             pid,
             unique,
             since,
@@ -172,6 +207,7 @@ impl<A: Refuse> Table<A> {
         match waiters.find(|(_, waiter)| waiter.unique == unique) {
             Some((_, waiter)) => {
                 waiter.signal = Signal::New(Instant::now());
+                OnSignal::signal(&waiter.on_signal);
                 state.urgent = true;
                 self.wake.notify_one();
             }
@@ -245,9 +281,13 @@ impl<A: Refuse> Table<A> {
             for &(key, unique, look) in &due {
                 // The key may belong to another request by now.
                 let waiter = state.waiters.get_mut(key);
-                let Some(reply) = waiter
-                    .filter(|waiter| waiter.unique == unique)
-                    .and_then(|waiter| waiter.reply.take())
+                let Some(reply) =
+                    waiter
+                        .filter(|waiter| waiter.unique == unique)
+                        .and_then(|waiter| {
+                            waiter.on_signal.iter().for_each(|of| (of.call)());
+                            waiter.reply.take()
+                        })
                 else {
                     continue;
                 };

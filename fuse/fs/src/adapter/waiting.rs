@@ -14,7 +14,8 @@
 //! request is not answered soon after it.
 
 use super::signals::{Caller, caller};
-use super::table::{self, Look, Pace, Refuse, Table};
+use super::table::{self, Look, OnSignal, Pace, Refuse, Table};
+use crate::locks::Interrupt;
 use nfsrdma_channel::{Header, Reply};
 use std::io;
 use std::sync::Arc;
@@ -53,6 +54,25 @@ impl Waiting {
     /// Puts the reply of `request` into the table.
     pub(super) fn hold(&self, request: &Header, reply: Reply) -> Held {
         self.0.hold(request.pid(), request.unique, reply)
+    }
+
+    /// The same for a request that ends when its caller gets a signal: of whatever kind (`any`),
+    /// or one to die of.
+    pub(super) fn hold_interruptible(
+        &self,
+        request: &Header,
+        reply: Reply,
+        any: bool,
+    ) -> (Held, Arc<Interrupt>) {
+        let interrupt = Arc::new(Interrupt::default());
+        let fired = interrupt.clone();
+        let on_signal = OnSignal {
+            any,
+            call: Box::new(move || fired.fire()),
+        };
+        let (pid, unique) = (request.pid(), request.unique);
+        let held = self.0.hold_with(pid, unique, reply, Some(on_signal));
+        (held, interrupt)
     }
 
     /// The caller of the request `unique` got a signal.

@@ -73,7 +73,7 @@ struct Own {
     changes: Option<Box<Changes>>,
     /// When one last began or ended.
     changed: u64,
-    /// States the last ones left behind.
+    /// States that own changes have left behind, the newest last.
     past: Box<[WccAttributes]>,
     /// They could not be verified: until when the cached contents are believed.
     unverified_until: Option<Nanos>,
@@ -372,7 +372,10 @@ impl AttributeCache {
             return false;
         }
         let others = changes.saw_others(&own.past);
-        own.past = changes.past(MOST_PAST).into();
+        // Those of earlier ones stay: a reply may be overtaken by several bursts.
+        let newest = changes.past(MOST_PAST);
+        let kept = own.past.len().min(MOST_PAST - newest.len());
+        own.past = [&own.past[own.past.len() - kept..], newest].concat().into();
         match verdict {
             // A READ meanwhile may have brought the contents of such a state.
             Verdict::Own(_) if others => {

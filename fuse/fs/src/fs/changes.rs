@@ -34,8 +34,8 @@ const MOST_PASSED: usize = 64;
 /// Pairs that wait for their place in the trail. More are possible only if one change is
 /// overtaken by so many others; the object is then taken for changed by somebody else.
 const MOST_PENDING: usize = 256;
-/// Other states seen meanwhile.
-const MOST_OBSERVED: usize = 8;
+/// Other states seen meanwhile. More of them are taken for somebody else's, too.
+pub(super) const MOST_OBSERVED: usize = 8;
 
 /// What a change may do to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

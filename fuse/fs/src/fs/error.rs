@@ -1,5 +1,6 @@
 //! Errors of the file system, and the errno for each.
 
+use crate::locks::LockError;
 use nfsrdma_nfs3::NfsError;
 use nfsrdma_xdr::nfs3::Status;
 use thiserror::Error;
@@ -32,6 +33,9 @@ pub enum FsError {
     /// The hidden name of a removed file that is open here.
     #[error("removed, and still open")]
     Busy,
+    /// There is no such extended attribute.
+    #[error("no such attribute")]
+    NoData,
     #[error("file too large")]
     TooLarge,
     /// No buffer memory, and none on its way back.
@@ -43,6 +47,14 @@ pub enum FsError {
     /// Nothing more is taken to be written: see [`Fs::end_of_requests`](super::Fs::end_of_requests).
     #[error("the mount is at its end")]
     Ended,
+    #[error("lock: {0:?}")]
+    Lock(LockError),
+}
+
+impl From<LockError> for FsError {
+    fn from(error: LockError) -> Self {
+        FsError::Lock(error)
+    }
 }
 
 pub type FsResult<T> = Result<T, FsError>;
@@ -69,9 +81,11 @@ impl FsError {
             FsError::IsDirectory => libc::EISDIR,
             FsError::Exists => libc::EEXIST,
             FsError::Busy => libc::EBUSY,
+            FsError::NoData => libc::ENODATA,
             FsError::TooLarge => libc::EFBIG,
             FsError::NoMemory => libc::ENOMEM,
             FsError::Ended => libc::EIO,
+            FsError::Lock(error) => error.errno(),
         }
     }
 }

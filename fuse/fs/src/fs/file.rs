@@ -155,6 +155,11 @@ impl Inner {
         !self.pending.is_empty()
     }
 
+    /// Whether READs of the kernel's are not answered: the server's reply may be there already.
+    pub fn is_kernel_reading(&self) -> bool {
+        !self.kernel_reads.is_empty()
+    }
+
     /// The first READ under way that touches `range`.
     pub fn reading(&self, range: &Range<u64>) -> Option<&Pending> {
         self.pending

@@ -5,6 +5,7 @@
 //! once from memory, or not at all.
 
 mod access;
+mod acl;
 mod attribute_cache;
 mod attributes;
 mod changes;
@@ -18,6 +19,7 @@ mod failures;
 mod file;
 mod inode;
 mod link;
+mod locking;
 mod lookup;
 mod names;
 mod open;
@@ -37,10 +39,12 @@ mod write;
 pub use changing::KernelCache;
 pub use clock::Clock;
 pub use config::{FsConfig, LookupCache, Permissions};
+pub use create::NewMode;
 pub use dir::{DirHandle, Listed, Listing};
 pub use error::{FsError, FsResult};
 pub use file::OpenFile;
 pub use inode::{Inode, ROOT};
+pub use locking::SetLock;
 pub use lookup::Found;
 pub use open::Opened;
 pub use paths::Paths;
@@ -48,6 +52,7 @@ pub use sync::Unwritten;
 pub use unsafe_files::Hold;
 
 use crate::cache::{Budget, Lent};
+use crate::locks::Locks;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use changing::{Change, Watch};
@@ -60,8 +65,8 @@ use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError, NfsResult};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
 use slab::Slab;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use table::Table;
 use tokio::sync::Notify;
@@ -116,6 +121,8 @@ pub struct Fs<N> {
     /// No program waits for an answer any longer.
     ended: AtomicBool,
     watch: Watch,
+    /// Locks that go to the server, if there are any.
+    locks: OnceLock<Arc<Locks>>,
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -181,6 +188,7 @@ impl<N: Nfs3> Fs<N> {
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             watch: Watch::default(),
+            locks: OnceLock::new(),
             readdirplus: AtomicBool::new(config.readdirplus),
             root_squash: Mutex::default(),
             nfs,
@@ -199,6 +207,9 @@ impl<N: Nfs3> Fs<N> {
             self.shared.dirty.load(std::sync::atomic::Ordering::Relaxed) as u64,
         ));
         list.push(("inodes", self.table.len() as u64));
+        if let Some(locks) = self.locks.get() {
+            list.extend(locks.statistics());
+        }
         list
     }
 

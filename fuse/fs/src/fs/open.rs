@@ -96,6 +96,16 @@ impl<N: Nfs3> Fs<N> {
     /// The last descriptor of an open file is closed. Its data is written if closing has not
     /// done so (a mapping may have outlived it).
     pub async fn release(self: &Arc<Self>, handle: u64) -> FsResult<()> {
+        self.release_and_unlock(handle, None).await
+    }
+
+    /// The same for one that was locked by flock(2).
+    pub async fn release_and_unlock(
+        self: &Arc<Self>,
+        handle: u64,
+        flock: Option<u64>,
+    ) -> FsResult<()> {
+        let locked = self.owners_by_open(&self.file(handle)?.inode, handle, flock);
         let file = self
             .files
             .write()
@@ -111,6 +121,7 @@ impl<N: Nfs3> Fs<N> {
         if file.wrote.load(Ordering::Relaxed) {
             self.write_back(&inode, true).await;
         }
+        self.release_locks(&inode, locked).await;
         // Nobody hears of what the kernel is told here.
         let (reported, lost) = file.take_failure();
         self.lose(lost);

@@ -94,6 +94,7 @@ impl<N: Nfs3> Fs<N> {
             return None;
         }
         let file = self.files.read().get(handle as usize).cloned()?;
+        self.check_locks(&file, handle).ok()?;
         let data = file.inode.data()?;
         let (found, size) = data.with(|inner| {
             let size = size_with(inner, &file.inode)?;
@@ -125,6 +126,7 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> FsResult<Segs<Buf>> {
         let file = self.file(handle)?;
+        self.check_locks(&file, handle)?;
         let inode = &file.inode;
         if OpenFile::is_direct(flags) {
             return self.read_direct(&file, offset, len).await;

@@ -129,6 +129,16 @@ impl<N: Nfs3> Fs<N> {
     /// `tell` hands the result over and says whether a program heard it, which one that is being
     /// killed does not: what is lost without anybody hearing of it is told at the unmount.
     pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
+        self.flush_and_unlock(handle, None, tell).await;
+    }
+
+    /// The same for a process that has POSIX locks on the file, which end with it.
+    pub async fn flush_and_unlock(
+        self: &Arc<Self>,
+        handle: u64,
+        owner: Option<u64>,
+        tell: impl FnOnce(FsResult<()>) -> bool,
+    ) {
         let file = match self.file(handle) {
             Ok(file) => file,
             Err(error) => {
@@ -139,8 +149,12 @@ impl<N: Nfs3> Fs<N> {
         if file.can_write() {
             self.write_back(&file.inode, true).await;
         }
+        let unlocked = match owner {
+            Some(owner) => self.close_locks(&file.inode, handle, owner).await,
+            None => Ok(()),
+        };
         let (result, lost) = file.take_failure();
-        if !tell(result) {
+        if !tell(result.and(unlocked)) {
             self.lose(lost);
         }
     }
@@ -148,7 +162,8 @@ impl<N: Nfs3> Fs<N> {
     pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
         let file = self.file(handle)?;
         self.write_back(&file.inode, true).await;
-        file.take_error()
+        file.take_error()?;
+        self.check_locks(&file, handle)
     }
 
     /// Writes everything dirty, and with `commit` also gets it onto stable storage. Errors go
@@ -223,7 +238,7 @@ impl<N: Nfs3> Fs<N> {
                     }
                 });
                 if verdict == Verdict::Restarted {
-                    self.shared.stats.verifier_changes.add(1);
+                    self.suspect_locks();
                 }
             }
             Err(error) => {

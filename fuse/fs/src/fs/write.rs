@@ -29,6 +29,7 @@ impl<N: Nfs3> Fs<N> {
         if OpenFile::is_direct(flags) || file.is_sync() || self.config.sync {
             return None;
         }
+        self.check_locks(&file, handle).ok()?;
         let offset = {
             let state = file.inode.state.lock();
             if flags & libc::O_APPEND != 0 {
@@ -59,6 +60,7 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> FsResult<u32> {
         let file = self.file(handle)?;
+        self.check_locks(&file, handle)?;
         let inode = &file.inode;
         let size = if flags & libc::O_APPEND != 0 {
             let known = inode.state.lock().fresh(self.now()).copied();
@@ -315,7 +317,7 @@ impl<N: Nfs3> Fs<N> {
                 });
                 end.1 = 0..0;
                 if verdict == Verdict::Restarted {
-                    self.shared.stats.verifier_changes.add(1);
+                    self.suspect_locks();
                 }
             }
             Err(error) => {

@@ -253,6 +253,21 @@ fn the_server_decides_who_may() {
     assert_eq!(errno(block_on(m.fs.open(&other, node, libc::O_RDONLY))), 0);
 }
 
+/// A notification while the kernel waits for a READ makes it ignore the end of file in the reply,
+/// which may be answered some time after the server's.
+#[test]
+fn a_file_is_being_read_until_the_kernel_has_its_reply() {
+    let m = Mount::new();
+    let (node, file) = m.create("f");
+    assert!(!m.fs.is_reading(node));
+    let reads = [0, 4096].map(|offset| m.fs.kernel_read(file, offset).unwrap());
+    for read in reads {
+        assert!(m.fs.is_reading(node));
+        drop(read);
+    }
+    assert!(!m.fs.is_reading(node));
+}
+
 #[test]
 fn one_mount_alone_sees_no_foreign_changes() {
     let m = Mount::new();

@@ -1,0 +1,267 @@
+//! The server's lockd.
+
+use super::{LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
+use crate::Cred;
+use crate::mount::identity;
+use crate::mount::locate::{self, Service};
+use nfsrdma_rpcrdma::rpc::auth;
+use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
+use nfsrdma_rpcrdma::rpc::stream::StreamClient;
+use nfsrdma_xdr::codec::Text;
+use nfsrdma_xdr::nfs3::Void;
+use nfsrdma_xdr::nlm4::{self, Holder, Lock, Res, TestReply, TestRes};
+use nfsrdma_xdr::procedure::Procedure;
+use parking_lot::Mutex;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// One call, its connection included.
+const CALL: Duration = Duration::from_secs(10);
+/// One question to rpcbind.
+const LOOKUP: Duration = Duration::from_secs(3);
+
+const SERVICE: Service = Service {
+    program: nlm4::PROGRAM,
+    version: nlm4::VERSION,
+};
+
+/// How lockd is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockPlace {
+    pub protocol: Protocol,
+    pub port: u16,
+}
+
+/// Calls lockd, over TCP where it listens there, else over UDP.
+#[derive(Debug)]
+pub struct NlmClient {
+    server: IpAddr,
+    /// By option: else rpcbind is asked again when nobody answers, as a server that restarted
+    /// may have another port.
+    port: Option<u16>,
+    place: Mutex<LockPlace>,
+    /// Look the port up before the next call.
+    look_up: Mutex<bool>,
+    privileged: bool,
+    machine: String,
+    stream: StreamClient,
+    cookie: AtomicU64,
+}
+
+/// Where lockd listens, TCP first; `None` if rpcbind knows no NLM version 4.
+async fn find(server: IpAddr) -> Result<Option<LockPlace>, PlainError> {
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        if let Some(port) = locate::port_of(server, SERVICE, protocol, LOOKUP).await? {
+            return Ok(Some(LockPlace { protocol, port }));
+        }
+    }
+    Ok(None)
+}
+
+impl NlmClient {
+    /// The lockd of `server`: at `port`, or where rpcbind says; `None` if it has none that
+    /// answers. Runs in tokio.
+    pub async fn locate(
+        server: IpAddr,
+        port: Option<u16>,
+        privileged: bool,
+    ) -> Result<Option<Self>, PlainError> {
+        let place = match port {
+            Some(port) => LockPlace {
+                protocol: Protocol::Tcp,
+                port,
+            },
+            None => match find(server).await? {
+                Some(place) => place,
+                None => return Ok(None),
+            },
+        };
+        let client = NlmClient {
+            server,
+            port,
+            place: Mutex::new(place),
+            look_up: Mutex::new(false),
+            privileged,
+            machine: identity::machine_name(),
+            stream: StreamClient::default(),
+            cookie: AtomicU64::new(1),
+        };
+        match client.null().await {
+            Ok(()) => Ok(Some(client)),
+            Err(PlainError::Unreachable(_) | PlainError::TimedOut) if port.is_some() => {
+                // Only over UDP, perhaps.
+                client.place.lock().protocol = Protocol::Udp;
+                client.null().await.map(|()| Some(client))
+            }
+            Err(PlainError::NoProgram) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where it was found.
+    pub fn place(&self) -> LockPlace {
+        *self.place.lock()
+    }
+
+    pub fn server(&self) -> IpAddr {
+        self.server
+    }
+
+    async fn target(&self) -> Target {
+        let look_up = self.port.is_none() && *self.look_up.lock();
+        if look_up && let Ok(Some(place)) = find(self.server).await {
+            *self.place.lock() = place;
+            *self.look_up.lock() = false;
+        }
+        let place = self.place();
+        Target {
+            address: SocketAddr::new(self.server, place.port),
+            protocol: place.protocol,
+            privileged: self.privileged,
+            timeout: CALL,
+        }
+    }
+
+    async fn run<P: Procedure, T>(
+        &self,
+        cred: &Cred,
+        args: &P::Args<'_>,
+        with: impl FnOnce(P::Res<'_>) -> T,
+    ) -> Result<T, PlainError> {
+        let target = self.target().await;
+        let credential = auth(self.machine.as_bytes(), cred);
+        let result = match target.protocol {
+            Protocol::Tcp => {
+                let call = self.stream.call::<P, T>(&target, credential, args, with);
+                call.await
+            }
+            Protocol::Udp => plain::call::<P, T>(&target, credential, args, with).await,
+        };
+        if let Err(error) = &result {
+            *self.look_up.lock() = true;
+            tracing::debug!(procedure = P::NAME, %error, "NLM");
+        }
+        result
+    }
+
+    async fn perform(
+        &self,
+        cred: &Cred,
+        target: &LockTarget,
+        call: LockCall,
+    ) -> Result<LockAnswer, PlainError> {
+        let cookie = self.cookie.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let cookie = Text(&cookie);
+        let owner = format!("{:x}@{}", target.svid, self.machine);
+        let lock = Lock {
+            caller_name: Text(self.machine.as_bytes()),
+            file: target.file,
+            owner: Text(owner.as_bytes()),
+            svid: target.svid,
+            offset: target.offset,
+            length: target.length,
+        };
+        let answer = |status| LockAnswer {
+            status,
+            holder: None,
+        };
+        let of_res = |res: Res<'_>| answer(res.status);
+        let result = match call {
+            LockCall::Test { exclusive } => {
+                let args = nlm4::TestArgs {
+                    cookie,
+                    exclusive,
+                    lock,
+                };
+                self.run::<nlm4::Test, _>(cred, &args, tested).await
+            }
+            LockCall::Lock {
+                exclusive,
+                block,
+                reclaim,
+            } => {
+                let args = nlm4::LockArgs {
+                    cookie,
+                    block,
+                    exclusive,
+                    lock,
+                    reclaim,
+                    state: 0,
+                };
+                self.run::<nlm4::LockRange, _>(cred, &args, of_res).await
+            }
+            LockCall::Cancel { exclusive } => {
+                let args = nlm4::CancelArgs {
+                    cookie,
+                    block: true,
+                    exclusive,
+                    lock,
+                };
+                self.run::<nlm4::Cancel, _>(cred, &args, of_res).await
+            }
+            LockCall::Unlock => {
+                let args = nlm4::UnlockArgs { cookie, lock };
+                self.run::<nlm4::Unlock, _>(cred, &args, of_res).await
+            }
+        }?;
+        tracing::trace!(
+            svid = target.svid,
+            offset = target.offset,
+            length = target.length,
+            ?call,
+            ?result,
+            "NLM"
+        );
+        Ok(result)
+    }
+}
+
+fn tested(res: TestRes<'_>) -> LockAnswer {
+    match res.reply {
+        TestReply::Denied(Holder {
+            exclusive,
+            svid,
+            offset,
+            length,
+            ..
+        }) => LockAnswer {
+            status: nlm4::Status::Denied,
+            holder: Some(LockHolder {
+                exclusive,
+                svid,
+                offset,
+                length,
+            }),
+        },
+        TestReply::Other(status) => LockAnswer {
+            status,
+            holder: None,
+        },
+    }
+}
+
+impl LockServer for NlmClient {
+    fn call<'a>(
+        &'a self,
+        cred: &'a Cred,
+        target: &'a LockTarget,
+        call: LockCall,
+    ) -> LockFuture<'a> {
+        Box::pin(self.perform(cred, target, call))
+    }
+
+    fn null(&self) -> Pin<Box<dyn Future<Output = Result<(), PlainError>> + Send + '_>> {
+        Box::pin(async {
+            let cred = identity::own_credential();
+            self.run::<nlm4::Null, _>(&cred, &Void {}, |_| ()).await
+        })
+    }
+
+    fn suspicions(&self) -> watch::Receiver<u64> {
+        self.stream.losses()
+    }
+}

@@ -1,0 +1,308 @@
+//! RPC over one TCP connection that stays open: many calls at a time, told apart by XID (RFC 5531
+//! section 11 has the record marks).
+//!
+//! It is made with the first call and made again when it is gone. That it is gone is told at
+//! once, also while no call is under way ([`StreamClient::losses`]): a server that restarts
+//! closes it, and with it goes what the server had granted.
+
+use super::plain::{self, MAX_REPLY, PlainError, Target};
+use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::record::{self, RecordReader};
+use nfsrdma_xdr::rpc::Auth;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+/// Calls that wait for their replies; `None` when the connection is gone.
+type Pending = Arc<Mutex<Option<HashMap<u32, oneshot::Sender<Vec<u8>>>>>>;
+
+#[derive(Debug)]
+struct Connection {
+    pending: Pending,
+    writer: tokio::sync::Mutex<OwnedWriteHalf>,
+    reader: AbortHandle,
+    local: Option<SocketAddr>,
+    peer: SocketAddr,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct StreamClient {
+    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
+    losses: watch::Sender<u64>,
+}
+
+impl Default for StreamClient {
+    fn default() -> Self {
+        StreamClient {
+            connection: tokio::sync::Mutex::default(),
+            losses: watch::Sender::new(0),
+        }
+    }
+}
+
+/// Takes a call out of those that wait, however its caller leaves.
+struct Waiting<'a> {
+    pending: &'a Pending,
+    xid: u32,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(pending) = self.pending.lock().as_mut() {
+            pending.remove(&self.xid);
+        }
+    }
+}
+
+impl StreamClient {
+    /// How many connections were lost; changes when one is.
+    pub fn losses(&self) -> watch::Receiver<u64> {
+        self.losses.subscribe()
+    }
+
+    /// This machine's end of the connection, while there is one.
+    pub async fn local_address(&self) -> Option<SocketAddr> {
+        let connection = self.connection.lock().await;
+        connection.as_ref().and_then(|connection| connection.local)
+    }
+
+    /// Makes one call and hands its results to `with`. A call without an answer in
+    /// `target.timeout` ends the connection: the next one is made on a new one.
+    pub async fn call<P: Procedure, T>(
+        &self,
+        target: &Target,
+        credential: Auth<'_>,
+        args: &P::Args<'_>,
+        with: impl FnOnce(P::Res<'_>) -> T,
+    ) -> Result<T, PlainError> {
+        let (xid, message) = plain::encode::<P>(credential, args)?;
+        let exchange = async {
+            let connection = self.connected(target).await?;
+            let result = exchange(&connection, xid, &message).await;
+            Ok::<_, PlainError>((connection, result))
+        };
+        let reply = match timeout(target.timeout, exchange).await {
+            Ok(Ok((_, Some(reply)))) => reply,
+            Ok(Ok((connection, None))) => {
+                self.close(&connection).await;
+                let closed = "connection closed by the server".to_owned();
+                return Err(PlainError::Unreachable(closed));
+            }
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                // Whatever it is connected to does not answer.
+                if let Some(connection) = self.current() {
+                    self.close(&connection).await;
+                }
+                return Err(PlainError::TimedOut);
+            }
+        };
+        plain::decode::<P, T>(&reply, with)
+    }
+
+    fn current(&self) -> Option<Arc<Connection>> {
+        self.connection.try_lock().ok()?.clone()
+    }
+
+    async fn close(&self, connection: &Arc<Connection>) {
+        end(&connection.pending, &self.losses);
+        let mut current = self.connection.lock().await;
+        if current
+            .as_ref()
+            .is_some_and(|of| Arc::ptr_eq(of, connection))
+        {
+            *current = None;
+        }
+    }
+
+    /// The connection, made if need be.
+    async fn connected(&self, target: &Target) -> Result<Arc<Connection>, PlainError> {
+        let mut current = self.connection.lock().await;
+        if let Some(connection) = current.as_ref()
+            && connection.peer == target.address
+            && connection.pending.lock().is_some()
+        {
+            return Ok(connection.clone());
+        }
+        let stream = plain::connect(target).await?;
+        // Each call is one write.
+        let _ = stream.set_nodelay(true);
+        let local = stream.local_addr().ok();
+        let (reader, writer) = stream.into_split();
+        let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
+        let (replies, losses) = (pending.clone(), self.losses.clone());
+        let task = tokio::spawn(async move {
+            read_replies(reader, &replies).await;
+            end(&replies, &losses);
+        });
+        let connection = Arc::new(Connection {
+            pending,
+            writer: tokio::sync::Mutex::new(writer),
+            reader: task.abort_handle(),
+            local,
+            peer: target.address,
+        });
+        *current = Some(connection.clone());
+        Ok(connection)
+    }
+}
+
+/// The connection is gone: nothing is answered any more.
+fn end(pending: &Pending, losses: &watch::Sender<u64>) {
+    if pending.lock().take().is_some() {
+        losses.send_modify(|count| *count += 1);
+    }
+}
+
+/// The reply, or `None` if the connection ends before.
+async fn exchange(connection: &Connection, xid: u32, message: &[u8]) -> Option<Vec<u8>> {
+    let (give, take) = oneshot::channel();
+    connection.pending.lock().as_mut()?.insert(xid, give);
+    let _waiting = Waiting {
+        pending: &connection.pending,
+        xid,
+    };
+    let framed = [&record::mark(message.len(), true)[..], message].concat();
+    // Whoever gives up in the middle of a message ends the connection, too.
+    let written = connection.writer.lock().await.write_all(&framed).await;
+    written.ok()?;
+    take.await.ok()
+}
+
+async fn read_replies(mut from: OwnedReadHalf, pending: &Pending) {
+    let mut reader = RecordReader::new(MAX_REPLY, 64);
+    let mut piece = [0; 4096];
+    while let Ok(len @ 1..) = from.read(&mut piece).await {
+        let mut input = &piece[..len];
+        while !input.is_empty() {
+            let record = match reader.read(&mut input) {
+                Ok(Some(record)) => record,
+                Ok(None) => continue,
+                Err(_) => return,
+            };
+            let Some(xid) = record.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else {
+                continue;
+            };
+            let waits = pending.lock().as_mut().and_then(|all| all.remove(&xid));
+            if let Some(waits) = waits {
+                let _ = waits.send(record);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plain::Protocol;
+    use super::*;
+    use nfsrdma_xdr::codec::Encode;
+    use nfsrdma_xdr::nfs3::Void;
+    use nfsrdma_xdr::nlm4;
+    use nfsrdma_xdr::rpc::{Accepted, Reply};
+    use std::time::Duration;
+    use tokio::net::TcpListener;
+
+    async fn server() -> (TcpListener, Target) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target {
+            address: listener.local_addr().unwrap(),
+            protocol: Protocol::Tcp,
+            privileged: false,
+            timeout: Duration::from_secs(20),
+        };
+        (listener, target)
+    }
+
+    async fn receive(from: &mut tokio::net::TcpStream) -> u32 {
+        let mut mark = [0; 4];
+        from.read_exact(&mut mark).await.unwrap();
+        let len = u32::from_be_bytes(mark) & 0x7fff_ffff;
+        let mut message = vec![0; len as usize];
+        from.read_exact(&mut message).await.unwrap();
+        u32::from_be_bytes(message[..4].try_into().unwrap())
+    }
+
+    async fn reply(to: &mut tokio::net::TcpStream, xid: u32) {
+        let reply = Reply::accepted(xid, Accepted::Success).to_xdr();
+        to.write_all(&record::mark(reply.len(), true))
+            .await
+            .unwrap();
+        to.write_all(&reply).await.unwrap();
+    }
+
+    async fn null(client: &StreamClient, target: &Target) -> Result<(), PlainError> {
+        let with = |_: Void| ();
+        client
+            .call::<nlm4::Null, _>(target, Auth::None, &Void {}, with)
+            .await
+    }
+
+    #[tokio::test]
+    async fn replies_come_in_any_order_on_one_connection() {
+        let (listener, target) = server().await;
+        let serve = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let first = receive(&mut stream).await;
+            let second = receive(&mut stream).await;
+            reply(&mut stream, second ^ first ^ 0x55).await;
+            reply(&mut stream, second).await;
+            reply(&mut stream, first).await;
+            stream
+        });
+        let client = StreamClient::default();
+        let (one, two) = tokio::join!(null(&client, &target), null(&client, &target));
+        assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
+        drop(serve.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_ends_is_told_and_made_again() {
+        let (listener, target) = server().await;
+        let client = StreamClient::default();
+        let mut losses = client.losses();
+        for round in 0..3 {
+            let serve = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let xid = receive(&mut stream).await;
+                if round != 1 {
+                    reply(&mut stream, xid).await;
+                }
+            };
+            let (result, ()) = tokio::join!(null(&client, &target), serve);
+            assert_eq!(result.is_ok(), round != 1, "{result:?}");
+            let told = timeout(Duration::from_secs(20), losses.changed()).await;
+            told.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_not_answered_ends_the_connection() {
+        let (listener, target) = server().await;
+        let target = Target {
+            timeout: Duration::from_millis(50),
+            ..target
+        };
+        let client = StreamClient::default();
+        let result = null(&client, &target).await;
+        assert!(matches!(result, Err(PlainError::TimedOut)), "{result:?}");
+        let (mut stream, _) = listener.accept().await.unwrap();
+        receive(&mut stream).await;
+        let mut rest = Vec::new();
+        let end = timeout(Duration::from_secs(20), stream.read_to_end(&mut rest));
+        end.await.unwrap().unwrap();
+        assert!(rest.is_empty());
+    }
+}

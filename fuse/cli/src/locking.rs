@@ -1,0 +1,136 @@
+//! Whether locks go to the server, and how.
+
+use super::failure::{Exit, Failure};
+use super::options::{LocalLock, Options, Recovery};
+use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
+use nfsrdma_nfs3::nlm::{Abandoned, Journal, NlmClient};
+use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use nix::unistd::geteuid;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tracing::{debug, info, warn};
+
+/// Names the directory for journals of locks.
+const STATE_DIR: &str = "NFSRDMA_STATE_DIR";
+/// How long a mount waits for what dead ones left to be unlocked.
+const ORPHANS: Duration = Duration::from_secs(3);
+
+/// Locks of a mount, as they were found to be possible.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    /// Those that stay on this machine.
+    pub(super) local: LocalLock,
+    pub(super) locks: Option<Arc<Locks>>,
+}
+
+impl Chosen {
+    fn local() -> Self {
+        Chosen {
+            local: LocalLock::All,
+            locks: None,
+        }
+    }
+}
+
+/// Looks for the server's lock manager, and falls back on locks of this machine where there is
+/// none, unless `lock` asks for it by name. Runs in tokio.
+pub(super) async fn choose(server: IpAddr, options: &Options) -> Result<Chosen, Failure> {
+    let local = options.wanted_local_lock();
+    if local == LocalLock::All {
+        return Ok(Chosen::local());
+    }
+    let found = NlmClient::locate(server, options.lock_port, options.reserved_port).await;
+    let why = match found {
+        Ok(Some(client)) => {
+            let place = client.place();
+            let port = place.port;
+            info!(
+                "locks go to {server}, NLM over {} port {port}",
+                place.protocol.name()
+            );
+            return Ok(Chosen {
+                local,
+                locks: Some(start(client, config(local, options)).await),
+            });
+        }
+        Ok(None) => "it has no NLM version 4".to_owned(),
+        Err(PlainError::Unreachable(why)) if options.lock_port.is_none() => {
+            format!("its rpcbind cannot be asked: {why}")
+        }
+        Err(error) => error.to_string(),
+    };
+    if options.lock == Some(true) {
+        return Err(Failure::new(
+            Exit::Failed,
+            format!(
+                "{server} takes no locks ({why}): leave out 'lock' to have them on this machine only, or give lockport="
+            ),
+        ));
+    }
+    // Locks of this machine only may be a surprise: it is said once.
+    warn!("locks are kept on this machine only, {server} takes none: {why}");
+    Ok(Chosen::local())
+}
+
+/// Where journals of locks are: what outlives a restart of the machine if it may be written, else
+/// what outlives a process.
+fn journals() -> Vec<PathBuf> {
+    if let Some(dir) = std::env::var_os(STATE_DIR) {
+        return vec![dir.into()];
+    }
+    if geteuid().is_root() {
+        return vec!["/var/lib/nfsrdma".into(), "/run/nfsrdma".into()];
+    }
+    vec![format!("/run/user/{}/nfsrdma", geteuid()).into()]
+}
+
+/// Unlocks what mounts that were killed have left, and starts with a journal of its own.
+async fn start(client: NlmClient, config: LockConfig) -> Arc<Locks> {
+    let server = client.server();
+    let dirs = journals();
+    let find = |dir: &PathBuf| Abandoned::find(dir, server);
+    let abandoned: Vec<_> = dirs.iter().flat_map(find).collect();
+    let journal = dirs.iter().find_map(|dir| {
+        let made = Journal::create(dir, server);
+        made.inspect_err(|error| debug!("no journal of locks in {}: {error}", dir.display()))
+            .ok()
+    });
+    if journal.is_none() {
+        info!(
+            "no place for a journal of locks: what this process leaves when it is killed stays locked"
+        );
+    }
+    let locks = Locks::new(Arc::new(client), config, journal, Handle::current());
+    if !abandoned.is_empty() {
+        let (this, done) = (locks.clone(), Arc::new(Notify::new()));
+        let told = done.clone();
+        locks.spawn(async move {
+            this.unlock_orphans(abandoned).await;
+            told.notify_one();
+        });
+        // A program that comes at once is not to find what a dead one holds.
+        let _ = tokio::time::timeout(ORPHANS, done.notified()).await;
+    }
+    locks
+}
+
+fn config(local: LocalLock, options: &Options) -> LockConfig {
+    let limit = options.timeo * (options.retrans + 1);
+    let config = LockConfig {
+        kinds: Kinds {
+            posix: matches!(local, LocalLock::None | LocalLock::Flock),
+            flock: matches!(local, LocalLock::None | LocalLock::Posix),
+        },
+        patience: match options.recovery {
+            Recovery::Hard => None,
+            Recovery::Soft => Some((limit, false)),
+            Recovery::Softerr => Some((limit, true)),
+        },
+    };
+    debug!(?config, "locks");
+    config
+}

@@ -1,0 +1,414 @@
+//! Taking a lock.
+
+use super::interrupt::Interrupt;
+use super::manager::{Holding, LockError, Locks, Request, Retry, Stop, Tested, grace_pause};
+use super::range::{ByteRange, Mode};
+use super::table::{Owner, WaiterId};
+use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
+use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::task::JoinHandle;
+
+/// Pauses between two LOCKs for a lock that another machine has.
+const FIRST_POLL: Duration = Duration::from_millis(5);
+const LAST_POLL: Duration = Duration::from_secs(1);
+
+/// What an attempt leaves behind.
+#[derive(Default)]
+struct Attempt {
+    /// The server may hold what the table does not have.
+    uncertain: bool,
+    /// A call whose answer nobody waited for.
+    under_way: Option<JoinHandle<Result<LockAnswer, PlainError>>>,
+    gate: Option<OwnedMutexGuard<()>>,
+    waiter: Option<WaiterId>,
+}
+
+fn lock_call(mode: Mode, block: bool) -> LockCall {
+    LockCall::Lock {
+        exclusive: mode == Mode::Write,
+        block,
+        reclaim: false,
+    }
+}
+
+impl Locks {
+    /// Takes a lock, and hands the result over as soon as it is known; what is to be cleared up
+    /// after it is done before this returns.
+    pub async fn lock(
+        self: &Arc<Self>,
+        request: &Request,
+        interrupt: &Interrupt,
+        reply: impl FnOnce(Result<(), LockError>) + Send,
+    ) {
+        let holding = match self.enter(request) {
+            Ok(holding) => holding,
+            Err(error) => return reply(Err(error)),
+        };
+        let mut attempt = Attempt::default();
+        let result = self
+            .attempt(request, &holding, interrupt, &mut attempt)
+            .await;
+        let counter = match result {
+            Ok(()) => &self.counters.locks_granted,
+            Err(LockError::Interrupted) => &self.counters.lock_interrupts,
+            Err(LockError::Deadlock) => &self.counters.lock_deadlocks,
+            Err(_) => &self.counters.locks_denied,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let Some(id) = attempt.waiter.take() {
+            let mut state = self.state.lock();
+            state.turns.remove(&id);
+            let due = state.table.end_wait(id);
+            state.tell(&due);
+        }
+        reply(result);
+        if attempt.uncertain {
+            self.restore(request, &holding, attempt).await;
+        }
+        self.leave(&holding);
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        request: &Request,
+        holding: &Arc<Holding>,
+        interrupt: &Interrupt,
+        attempt: &mut Attempt,
+    ) -> Result<(), LockError> {
+        if holding.state.lock().lost {
+            return Err(LockError::Lost);
+        }
+        self.let_go_of_flock(request, holding, interrupt).await?;
+        let turn = self.queue(request, attempt)?;
+        let mut retry = Retry::default();
+        let mut poll = FIRST_POLL;
+        loop {
+            if let Some(turn) = &turn {
+                self.wait_for_turn(turn, attempt, interrupt).await?;
+            }
+            self.wait_for_recovery(interrupt).await?;
+            attempt.gate = Some(self.gate(holding, interrupt).await.map_err(stopped)?);
+            let answer = self.ask(request, holding, interrupt, attempt).await?;
+            let pause = match answer.map(|answer| answer.status) {
+                Ok(Status::Granted) => {
+                    let mut state = self.state.lock();
+                    let (file, owner) = (request.file.id, request.owner);
+                    // The waiter first, so that nobody is behind it any more.
+                    let mut due = Vec::new();
+                    if let Some(id) = attempt.waiter.take() {
+                        state.turns.remove(&id);
+                        due = state.table.end_wait(id);
+                    }
+                    due.extend(
+                        state
+                            .table
+                            .apply(file, owner, request.range, Some(request.mode)),
+                    );
+                    state.tell(&due);
+                    holding.state.lock().opens.insert(request.open);
+                    attempt.uncertain = false;
+                    return Ok(());
+                }
+                Ok(Status::Blocked) if request.wait => {
+                    self.counters.lock_polls.fetch_add(1, Ordering::Relaxed);
+                    let pause = poll;
+                    poll = (poll * 2).min(LAST_POLL);
+                    retry = Retry::default();
+                    pause
+                }
+                // A server that does not queue.
+                Ok(Status::Denied) if request.wait => {
+                    self.counters.lock_polls.fetch_add(1, Ordering::Relaxed);
+                    let pause = poll;
+                    poll = (poll * 2).min(LAST_POLL);
+                    pause
+                }
+                Ok(Status::DeniedGracePeriod) => {
+                    retry.check(&self.config)?;
+                    grace_pause()
+                }
+                Ok(status) => {
+                    attempt.uncertain |= status == Status::Blocked;
+                    return Err(LockError::of(status));
+                }
+                Err(PlainError::Refused(_)) => return Err(LockError::Denied),
+                Err(PlainError::NoProgram) => return Err(LockError::NoLocks),
+                Err(_) => {
+                    retry.check(&self.config)?;
+                    retry.next()
+                }
+            };
+            attempt.gate = None;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                stop = self.stop(interrupt) => return Err(stopped(stop)),
+            }
+        }
+    }
+
+    /// flock(2): a lock that is to become another is freed first if somebody is in the way.
+    async fn let_go_of_flock(
+        self: &Arc<Self>,
+        request: &Request,
+        holding: &Arc<Holding>,
+        interrupt: &Interrupt,
+    ) -> Result<(), LockError> {
+        if !matches!(request.owner, Owner::Flock(_)) {
+            return Ok(());
+        }
+        let (file, owner) = (request.file.id, request.owner);
+        let other_mode = {
+            let state = self.state.lock();
+            let held = state.table.held(file, owner);
+            held.is_some_and(|set| set.iter().any(|(_, mode)| mode != request.mode))
+        };
+        if !other_mode || request.mode == Mode::Read {
+            // Sharing more needs nobody's leave.
+            return Ok(());
+        }
+        let _gate = self.gate(holding, interrupt).await.map_err(stopped)?;
+        let test = LockCall::Test { exclusive: true };
+        let taken = match self.call(holding, request.range, test).await {
+            Ok(answer) => answer.status == Status::Denied,
+            Err(_) => false,
+        };
+        if taken
+            && self
+                .insist(holding, ByteRange::ALL, LockCall::Unlock)
+                .await
+                .is_some_and(|answer| answer.status != Status::DeniedGracePeriod)
+        {
+            let mut state = self.state.lock();
+            let due = state.table.apply(file, owner, ByteRange::ALL, None);
+            state.tell(&due);
+        }
+        Ok(())
+    }
+
+    /// What this mount knows: a conflict, a deadlock, or a place in the queue.
+    fn queue(
+        &self,
+        request: &Request,
+        attempt: &mut Attempt,
+    ) -> Result<Option<Arc<Notify>>, LockError> {
+        let mut state = self.state.lock();
+        let (file, owner) = (request.file.id, request.owner);
+        let (range, mode) = (request.range, request.mode);
+        if !request.wait {
+            return match state.table.conflict(file, owner, range, mode) {
+                Some(_) => Err(LockError::WouldBlock),
+                None => Ok(None),
+            };
+        }
+        let id = state
+            .table
+            .wait(file, owner, range, mode)
+            .map_err(|_| LockError::Deadlock)?;
+        let turn = Arc::new(Notify::new());
+        state.turns.insert(id, turn.clone());
+        attempt.waiter = Some(id);
+        Ok(Some(turn))
+    }
+
+    async fn wait_for_turn(
+        &self,
+        turn: &Notify,
+        attempt: &Attempt,
+        interrupt: &Interrupt,
+    ) -> Result<(), LockError> {
+        let Some(id) = attempt.waiter else {
+            return Ok(());
+        };
+        loop {
+            if self.state.lock().table.may_ask(id) {
+                return Ok(());
+            }
+            tokio::select! {
+                () = turn.notified() => {}
+                stop = self.stop(interrupt) => return Err(stopped(stop)),
+            }
+        }
+    }
+
+    /// Locks from before a restart of the server go first.
+    async fn wait_for_recovery(&self, interrupt: &Interrupt) -> Result<(), LockError> {
+        loop {
+            let mut recovered = std::pin::pin!(self.recovered.notified());
+            recovered.as_mut().enable();
+            if !self.recovering.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            tokio::select! {
+                () = recovered => {}
+                stop = self.stop(interrupt) => return Err(stopped(stop)),
+            }
+        }
+    }
+
+    /// LOCK. The call goes on if something stops the wait for it.
+    async fn ask(
+        self: &Arc<Self>,
+        request: &Request,
+        holding: &Arc<Holding>,
+        interrupt: &Interrupt,
+        attempt: &mut Attempt,
+    ) -> Result<Result<LockAnswer, PlainError>, LockError> {
+        let (this, of, range) = (self.clone(), holding.clone(), request.range);
+        let call = lock_call(request.mode, request.wait);
+        let mut task = self
+            .runtime
+            .spawn(async move { this.call(&of, range, call).await });
+        tokio::select! {
+            result = &mut task => {
+                let result = result.unwrap_or(Err(PlainError::TimedOut));
+                attempt.uncertain |= match &result {
+                    Ok(answer) => answer.status == Status::Blocked,
+                    Err(PlainError::Refused(_) | PlainError::NoProgram) => false,
+                    Err(_) => true,
+                };
+                Ok(result)
+            }
+            stop = self.stop(interrupt) => {
+                attempt.uncertain = true;
+                attempt.under_way = Some(task);
+                Err(stopped(stop))
+            }
+        }
+    }
+
+    /// Makes the server's state of the range what the table has.
+    async fn restore(&self, request: &Request, holding: &Holding, mut attempt: Attempt) {
+        let _gate = match attempt.gate.take() {
+            Some(gate) => gate,
+            None => holding.gate.clone().lock_owned().await,
+        };
+        if let Some(task) = attempt.under_way.take() {
+            let answered = task.await;
+            let refused = |status| {
+                !matches!(
+                    status,
+                    Status::Granted | Status::Blocked | Status::DeniedGracePeriod
+                )
+            };
+            // Nothing was granted, nor will be.
+            if matches!(&answered, Ok(Ok(answer)) if refused(answer.status)) && !request.wait {
+                return;
+            }
+        }
+        // A server in its grace period has restarted: what it may have granted is gone.
+        let grace = |answer: Option<LockAnswer>| {
+            answer.is_none_or(|answer| answer.status == Status::DeniedGracePeriod)
+        };
+        if request.wait {
+            let cancel = LockCall::Cancel {
+                exclusive: request.mode == Mode::Write,
+            };
+            if grace(self.insist(holding, request.range, cancel).await) {
+                return;
+            }
+        }
+        let pieces = {
+            let state = self.state.lock();
+            let (file, owner) = (request.file.id, request.owner);
+            state.table.pieces(file, owner, request.range)
+        };
+        for (range, mode) in pieces {
+            let call = match mode {
+                None => LockCall::Unlock,
+                Some(mode) => lock_call(mode, false),
+            };
+            if grace(self.insist(holding, range, call).await) {
+                return;
+            }
+        }
+    }
+
+    /// F_GETLK: who keeps `owner` from a lock.
+    pub async fn test(
+        self: &Arc<Self>,
+        request: &Request,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Tested>, LockError> {
+        let holding = self.enter(request)?;
+        let result = self.tested(request, &holding, interrupt).await;
+        self.leave(&holding);
+        result
+    }
+
+    async fn tested(
+        &self,
+        request: &Request,
+        holding: &Holding,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Tested>, LockError> {
+        if holding.state.lock().lost {
+            return Err(LockError::Lost);
+        }
+        let own = {
+            let state = self.state.lock();
+            let (file, owner) = (request.file.id, request.owner);
+            let conflict = state
+                .table
+                .conflict(file, owner, request.range, request.mode);
+            conflict.map(|conflict| {
+                let of = state.holdings.get(&(file, conflict.owner));
+                Tested {
+                    range: conflict.range,
+                    mode: conflict.mode,
+                    pid: of.map_or(0, |of| of.state.lock().pid),
+                }
+            })
+        };
+        if own.is_some() {
+            return Ok(own);
+        }
+        let exclusive = request.mode == Mode::Write;
+        let mut retry = Retry::default();
+        loop {
+            let call = self.call(holding, request.range, LockCall::Test { exclusive });
+            let result = tokio::select! {
+                result = call => result,
+                stop = self.stop(interrupt) => return Err(stopped(stop)),
+            };
+            let pause = match result {
+                Ok(LockAnswer {
+                    status: Status::Denied,
+                    holder,
+                }) => {
+                    let of = |holder: nfsrdma_nfs3::nlm::LockHolder| Tested {
+                        range: ByteRange::from_wire(holder.offset, holder.length),
+                        mode: if holder.exclusive {
+                            Mode::Write
+                        } else {
+                            Mode::Read
+                        },
+                        pid: 0,
+                    };
+                    return Ok(holder.map(of));
+                }
+                Ok(answer) if answer.status == Status::Granted => return Ok(None),
+                Ok(answer) if answer.status == Status::DeniedGracePeriod => grace_pause(),
+                Ok(answer) => return Err(LockError::of(answer.status)),
+                Err(PlainError::Refused(_)) => return Err(LockError::Denied),
+                Err(PlainError::NoProgram) => return Err(LockError::NoLocks),
+                Err(_) => retry.next(),
+            };
+            retry.check(&self.config)?;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                stop = self.stop(interrupt) => return Err(stopped(stop)),
+            }
+        }
+    }
+}
+
+fn stopped(stop: Stop) -> LockError {
+    match stop {
+        Stop::Signal => LockError::Interrupted,
+        Stop::Ending => LockError::GivenUp,
+    }
+}

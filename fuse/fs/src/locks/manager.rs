@@ -1,0 +1,595 @@
+//! What all requests share: the table, owners, gates, and calls that are tried again.
+
+use super::interrupt::Interrupt;
+use super::range::{ByteRange, Mode};
+use super::svids::Svids;
+use super::table::{FileId, LockTable, Owner, WaiterId};
+use nfsrdma_nfs3::Cred;
+use nfsrdma_nfs3::nlm::{Abandoned, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status};
+use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use nfsrdma_xdr::nfs3::FileHandle;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, OwnedMutexGuard};
+
+/// Pause after a call without an answer: grows from the first to the last.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(1);
+/// Answers of a grace period so soon after a recovery are of the same restart.
+const SAME_RESTART: Duration = Duration::from_secs(10);
+/// Between two tries during a server's grace period.
+const GRACE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Which locks go to the server (`local_lock=` names the others).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinds {
+    pub posix: bool,
+    pub flock: bool,
+}
+
+/// Settings.
+#[derive(Debug, Clone, Copy)]
+pub struct LockConfig {
+    pub kinds: Kinds,
+    /// How long a call is tried for a process (`soft`, `softerr`), and whether ETIMEDOUT tells
+    /// so; `None` is for ever (`hard`).
+    pub patience: Option<(Duration, bool)>,
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockError {
+    /// EAGAIN: somebody else has it.
+    WouldBlock,
+    Deadlock,
+    /// EINTR.
+    Interrupted,
+    /// EBADF: the file is not open for that.
+    BadFile,
+    /// ENOLCK.
+    NoLocks,
+    ReadOnly,
+    Stale,
+    /// EOVERFLOW: the server cannot lock that far.
+    TooBig,
+    /// EIO: the server lost the lock, or does not answer a `soft` mount.
+    Lost,
+    GivenUp,
+    TimedOut,
+    /// EACCES: the server does not accept the caller.
+    Denied,
+}
+
+impl LockError {
+    pub fn errno(self) -> i32 {
+        match self {
+            LockError::WouldBlock => libc::EAGAIN,
+            LockError::Deadlock => libc::EDEADLK,
+            LockError::Interrupted => libc::EINTR,
+            LockError::BadFile => libc::EBADF,
+            LockError::NoLocks => libc::ENOLCK,
+            LockError::ReadOnly => libc::EROFS,
+            LockError::Stale => libc::ESTALE,
+            LockError::TooBig => libc::EOVERFLOW,
+            LockError::Lost | LockError::GivenUp => libc::EIO,
+            LockError::TimedOut => libc::ETIMEDOUT,
+            LockError::Denied => libc::EACCES,
+        }
+    }
+
+    /// Of a status that is neither a grant nor a reason to wait.
+    pub(super) fn of(status: Status) -> Self {
+        match status {
+            Status::Denied | Status::Blocked => LockError::WouldBlock,
+            Status::Deadlock => LockError::Deadlock,
+            Status::ReadOnly => LockError::ReadOnly,
+            Status::StaleHandle => LockError::Stale,
+            Status::TooBig => LockError::TooBig,
+            Status::Granted
+            | Status::DeniedNoLocks
+            | Status::DeniedGracePeriod
+            | Status::Failed => LockError::NoLocks,
+        }
+    }
+}
+
+/// A file, as the table and as the server know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockFile {
+    pub id: FileId,
+    pub handle: FileHandle,
+    /// The inode number, for messages.
+    pub fileid: u64,
+}
+
+/// A lock that is asked for.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub file: LockFile,
+    pub owner: Owner,
+    pub range: ByteRange,
+    pub mode: Mode,
+    pub wait: bool,
+    /// Who asks, for F_GETLK of others.
+    pub pid: u32,
+    /// The open file it is asked for by.
+    pub open: u64,
+    /// Who opened it: the server checks whether that user may read or write.
+    pub cred: Cred,
+}
+
+/// What F_GETLK is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tested {
+    pub range: ByteRange,
+    pub mode: Mode,
+    /// 0 if it is not of this mount.
+    pub pid: u32,
+}
+
+/// One owner on one file: it exists while something is held, waited for or being restored.
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub(super) file: LockFile,
+    pub(super) owner: Owner,
+    pub(super) svid: u32,
+    pub(super) cred: Cred,
+    pub(super) gate: Arc<tokio::sync::Mutex<()>>,
+    pub(super) state: Mutex<HoldingState>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct HoldingState {
+    /// Requests and restorations under way.
+    uses: usize,
+    /// Open files by which locks were asked for.
+    pub(super) opens: BTreeSet<u64>,
+    pub(super) pid: u32,
+    /// The server forgot a lock of it: it is told until it lets go of everything.
+    pub(super) lost: bool,
+}
+
+impl HoldingState {
+    /// One more use, until [`Locks::leave`].
+    pub(super) fn enter(&mut self) {
+        self.uses += 1;
+    }
+}
+
+impl Holding {
+    pub(super) fn target(&self, range: ByteRange) -> LockTarget {
+        let (offset, length) = range.to_wire();
+        LockTarget {
+            file: self.file.handle,
+            svid: self.svid,
+            offset,
+            length,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) table: LockTable,
+    pub(super) turns: HashMap<WaiterId, Arc<Notify>>,
+    pub(super) holdings: HashMap<(FileId, Owner), Arc<Holding>>,
+    pub(super) svids: Svids,
+}
+
+impl State {
+    /// Tells waiters that their turn has come.
+    pub(super) fn tell(&self, due: &[WaiterId]) {
+        for turn in due.iter().filter_map(|id| self.turns.get(id)) {
+            turn.notify_one();
+        }
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What is counted.
+        #[derive(Debug, Default)]
+        pub(super) struct Counters { $($(#[$doc])* pub(super) $name: AtomicU64,)* }
+
+        impl Counters {
+            fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Calls to lockd, by procedure.
+    lock_calls,
+    unlock_calls,
+    test_calls,
+    cancel_calls,
+    /// Of these, those without an answer.
+    lock_timeouts,
+    /// LOCKs that were repeated because somebody else had the lock.
+    lock_polls,
+    locks_granted,
+    locks_denied,
+    lock_deadlocks,
+    lock_interrupts,
+    /// Answers that the server is in its grace period.
+    lock_grace_waits,
+    locks_reclaimed,
+    locks_lost,
+}
+
+/// See the module [`locks`](super).
+#[derive(Debug)]
+pub struct Locks {
+    pub(super) server: Arc<dyn LockServer>,
+    pub(super) config: LockConfig,
+    /// What the next mount unlocks if this process is killed.
+    journal: Option<Journal>,
+    pub(super) runtime: Handle,
+    pub(super) state: Mutex<State>,
+    pub(super) counters: Counters,
+    /// The mount ends: nothing is tried again.
+    pub(super) ending: Interrupt,
+    /// Operations that were spawned and are not over.
+    pub(super) running: AtomicU64,
+    pub(super) idle: Notify,
+    /// The server may have restarted.
+    pub(super) suspected: Notify,
+    pub(super) recovering: AtomicBool,
+    pub(super) recovered: Notify,
+    pub(super) last_recovery: Mutex<Option<Instant>>,
+}
+
+/// What keeps a caller from waiting on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    Signal,
+    Ending,
+}
+
+impl Locks {
+    /// Locks of `server`; what runs in the background runs in `runtime`.
+    pub fn new(
+        server: Arc<dyn LockServer>,
+        config: LockConfig,
+        journal: Option<Journal>,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let locks = Arc::new(Locks {
+            server,
+            config,
+            journal,
+            runtime,
+            state: Mutex::default(),
+            counters: Counters::default(),
+            ending: Interrupt::default(),
+            running: AtomicU64::new(0),
+            idle: Notify::new(),
+            suspected: Notify::new(),
+            recovering: AtomicBool::new(false),
+            recovered: Notify::new(),
+            last_recovery: Mutex::default(),
+        });
+        super::recovery::watch(&locks);
+        locks
+    }
+
+    pub fn kinds(&self) -> Kinds {
+        self.config.kinds
+    }
+
+    /// Counters since the mount, as (name, value).
+    pub fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let mut list = self.counters.list();
+        let state = self.state.lock();
+        list.push(("locks_held", state.table.len() as u64));
+        list.push(("lock_waiters", state.table.waiting() as u64));
+        list
+    }
+
+    /// Whether `owner` has anything to do with a file.
+    pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
+        self.state.lock().holdings.contains_key(&(file, owner))
+    }
+
+    /// Whether any lock of a file was asked for by this open file.
+    pub fn concerns_open(&self, file: FileId, open: u64) -> bool {
+        !self.owners_by_open(file, open).is_empty()
+    }
+
+    pub(super) fn owners_by_open(&self, file: FileId, open: u64) -> Vec<Owner> {
+        let state = self.state.lock();
+        if state.holdings.is_empty() {
+            return Vec::new();
+        }
+        let of_file = state.holdings.iter().filter(|((id, _), _)| *id == file);
+        of_file
+            .filter(|(_, holding)| holding.state.lock().opens.contains(&open))
+            .map(|((_, owner), _)| *owner)
+            .collect()
+    }
+
+    /// Whether a lock that was taken by this open file is lost.
+    pub fn is_lost(&self, file: FileId, open: u64) -> bool {
+        if self.counters.locks_lost.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let state = self.state.lock();
+        let mut of_file = state.holdings.iter().filter(|((id, _), _)| *id == file);
+        of_file.any(|(_, holding)| {
+            let state = holding.state.lock();
+            state.lost && state.opens.contains(&open)
+        })
+    }
+
+    /// Runs an operation in the background.
+    pub fn spawn(self: &Arc<Self>, operation: impl Future<Output = ()> + Send + 'static) {
+        struct Running(Arc<Locks>);
+        impl Drop for Running {
+            fn drop(&mut self) {
+                if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    self.0.idle.notify_waiters();
+                }
+            }
+        }
+        self.running.fetch_add(1, Ordering::AcqRel);
+        let running = Running(self.clone());
+        self.runtime.spawn(async move {
+            operation.await;
+            drop(running);
+        });
+    }
+
+    /// The mount has ended: what is still to be unlocked gets this long. Returns how many locks
+    /// are left at the server.
+    pub async fn finish(&self, patience: Duration) -> usize {
+        let rest = async {
+            loop {
+                let mut idle = std::pin::pin!(self.idle.notified());
+                idle.as_mut().enable();
+                if self.running.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                idle.await;
+            }
+        };
+        let _ = tokio::time::timeout(patience, rest).await;
+        self.ending.fire();
+        self.state.lock().table.len()
+    }
+
+    /// Unlocks what mounts of this machine have left that were killed.
+    pub async fn unlock_orphans(&self, journals: Vec<Abandoned>) {
+        for journal in journals {
+            let count = journal.orphans.len();
+            for orphan in &journal.orphans {
+                let target = LockTarget {
+                    file: orphan.file,
+                    svid: orphan.svid,
+                    offset: 0,
+                    length: 0,
+                };
+                let mut retry = Retry::default();
+                loop {
+                    let call = self.server.call(&orphan.cred, &target, LockCall::Unlock);
+                    let result = tokio::select! {
+                        result = call => result,
+                        () = self.ending.wait() => return,
+                    };
+                    if !matches!(
+                        result,
+                        Err(PlainError::TimedOut | PlainError::Unreachable(_))
+                    ) {
+                        break;
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(retry.next()) => {}
+                        () = self.ending.wait() => return,
+                    }
+                }
+            }
+            if count > 0 {
+                tracing::info!(count, "unlocked what a mount that was killed had locked");
+            }
+            journal.done();
+        }
+    }
+
+    /// The server may have restarted: what is held is claimed again.
+    pub fn suspect(&self) {
+        self.suspected.notify_one();
+    }
+
+    /// The holding of an owner, made if need be; counts as used until [`Locks::leave`].
+    pub(super) fn enter(&self, request: &Request) -> Result<Arc<Holding>, LockError> {
+        let mut state = self.state.lock();
+        let key = (request.file.id, request.owner);
+        let holding = match state.holdings.get(&key) {
+            Some(holding) => holding.clone(),
+            None => {
+                let svid = state.svids.take(request.owner).map_err(|error| {
+                    tracing::error!(%error, "no number for a lock owner");
+                    LockError::NoLocks
+                })?;
+                if let Some(journal) = &self.journal
+                    && let Err(error) = journal.add(svid, &request.file.handle, &request.cred)
+                {
+                    tracing::warn!(%error, "the journal of locks");
+                }
+                let holding = Arc::new(Holding {
+                    file: request.file,
+                    owner: request.owner,
+                    svid,
+                    cred: request.cred.clone(),
+                    gate: Arc::default(),
+                    state: Mutex::default(),
+                });
+                state.holdings.insert(key, holding.clone());
+                holding
+            }
+        };
+        let mut of = holding.state.lock();
+        of.uses += 1;
+        of.pid = request.pid;
+        of.opens.insert(request.open);
+        drop(of);
+        Ok(holding)
+    }
+
+    /// The same for one that exists.
+    pub(super) fn enter_existing(&self, file: FileId, owner: Owner) -> Option<Arc<Holding>> {
+        let state = self.state.lock();
+        let holding = state.holdings.get(&(file, owner))?.clone();
+        holding.state.lock().uses += 1;
+        Some(holding)
+    }
+
+    pub(super) fn leave(&self, holding: &Holding) {
+        let mut state = self.state.lock();
+        let mut of = holding.state.lock();
+        of.uses -= 1;
+        let key = (holding.file.id, holding.owner);
+        let unused = of.uses == 0 && !of.lost && !state.table.concerns(key.0, key.1);
+        drop(of);
+        if unused {
+            state.holdings.remove(&key);
+            if let Some(journal) = &self.journal
+                && let Err(error) = journal.remove(holding.svid, &holding.file.handle)
+            {
+                tracing::warn!(%error, "the journal of locks");
+            }
+            state.svids.give_back(holding.owner);
+        }
+    }
+
+    /// The gate of an owner on a file, unless something stops the wait.
+    pub(super) async fn gate(
+        &self,
+        holding: &Holding,
+        interrupt: &Interrupt,
+    ) -> Result<OwnedMutexGuard<()>, Stop> {
+        let gate = holding.gate.clone();
+        tokio::select! {
+            guard = gate.lock_owned() => Ok(guard),
+            stop = self.stop(interrupt) => Err(stop),
+        }
+    }
+
+    pub(super) async fn stop(&self, interrupt: &Interrupt) -> Stop {
+        tokio::select! {
+            () = interrupt.wait() => Stop::Signal,
+            () = self.ending.wait() => Stop::Ending,
+        }
+    }
+
+    /// One call, without patience.
+    pub(super) async fn call(
+        &self,
+        holding: &Holding,
+        range: ByteRange,
+        call: LockCall,
+    ) -> Result<LockAnswer, PlainError> {
+        let counter = match call {
+            LockCall::Test { .. } => &self.counters.test_calls,
+            LockCall::Lock { .. } => &self.counters.lock_calls,
+            LockCall::Cancel { .. } => &self.counters.cancel_calls,
+            LockCall::Unlock => &self.counters.unlock_calls,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let target = holding.target(range);
+        let result = self.server.call(&holding.cred, &target, call).await;
+        match &result {
+            Ok(answer) if answer.status == Status::DeniedGracePeriod => {
+                self.counters
+                    .lock_grace_waits
+                    .fetch_add(1, Ordering::Relaxed);
+                // It restarted, and what was held before it has to be claimed: once.
+                let last = *self.last_recovery.lock();
+                if !matches!(call, LockCall::Lock { reclaim: true, .. })
+                    && last.is_none_or(|last| last.elapsed() > SAME_RESTART)
+                {
+                    self.suspect();
+                }
+            }
+            Ok(_) => {}
+            Err(_) => {
+                self.counters.lock_timeouts.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    /// A call that is tried until it is answered. `None` if the mount ends before.
+    pub(super) async fn insist(
+        &self,
+        holding: &Holding,
+        range: ByteRange,
+        call: LockCall,
+    ) -> Option<LockAnswer> {
+        let mut retry = Retry::default();
+        loop {
+            let result = tokio::select! {
+                result = self.call(holding, range, call) => result,
+                () = self.ending.wait() => return None,
+            };
+            let pause = match result {
+                Ok(answer) => return Some(answer),
+                // It will not be better the next time.
+                Err(PlainError::Refused(_) | PlainError::NoProgram) => {
+                    return Some(LockAnswer {
+                        status: Status::Failed,
+                        holder: None,
+                    });
+                }
+                Err(_) => retry.next(),
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.ending.wait() => return None,
+            }
+        }
+    }
+}
+
+/// How long to wait, and whether at all.
+#[derive(Debug)]
+pub(super) struct Retry {
+    pause: Duration,
+    since: Instant,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Retry {
+            pause: FIRST_RETRY,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Retry {
+    /// The next pause.
+    pub(super) fn next(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(LAST_RETRY);
+        pause
+    }
+
+    /// An error if a `soft` mount has waited long enough.
+    pub(super) fn check(&self, config: &LockConfig) -> Result<(), LockError> {
+        match config.patience {
+            Some((limit, true)) if self.since.elapsed() >= limit => Err(LockError::TimedOut),
+            Some((limit, false)) if self.since.elapsed() >= limit => Err(LockError::GivenUp),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn grace_pause() -> Duration {
+    GRACE_PAUSE
+}

@@ -1,0 +1,325 @@
+//! [`LockTable`] against a map of bytes.
+
+use super::*;
+use proptest::prelude::*;
+
+const BYTES: usize = 12;
+const FILES: u64 = 2;
+const OWNERS: u64 = 5;
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Does not wait.
+    Try(u64, u64, ByteRange, Mode),
+    Wait(u64, u64, ByteRange, Mode),
+    Unlock(u64, u64, ByteRange),
+    /// The process ends: it waits for nothing and holds nothing.
+    Exit(u64),
+    /// This waiter, if there are so many, gets a signal.
+    Interrupt(usize),
+    /// The server grants this waiter, if its turn has come.
+    Grant(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let bytes = BYTES as u64;
+    let range = (0..bytes, 0..bytes).prop_map(move |(a, b)| {
+        let (start, end) = (a.min(b), a.max(b));
+        let end = if end == bytes - 1 {
+            super::super::LAST
+        } else {
+            end
+        };
+        ByteRange { start, end }
+    });
+    let mode = prop_oneof![Just(Mode::Read), Just(Mode::Write)];
+    let request = (0..FILES, 0..OWNERS, range.clone(), mode);
+    let step = prop_oneof![
+        3 => request.clone().prop_map(|(f, o, r, m)| Step::Try(f, o, r, m)),
+        5 => request.prop_map(|(f, o, r, m)| Step::Wait(f, o, r, m)),
+        3 => (0..FILES, 0..OWNERS, range).prop_map(|(f, o, r)| Step::Unlock(f, o, r)),
+        1 => (0..OWNERS).prop_map(Step::Exit),
+        1 => (0usize..6).prop_map(Step::Interrupt),
+        3 => (0usize..6).prop_map(Step::Grant),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn owner(number: u64) -> Owner {
+    match number {
+        4 => Owner::Flock(0),
+        number => Owner::Posix(number),
+    }
+}
+
+/// For each file and byte, how each owner has locked it. The last byte stands for all beyond.
+#[derive(Debug, Default)]
+struct Bytes(HashMap<(u64, usize, Owner), Mode>);
+
+fn bytes(range: ByteRange) -> std::ops::RangeInclusive<usize> {
+    let last = BYTES as u64 - 1;
+    range.start.min(last) as usize..=range.end.min(last) as usize
+}
+
+impl Bytes {
+    fn set(&mut self, file: u64, owner: Owner, range: ByteRange, mode: Option<Mode>) {
+        for byte in bytes(range) {
+            match mode {
+                Some(mode) => self.0.insert((file, byte, owner), mode),
+                None => self.0.remove(&(file, byte, owner)),
+            };
+        }
+    }
+
+    /// Owners that keep `owner` from the range.
+    fn against(&self, file: u64, owner: Owner, range: ByteRange, mode: Mode) -> HashSet<Owner> {
+        let held = self.0.iter().filter(|((of, byte, other), held)| {
+            *of == file && *other != owner && bytes(range).contains(byte) && held.conflicts(mode)
+        });
+        held.map(|((_, _, owner), _)| *owner).collect()
+    }
+}
+
+/// A request that waits, as the model has it.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    id: WaiterId,
+    file: u64,
+    owner: Owner,
+    range: ByteRange,
+    mode: Mode,
+}
+
+struct Run {
+    table: LockTable,
+    bytes: Bytes,
+    pending: Vec<Pending>,
+    /// Who may ask, by what the table has said.
+    told: HashSet<WaiterId>,
+}
+
+impl Run {
+    fn told(&mut self, ids: Vec<WaiterId>) {
+        self.told.extend(ids);
+    }
+
+    fn set(&mut self, file: u64, owner: Owner, range: ByteRange, mode: Option<Mode>) {
+        self.bytes.set(file, owner, range, mode);
+        let due = self.table.apply(file, owner, range, mode);
+        self.told(due);
+    }
+
+    fn end(&mut self, at: usize) -> Pending {
+        let ended = self.pending.remove(at);
+        let due = self.table.end_wait(ended.id);
+        self.told(due);
+        ended
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Try(file, by, range, mode) => {
+                let by = owner(by);
+                if self.pending.iter().any(|pending| pending.owner == by) {
+                    // A process of one thread.
+                    return;
+                }
+                let against = self.bytes.against(file, by, range, mode);
+                let conflict = self.table.conflict(file, by, range, mode);
+                assert_eq!(conflict.is_some(), !against.is_empty());
+                match conflict {
+                    Some(conflict) => assert!(against.contains(&conflict.owner)),
+                    None => self.set(file, by, range, Some(mode)),
+                }
+            }
+            Step::Wait(file, by, range, mode) => {
+                let by = owner(by);
+                if self.pending.iter().any(|pending| pending.owner == by) {
+                    return;
+                }
+                let deadlock = self.deadlock(file, by, range, mode);
+                match self.table.wait(file, by, range, mode) {
+                    Ok(id) => {
+                        assert!(!deadlock, "not noticed");
+                        if self.table.may_ask(id) {
+                            self.told.insert(id);
+                        }
+                        self.pending.push(Pending {
+                            id,
+                            file,
+                            owner: by,
+                            range,
+                            mode,
+                        });
+                    }
+                    Err(Deadlock) => assert!(deadlock, "there was none"),
+                }
+            }
+            Step::Unlock(file, by, range) => self.set(file, owner(by), range, None),
+            Step::Exit(by) => {
+                let by = owner(by);
+                while let Some(at) = self.pending.iter().position(|p| p.owner == by) {
+                    self.end(at);
+                }
+                for file in 0..FILES {
+                    self.set(file, by, ByteRange::ALL, None);
+                    assert!(!self.table.concerns(file, by));
+                }
+            }
+            Step::Interrupt(at) if at < self.pending.len() => {
+                self.end(at);
+            }
+            Step::Grant(at) if at < self.pending.len() => {
+                let p = self.pending[at];
+                if self.table.may_ask(p.id) {
+                    assert!(
+                        self.told.contains(&p.id),
+                        "nobody said that its turn has come"
+                    );
+                    self.set(p.file, p.owner, p.range, Some(p.mode));
+                    let at = self.pending.iter().position(|of| of.id == p.id).unwrap();
+                    self.end(at);
+                }
+            }
+            Step::Interrupt(_) | Step::Grant(_) => {}
+        }
+    }
+
+    /// Whether `by` would wait for itself, by the map of bytes.
+    fn deadlock(&self, file: u64, by: Owner, range: ByteRange, mode: Mode) -> bool {
+        if !matches!(by, Owner::Posix(_)) {
+            return false;
+        }
+        let mut open = self.bytes.against(file, by, range, mode);
+        let mut seen = HashSet::new();
+        while let Some(&next) = open.iter().find(|owner| !seen.contains(*owner)) {
+            if next == by {
+                return true;
+            }
+            seen.insert(next);
+            if matches!(next, Owner::Flock(_)) {
+                continue;
+            }
+            for p in self.pending.iter().filter(|p| p.owner == next) {
+                open.extend(self.bytes.against(p.file, p.owner, p.range, p.mode));
+            }
+        }
+        false
+    }
+
+    fn check(&self) {
+        for file in 0..FILES {
+            for byte in 0..BYTES {
+                let at = |owner| self.bytes.0.get(&(file, byte, owner)).copied();
+                let one = byte as u64;
+                for number in 0..OWNERS {
+                    let by = owner(number);
+                    let one = ByteRange {
+                        start: one,
+                        end: one,
+                    };
+                    let pieces = self.table.pieces(file, by, one);
+                    assert_eq!(pieces, [(one, at(by))]);
+                }
+            }
+        }
+        assert_eq!(self.table.is_empty(), self.bytes.0.is_empty());
+        assert_eq!(self.table.waiting(), self.pending.len());
+        // In the order of arrival: who may ask has nobody ahead that conflicts, unless it holds
+        // a lock.
+        for (at, p) in self.pending.iter().enumerate() {
+            let against = self.bytes.against(p.file, p.owner, p.range, p.mode);
+            let ahead = self.pending[..at].iter().any(|other| {
+                other.file == p.file
+                    && other.owner != p.owner
+                    && other.range.overlaps(&p.range)
+                    && other.mode.conflicts(p.mode)
+            });
+            let holds = self.bytes.0.keys().any(|(_, _, owner)| *owner == p.owner);
+            let may = self.table.may_ask(p.id);
+            assert!(!may || against.is_empty());
+            assert!(!may || !ahead || holds, "out of turn");
+            assert!(may || !against.is_empty() || ahead, "waits for nothing");
+        }
+        // Somebody can go on: a waiter, or somebody that holds a lock and does not wait; else a
+        // queue has made a deadlock. (One by way of flock(2) is the programs' own.)
+        let waits = |owner: Owner| self.pending.iter().any(|p| p.owner == owner);
+        let stuck = !self.pending.is_empty()
+            && !self.pending.iter().any(|p| self.table.may_ask(p.id))
+            && !self.bytes.0.keys().any(|(_, _, owner)| !waits(*owner));
+        assert!(!stuck || waits(Owner::Flock(0)), "nobody can go on");
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_table_is_the_map_of_bytes(steps in steps()) {
+        let mut run = Run {
+            table: LockTable::default(),
+            bytes: Bytes::default(),
+            pending: Vec::new(),
+            told: HashSet::new(),
+        };
+        for step in steps {
+            run.step(step);
+            run.check();
+        }
+    }
+}
+
+fn range(start: u64, end: u64) -> ByteRange {
+    ByteRange::new(start, end).unwrap()
+}
+
+#[test]
+fn two_processes_that_wait_for_each_other() {
+    let (a, b) = (Owner::Posix(1), Owner::Posix(2));
+    let mut table = LockTable::default();
+    table.apply(1, a, range(0, 0), Some(Mode::Write));
+    table.apply(2, b, range(0, 0), Some(Mode::Write));
+    let waits = table.wait(2, a, range(0, 0), Mode::Read).unwrap();
+    assert!(!table.may_ask(waits));
+    assert_eq!(table.wait(1, b, range(0, 5), Mode::Read), Err(Deadlock));
+    // It lets go, and the other's turn has come.
+    assert_eq!(table.apply(2, b, ByteRange::ALL, None), [waits]);
+}
+
+#[test]
+fn the_queue_makes_no_deadlock() {
+    let (holder, writer, reader) = (Owner::Posix(1), Owner::Posix(2), Owner::Posix(3));
+    let mut table = LockTable::default();
+    table.apply(1, holder, range(0, 0), Some(Mode::Read));
+    table.apply(2, reader, range(0, 0), Some(Mode::Write));
+    let first = table.wait(1, writer, range(0, 0), Mode::Write).unwrap();
+    let second = table.wait(1, reader, range(0, 0), Mode::Read).unwrap();
+    assert!(!table.may_ask(first));
+    assert!(!table.may_ask(second), "behind the writer");
+    // Now the writer waits for the holder, who waits for the reader.
+    table.wait(2, holder, range(0, 0), Mode::Read).unwrap();
+    assert!(table.may_ask(second), "which overtakes");
+}
+
+#[test]
+fn waiters_are_served_in_order() {
+    let mut table = LockTable::default();
+    table.apply(1, Owner::Posix(0), ByteRange::ALL, Some(Mode::Write));
+    let ids: Vec<_> = (1..=5)
+        .map(|n| {
+            table
+                .wait(1, Owner::Posix(n), range(0, 9), Mode::Write)
+                .unwrap()
+        })
+        .collect();
+    let mut due = table.apply(1, Owner::Posix(0), ByteRange::ALL, None);
+    for (n, id) in (1..=5).zip(ids) {
+        assert_eq!(due, [id]);
+        assert!(
+            table
+                .apply(1, Owner::Posix(n), range(0, 9), Some(Mode::Write))
+                .is_empty()
+        );
+        assert!(table.end_wait(id).is_empty());
+        due = table.apply(1, Owner::Posix(n), range(0, 9), None);
+    }
+    assert!(table.is_empty() && table.waiting() == 0);
+}

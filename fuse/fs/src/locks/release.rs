@@ -1,0 +1,145 @@
+//! Letting go: unlock, close, exit.
+
+use super::manager::{Holding, LockError, Locks, grace_pause};
+use super::range::ByteRange;
+use super::table::{FileId, Owner};
+use nfsrdma_nfs3::nlm::{LockCall, Status};
+use std::sync::Arc;
+
+impl Locks {
+    /// Unlocks a range. Hands the result over when the server has answered, or a `soft` mount has
+    /// waited long enough; the server is asked until it answers in any case.
+    pub async fn unlock(
+        self: &Arc<Self>,
+        file: FileId,
+        owner: Owner,
+        range: ByteRange,
+        reply: impl FnOnce(Result<(), LockError>) + Send,
+    ) {
+        let Some(holding) = self.enter_existing(file, owner) else {
+            // Unlocking what is not locked is no error.
+            return reply(Ok(()));
+        };
+        let mut reply = Some(reply);
+        let unlocking = self.unlock_held(&holding, range);
+        tokio::pin!(unlocking);
+        if let Some((limit, timed_out)) = self.config.patience {
+            tokio::select! {
+                result = &mut unlocking => {
+                    if let Some(reply) = reply.take() {
+                        reply(result);
+                    }
+                }
+                () = tokio::time::sleep(limit) => {
+                    if let Some(reply) = reply.take() {
+                        reply(Err(if timed_out { LockError::TimedOut } else { LockError::GivenUp }));
+                    }
+                    let _ = unlocking.await;
+                }
+            }
+        } else {
+            let result = unlocking.await;
+            if let Some(reply) = reply.take() {
+                reply(result);
+            }
+        }
+        self.leave(&holding);
+    }
+
+    async fn unlock_held(
+        self: &Arc<Self>,
+        holding: &Arc<Holding>,
+        range: ByteRange,
+    ) -> Result<(), LockError> {
+        let gate = holding.gate.clone().lock_owned().await;
+        let (file, owner) = (holding.file.id, holding.owner);
+        let holds = {
+            let state = self.state.lock();
+            state.table.held(file, owner).is_some()
+        };
+        let lost = holding.state.lock().lost;
+        let mut again = false;
+        if holds {
+            let answer = self.insist(holding, range, LockCall::Unlock).await;
+            let status = answer.ok_or(LockError::GivenUp)?.status;
+            again = status == Status::DeniedGracePeriod;
+        }
+        {
+            let mut state = self.state.lock();
+            let due = state.table.apply(file, owner, range, None);
+            state.tell(&due);
+            if lost && (range == ByteRange::ALL || state.table.held(file, owner).is_none()) {
+                // It was told, and holds nothing any more.
+                holding.state.lock().lost = false;
+            }
+        }
+        drop(gate);
+        if again {
+            // The server has restarted, and may have been asked to give the lock back already.
+            let (this, of) = (self.clone(), holding.clone());
+            holding.state.lock().enter();
+            self.spawn(async move {
+                this.unlock_after_grace(&of, range).await;
+                this.leave(&of);
+            });
+        }
+        if lost { Err(LockError::Lost) } else { Ok(()) }
+    }
+
+    /// Unlocks what the table does not have, when the grace period is over.
+    async fn unlock_after_grace(&self, holding: &Holding, range: ByteRange) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(grace_pause()) => {}
+                () = self.ending.wait() => return,
+            }
+            // Not held in between: what else the owner holds is to be claimed again.
+            let _gate = holding.gate.clone().lock_owned().await;
+            let pieces = {
+                let state = self.state.lock();
+                state.table.pieces(holding.file.id, holding.owner, range)
+            };
+            let mut grace = false;
+            for (piece, _) in pieces.iter().filter(|(_, mode)| mode.is_none()) {
+                match self.insist(holding, *piece, LockCall::Unlock).await {
+                    Some(answer) => grace |= answer.status == Status::DeniedGracePeriod,
+                    None => return,
+                }
+            }
+            if !grace {
+                return;
+            }
+        }
+    }
+
+    /// Everything that an owner has of a file. An error tells that a lock was lost.
+    pub async fn unlock_all(self: &Arc<Self>, file: FileId, owner: Owner) -> Result<(), LockError> {
+        let mut result = Ok(());
+        self.unlock(file, owner, ByteRange::ALL, |of| result = of)
+            .await;
+        result
+    }
+
+    /// Whose locks end with an open file: those of flock(2) and of F_OFD_SETLK. (A process's own
+    /// are gone already: it closed the file.)
+    pub fn take_open(&self, file: FileId, open: u64, flock: Option<u64>) -> Vec<Owner> {
+        let mut owners = self.owners_by_open(file, open);
+        if let Some(flock) = flock.map(Owner::Flock)
+            && !owners.contains(&flock)
+        {
+            owners.push(flock);
+        }
+        for owner in &owners {
+            self.forget_open(file, open, *owner);
+        }
+        owners
+    }
+
+    /// Locks of `owner` are no longer by way of this open file.
+    pub fn forget_open(&self, file: FileId, open: u64, owner: Owner) {
+        let state = self.state.lock();
+        if let Some(holding) = state.holdings.get(&(file, owner)) {
+            holding.state.lock().opens.remove(&open);
+        }
+    }
+}

@@ -1,0 +1,599 @@
+"""Locks that go to the server: between two mounts of one export, over a restart of the server, and when the server
+of locks is silent."""
+
+import collections
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import random
+import re
+import signal
+import socket
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+from support import *  # noqa: F403
+
+F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
+
+DRIVER = r"""
+import errno, fcntl, json, os, signal, struct, sys
+files = {}
+def interrupted(*_):
+    raise InterruptedError(errno.EINTR, 'a signal')  # Python would go on by itself.
+signal.signal(signal.SIGUSR1, interrupted)
+def lock(command, name, kind, start, length):
+    flock = struct.pack('hhqqi', kind, 0, start, length, 0)
+    return struct.unpack('hhqqi', fcntl.fcntl(files[name], command, flock))
+for line in sys.stdin:
+    words = json.loads(line)
+    try:
+        if words[0] == 'open':
+            files[words[1]] = open(words[2], 'r+b' if len(words) < 4 else words[3], buffering=0)
+            result = 0
+        elif words[0] == 'close':
+            files.pop(words[1]).close()
+            result = 0
+        elif words[0] == 'fcntl':
+            result = lock(*words[1:])
+        elif words[0] == 'flock':
+            result = fcntl.flock(files[words[1]], words[2])
+        elif words[0] == 'read':
+            result = os.pread(files[words[1]].fileno(), words[3], words[2]).decode('latin1')
+        elif words[0] == 'write':
+            result = os.pwrite(files[words[1]].fileno(), words[3].encode('latin1'), words[2])
+        elif words[0] == 'fsync':
+            result = os.fsync(files[words[1]].fileno())
+    except OSError as error:
+        result = {'errno': error.errno}
+    print(json.dumps(result), flush=True)
+"""
+
+
+class Process:
+    """Another process that locks what it is told to."""
+
+    def __init__(self):
+        command = [sys.executable, "-c", DRIVER]
+        pipe = subprocess.PIPE
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.child.kill()
+        self.child.wait()
+        self.child.stdin.close()
+        self.child.stdout.close()
+
+    def send(self, *words):
+        self.child.stdin.write(json.dumps(words) + "\n")
+        self.child.stdin.flush()
+
+    def receive(self):
+        line = self.child.stdout.readline()
+        assert line, "the process has ended"
+        result = json.loads(line)
+        if isinstance(result, dict):
+            return -result["errno"]
+        return result
+
+    def do(self, *words):
+        self.send(*words)
+        return self.receive()
+
+    def set(self, name, kind, start=0, length=0, command=fcntl.F_SETLK):
+        result = self.do("fcntl", command, name, kind, start, length)
+        return result if isinstance(result, int) else 0
+
+    def get(self, name, kind, start=0, length=0, command=fcntl.F_GETLK):
+        """Type, start, length and process of what is in the way."""
+        kind, _, start, length, pid = self.do("fcntl", command, name, kind, start, length)
+        return (kind, start, length, pid)
+
+    def flock(self, name, how):
+        return self.do("flock", name, how) or 0
+
+    def wait_for(self, name, kind, start=0, length=0, command=fcntl.F_SETLKW):
+        """Asks and returns at once: the answer is to be received."""
+        self.send("fcntl", command, name, kind, start, length)
+
+    def got(self):
+        result = self.receive()
+        return result if isinstance(result, int) else 0
+
+
+class LockServer(Server):
+    """A responder with a lock manager that the mounts are told of, and two mounts, `a` and `b`."""
+
+    def __init__(self, *words, options=""):
+        super().__init__(*words)
+        self.more = options
+
+    def __enter__(self):
+        self.words = (*self.words, "--control", "CONTROL")
+        return super().__enter__()
+
+    def start(self):
+        self.control_path = self.base / "control"
+        self.words = tuple(self.control_path if word == "CONTROL" else word for word in self.words)
+        super().start()
+
+    def mounts(self, number=2):
+        points = []
+        for name in "abcdefgh"[:number]:
+            point = self.base / name
+            point.mkdir(exist_ok=True)
+            expect(self.mount(self.lock_options, at=point), 0)
+            points.append(point)
+        return points
+
+    def __exit__(self, *why):
+        for point in mounts_below(self.base):
+            run("umount", point)
+            until(lambda: not servers_of(point), "the end of the serving process")
+        super().__exit__(*why)
+
+    @property
+    def lock_options(self):
+        own = f"lock,lockport={self.mountport}"
+        return f"{own},{self.more}" if self.more else own
+
+    def control(self, text):
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(LIMIT)
+            control.connect(str(self.control_path))
+            control.sendall(f"{text}\n".encode())
+            control.shutdown(socket.SHUT_WR)
+            return rest_of(control).decode()
+
+
+def counters(point):
+    result = nfsrdma("stats", point, "--json")
+    expect(result, 0)
+    return json.loads(result.stdout)["cache"]
+
+
+READ, WRITE, FREE = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK
+AGAIN = -errno.EAGAIN
+
+
+def waits(process, seconds=0.3):
+    """Whether no answer comes in this time: for what must not happen, so it may be short."""
+    import select
+
+    ready, _, _ = select.select([process.child.stdout], [], [], seconds)
+    return not ready
+
+
+@case
+def locks_of_two_mounts_exclude_each_other():
+    with LockServer() as server, Process() as one, Process() as two:
+        a, b = server.mounts()
+        (server.export / "f").write_bytes(b"x" * 100)
+        for process, point in ((one, a), (two, b)):
+            assert process.do("open", "f", str(point / "f")) == 0
+            assert process.do("open", "g", str(point / "f")) == 0
+        for ofd in (False, True):
+            set_, get = (F_OFD_SETLK, F_OFD_GETLK) if ofd else (fcntl.F_SETLK, fcntl.F_GETLK)
+            # Ranges, and ranges to the end of the file.
+            assert one.set("f", WRITE, 10, 10, set_) == 0
+            assert two.set("f", READ, 15, 1, set_) == AGAIN
+            assert two.set("f", READ, 20, 0, set_) == 0
+            assert two.set("f", READ, 0, 10, set_) == 0
+            assert one.set("f", WRITE, 1 << 40, 0, set_) == AGAIN
+            assert one.get("f", WRITE, 30, 5, get)[:3] == (READ, 20, 0)
+            assert two.get("f", READ, 0, 0, get)[:3] == (WRITE, 10, 10)
+            assert two.get("f", READ, 20, 0, get)[0] == FREE
+            assert two.set("f", FREE, 0, 0, set_) == 0
+            # A lock that is split, and put together.
+            assert one.set("f", FREE, 13, 2, set_) == 0
+            assert two.set("f", WRITE, 13, 2, set_) == 0
+            assert two.set("f", WRITE, 12, 1, set_) == AGAIN
+            assert two.set("f", WRITE, 15, 1, set_) == AGAIN
+            assert two.set("f", FREE, 0, 0, set_) == 0
+            # Upgrade and downgrade.
+            assert one.set("f", READ, 0, 0, set_) == 0
+            assert two.set("f", READ, 0, 0, set_) == 0
+            assert one.set("f", WRITE, 0, 0, set_) == AGAIN
+            assert two.set("f", FREE, 0, 0, set_) == 0
+            assert one.set("f", WRITE, 0, 0, set_) == 0
+            assert two.set("f", READ, 0, 0, set_) == AGAIN
+            assert one.set("f", READ, 0, 0, set_) == 0
+            assert two.set("f", READ, 0, 0, set_) == 0
+            # A close frees a process's own locks, by whatever descriptor; those of an open file stay.
+            assert two.set("f", FREE, 0, 0, set_) == 0
+            assert one.do("close", "g") == 0
+            assert two.set("f", WRITE, 0, 0, set_) == (AGAIN if ofd else 0)
+            assert two.set("f", FREE, 0, 0, set_) == 0
+            assert one.do("open", "g", str(a / "f")) == 0
+            assert one.do("close", "f") == 0
+            until(lambda: two.set("f", WRITE, 0, 0, set_) == 0, "the end of a closed file's locks")
+            assert two.set("f", FREE, 0, 0, set_) == 0
+            assert one.do("open", "f", str(a / "f")) == 0
+        # flock(2): whole files, and conversions.
+        assert one.flock("f", fcntl.LOCK_SH) == 0
+        assert two.flock("f", fcntl.LOCK_SH | fcntl.LOCK_NB) == 0
+        assert two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == AGAIN
+        assert two.flock("f", fcntl.LOCK_UN) == 0
+        assert one.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == 0
+        assert two.flock("f", fcntl.LOCK_SH | fcntl.LOCK_NB) == AGAIN
+        assert one.flock("g", fcntl.LOCK_SH | fcntl.LOCK_NB) == AGAIN, "another open file of the same process"
+        assert one.do("close", "f") == 0
+        until(lambda: two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == 0, "the end of a closed file's flock")
+        assert two.flock("f", fcntl.LOCK_UN) == 0
+        # Only readable: exclusive locks need a file open for writing.
+        assert one.do("open", "r", str(a / "f"), "rb") == 0
+        assert one.flock("r", fcntl.LOCK_SH | fcntl.LOCK_NB) == 0
+        assert one.do("close", "r") == 0
+        assert one.do("open", "r", str(a / "f"), "rb") == 0
+        assert one.set("r", READ) == 0
+        assert two.set("f", WRITE) == AGAIN
+        assert one.do("close", "r") == 0
+        assert two.set("f", WRITE) == 0, "closed, though it was open for reading only"
+        assert two.set("f", FREE) == 0
+        for point in (a, b):
+            assert counters(point)["locks_held"] == 0
+        assert "none" in server.control("locks") or not server.control("locks").strip("\n.ok "), server.control("locks")
+
+
+@case
+def one_mounts_locks_are_told_by_process_and_deadlocks_are_refused():
+    with LockServer() as server, Process() as one, Process() as two:
+        (a,) = server.mounts(1)
+        (server.export / "f").write_bytes(b"x" * 100)
+        for process in (one, two):
+            process.do("open", "f", str(a / "f"))
+        assert one.set("f", WRITE, 0, 10) == 0
+        assert two.set("f", WRITE, 10, 10) == 0
+        assert two.get("f", READ, 0, 0) == (WRITE, 0, 10, one.child.pid)
+        one.wait_for("f", WRITE, 10, 10)
+        until(lambda: counters(a)["lock_waiters"] == 1, "a waiter")
+        assert two.set("f", WRITE, 0, 10, fcntl.F_SETLKW) == -errno.EDEADLK
+        assert waits(one)
+        assert two.set("f", FREE, 0, 0) == 0
+        assert one.got() == 0
+        assert counters(a)["lock_deadlocks"] == 1
+
+
+@case
+def waiters_get_the_lock_when_its_holder_lets_go_or_is_killed():
+    styles = ("callback", "callback-sync", "never", "takes")
+    for style in styles:
+        with LockServer("--lock-callback", style) as server, Process() as two:
+            a, b = server.mounts()
+            (server.export / "f").write_bytes(b"x" * 100)
+            two.do("open", "f", str(b / "f"))
+            for how in ("unlock", "close", "kill"):
+                with Process() as one:
+                    one.do("open", "f", str(a / "f"))
+                    assert one.set("f", WRITE) == 0
+                    two.wait_for("f", WRITE)
+                    assert waits(two), (style, how)
+                    if how == "unlock":
+                        assert one.set("f", FREE) == 0
+                    elif how == "close":
+                        assert one.do("close", "f") == 0
+                    else:
+                        one.child.kill()
+                    assert two.got() == 0, (style, how)
+                    assert two.set("f", FREE) == 0
+
+
+@case
+def a_waiter_that_is_killed_or_interrupted_leaves_no_lock():
+    for style in ("callback", "never", "takes"):
+        with LockServer("--lock-callback", style) as server, Process() as one:
+            a, b = server.mounts()
+            (server.export / "f").write_bytes(b"x" * 100)
+            one.do("open", "f", str(a / "f"))
+            for how in (signal.SIGKILL, signal.SIGUSR1):
+                assert one.set("f", WRITE, 0, 50) == 0
+                with Process() as two, Process() as three:
+                    two.do("open", "f", str(b / "f"))
+                    three.do("open", "f", str(b / "f"))
+                    # What it held stays as it was.
+                    assert two.set("f", READ, 50, 50) == 0
+                    two.wait_for("f", WRITE, 0, 100)
+                    until(lambda: counters(b)["lock_waiters"] == 1, "a waiter")
+                    os.kill(two.child.pid, how)
+                    if how == signal.SIGKILL:
+                        two.child.wait(LIMIT)
+                        until(lambda: three.set("f", WRITE, 50, 50) == 0, "the end of the killed one's lock")
+                        assert three.set("f", FREE) == 0
+                    else:
+                        assert two.got() == -errno.EINTR
+                        assert one.set("f", WRITE, 50, 50) == AGAIN, "the read lock is still there"
+                        assert one.set("f", READ, 50, 50) == 0
+                        assert one.set("f", FREE, 50, 50) == 0
+                    assert one.set("f", FREE) == 0
+                    until(lambda: three.set("f", WRITE, 0, 50) == 0, "a free range")
+
+
+@case
+def waiters_of_one_mount_are_served_in_order():
+    with LockServer() as server, Process() as holder:
+        (a,) = server.mounts(1)
+        (server.export / "f").write_bytes(b"x")
+        holder.do("open", "f", str(a / "f"))
+        assert holder.set("f", WRITE) == 0
+        waiters = [Process() for _ in range(8)]
+        try:
+            for number, waiter in enumerate(waiters):
+                waiter.do("open", "f", str(a / "f"))
+                waiter.wait_for("f", WRITE)
+                until(lambda: counters(a)["lock_waiters"] == number + 1, "one more waiter")
+            calls = counters(a)["lock_calls"]
+            assert calls <= 2, f"{calls} LOCKs: those who wait behind a lock of this mount ask nobody"
+            assert holder.set("f", FREE) == 0
+            for number, waiter in enumerate(waiters):
+                assert waiter.got() == 0
+                assert all(waits(other, 0.02) for other in waiters[number + 1 :])
+                assert waiter.set("f", FREE) == 0
+        finally:
+            for waiter in waiters:
+                waiter.__exit__()
+
+
+@case
+def random_locks_of_eight_processes_on_two_mounts_are_the_models():
+    seed = int(os.environ.get("NFSRDMA_LOCK_SEED", "1"))
+    total = int(os.environ.get("NFSRDMA_LOCK_CALLS", "1200"))
+    chance, size = random.Random(seed), 24
+    with LockServer() as server:
+        points = server.mounts()
+        (server.export / "f").write_bytes(b"x" * size)
+        processes = [Process() for _ in range(8)]
+        try:
+            for number, process in enumerate(processes):
+                process.do("open", "f", str(points[number % 2] / "f"))
+            held = [[None] * size for _ in processes]
+            for step in range(total):
+                number = chance.randrange(8)
+                start = chance.randrange(size)
+                end = chance.randrange(start + 1, size + 1)
+                length = 0 if end == size else end - start
+                kind = chance.choice((READ, WRITE, FREE, FREE))
+                others = [of for at, of in enumerate(held) if at != number]
+                taken = [
+                    at for at in range(start, end)
+                    if any(of[at] == WRITE or (of[at] == READ and kind == WRITE) for of in others)
+                ]  # fmt: skip
+                where = f"seed {seed}, step {step}: process {number}, {kind} {start}+{length}"
+                if kind != FREE and chance.random() < 0.2:
+                    found = processes[number].get("f", kind, start, length)
+                    assert (found[0] == FREE) == (not taken), (where, found, taken)
+                    continue
+                result = processes[number].set("f", kind, start, length)
+                if kind == FREE or not taken:
+                    assert result == 0, (where, result)
+                    held[number][start:end] = [None if kind == FREE else kind] * (end - start)
+                else:
+                    assert result == AGAIN, (where, result, taken)
+                if chance.random() < 0.01:
+                    processes[number].do("close", "f")
+                    processes[number].do("open", "f", str(points[number % 2] / "f"))
+                    held[number] = [None] * size
+        finally:
+            for process in processes:
+                process.__exit__()
+        for point in points:
+            until(lambda: counters(point)["locks_held"] == 0, "the end of all locks")
+
+
+COUNT = r"""
+import fcntl, os, sys
+path, times, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+file = os.open(path, os.O_RDWR)
+for _ in range(times):
+    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_EX)
+    number = int(os.pread(file, 20, 0))
+    os.pwrite(file, b'%019d\n' % (number + 1), 0)
+    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_UN)
+"""
+
+
+@case
+def a_counter_under_a_lock_loses_nothing():
+    with LockServer() as server:
+        points = server.mounts()
+        for how in ("posix", "flock"):
+            (server.export / "n").write_bytes(b"%019d\n" % 0)
+            command = [sys.executable, "-c", COUNT]
+            children = [subprocess.Popen([*command, str(points[n % 2] / "n"), "100", how]) for n in range(6)]
+            try:
+                for child in children:
+                    assert child.wait(4 * LIMIT) == 0
+            finally:
+                for child in children:
+                    child.kill()
+                    child.wait()
+            assert int((server.export / "n").read_bytes()) == 600, how
+
+
+SQLITE = r"""
+import sqlite3, sys
+path, number, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+db = sqlite3.connect(path, timeout=300, isolation_level=None)
+for turn in range(rounds):
+    db.execute('BEGIN IMMEDIATE')
+    db.execute('INSERT INTO entries VALUES (?, ?)', (number, turn))
+    db.execute('UPDATE total SET n = n + 1')
+    db.execute('COMMIT')
+"""
+
+
+@case
+def four_writers_of_one_sqlite_database_on_two_mounts_lose_nothing():
+    rounds = 25
+    with LockServer() as server:
+        points = server.mounts()
+        db = sqlite3.connect(points[0] / "db")
+        db.executescript("CREATE TABLE entries (who, turn); CREATE TABLE total (n); INSERT INTO total VALUES (0);")
+        db.close()
+        command = [sys.executable, "-c", SQLITE]
+        children = [subprocess.Popen([*command, str(points[n % 2] / "db"), str(n), str(rounds)]) for n in range(4)]
+        try:
+            for child in children:
+                assert child.wait(10 * LIMIT) == 0
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+        for point in points:
+            db = sqlite3.connect(point / "db")
+            assert db.execute("SELECT n FROM total").fetchone() == (4 * rounds,)
+            rows = db.execute("SELECT who, turn FROM entries ORDER BY who, turn").fetchall()
+            assert rows == [(who, turn) for who in range(4) for turn in range(rounds)]
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            db.close()
+
+
+@case
+def locks_are_claimed_again_when_the_server_restarts():
+    with LockServer("--grace", "4s") as server, Process() as one, Process() as two:
+        a, b = server.mounts()
+        (server.export / "f").write_bytes(b"x" * 100)
+        one.do("open", "f", str(a / "f"))
+        two.do("open", "f", str(b / "f"))
+        assert one.set("f", WRITE, 0, 10, fcntl.F_SETLKW) == 0
+        assert one.set("f", READ, 20, 10) == 0
+        assert two.set("f", READ, 20, 20) == 0
+        server.control("restart")
+        until(lambda: counters(a)["locks_reclaimed"] >= 2, "the locks of one mount")
+        until(lambda: counters(b)["locks_reclaimed"] >= 1, "the locks of the other")
+        # A new one waits for the end of the grace period, and sees those from before.
+        assert two.set("f", WRITE, 5, 1) == AGAIN
+        assert one.set("f", WRITE, 20, 1) == AGAIN
+        assert two.set("f", WRITE, 60, 1) == 0
+        assert one.set("f", FREE) == 0
+        assert two.set("f", WRITE, 0, 100) == 0
+        assert counters(a)["locks_lost"] == counters(b)["locks_lost"] == 0
+
+
+@case
+def a_lock_that_the_server_forgot_is_told_to_its_holder():
+    with LockServer() as server, Process() as one, Process() as other:
+        a, b = server.mounts()
+        (server.export / "f").write_bytes(b"x" * 100)
+        one.do("open", "f", str(a / "f"))
+        other.do("open", "f", str(a / "f"))
+        assert one.set("f", WRITE, 0, 10) == 0
+        server.control("restart")
+        until(lambda: counters(a)["locks_lost"] == 1, "the loss")
+        assert one.do("read", "f", 0, 1) == -errno.EIO
+        assert one.do("write", "f", 0, "y") == -errno.EIO
+        assert one.set("f", READ, 50, 1) == -errno.EIO
+        # Others are not concerned.
+        assert other.do("read", "f", 0, 1) == "x"
+        assert other.set("f", WRITE, 0, 1) == 0
+        assert other.set("f", FREE) == 0
+        # Once it has let go, it can begin again.
+        assert one.set("f", FREE) == -errno.EIO
+        assert one.do("read", "f", 0, 1) == "x"
+        assert one.set("f", WRITE, 0, 10) == 0
+
+
+@case
+def a_silent_server_of_locks_keeps_nobody_from_ending():
+    with LockServer() as server, Process() as holder:
+        (a,) = server.mounts(1)
+        (server.export / "f").write_bytes(b"x" * 100)
+        holder.do("open", "f", str(a / "f"))
+        assert holder.set("f", WRITE, 0, 10) == 0
+        server.control("nlm-silent on")
+        begin = time.monotonic()
+        with Process() as waiter, Process() as tester:
+            for process in (waiter, tester):
+                process.do("open", "f", str(a / "f"))
+            waiter.wait_for("f", WRITE, 50, 10)
+            tester.send("fcntl", fcntl.F_GETLK, "f", WRITE, 50, 10)
+            assert waits(waiter) and waits(tester)
+            for process in (waiter, tester, holder):
+                process.child.kill()
+                process.child.wait(LIMIT)
+        expect(nfsrdma("umount", a), 0)
+        until(lambda: not servers_of(a), "the end of the serving process")
+        assert time.monotonic() - begin < LIMIT, "it took its time"
+
+
+@case
+def a_client_that_is_killed_leaves_locks_that_the_next_mount_unlocks():
+    with LockServer() as server, Process() as one, Process() as two:
+        a, b = server.mounts()
+        for name in "fg":
+            (server.export / name).write_bytes(b"x" * 100)
+        one.do("open", "f", str(a / "f"))
+        two.do("open", "f", str(b / "f"))
+        two.do("open", "g", str(b / "g"))
+        assert one.set("f", WRITE, 0, 50) == two.set("f", WRITE, 50, 50) == two.set("g", READ) == 0
+        (pid,) = servers_of(a)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not servers_of(a), "the end of the process")
+        assert two.set("f", WRITE, 0, 10) == AGAIN, "nobody has unlocked it"
+        expect(run("umount", "-l", a), 0)
+        expect(server.mount(server.lock_options, at=a), 0)
+        assert two.set("f", WRITE, 0, 10) == 0
+        with Process() as three:
+            three.do("open", "f", str(a / "f"))
+            assert three.set("f", READ, 60, 1) == AGAIN, "the other mount's locks are untouched"
+            assert three.set("f", READ, 20, 1) == 0
+
+
+@case
+def calls_that_are_run_and_not_answered_change_nothing():
+    with LockServer() as server, Process() as one, Process() as two:
+        a, b = server.mounts()
+        (server.export / "f").write_bytes(b"x" * 100)
+        one.do("open", "f", str(a / "f"))
+        two.do("open", "f", str(b / "f"))
+        server.control("nlm-drop 1")
+        assert one.set("f", WRITE) == 0
+        assert two.set("f", WRITE) == AGAIN
+        server.control("nlm-drop 1")
+        assert one.set("f", FREE) == 0
+        assert two.set("f", WRITE) == 0
+
+
+@case
+def without_a_server_of_locks_they_are_this_machines():
+    with LockServer("--no-locks") as server, Process() as one, Process() as two:
+        # By name it is an error; else a line in the log.
+        result = server.mount(f"lock,lockport={server.mountport},retry=0")
+        expect(result, 1, "takes no locks")
+        result = server.mount(f"lockport={server.mountport}", f"--log={server.base}/log")
+        expect(result, 0)
+        (server.export / "f").write_bytes(b"x")
+        one.do("open", "f", str(server.mnt / "f"))
+        two.do("open", "f", str(server.mnt / "f"))
+        assert one.set("f", WRITE) == 0
+        assert two.set("f", WRITE) == AGAIN
+        assert "local_lock=all" in stats(server, "--json")
+
+
+@case
+def kinds_of_locks_stay_here_as_asked_for():
+    for local, shared in (("none", "posix flock"), ("flock", "posix"), ("posix", "flock"), ("all", "")):
+        with LockServer() as server, Process() as one, Process() as two:
+            points = []
+            for name in "ab":
+                point = server.base / name
+                point.mkdir()
+                points.append(point)
+                options = f"local_lock={local},lockport={server.mountport}"
+                expect(server.mount(options, at=point), 0)
+            (server.export / "f").write_bytes(b"x")
+            one.do("open", "f", str(points[0] / "f"))
+            two.do("open", "f", str(points[1] / "f"))
+            assert one.set("f", WRITE) == 0
+            assert two.set("f", WRITE) == (AGAIN if "posix" in shared else 0), local
+            assert one.set("f", FREE) == two.set("f", FREE) == 0
+            assert one.flock("f", fcntl.LOCK_EX) == 0
+            assert two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == (AGAIN if "flock" in shared else 0), local
