@@ -5,7 +5,7 @@
 
 use super::api::{Acls, Cred, NfsError, NfsResult, SetLists};
 use super::checks::misbehaved;
-use super::client::{FIRST_PAUSE, Nfs3Client};
+use super::client::Nfs3Client;
 use super::procedures::{GETACL_COUNTER, OTHER_COUNTER, SETACL_COUNTER};
 use nfsrdma_rpcrdma::Error;
 use nfsrdma_rpcrdma::error::Rejection;
@@ -50,24 +50,18 @@ impl Nfs3Client {
         args: &P::Args<'_>,
     ) -> NfsResult<RpcReply> {
         let template = self.template_of(PROGRAM, VERSION, cred);
-        let mut pause = FIRST_PAUSE;
-        let reply = loop {
-            let request = Request {
-                procedure: counter::<P>(),
-                max_results: P::max_results(args),
-                max_ddp_result: 0,
-                payload: Payload::None,
-            };
-            let reply = self
-                .submit(request, |xid, to| {
-                    template.encode(xid, P::NUMBER, to);
-                    args.encode(to);
-                })
-                .await?;
-            if let Ok(reply) = self.unless_jukebox(reply, &mut pause).await {
-                break reply;
-            }
+        let request = Request {
+            procedure: counter::<P>(),
+            max_results: P::max_results(args),
+            max_ddp_result: 0,
+            payload: Payload::None,
         };
+        let reply = self
+            .submit(request, |xid, to| {
+                template.encode(xid, P::NUMBER, to);
+                args.encode(to);
+            })
+            .await?;
         match reply.results::<P>().map(drop) {
             Err(Error::Rejected(
                 Rejection::ProgUnavail | Rejection::ProgMismatch { .. } | Rejection::ProcUnavail,

@@ -49,7 +49,7 @@ macro_rules! call {
 
 impl Nfs3 for Nfs3Client {
     fn has_acl(&self) -> bool {
-        self.acl_present()
+        self.wants_acl()
     }
 
     async fn getacl(
