@@ -98,7 +98,7 @@ impl From<Error> for NotSent {
                     false => NotSent::Error(NfsError::Local(error.to_string())),
                 }
             }
-            Error::Misuse(_) | Error::TimedOut(_) | Error::Refused(_) => {
+            Error::Misuse(_) | Error::TimedOut(_) | Error::Refused(_) | Error::NotRdma(_) => {
                 NotSent::Error(NfsError::Local(error.to_string()))
             }
         }
