@@ -42,7 +42,7 @@ async fn mountd_at(
         timeout,
     };
     match ask(&tcp, wanted).await {
-        Err(PlainError::TimedOut | PlainError::Unreachable(_)) => {}
+        Err(PlainError::TimedOut | PlainError::Unreachable(_) | PlainError::Closed) => {}
         answer => return answer,
     }
     let udp = Target {

@@ -6,18 +6,19 @@ mod locate;
 mod mountd;
 mod ping;
 
-pub use ping::{Exported, Taken, exports, ping};
+pub use ping::{Exported, PingEvent, PingTarget, Taken, exports, ping};
 
 use crate::nfs::api::{Cred, Nfs3, NfsError};
 use crate::nfs::client::Nfs3Client;
 use crate::nfs::limits::Source;
-use crate::options::{ClientOptions, MountProtocol, MountTarget};
+use crate::options::{ClientOptions, MountProtocol, MountTarget, NFS_RDMA_PORT};
 use crate::transport::{ConnectError, Engine};
 use mountd::Mountd;
 use nfsrdma_rdma::{Error as RdmaError, Pool, Protection, Provider};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, PathconfOk};
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,20 +159,87 @@ pub async fn connect(
     let checked = options.check();
     checked.map_err(|message| MountError::new(Step::Options, false, message))?;
     let addresses = resolve(&target.host, options.connect_timeout).await?;
-    let mut outcome = None;
+    let mut attempts = Attempts::new(&target.host, options);
     for address in addresses {
         match mount_at(target, options, address, provider.clone(), pool.clone()).await {
             Ok(mounted) => return Ok(mounted),
-            // The first address tells best what is wrong; a later one may know better why.
-            Err(error) if outcome.is_none() || !error.transient => outcome = Some(error),
-            Err(_) => {}
+            Err(error) => attempts.failed(address, error),
         }
     }
-    let nowhere = || {
-        let message = format!("{} has no address", target.host);
-        MountError::new(Step::Resolve, false, message)
-    };
-    Err(outcome.unwrap_or_else(nowhere))
+    Err(attempts.error())
+}
+
+/// The addresses of a host that were tried in vain, and the error to report: that of the address
+/// where mounting got furthest, because it says most about what is wrong.
+#[derive(Debug)]
+struct Attempts<'a> {
+    host: &'a str,
+    /// MOUNT is asked over the RDMA connection, thus after connecting.
+    mount_over_rdma: bool,
+    tried: Vec<IpAddr>,
+    furthest: Option<(IpAddr, MountError)>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(host: &'a str, options: &ClientOptions) -> Self {
+        Attempts {
+            host,
+            mount_over_rdma: options.mountproto == MountProtocol::Rdma,
+            tried: Vec::new(),
+            furthest: None,
+        }
+    }
+
+    /// How far mounting has come when it stops at `step`.
+    fn progress(&self, step: Step) -> u8 {
+        match step {
+            Step::Options => 0,
+            Step::Resolve => 1,
+            Step::Rpcbind => 2,
+            Step::Mount if self.mount_over_rdma => 7,
+            Step::Export if self.mount_over_rdma => 8,
+            Step::Mount => 3,
+            Step::Export => 4,
+            Step::Connect => 5,
+            Step::PrivateData => 6,
+            Step::Null => 9,
+            Step::Fsinfo => 10,
+        }
+    }
+
+    fn failed(&mut self, address: IpAddr, error: MountError) {
+        self.tried.push(address);
+        let further = |(_, before): &(IpAddr, MountError)| {
+            self.progress(error.step) > self.progress(before.step)
+        };
+        if self.furthest.as_ref().is_none_or(further) {
+            self.furthest = Some((address, error));
+        }
+    }
+
+    fn error(self) -> MountError {
+        let Some((furthest, mut error)) = self.furthest else {
+            let message = format!("{} has no address: check the name and DNS", self.host);
+            return MountError::new(Step::Resolve, false, message);
+        };
+        let others = self.tried.iter().filter(|&&address| address != furthest);
+        let others: Vec<String> = others.map(IpAddr::to_string).collect();
+        if !others.is_empty() {
+            let others = others.join(", ");
+            error.message += &format!("; {others} of {} failed, too", self.host);
+        }
+        error
+    }
+}
+
+/// A host and the address of it that is meant, for messages.
+fn at_address(host: &str, address: IpAddr) -> String {
+    // The address of a link-local one is followed by its interface.
+    let literal = host.split('%').next().unwrap_or(host);
+    match literal.parse::<IpAddr>() {
+        Ok(same) if address == same => host.to_owned(),
+        _ => format!("{host} ({address})"),
+    }
 }
 
 /// The host's addresses, each once.
@@ -185,8 +253,13 @@ async fn resolve(host: &str, timeout: Duration) -> Result<Vec<IpAddr>, MountErro
     };
     let lookup = tokio::net::lookup_host((host, 0));
     let found = match tokio::time::timeout(timeout, lookup).await {
-        Err(_) => return Err(failed(true, "no answer in time")),
-        Ok(Err(_)) => return Err(failed(true, "no such host")),
+        Err(_) => return Err(failed(true, "no answer in time; check DNS")),
+        Ok(Err(_)) => {
+            return Err(failed(
+                true,
+                "no such host; check the name, /etc/hosts and DNS",
+            ));
+        }
         Ok(Ok(found)) => found,
     };
     let mut addresses: Vec<IpAddr> = Vec::new();
@@ -209,6 +282,14 @@ impl Drop for Undo {
     }
 }
 
+/// The host that is asked for MOUNT, for messages.
+fn asked(options: &ClientOptions, host: &str, at: IpAddr) -> String {
+    match &options.mounthost {
+        Some(name) => at_address(name, at),
+        None => host.to_owned(),
+    }
+}
+
 async fn mount_at(
     target: &MountTarget,
     options: &ClientOptions,
@@ -216,7 +297,7 @@ async fn mount_at(
     provider: Arc<dyn Provider>,
     pool: Pool,
 ) -> Result<Mounted, MountError> {
-    let host = &target.host;
+    let host = &at_address(&target.host, address);
     let machine = match &options.machine_name {
         Some(name) => name.clone(),
         None => identity::machine_name(),
@@ -232,15 +313,16 @@ async fn mount_at(
             None => None,
         };
         let at = mount_host.unwrap_or(address);
-        mountd.locate(at, host, options).await?;
+        let asked_host = &asked(options, host, at);
+        mountd.locate(at, asked_host, options).await?;
         root = Some(
             mountd
-                .mnt_plain(&cred, &target.export, host, timeout)
+                .mnt_plain(&cred, &target.export, asked_host, timeout)
                 .await?,
         );
     }
     let peer = SocketAddr::new(address, options.port);
-    let engine = dial(provider.clone(), peer, host, options, pool.clone()).await?;
+    let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
     let mut undo = Undo(Some(engine.clone()));
     let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options.recovery);
     let root = match root {
@@ -251,7 +333,7 @@ async fn mount_at(
                 None => None,
                 Some(port) => {
                     let peer = SocketAddr::new(address, port);
-                    Some(dial(provider, peer, host, options, pool).await?)
+                    Some(dial(provider, peer, &target.host, options, pool).await?)
                 }
             };
             let _undo = Undo(other.clone());
@@ -288,7 +370,7 @@ async fn mount_at(
         .run(client.getattr(&cred, &root))
         .await?;
     if root_attributes.kind != FileType::Directory {
-        let message = format!("what {host} exports is not a directory");
+        let message = format!("what {host} exports is not a directory: mount the one it is in");
         return Err(MountError::new(Step::Fsinfo, false, message));
     }
     let session = engine.session().ok_or_else(|| {
@@ -344,10 +426,12 @@ impl Probe<'_> {
         let transient = matches!(error, NfsError::TimedOut | NfsError::GivenUp);
         let message = match error {
             NfsError::TimedOut | NfsError::GivenUp => {
-                format!("{host} does not answer NFS calls ({what})")
+                format!(
+                    "{host} does not answer NFS calls ({what}): see whether its NFS server runs"
+                )
             }
             NfsError::Refused(why) | NfsError::Denied(why) => {
-                format!("{host} refuses NFS version 3 ({what}): {why}")
+                format!("{host} refuses NFS version 3 ({what}): {why}; turn it on there")
             }
             error => format!("{what} failed at {host}: {error}"),
         };
@@ -382,9 +466,42 @@ async fn dial(
         }
         ConnectError::Provider(RdmaError::Refused(_)) => failed(
             true,
-            "connection refused; does the server offer NFS over RDMA at this port?".to_owned(),
+            "connection refused; does the server offer NFS over RDMA at this port (port=)?"
+                .to_owned(),
+        ),
+        ConnectError::Provider(error @ RdmaError::NotRdma(_)) => failed(
+            false,
+            format!(
+                "{error}; give the port of NFS over RDMA (port=, usually {NFS_RDMA_PORT}), \
+                 or use 'mount -t nfs' for NFS over TCP"
+            ),
+        ),
+        ConnectError::Provider(error @ RdmaError::TimedOut(_)) => failed(
+            true,
+            format!("{error}; check the address, firewalls between, and the server"),
+        ),
+        ConnectError::Provider(RdmaError::Local { error, .. }) if is_unreachable(&error) => failed(
+            true,
+            format!("{}; {}", unreachable_text(error.kind()), ROUTES),
         ),
         ConnectError::Provider(error @ RdmaError::Local { .. }) => failed(false, error.to_string()),
         ConnectError::Provider(error) => failed(true, error.to_string()),
     })
+}
+
+/// The remedy where this machine has no way to the server.
+const ROUTES: &str = "check the address, and this machine's routes with 'ip route get'";
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable
+    )
+}
+
+fn unreachable_text(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::HostUnreachable => "host unreachable",
+        _ => "network unreachable",
+    }
 }

@@ -3,7 +3,9 @@
 use super::attach::{allow_other, permissions};
 use super::failure::{Exit, Failure, Patience};
 use super::options::show::Settled;
-use super::options::{Family, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk};
+use super::options::{
+    Family, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk,
+};
 use super::spec::Spec;
 use crate::adapter::{Access, FuseOptions};
 use crate::fs::{self, FsConfig};
@@ -28,6 +30,14 @@ pub fn effective(options: &Options, client: &Nfs3Client) -> String {
     options.effective(Settled {
         rsize: limits.rtmax,
         wsize: limits.wtmax,
+    })
+}
+
+/// The options before a server has said which sizes it takes.
+pub fn wanted(options: &Options) -> String {
+    options.effective(Settled {
+        rsize: options.rsize.unwrap_or(MAX_IO),
+        wsize: options.wsize.unwrap_or(MAX_IO),
     })
 }
 

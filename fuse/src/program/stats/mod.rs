@@ -12,12 +12,12 @@ use super::cli::{StatsArgs, StatsForm};
 use super::control::{self, Said};
 use super::failure::{Exit, Failure};
 use super::options::Options;
+use super::output::{self, Reader};
 use super::{observe, reach, settings};
 use crate::fs::Fs;
 use document::ServerLimits;
 use nfsrdma_client::mount::Mounted;
 use nfsrdma_client::nfs::client::Nfs3Client;
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -108,16 +108,9 @@ pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
             StatsForm::Mountstats => mountstats::render(&document),
             StatsForm::Prometheus => prometheus::render(&document),
         };
-        let mut out = io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => {}
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => {
-                return Err(Failure::new(Exit::System, format!("cannot write: {error}")));
-            }
+        if output::result(text.as_bytes())? == Reader::Gone {
+            return Ok(());
         }
-        drop(out);
         let Some(pause) = args.watch else {
             return Ok(());
         };
