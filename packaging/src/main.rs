@@ -26,7 +26,7 @@ const CONFIGURATION: &str = include_str!("../../docs/CONFIGURATION.md");
 
 /// Every file: its name and text.
 fn files() -> Result<Vec<(String, String)>, String> {
-    let command = nfsrdma_fuse::program::cli::command();
+    let command = nfsrdma::cli::command();
     let sections = reference::sections(CONFIGURATION)?;
     let mut files = Vec::new();
     for (name, page) in PAGES {

@@ -1,8 +1,8 @@
 //! That nothing the program knows is missing from what is made here.
 
 use super::*;
-use nfsrdma_fuse::program::cli::command;
-use nfsrdma_fuse::program::options::table;
+use nfsrdma::cli::command;
+use nfsrdma::options::table;
 
 fn file(name: &str) -> String {
     let found = files().unwrap().into_iter().find(|(file, _)| file == name);
@@ -95,7 +95,7 @@ fn every_shell_completes_every_command_and_option() {
 
 #[test]
 fn what_is_completed_is_accepted() {
-    use nfsrdma_fuse::program::options::Options;
+    use nfsrdma::options::Options;
     let sections = reference::sections(CONFIGURATION).unwrap();
     let words = reference::words(&sections);
     assert!(words.len() > 80);

@@ -29,8 +29,7 @@ def program(name):
             raise CaseError(f"NFSRDMA_BIN={given} holds no {name}")
         return path
     if name not in _built:
-        package = {"nfsrdma": "nfsrdma-fuse"}.get(name, name)
-        subprocess.run(["cargo", "build", "--release", "-q", "-p", package], cwd=ROOT, check=True, timeout=1800)
+        subprocess.run(["cargo", "build", "--release", "-q", "-p", name], cwd=ROOT, check=True, timeout=1800)
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         _built[name] = target / "release" / name
     return _built[name]

@@ -25,8 +25,8 @@ def programs():
     if not os.environ.get("LIBCLANG_PATH") and not any(Path("/usr/lib").glob("llvm-*/lib/libclang*.so*")):
         raise Skip("libclang is needed to build the verbs provider: install libclang-14-dev, or set LIBCLANG_PATH")
     target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target")) / "verbs"
-    run(["cargo", "build", "--release", "-q", "-p", "nfsrdma-fuse", "-p", "nfsrdma-responder", "-p", "nfsrdma-verbs",
-         "--bins", "--examples", "--features", "nfsrdma-fuse/verbs,nfsrdma-responder/verbs", "--target-dir", target],
+    run(["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder", "-p", "nfsrdma-verbs",
+         "--bins", "--examples", "--features", "nfsrdma/verbs,nfsrdma-responder/verbs", "--target-dir", target],
         1800, cwd=HERE.parent.parent)
     return target / "release"
 

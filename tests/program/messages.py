@@ -16,7 +16,7 @@ from support import *  # noqa: F403
 from support import BIN
 from wire import Relay
 
-SOURCES = ["fuse/src/program", "client/src/mount", "client/src/rpc/plain.rs", "client/src/options.rs"]
+SOURCES = ["fuse/cli/src", "client/nfs3/src/mount", "client/rpcrdma/src/rpc/plain.rs", "client/nfs3/src/options.rs"]
 GUIDE = ROOT / "docs/TROUBLESHOOTING.md"
 # What makes an error, or its text.
 MAKERS = re.compile(

@@ -26,7 +26,7 @@ from support import *  # noqa: F403
 from support import BIN
 from wire import Datagrams, Relay, mpa
 
-OPTIONS = ROOT / "fuse/src/program/options"
+OPTIONS = ROOT / "fuse/cli/src/options"
 TABLES = [OPTIONS / "table.rs", *sorted((OPTIONS / "table").glob("*.rs"))]
 TRIED = set()
 

@@ -31,7 +31,7 @@ class Programs:
         if given:
             return Path(given).resolve()
         subprocess.run(
-            ["cargo", "build", "--release", "-q", "-p", "nfsrdma-fuse", "-p", "nfsrdma-responder"],
+            ["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder"],
             cwd=ROOT, check=True,
         )  # fmt: skip
         return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release"

@@ -36,7 +36,7 @@ def build():
     if os.environ.get("NFSRDMA_BIN"):
         return
     subprocess.run(
-        ["cargo", "build", "--release", "-q", "-p", "nfsrdma-fuse", "-p", "nfsrdma-responder", "-p", "nfsrdma-soak"],
+        ["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder", "-p", "nfsrdma-soak"],
         cwd=ROOT, check=True,
     )  # fmt: skip
     os.environ["NFSRDMA_BIN"] = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release")

@@ -20,25 +20,25 @@ fn provider(change: impl FnOnce(&mut IwarpOptions)) -> IwarpProvider {
 }
 
 mod by_default {
-    nfsrdma_rdma::conformance_tests!(super::provider(|_| ()), super::v4());
+    nfsrdma_rdma_testing::conformance_tests!(super::provider(|_| ()), super::v4());
 }
 
 mod ipv6 {
-    nfsrdma_rdma::conformance_tests!(super::provider(|_| ()), super::v6());
+    nfsrdma_rdma_testing::conformance_tests!(super::provider(|_| ()), super::v6());
 }
 
 mod crc {
-    nfsrdma_rdma::conformance_tests!(super::provider(|o| o.crc = true), super::v4());
+    nfsrdma_rdma_testing::conformance_tests!(super::provider(|o| o.crc = true), super::v4());
 }
 
 mod one_segment {
     use super::*;
-    nfsrdma_rdma::conformance_tests!(provider(|o| o.fpdu = Fpdu::Bytes(1448)), v4());
+    nfsrdma_rdma_testing::conformance_tests!(provider(|o| o.fpdu = Fpdu::Bytes(1448)), v4());
 }
 
 mod one_segment_with_crc {
     use super::*;
-    nfsrdma_rdma::conformance_tests!(
+    nfsrdma_rdma_testing::conformance_tests!(
         provider(|o| {
             o.fpdu = Fpdu::Bytes(1448);
             o.crc = true;
@@ -49,7 +49,7 @@ mod one_segment_with_crc {
 
 mod smallest_fpdus {
     use super::*;
-    nfsrdma_rdma::conformance_tests!(
+    nfsrdma_rdma_testing::conformance_tests!(
         provider(|o| {
             o.fpdu = Fpdu::Bytes(128);
             o.crc = true;
@@ -60,15 +60,18 @@ mod smallest_fpdus {
 
 mod jumbo {
     use super::*;
-    nfsrdma_rdma::conformance_tests!(provider(|o| o.fpdu = Fpdu::Bytes(9000)), v6());
+    nfsrdma_rdma_testing::conformance_tests!(provider(|o| o.fpdu = Fpdu::Bytes(9000)), v6());
 }
 
 mod peer_to_peer {
-    nfsrdma_rdma::conformance_tests!(super::provider(|o| o.peer_to_peer = true), super::v4());
+    nfsrdma_rdma_testing::conformance_tests!(
+        super::provider(|o| o.peer_to_peer = true),
+        super::v4()
+    );
 }
 
 mod small_socket_buffers {
-    nfsrdma_rdma::conformance_tests!(
+    nfsrdma_rdma_testing::conformance_tests!(
         super::provider(|o| o.socket_buffer = Some(8192)),
         super::v4()
     );

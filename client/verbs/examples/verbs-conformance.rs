@@ -10,8 +10,9 @@
 
 use nfsrdma_rdma::{
     Completion, ConnectParams, Connection, Invalidation, Memory, Pool, Provider, RemoteSegment,
-    Wait, WorkId, WorkRequest, conformance,
+    Wait, WorkId, WorkRequest,
 };
+use nfsrdma_rdma_testing::conformance;
 use nfsrdma_verbs::{Choice, Verbs};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;

@@ -2,9 +2,9 @@
 //! the provider, the requester and the server allow.
 
 use anyhow::{Context, Result, anyhow};
-use nfsrdma_client::nfs::{Cred, Credential, Nfs3};
-use nfsrdma_client::{ClientOptions, MountTarget, Mounted};
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
+use nfsrdma_nfs3::{ClientOptions, MountTarget, Mounted};
+use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_xdr::nfs3::{FileHandle, Stable};
@@ -46,7 +46,7 @@ where
             let work = work.clone();
             let (give, take) = tokio::sync::oneshot::channel();
             // As the file system does: a reply's thread goes on with what waited for it.
-            nfsrdma_client::exec::spawn(async move {
+            nfsrdma_rpcrdma::exec::spawn(async move {
                 let mut result = Ok(());
                 for n in (first..count).step_by(depth) {
                     result = work(n).await;
@@ -98,7 +98,7 @@ pub(crate) fn measure(server: &Server, bytes: u64, reads: usize) -> Result<Figur
             crc: true,
             ..IwarpOptions::default()
         }));
-        let mounted = nfsrdma_client::connect(&target, &options, provider, pool.clone()).await?;
+        let mounted = nfsrdma_nfs3::connect(&target, &options, provider, pool.clone()).await?;
         let mounted = Arc::new(mounted);
         let cred: Cred = Arc::new(Credential {
             uid: 0,
@@ -158,7 +158,7 @@ pub(crate) fn measure(server: &Server, bytes: u64, reads: usize) -> Result<Figur
 }
 
 async fn write(mounted: &Arc<Mounted>, pool: &Pool, cred: &Cred, bytes: u64) -> Result<f64> {
-    use nfsrdma_client::nfs::CreateMode;
+    use nfsrdma_nfs3::CreateMode;
     let client = &mounted.client;
     let root = mounted.root;
     let scratch = client.lookup(cred, &root, b"scratch").await?.object;

@@ -1,11 +1,11 @@
 //! What people and other programs write: `-o` options, `server:/path`, lines of fstab(5) as
 //! mount(8) hands them on, and the kernel's table of mounts.
 
-use nfsrdma_fuse::program::cli::{self, Command};
-use nfsrdma_fuse::program::mounts;
-use nfsrdma_fuse::program::options::{Options, show::Settled};
-use nfsrdma_fuse::program::size::{parse_size, show_size};
-use nfsrdma_fuse::program::spec::Spec;
+use nfsrdma::cli::{self, Command};
+use nfsrdma::mounts;
+use nfsrdma::options::{Options, show::Settled};
+use nfsrdma::size::{parse_size, show_size};
+use nfsrdma::spec::Spec;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 

@@ -1,6 +1,6 @@
 //! The requester's state machine and a peer that chooses every message.
 
-use nfsrdma_client::rpcrdma::{Event, Requester};
+use nfsrdma_rpcrdma::protocol::{Event, Requester};
 use nfsrdma_xdr::rpcrdma::{ChunkLists, Segment};
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
 //! Inputs to begin with, made of the captures in `tests/vectors` and of the tables of
 //! options and procedures.
 
-use nfsrdma_fuse::program::options::table::TABLE;
+use nfsrdma::options::table::TABLE;
 use std::path::Path;
 
 /// MPA length, and the longer of the DDP headers.

@@ -1,9 +1,9 @@
 //! Credits, leases and reconnecting: the engine over a provider that ends connections at any
 //! moment and gives completions in any order it may.
 
+use crate::error;
 use crate::exec;
-use crate::nfs::api::NfsError;
-use crate::options::ClientOptions;
+use crate::options::{Program, TransportOptions};
 use crate::sync::{Condvar, Mutex};
 use crate::transport::{Engine, Payload, Request};
 use nfsrdma_rdma::contract::Segs;
@@ -21,6 +21,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+const PROGRAM: Program = Program {
+    number: 100_003,
+    version: 3,
+    procedures: &[],
+};
 const CREDITS: u32 = 3;
 const BULK: usize = 8192;
 
@@ -354,17 +359,24 @@ impl World {
         net.state.lock().hangups = hangups;
         let serving = net.clone();
         let server = thread::spawn(move || serve(&serving));
-        let options = ClientOptions {
+        let options = TransportOptions {
             credits: CREDITS,
             timeo: Duration::from_secs(3600),
-            ..ClientOptions::default()
+            ..TransportOptions::default()
         };
         let pool = match Pool::new(4 << 20) {
             Ok(pool) => pool,
             Err(error) => panic!("{error}"),
         };
         let provider = Arc::new(Wires(net.clone()));
-        let engine = Engine::connect(provider, somewhere(), "server", &options, pool.clone());
+        let engine = Engine::connect(
+            provider,
+            somewhere(),
+            "server",
+            PROGRAM,
+            &options,
+            pool.clone(),
+        );
         let engine = match engine {
             Ok(engine) => engine,
             Err(error) => panic!("{error}"),
@@ -413,7 +425,7 @@ fn request(pool: &Pool) -> Request {
     }
 }
 
-fn call(engine: &Engine, net: &Net, pool: &Pool) -> std::result::Result<(), NfsError> {
+fn call(engine: &Engine, net: &Net, pool: &Pool) -> error::Result<()> {
     let request = request(pool);
     let sink = matches!(request.payload, Payload::Sink(_));
     let mut sent = 0;
@@ -475,7 +487,7 @@ pub fn shutdown_frees_everything() {
                         continue;
                     }
                     match call(&engine, &net, &pool) {
-                        Ok(()) | Err(NfsError::Interrupted) => {}
+                        Ok(()) | Err(error::Error::Cancelled) => {}
                         Err(error) => panic!("a call failed: {error}"),
                     }
                 }

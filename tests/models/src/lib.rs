@@ -19,31 +19,35 @@ pub mod waiting;
 pub mod write_back;
 
 // What the sources built here name in their own crates, and in each other's.
-pub(crate) use client::{nfs, options, rpc, rpcrdma, stats};
-extern crate self as nfsrdma_client;
 pub(crate) use nfsrdma_rdma::{Error, Result};
+pub(crate) use rpcrdma::{error, options, protocol, rpc, stats};
+extern crate self as nfsrdma_rpcrdma;
 
-#[path = "../../../client/src/exec.rs"]
+#[path = "../../../client/rpcrdma/src/exec.rs"]
 mod exec;
-#[path = "../../../client/src/tap/mod.rs"]
+#[path = "../../../client/rpcrdma/src/tap/mod.rs"]
 mod tap;
 #[allow(unused_imports, reason = "what the crate shows to others")]
-#[path = "../../../client/src/transport/mod.rs"]
+#[path = "../../../client/rpcrdma/src/transport/mod.rs"]
 mod transport;
 
 #[path = "../../../client/rdma/src/buf.rs"]
 mod buf;
 
 #[allow(unused_imports, reason = "what the crate shows to others")]
-#[path = "../../../fuse/src/cache/mod.rs"]
+#[path = "../../../fuse/fs/src/cache/mod.rs"]
 mod cache;
 #[allow(unused_imports, reason = "what the crate shows to others")]
-#[path = "../../../fuse/src/fs/mod.rs"]
+#[path = "../../../fuse/fs/src/fs/mod.rs"]
 mod fs;
-#[path = "../../../fuse/src/memory/mod.rs"]
+#[allow(
+    unused_imports,
+    reason = "its own `sync`, in whose place this crate's is used"
+)]
+#[path = "../../memory-server/src/lib.rs"]
 mod memory;
 
-#[path = "../../../fuse/src/adapter/table.rs"]
+#[path = "../../../fuse/fs/src/adapter/table.rs"]
 mod table;
 
 /// Runs `body` in `often` orders of its threads, times what `NFSRDMA_SCHEDULES` says: half

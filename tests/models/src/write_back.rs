@@ -4,7 +4,7 @@
 use crate::exec::block_on;
 use crate::fs::{Clock, Found, Fs, FsConfig, ROOT};
 use crate::memory::{Fate, MemoryServer, Op};
-use crate::nfs::{Cred, Credential, Limits};
+use nfsrdma_nfs3::{Cred, Credential, Limits};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::Status;
 use shuttle::rand::{Rng, thread_rng};

@@ -10,7 +10,7 @@ mod requester;
 use common::Dirs;
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::Provider;
-use nfsrdma_rdma::loopback::Loopback;
+use nfsrdma_rdma_testing::loopback::Loopback;
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Payload};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, WriteChunk};

@@ -1,0 +1,18 @@
+//! What an error of the RPC transport means to the caller of an NFS procedure.
+
+use crate::api::NfsError;
+use nfsrdma_rpcrdma::Error;
+
+impl From<Error> for NfsError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::AuthError(why) => NfsError::Denied(why.to_string()),
+            Error::Rejected(why) => NfsError::Refused(why.to_string()),
+            Error::RdmaError(why) => NfsError::Refused(why.to_string()),
+            Error::TimedOut => NfsError::TimedOut,
+            Error::PeerMisbehaved(why) => NfsError::PeerMisbehaved(why.to_string()),
+            Error::Local(why) => NfsError::Local(why.to_string()),
+            Error::Cancelled => NfsError::Interrupted,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Who this process is.
+
+use crate::api::{Cred, Credential};
+use std::sync::Arc;
+
+/// The host's name, for AUTH_SYS.
+pub(super) fn machine_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// This process's own credential (file system ids); nobody's if /proc does not tell.
+pub(super) fn own_credential() -> Cred {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    Arc::new(parse(&status))
+}
+
+/// Reads /proc/PID/status: real, effective, saved and file system id in a line.
+fn parse(status: &str) -> Credential {
+    const NOBODY: u32 = 65534;
+    let numbers = |key: &str| -> Vec<u32> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        let words = line.unwrap_or_default().split_whitespace();
+        words.filter_map(|word| word.parse().ok()).collect()
+    };
+    Credential {
+        uid: *numbers("Uid:").get(3).unwrap_or(&NOBODY),
+        gid: *numbers("Gid:").get(3).unwrap_or(&NOBODY),
+        groups: numbers("Groups:"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_is_read() {
+        let text = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \n";
+        let cred = parse(text);
+        assert_eq!((cred.uid, cred.gid, cred.groups), (4, 8, vec![9, 10]));
+        assert_eq!(parse("").uid, 65534);
+    }
+}

@@ -1,0 +1,156 @@
+//! Where mountd listens: rpcbind version 4, then 3, then portmap, as the server has them
+//! (RFC 1833).
+
+use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
+use nfsrdma_xdr::codec::Text;
+use nfsrdma_xdr::mount3;
+use nfsrdma_xdr::rpc::Auth;
+use nfsrdma_xdr::rpcbind::{
+    Binding, Mapping, NetId, PORT, portmap, protocol, rpcb, universal_address,
+};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+fn netid(host: IpAddr, wanted: Protocol) -> NetId {
+    match (wanted, host) {
+        (Protocol::Tcp, IpAddr::V4(_)) => NetId::Tcp,
+        (Protocol::Udp, IpAddr::V4(_)) => NetId::Udp,
+        (Protocol::Tcp, IpAddr::V6(_)) => NetId::Tcp6,
+        (Protocol::Udp, IpAddr::V6(_)) => NetId::Udp6,
+    }
+}
+
+/// The port of MOUNT version 3 over `wanted`; `None` if the server does not offer it.
+/// Asks over TCP, and over UDP if nobody answers there.
+pub(super) async fn mountd(
+    host: IpAddr,
+    wanted: Protocol,
+    timeout: Duration,
+) -> Result<Option<u16>, PlainError> {
+    mountd_at(SocketAddr::new(host, PORT), wanted, timeout).await
+}
+
+async fn mountd_at(
+    rpcbind: SocketAddr,
+    wanted: Protocol,
+    timeout: Duration,
+) -> Result<Option<u16>, PlainError> {
+    let tcp = Target {
+        address: rpcbind,
+        protocol: Protocol::Tcp,
+        privileged: false,
+        timeout,
+    };
+    match ask(&tcp, wanted).await {
+        Err(PlainError::TimedOut | PlainError::Unreachable(_) | PlainError::Closed) => {}
+        answer => return answer,
+    }
+    let udp = Target {
+        protocol: Protocol::Udp,
+        ..tcp
+    };
+    ask(&udp, wanted).await
+}
+
+async fn ask(at: &Target, wanted: Protocol) -> Result<Option<u16>, PlainError> {
+    let netid = netid(at.address.ip(), wanted);
+    let address = universal_address(&at.address);
+    let binding = Binding {
+        program: mount3::PROGRAM,
+        version: mount3::VERSION,
+        netid: Text(netid.name().as_bytes()),
+        address: Text(address.as_bytes()),
+        owner: Text(b""),
+    };
+    let port = |found: Text<'_, { nfsrdma_xdr::rpcbind::STRING_MAX }>| {
+        if found.0.is_empty() {
+            return Ok(None);
+        }
+        let address = netid.parse_address(found.0);
+        address
+            .map(|address| Some(address.port()))
+            .ok_or_else(|| PlainError::Misbehaved("rpcbind's address is none".to_owned()))
+    };
+    match plain::call::<rpcb::Getaddr<4>, _>(at, Auth::None, &binding, port).await {
+        Err(PlainError::NoProgram) => {}
+        answer => return answer?,
+    }
+    match plain::call::<rpcb::Getaddr<3>, _>(at, Auth::None, &binding, port).await {
+        Err(PlainError::NoProgram) => {}
+        answer => return answer?,
+    }
+    if at.address.is_ipv6() {
+        return Err(PlainError::NoProgram);
+    }
+    let mapping = Mapping {
+        program: mount3::PROGRAM,
+        version: mount3::VERSION,
+        protocol: match wanted {
+            Protocol::Tcp => protocol::TCP,
+            Protocol::Udp => protocol::UDP,
+        },
+        port: 0,
+    };
+    let port = plain::call::<portmap::Getport, _>(at, Auth::None, &mapping, |port| port).await?;
+    match u16::try_from(port) {
+        Ok(0) => Ok(None),
+        Ok(port) => Ok(Some(port)),
+        Err(_) => Err(PlainError::Misbehaved(format!("port {port}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_xdr::codec::{Decoder, Encode};
+    use nfsrdma_xdr::record;
+    use nfsrdma_xdr::rpc::{Accepted, Call, Reply};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// An rpcbind that has only versions up to `newest`; mountd is at port 0x4e20 over TCP.
+    async fn rpcbind(newest: u32) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut mark = [0; 4];
+                stream.read_exact(&mut mark).await.unwrap();
+                let len = u32::from_be_bytes(mark) & 0x7fff_ffff;
+                let mut message = vec![0; len as usize];
+                stream.read_exact(&mut message).await.unwrap();
+                let mut from = Decoder::new(&message);
+                let call = Call::parse(&mut from).unwrap();
+                let tcp = from.rest().windows(3).any(|w| w == b"tcp");
+                let low = 2;
+                let (status, results) = match call.version {
+                    v if v > newest => (Accepted::ProgMismatch { low, high: newest }, vec![]),
+                    2 => (Accepted::Success, 0x4e20u32.to_xdr()),
+                    _ if tcp => (Accepted::Success, Text::<255>(b"127.0.0.1.78.32").to_xdr()),
+                    _ => (Accepted::Success, Text::<255>(b"").to_xdr()),
+                };
+                let reply = [&Reply::accepted(call.xid, status).to_xdr()[..], &results].concat();
+                let mark = record::mark(reply.len(), true);
+                stream.write_all(&mark).await.unwrap();
+                stream.write_all(&reply).await.unwrap();
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn every_version_of_rpcbind_will_do() {
+        for newest in 2..=4 {
+            let at = rpcbind(newest).await;
+            let found = mountd_at(at, Protocol::Tcp, Duration::from_secs(20)).await;
+            assert_eq!(found.unwrap(), Some(20000), "version {newest}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_registered_is_not_found() {
+        let at = rpcbind(4).await;
+        let found = mountd_at(at, Protocol::Udp, Duration::from_secs(20)).await;
+        assert_eq!(found.unwrap(), None);
+    }
+}

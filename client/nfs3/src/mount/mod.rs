@@ -1,0 +1,509 @@
+//! Brings an export up: finds mountd, asks for the root's handle, connects over RDMA, and
+//! learns the server's limits.
+
+mod identity;
+mod locate;
+mod mountd;
+mod ping;
+
+pub use ping::{Exported, PingEvent, PingTarget, Taken, exports, ping};
+
+use crate::api::{Cred, Nfs3, NfsError};
+use crate::client::Nfs3Client;
+use crate::limits::Source;
+use crate::options::{ClientOptions, MountProtocol, MountTarget, NFS_RDMA_PORT};
+use crate::procedures::NFS3;
+use mountd::Mountd;
+use nfsrdma_rdma::{Error as RdmaError, Pool, Protection, Provider};
+use nfsrdma_rpcrdma::transport::{ConnectError, Engine};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, PathconfOk};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// For UMNT, whose answer does not matter.
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Where mounting stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// An option has a value outside its range.
+    Options,
+    /// The host's name.
+    Resolve,
+    /// Asking rpcbind for mountd.
+    Rpcbind,
+    /// Reaching mountd.
+    Mount,
+    /// mountd's refusal (no such export, not permitted).
+    Export,
+    /// The RDMA connection.
+    Connect,
+    /// The peer's private data (RFC 8797).
+    PrivateData,
+    /// The first NFS call.
+    Null,
+    /// FSINFO, PATHCONF, or the root's attributes.
+    Fsinfo,
+}
+
+/// Why a mount failed: one sentence for people.
+#[derive(Debug, Clone, Error)]
+#[error("{message}")]
+pub struct MountError {
+    pub step: Step,
+    pub message: String,
+    /// Whether trying again later may help (nobody answered), or not (refused).
+    pub transient: bool,
+}
+
+/// What was mounted how.
+#[derive(Debug, Clone)]
+pub struct Description {
+    pub server: SocketAddr,
+    /// The provider's name: `iwarp`, `verbs`, `loopback`.
+    pub provider: &'static str,
+    /// The provider's line about the connection.
+    pub link: String,
+    /// READ and WRITE sizes in force, in bytes.
+    pub rsize: u32,
+    pub wsize: u32,
+    /// Call and reply inline thresholds, in bytes.
+    pub inline_call: usize,
+    pub inline_reply: usize,
+    /// Credits granted by the first reply, clamped to the own maximum.
+    pub credits: u32,
+    /// How the server is kept away from memory that is not of the call.
+    pub protection: Protection,
+    pub nconnect: u32,
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at {} ({}), rsize {}, wsize {}, inline {}/{}, credits {}",
+            self.provider,
+            self.server,
+            self.link,
+            self.rsize,
+            self.wsize,
+            self.inline_call,
+            self.inline_reply,
+            self.credits
+        )?;
+        f.write_str(match self.protection {
+            Protection::Handle => ", a handle for each call",
+            Protection::Window => ", a memory window for each call",
+            Protection::Registration => ", a registration for each call",
+            Protection::Connection => ", memory open to the server while connected",
+        })?;
+        if self.nconnect > 1 {
+            write!(f, ", nconnect {}", self.nconnect)?;
+        }
+        Ok(())
+    }
+}
+
+impl MountError {
+    fn new(step: Step, transient: bool, message: impl Into<String>) -> Self {
+        MountError {
+            step,
+            message: message.into(),
+            transient,
+        }
+    }
+}
+
+/// A mounted export.
+#[derive(Debug)]
+pub struct Mounted {
+    pub client: Nfs3Client,
+    pub root: FileHandle,
+    pub root_attributes: Attributes,
+    pub fsinfo: FsinfoOk,
+    /// `None` if the server does not answer PATHCONF.
+    pub pathconf: Option<PathconfOk>,
+    pub description: Description,
+    mountd: Mountd,
+    export: Vec<u8>,
+    cred: Cred,
+}
+
+impl Mounted {
+    /// Tells mountd (UMNT, whose answer does not matter) and ends the connections. Calls
+    /// still pending get `Interrupted`. Runs in tokio.
+    pub async fn unmount(&self) {
+        let umnt = self.mountd.umnt(
+            self.client.engine(),
+            &self.cred,
+            &self.export,
+            UNMOUNT_TIMEOUT,
+        );
+        umnt.await;
+        self.client.shutdown();
+    }
+}
+
+/// Mounts `target`. Every buffer comes from `pool`. Runs in tokio; what runs later does not
+/// need it.
+pub async fn connect(
+    target: &MountTarget,
+    options: &ClientOptions,
+    provider: Arc<dyn Provider>,
+    pool: Pool,
+) -> Result<Mounted, MountError> {
+    let checked = options.check();
+    checked.map_err(|message| MountError::new(Step::Options, false, message))?;
+    let addresses = resolve(&target.host, options.connect_timeout).await?;
+    let mut attempts = Attempts::new(&target.host, options);
+    for address in addresses {
+        match mount_at(target, options, address, provider.clone(), pool.clone()).await {
+            Ok(mounted) => return Ok(mounted),
+            Err(error) => attempts.failed(address, error),
+        }
+    }
+    Err(attempts.error())
+}
+
+/// The addresses of a host that were tried in vain, and the error to report: that of the address
+/// where mounting got furthest, because it says most about what is wrong.
+#[derive(Debug)]
+struct Attempts<'a> {
+    host: &'a str,
+    /// MOUNT is asked over the RDMA connection, thus after connecting.
+    mount_over_rdma: bool,
+    tried: Vec<IpAddr>,
+    furthest: Option<(IpAddr, MountError)>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(host: &'a str, options: &ClientOptions) -> Self {
+        Attempts {
+            host,
+            mount_over_rdma: options.mountproto == MountProtocol::Rdma,
+            tried: Vec::new(),
+            furthest: None,
+        }
+    }
+
+    /// How far mounting has come when it stops at `step`.
+    fn progress(&self, step: Step) -> u8 {
+        match step {
+            Step::Options => 0,
+            Step::Resolve => 1,
+            Step::Rpcbind => 2,
+            Step::Mount if self.mount_over_rdma => 7,
+            Step::Export if self.mount_over_rdma => 8,
+            Step::Mount => 3,
+            Step::Export => 4,
+            Step::Connect => 5,
+            Step::PrivateData => 6,
+            Step::Null => 9,
+            Step::Fsinfo => 10,
+        }
+    }
+
+    fn failed(&mut self, address: IpAddr, error: MountError) {
+        self.tried.push(address);
+        let further = |(_, before): &(IpAddr, MountError)| {
+            self.progress(error.step) > self.progress(before.step)
+        };
+        if self.furthest.as_ref().is_none_or(further) {
+            self.furthest = Some((address, error));
+        }
+    }
+
+    fn error(self) -> MountError {
+        let Some((furthest, mut error)) = self.furthest else {
+            let message = format!("{} has no address: check the name and DNS", self.host);
+            return MountError::new(Step::Resolve, false, message);
+        };
+        let others = self.tried.iter().filter(|&&address| address != furthest);
+        let others: Vec<String> = others.map(IpAddr::to_string).collect();
+        if !others.is_empty() {
+            let others = others.join(", ");
+            error.message += &format!("; {others} of {} failed, too", self.host);
+        }
+        error
+    }
+}
+
+/// A host and the address of it that is meant, for messages.
+fn at_address(host: &str, address: IpAddr) -> String {
+    // The address of a link-local one is followed by its interface.
+    let literal = host.split('%').next().unwrap_or(host);
+    match literal.parse::<IpAddr>() {
+        Ok(same) if address == same => host.to_owned(),
+        _ => format!("{host} ({address})"),
+    }
+}
+
+/// The host's addresses, each once.
+async fn resolve(host: &str, timeout: Duration) -> Result<Vec<IpAddr>, MountError> {
+    let failed = |transient, why: &str| {
+        MountError::new(
+            Step::Resolve,
+            transient,
+            format!("cannot resolve {host}: {why}"),
+        )
+    };
+    let lookup = tokio::net::lookup_host((host, 0));
+    let found = match tokio::time::timeout(timeout, lookup).await {
+        Err(_) => return Err(failed(true, "no answer in time; check DNS")),
+        Ok(Err(_)) => {
+            return Err(failed(
+                true,
+                "no such host; check the name, /etc/hosts and DNS",
+            ));
+        }
+        Ok(Ok(found)) => found,
+    };
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in found.map(|a| a.ip()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
+}
+
+/// Ends the connections unless mounting comes to its end.
+struct Undo(Option<Arc<Engine>>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Some(engine) = self.0.take() {
+            engine.shut_down();
+        }
+    }
+}
+
+/// The host that is asked for MOUNT, for messages.
+fn asked(options: &ClientOptions, host: &str, at: IpAddr) -> String {
+    match &options.mounthost {
+        Some(name) => at_address(name, at),
+        None => host.to_owned(),
+    }
+}
+
+async fn mount_at(
+    target: &MountTarget,
+    options: &ClientOptions,
+    address: IpAddr,
+    provider: Arc<dyn Provider>,
+    pool: Pool,
+) -> Result<Mounted, MountError> {
+    let host = &at_address(&target.host, address);
+    let machine = match &options.machine_name {
+        Some(name) => name.clone(),
+        None => identity::machine_name(),
+    };
+    let cred = identity::own_credential();
+    let timeout = options.connect_timeout;
+    let mut mountd = Mountd::new(&machine);
+    // Over TCP or UDP, mountd is asked first: its refusals say more than a connection does.
+    let mut root = None;
+    if options.mountproto != MountProtocol::Rdma {
+        let mount_host = match &options.mounthost {
+            Some(name) => resolve(name, timeout).await?.first().copied(),
+            None => None,
+        };
+        let at = mount_host.unwrap_or(address);
+        let asked_host = &asked(options, host, at);
+        mountd.locate(at, asked_host, options).await?;
+        root = Some(
+            mountd
+                .mnt_plain(&cred, &target.export, asked_host, timeout)
+                .await?,
+        );
+    }
+    let peer = SocketAddr::new(address, options.port);
+    let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
+    let mut undo = Undo(Some(engine.clone()));
+    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options.recovery);
+    let root = match root {
+        Some(root) => root,
+        None => {
+            let own = options.mountport.filter(|port| *port != options.port);
+            let other = match own {
+                None => None,
+                Some(port) => {
+                    let peer = SocketAddr::new(address, port);
+                    Some(dial(provider, peer, &target.host, options, pool).await?)
+                }
+            };
+            let _undo = Undo(other.clone());
+            let over = other.as_ref().unwrap_or(&engine);
+            mountd.set_rdma(other.is_none());
+            mountd
+                .mnt_rdma(over, &cred, &target.export, host, timeout)
+                .await?
+        }
+    };
+    let step = |step, what| Probe {
+        step,
+        what,
+        host,
+        timeout,
+    };
+    step(Step::Null, "NULL").run(client.null(&cred)).await?;
+    let fsinfo = step(Step::Fsinfo, "FSINFO")
+        .run(client.fsinfo(&cred, &root))
+        .await?;
+    let source = Source {
+        root,
+        cred: cred.clone(),
+        rsize: options.rsize,
+        wsize: options.wsize,
+        write_chunk: options.write_chunk,
+    };
+    client.set_limits(source, &fsinfo);
+    let pathconf = step(Step::Fsinfo, "PATHCONF")
+        .run(client.pathconf(&cred, &root))
+        .await
+        .ok();
+    let root_attributes = step(Step::Fsinfo, "GETATTR")
+        .run(client.getattr(&cred, &root))
+        .await?;
+    if root_attributes.kind != FileType::Directory {
+        let message = format!("what {host} exports is not a directory: mount the one it is in");
+        return Err(MountError::new(Step::Fsinfo, false, message));
+    }
+    let session = engine.session().ok_or_else(|| {
+        let message = format!("{host} closed the connection after it was mounted");
+        MountError::new(Step::Connect, true, message)
+    })?;
+    undo.0 = None;
+    Ok(Mounted {
+        description: Description {
+            server: peer,
+            provider: engine.provider(),
+            protection: session.capabilities.protection,
+            link: session.capabilities.description,
+            rsize: client.limits().rtmax,
+            wsize: client.limits().wtmax,
+            inline_call: session.thresholds.call,
+            inline_reply: session.thresholds.reply,
+            credits: session.credits,
+            nconnect: options.nconnect,
+        },
+        client,
+        root,
+        root_attributes,
+        fsinfo,
+        pathconf,
+        mountd,
+        export: target.export.clone(),
+        cred,
+    })
+}
+
+/// One call while mounting: it has to be answered in time, and a failure is a sentence.
+struct Probe<'a> {
+    step: Step,
+    what: &'static str,
+    host: &'a str,
+    timeout: Duration,
+}
+
+impl Probe<'_> {
+    async fn run<T>(
+        &self,
+        call: impl Future<Output = Result<T, NfsError>>,
+    ) -> Result<T, MountError> {
+        let Probe {
+            step, what, host, ..
+        } = self;
+        let error = match tokio::time::timeout(self.timeout, call).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error,
+            Err(_) => NfsError::TimedOut,
+        };
+        let transient = matches!(error, NfsError::TimedOut | NfsError::GivenUp);
+        let message = match error {
+            NfsError::TimedOut | NfsError::GivenUp => {
+                format!(
+                    "{host} does not answer NFS calls ({what}): see whether its NFS server runs"
+                )
+            }
+            NfsError::Refused(why) | NfsError::Denied(why) => {
+                format!("{host} refuses NFS version 3 ({what}): {why}; turn it on there")
+            }
+            error => format!("{what} failed at {host}: {error}"),
+        };
+        Err(MountError::new(*step, transient, message))
+    }
+}
+
+/// Connects over RDMA.
+async fn dial(
+    provider: Arc<dyn Provider>,
+    peer: SocketAddr,
+    host: &str,
+    options: &ClientOptions,
+    pool: Pool,
+) -> Result<Arc<Engine>, MountError> {
+    let (name, options) = (host.to_owned(), options.transport());
+    let dialled = tokio::task::spawn_blocking(move || {
+        Engine::connect(provider, peer, &name, NFS3, &options, pool)
+    });
+    let error = match dialled.await {
+        Ok(Ok(engine)) => return Ok(engine),
+        Ok(Err(error)) => error,
+        Err(_) => ConnectError::PrivateData("the connecting task died".to_owned()),
+    };
+    let failed = |transient, why: String| {
+        let message = format!("cannot connect to {host} (RDMA, {peer}): {why}");
+        MountError::new(Step::Connect, transient, message)
+    };
+    Err(match error {
+        ConnectError::PrivateData(why) => {
+            let message = format!("{host} and this client do not fit together: {why}");
+            MountError::new(Step::PrivateData, false, message)
+        }
+        ConnectError::Provider(RdmaError::Refused(_)) => failed(
+            true,
+            "connection refused; does the server offer NFS over RDMA at this port (port=)?"
+                .to_owned(),
+        ),
+        ConnectError::Provider(error @ RdmaError::NotRdma(_)) => failed(
+            false,
+            format!(
+                "{error}; give the port of NFS over RDMA (port=, usually {NFS_RDMA_PORT}), \
+                 or use 'mount -t nfs' for NFS over TCP"
+            ),
+        ),
+        ConnectError::Provider(error @ RdmaError::TimedOut(_)) => failed(
+            true,
+            format!("{error}; check the address, firewalls between, and the server"),
+        ),
+        ConnectError::Provider(RdmaError::Local { error, .. }) if is_unreachable(&error) => failed(
+            true,
+            format!("{}; {}", unreachable_text(error.kind()), ROUTES),
+        ),
+        ConnectError::Provider(error @ RdmaError::Local { .. }) => failed(false, error.to_string()),
+        ConnectError::Provider(error) => failed(true, error.to_string()),
+    })
+}
+
+/// The remedy where this machine has no way to the server.
+const ROUTES: &str = "check the address, and this machine's routes with 'ip route get'";
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable
+    )
+}
+
+fn unreachable_text(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::HostUnreachable => "host unreachable",
+        _ => "network unreachable",
+    }
+}

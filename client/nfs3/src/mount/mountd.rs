@@ -1,0 +1,304 @@
+//! MNT and UMNT, over TCP, UDP or RDMA.
+
+use super::{Exported, MountError, Step, locate};
+use crate::api::Cred;
+use crate::options::{ClientOptions, MountProtocol};
+use nfsrdma_rpcrdma::Error;
+use nfsrdma_rpcrdma::rpc::auth;
+use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
+use nfsrdma_rpcrdma::transport::{Engine, Payload, Request};
+use nfsrdma_xdr::codec::{Encode, Text};
+use nfsrdma_xdr::mount3::{self, MountArgs, MountRes, MountStatus};
+use nfsrdma_xdr::nfs3::{FileHandle, Void};
+use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::rpc::{CallTemplate, flavor};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// The server's mountd.
+#[derive(Debug)]
+pub(super) struct Mountd {
+    machine: Vec<u8>,
+    reach: Reach,
+    /// The port was an option.
+    port_given: bool,
+}
+
+/// How it is reached.
+#[derive(Debug)]
+enum Reach {
+    Unknown,
+    Plain(Target),
+    /// Over the NFS connections.
+    Rdma,
+}
+
+/// `given`: the port was an option.
+fn protocol_error(host: &str, target: &Target, given: bool, error: &PlainError) -> MountError {
+    let (protocol, port) = (target.protocol.name(), target.address.port());
+    let remedy = error.remedy();
+    let or = match given {
+        true => format!(", or leave out mountport={port} to ask rpcbind for mountd's port"),
+        false => String::new(),
+    };
+    let message =
+        format!("cannot ask mountd of {host} ({protocol} port {port}): {error}; {remedy}{or}");
+    MountError::new(Step::Mount, error.is_transient(), message)
+}
+
+fn path(export: &[u8]) -> Result<MountArgs<'_>, MountError> {
+    if export.len() > mount3::PATH_MAX {
+        let message = format!(
+            "the export's path has {} bytes, and MOUNT allows {}: export a directory with a shorter path",
+            export.len(),
+            mount3::PATH_MAX
+        );
+        return Err(MountError::new(Step::Export, false, message));
+    }
+    Ok(MountArgs { path: Text(export) })
+}
+
+/// The root's handle, or mountd's refusal as a sentence.
+fn root(host: &str, export: &[u8], result: MountRes) -> Result<FileHandle, MountError> {
+    let path = String::from_utf8_lossy(export);
+    let refused = |message: String| MountError::new(Step::Export, false, message);
+    // As the argument of a command, without the address in parentheses.
+    let name = host.split(' ').next().unwrap_or(host);
+    let status = match result {
+        MountRes::Ok(mounted) => {
+            if mounted.root.as_bytes().is_empty() {
+                return Err(refused(format!(
+                    "{host} answers MOUNT of {path} with an empty file handle: see the server's log"
+                )));
+            }
+            // An empty list is what old servers send when anything goes.
+            let fits = |f: &u32| matches!(*f, flavor::SYS | flavor::NONE);
+            if !mounted.flavors.is_empty() && !mounted.flavors.iter().any(fits) {
+                return Err(refused(format!(
+                    "{host} exports {path} with security other than sec=sys: \
+                     allow sec=sys there, or use 'mount -t nfs'"
+                )));
+            }
+            return Ok(mounted.root);
+        }
+        MountRes::Fail(status) => status,
+    };
+    Err(refused(match status {
+        MountStatus::NoEnt => {
+            format!("{host} does not export {path}: 'nfsrdma exports {name}' lists what it does")
+        }
+        MountStatus::Perm | MountStatus::Access => format!(
+            "{host} does not permit this machine to mount {path}: \
+             'nfsrdma exports {name}' shows who may; see the server's list of exports"
+        ),
+        MountStatus::NotDir => {
+            format!("{path} of {host} is not a directory: mount the one it is in")
+        }
+        MountStatus::NameTooLong => {
+            format!("{path} is too long for {host}: export a directory with a shorter path")
+        }
+        status => format!(
+            "mountd of {host} answered {} for {path}: see the server's log",
+            status.name()
+        ),
+    }))
+}
+
+impl Mountd {
+    pub(super) fn new(machine: &str) -> Self {
+        Mountd {
+            machine: machine.as_bytes().to_vec(),
+            reach: Reach::Unknown,
+            port_given: false,
+        }
+    }
+
+    /// Finds mountd: by option, or by asking rpcbind.
+    pub(super) async fn locate(
+        &mut self,
+        at: IpAddr,
+        host: &str,
+        options: &ClientOptions,
+    ) -> Result<(), MountError> {
+        let timeout = options.connect_timeout;
+        let protocols: &[Protocol] = match options.mountproto {
+            MountProtocol::Auto => &[Protocol::Tcp, Protocol::Udp],
+            MountProtocol::Udp => &[Protocol::Udp],
+            MountProtocol::Tcp | MountProtocol::Rdma => &[Protocol::Tcp],
+        };
+        let mut found = options.mountport.map(|port| (protocols[0], port));
+        for protocol in protocols {
+            if found.is_some() {
+                break;
+            }
+            let port = locate::mountd(at, *protocol, timeout)
+                .await
+                .map_err(|error| {
+                    let message = format!(
+                        "cannot ask rpcbind of {host} for mountd: {error}; {} \
+                         (the options mountport= or mountproto=rdma do without it)",
+                        error.remedy()
+                    );
+                    MountError::new(Step::Rpcbind, error.is_transient(), message)
+                })?;
+            found = port.map(|port| (*protocol, port));
+        }
+        let Some((protocol, port)) = found else {
+            let message = format!(
+                "rpcbind of {host} does not know mountd version 3: start it there, \
+                 or give mountport= or mountproto=rdma"
+            );
+            return Err(MountError::new(Step::Rpcbind, true, message));
+        };
+        self.port_given = options.mountport.is_some();
+        self.reach = Reach::Plain(Target {
+            address: SocketAddr::new(at, port),
+            protocol,
+            privileged: options.resvport,
+            timeout,
+        });
+        Ok(())
+    }
+
+    /// MNT over TCP or UDP.
+    pub(super) async fn mnt_plain(
+        &self,
+        cred: &Cred,
+        export: &[u8],
+        host: &str,
+        timeout: Duration,
+    ) -> Result<FileHandle, MountError> {
+        let Reach::Plain(target) = self.reach else {
+            let message = format!("nobody knows where mountd of {host} is");
+            return Err(MountError::new(Step::Mount, false, message));
+        };
+        let target = Target { timeout, ..target };
+        let args = path(export)?;
+        let result =
+            plain::call::<mount3::Mnt, _>(&target, auth(&self.machine, cred), &args, |res| res);
+        let result = result
+            .await
+            .map_err(|error| protocol_error(host, &target, self.port_given, &error))?;
+        root(host, export, result)
+    }
+
+    /// Where it was found, for people.
+    pub(super) fn place(&self) -> String {
+        match &self.reach {
+            Reach::Plain(target) => format!("{} {}", target.protocol.name(), target.address),
+            Reach::Rdma => "RDMA".to_owned(),
+            Reach::Unknown => String::new(),
+        }
+    }
+
+    /// EXPORT over TCP or UDP.
+    pub(super) async fn exports(
+        &self,
+        cred: &Cred,
+        host: &str,
+        timeout: Duration,
+    ) -> Result<Vec<Exported>, MountError> {
+        let Reach::Plain(target) = self.reach else {
+            let message = format!("nobody knows where mountd of {host} is");
+            return Err(MountError::new(Step::Mount, false, message));
+        };
+        let target = Target { timeout, ..target };
+        let call = plain::call::<mount3::ListExports, _>(
+            &target,
+            auth(&self.machine, cred),
+            &Void {},
+            |exports| {
+                let exported = |export: mount3::Export<'_>| Exported {
+                    path: export.path.0.to_vec(),
+                    groups: export.groups.iter().map(|group| group.0.to_vec()).collect(),
+                };
+                exports.0.into_iter().map(exported).collect()
+            },
+        );
+        call.await
+            .map_err(|error| protocol_error(host, &target, self.port_given, &error))
+    }
+
+    /// UMNT may go over the NFS connections.
+    pub(super) fn set_rdma(&mut self, shared: bool) {
+        self.reach = if shared { Reach::Rdma } else { Reach::Unknown };
+    }
+
+    /// MNT over RDMA.
+    pub(super) async fn mnt_rdma(
+        &self,
+        engine: &Engine,
+        cred: &Cred,
+        export: &[u8],
+        host: &str,
+        timeout: Duration,
+    ) -> Result<FileHandle, MountError> {
+        let args = path(export)?;
+        let call = self.over_rdma::<mount3::Mnt>(engine, cred, &args);
+        let result = match tokio::time::timeout(timeout, call).await {
+            Err(_) => Err(Error::TimedOut),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(reply)) => reply.results::<mount3::Mnt>(),
+        };
+        let result = result.map_err(|error| {
+            let transient = matches!(error, Error::TimedOut);
+            let message = format!(
+                "cannot ask mountd of {host} over RDMA: {error}; leave out mountproto=rdma to ask \
+                 over TCP or UDP"
+            );
+            MountError::new(Step::Mount, transient, message)
+        })?;
+        root(host, export, result)
+    }
+
+    fn over_rdma<P: Procedure>(
+        &self,
+        engine: &Engine,
+        cred: &Cred,
+        args: &P::Args<'_>,
+    ) -> nfsrdma_rpcrdma::transport::CallFuture {
+        let template = CallTemplate::new(P::PROGRAM, P::VERSION, auth(&self.machine, cred));
+        let request = Request {
+            procedure: usize::MAX,
+            max_results: P::max_results(args),
+            max_ddp_result: 0,
+            payload: Payload::None,
+        };
+        engine.call(request, |xid, to| {
+            template.encode(xid, P::NUMBER, to);
+            args.encode(to);
+        })
+    }
+
+    /// UMNT; its answer does not matter.
+    pub(super) async fn umnt(
+        &self,
+        engine: &Engine,
+        cred: &Cred,
+        export: &[u8],
+        timeout: Duration,
+    ) {
+        let Ok(args) = path(export) else { return };
+        match &self.reach {
+            Reach::Unknown => {}
+            Reach::Plain(target) => {
+                let target = Target { timeout, ..*target };
+                let call = plain::call::<mount3::Umnt, _>(
+                    &target,
+                    auth(&self.machine, cred),
+                    &args,
+                    |_| (),
+                );
+                if let Err(error) = call.await {
+                    tracing::debug!(%error, "UMNT was not answered");
+                }
+            }
+            Reach::Rdma => {
+                let call = self.over_rdma::<mount3::Umnt>(engine, cred, &args);
+                if tokio::time::timeout(timeout, call).await.is_err() {
+                    tracing::debug!("UMNT was not answered");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Trying a server without mounting it: what it exports, and each step of reaching it.
+
+use super::mountd::Mountd;
+use super::{Attempts, MountError, Probe, Step, Undo, asked, at_address, dial, identity, resolve};
+use crate::client::Nfs3Client;
+use crate::options::{ClientOptions, MountProtocol};
+use nfsrdma_rdma::{Pool, Provider};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// NULL calls whose quickest is told.
+const CALLS: u32 = 5;
+
+/// A directory that a server exports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    pub path: Vec<u8>,
+    /// Who may mount it, in the server's own notation; nobody named means everybody.
+    pub groups: Vec<Vec<u8>>,
+}
+
+/// One step that succeeded.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    pub step: Step,
+    /// How long it took.
+    pub time: Duration,
+    /// What was found, for people.
+    pub found: String,
+}
+
+/// Lists what `host` exports. MOUNT is asked over TCP or UDP. Runs in tokio.
+pub async fn exports(host: &str, options: &ClientOptions) -> Result<Vec<Exported>, MountError> {
+    if options.mountproto == MountProtocol::Rdma {
+        let message = "exports are listed over TCP or UDP: leave out mountproto=rdma";
+        return Err(MountError::new(Step::Options, false, message));
+    }
+    let host = options.mounthost.as_deref().unwrap_or(host);
+    let mut attempts = Attempts::new(host, options);
+    for at in resolve(host, options.connect_timeout).await? {
+        match exports_at(at, &at_address(host, at), options).await {
+            Ok(exports) => return Ok(exports),
+            Err(error) => attempts.failed(at, error),
+        }
+    }
+    Err(attempts.error())
+}
+
+async fn exports_at(
+    at: IpAddr,
+    host: &str,
+    options: &ClientOptions,
+) -> Result<Vec<Exported>, MountError> {
+    let mut mountd = Mountd::new(&identity::machine_name());
+    mountd.locate(at, host, options).await?;
+    mountd
+        .exports(&identity::own_credential(), host, options.connect_timeout)
+        .await
+}
+
+/// A try of a server, for [`ping`].
+#[derive(Debug, Clone, Copy)]
+pub struct PingTarget<'a> {
+    pub host: &'a str,
+    /// An export to ask MOUNT for, too.
+    pub export: Option<&'a [u8]>,
+}
+
+/// What [`ping`] reports while it goes on.
+#[derive(Debug, Clone)]
+pub enum PingEvent {
+    /// A step succeeded.
+    Taken(Taken),
+    /// This address of the host failed, and the next one is tried.
+    Failed { address: IpAddr, error: MountError },
+}
+
+/// Reaches a server step by step, by each of its addresses in turn until one works, and reports
+/// each step as it succeeds. The error names the address that got furthest and the step that
+/// failed there. Runs in tokio.
+pub async fn ping(
+    target: PingTarget<'_>,
+    options: &ClientOptions,
+    provider: Arc<dyn Provider>,
+    pool: Pool,
+    mut report: impl FnMut(PingEvent),
+) -> Result<(), MountError> {
+    let checked = options.check();
+    checked.map_err(|message| MountError::new(Step::Options, false, message))?;
+    let begun = Instant::now();
+    let addresses = resolve(target.host, options.connect_timeout).await?;
+    report(PingEvent::Taken(Taken {
+        step: Step::Resolve,
+        time: begun.elapsed(),
+        found: addresses
+            .iter()
+            .map(IpAddr::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    }));
+    let mut attempts = Attempts::new(target.host, options);
+    let last = addresses.last().copied();
+    for address in addresses {
+        let mut begun = Instant::now();
+        let taken = |step, found: String| {
+            let time = begun.elapsed();
+            report(PingEvent::Taken(Taken { step, time, found }));
+            begun = Instant::now();
+        };
+        let tried = ping_at(
+            target,
+            address,
+            options,
+            provider.clone(),
+            pool.clone(),
+            taken,
+        )
+        .await;
+        match tried {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                if Some(address) != last {
+                    let error = error.clone();
+                    report(PingEvent::Failed { address, error });
+                }
+                attempts.failed(address, error);
+            }
+        }
+    }
+    Err(attempts.error())
+}
+
+async fn ping_at(
+    target: PingTarget<'_>,
+    address: IpAddr,
+    options: &ClientOptions,
+    provider: Arc<dyn Provider>,
+    pool: Pool,
+    mut taken: impl FnMut(Step, String),
+) -> Result<(), MountError> {
+    let PingTarget { host, export } = target;
+    let shown = &at_address(host, address);
+    let timeout = options.connect_timeout;
+    let cred = identity::own_credential();
+    let machine = identity::machine_name();
+    if let Some(export) = export
+        && options.mountproto != MountProtocol::Rdma
+    {
+        let mount_host = match &options.mounthost {
+            Some(name) => resolve(name, timeout).await?.first().copied(),
+            None => None,
+        };
+        let at = mount_host.unwrap_or(address);
+        let asked = &asked(options, shown, at);
+        let mut mountd = Mountd::new(&machine);
+        mountd.locate(at, asked, options).await?;
+        taken(Step::Mount, mountd.place());
+        let root = mountd.mnt_plain(&cred, export, asked, timeout).await?;
+        let bytes = root.as_bytes().len();
+        taken(Step::Export, format!("file handle of {bytes} bytes"));
+    }
+    let peer = SocketAddr::new(address, options.port);
+    let engine = dial(provider, peer, host, options, pool).await?;
+    let _undo = Undo(Some(engine.clone()));
+    let link = engine.session().map(|session| {
+        let thresholds = session.thresholds;
+        format!(
+            "{}, inline {}/{}",
+            session.capabilities.description, thresholds.call, thresholds.reply
+        )
+    });
+    taken(Step::Connect, link.unwrap_or_default());
+    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options.recovery);
+    let mut quickest = Duration::MAX;
+    for _ in 0..CALLS {
+        let sent = Instant::now();
+        let probe = Probe {
+            step: Step::Null,
+            what: "NULL",
+            host: shown,
+            timeout,
+        };
+        probe.run(client.null(&cred)).await?;
+        quickest = quickest.min(sent.elapsed());
+    }
+    let credits = engine.session().map_or(0, |session| session.credits);
+    taken(
+        Step::Null,
+        format!("{CALLS} calls, the quickest in {quickest:.0?}, credits {credits}"),
+    );
+    if let Some(export) = export
+        && options.mountproto == MountProtocol::Rdma
+    {
+        let mut mountd = Mountd::new(&machine);
+        mountd.set_rdma(true);
+        let root = mountd
+            .mnt_rdma(&engine, &cred, export, shown, timeout)
+            .await?;
+        let bytes = root.as_bytes().len();
+        taken(Step::Export, format!("file handle of {bytes} bytes"));
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! What a mount may be told.
+
+pub use nfsrdma_rpcrdma::options::{Recovery, WriteChunk};
+
+use nfsrdma_rpcrdma::options::TransportOptions;
+use std::time::Duration;
+
+/// Port of the NFS/RDMA service (RFC 8166 section 5).
+pub const NFS_RDMA_PORT: u16 = 20049;
+
+/// Which export of which server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountTarget {
+    /// Name or address; an IPv6 address without brackets.
+    pub host: String,
+    /// Path of the export, as bytes for MNT.
+    pub export: Vec<u8>,
+}
+
+impl MountTarget {
+    /// Parses `HOST:/PATH`, with an IPv6 address in brackets. The error is one sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "\"{text}\" is not SERVER:/PATH (an IPv6 address stands in brackets: [::1]:/PATH)"
+            )
+        };
+        let (host, export) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once("]:").ok_or_else(wrong)?,
+            None => text.split_once(':').ok_or_else(wrong)?,
+        };
+        if host.is_empty() || !export.starts_with('/') || export.contains('\0') {
+            return Err(wrong());
+        }
+        Ok(MountTarget {
+            host: host.to_owned(),
+            export: export.as_bytes().to_vec(),
+        })
+    }
+}
+
+/// How MOUNT is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MountProtocol {
+    /// Over TCP, and over UDP if the server's rpcbind knows mountd only there.
+    #[default]
+    Auto,
+    Tcp,
+    Udp,
+    /// Over RPC-over-RDMA, at `mountport` or else at `port`.
+    Rdma,
+}
+
+/// Every knob of the client. [`ClientOptions::default`] is what nfs(5) calls the default.
+#[derive(Debug, Clone)]
+pub struct ClientOptions {
+    /// Port of NFS over RDMA.
+    pub port: u16,
+    /// Largest READ, in bytes; `None` takes what the server allows, up to 1 MiB.
+    pub rsize: Option<u32>,
+    /// Largest WRITE, in bytes; `None` takes what the server allows, up to 1 MiB.
+    pub wsize: Option<u32>,
+    /// Largest message sent or received without chunks, in bytes: a multiple of 1024 from
+    /// 1024 to 262144. The smaller of this and the server's counts (RFC 8797).
+    pub inline: u32,
+    /// Calls in flight on one connection, at most: 1 to 1024. The server grants.
+    pub credits: u32,
+    pub write_chunk: WriteChunk,
+    /// Time without an answer before a call is retried on a new connection; grows by itself
+    /// at each retry, up to ten minutes (nfs(5), in deciseconds there).
+    pub timeo: Duration,
+    /// Retries before a server counts as not responding.
+    pub retrans: u32,
+    pub recovery: Recovery,
+    /// Connections to the server: 1 to 16.
+    pub nconnect: u32,
+    /// Host to ask for MOUNT, if not the server.
+    pub mounthost: Option<String>,
+    /// Port of mountd; `None` asks rpcbind.
+    pub mountport: Option<u16>,
+    pub mountproto: MountProtocol,
+    /// Whether to come from a privileged port where MOUNT runs over TCP or UDP. Without the
+    /// permission for one an ordinary port is taken.
+    pub resvport: bool,
+    /// For each step of mounting and for each connection attempt.
+    pub connect_timeout: Duration,
+    /// RDMA Reads of the server served at a time (IRD), at least 1.
+    pub reads_in: u32,
+    /// Machine name in AUTH_SYS credentials; `None` takes the host's.
+    pub machine_name: Option<String>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        let transport = TransportOptions::default();
+        ClientOptions {
+            port: NFS_RDMA_PORT,
+            rsize: None,
+            wsize: None,
+            inline: transport.inline,
+            credits: transport.credits,
+            write_chunk: transport.write_chunk,
+            timeo: transport.timeo,
+            retrans: transport.retrans,
+            recovery: transport.recovery,
+            nconnect: transport.nconnect,
+            mounthost: None,
+            mountport: None,
+            mountproto: MountProtocol::default(),
+            resvport: true,
+            connect_timeout: transport.connect_timeout,
+            reads_in: transport.reads_in,
+            machine_name: None,
+        }
+    }
+}
+
+impl ClientOptions {
+    /// Those that are of the RPC transport.
+    pub fn transport(&self) -> TransportOptions {
+        TransportOptions {
+            inline: self.inline,
+            credits: self.credits,
+            write_chunk: self.write_chunk,
+            timeo: self.timeo,
+            retrans: self.retrans,
+            recovery: self.recovery,
+            nconnect: self.nconnect,
+            connect_timeout: self.connect_timeout,
+            reads_in: self.reads_in,
+        }
+    }
+
+    /// An error, in one sentence, if a value is outside its range.
+    pub fn check(&self) -> Result<(), String> {
+        let sizes = [("rsize", self.rsize), ("wsize", self.wsize)];
+        for (name, size) in sizes {
+            if size.is_some_and(|n| !(1024..=4 << 20).contains(&n)) {
+                return Err(format!("{name} must be from 1024 to 4194304 bytes"));
+            }
+        }
+        if !(1024..=262_144).contains(&self.inline) || !self.inline.is_multiple_of(1024) {
+            return Err("inline must be a multiple of 1024 from 1024 to 262144 bytes".to_owned());
+        }
+        if !(1..=1024).contains(&self.credits) {
+            return Err("credits must be from 1 to 1024".to_owned());
+        }
+        if !(1..=16).contains(&self.nconnect) {
+            return Err("nconnect must be from 1 to 16".to_owned());
+        }
+        if self.timeo.is_zero() {
+            return Err("timeo must be at least one tenth of a second".to_owned());
+        }
+        if !(1..=128).contains(&self.reads_in) {
+            return Err(
+                "the number of RDMA Reads served at a time must be from 1 to 128".to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets() {
+        let parse = |text: &str| MountTarget::parse(text).map(|t| (t.host, t.export));
+        assert_eq!(parse("a.b:/x"), Ok(("a.b".into(), b"/x".to_vec())));
+        assert_eq!(parse("[::1]:/"), Ok(("::1".into(), b"/".to_vec())));
+        assert_eq!(parse("h:/a:b"), Ok(("h".into(), b"/a:b".to_vec())));
+        for wrong in ["", "h", "h:", ":/x", "h:x", "[::1]/x", "[::1:/x", "h:/a\0b"] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn ranges() {
+        assert_eq!(ClientOptions::default().check(), Ok(()));
+        let wrong: [fn(&mut ClientOptions); 7] = [
+            |o| o.inline = 1000,
+            |o| o.inline = 0,
+            |o| o.credits = 0,
+            |o| o.nconnect = 17,
+            |o| o.rsize = Some(100),
+            |o| o.timeo = Duration::ZERO,
+            |o| o.reads_in = 0,
+        ];
+        for change in wrong {
+            let mut options = ClientOptions::default();
+            change(&mut options);
+            assert!(options.check().is_err());
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What tests write, read and compare.
+
+use super::handle_of;
+use nfsrdma_nfs3::Mounted;
+use nfsrdma_nfs3::{Cred, Credential, Nfs3};
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{Buf, BufMut, Pool};
+use nfsrdma_xdr::nfs3::Stable;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub fn cred() -> Cred {
+    Arc::new(Credential {
+        uid: 1000,
+        gid: 100,
+        groups: vec![1, 2, 3],
+    })
+}
+
+/// Bytes that tell their place.
+pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
+}
+
+pub fn source(pool: &Pool, bytes: &[u8], piece: usize) -> Segs<Buf> {
+    let pieces = bytes.chunks(piece).map(|piece| {
+        let mut buf = pool.alloc(piece.len()).unwrap();
+        buf.copy_from_slice(piece);
+        buf.freeze()
+    });
+    pieces.collect()
+}
+
+pub fn sink(pool: &Pool, len: usize, piece: usize) -> Segs<BufMut> {
+    let mut left = len;
+    let mut bufs = Segs::new();
+    while left > 0 {
+        bufs.push(pool.alloc(left.min(piece)).unwrap());
+        left -= left.min(piece);
+    }
+    bufs
+}
+
+pub async fn write(mounted: &Mounted, pool: &Pool, name: &[u8], bytes: &[u8], piece: usize) {
+    let data = source(pool, bytes, piece);
+    let done = mounted
+        .client
+        .write(&cred(), &handle_of(name), 0, data, Stable::FileSync)
+        .await
+        .unwrap();
+    assert_eq!(done.count as usize, bytes.len());
+}
+
+pub async fn read(
+    mounted: &Mounted,
+    pool: &Pool,
+    name: &[u8],
+    len: usize,
+    piece: usize,
+) -> Vec<u8> {
+    let done = mounted
+        .client
+        .read(&cred(), &handle_of(name), 0, sink(pool, len, piece))
+        .await
+        .unwrap();
+    let all: Vec<u8> = done.data.iter().flat_map(|b| b.to_vec()).collect();
+    assert_eq!(all.len(), len, "every sink comes back");
+    all[..done.count as usize].to_vec()
+}
+
+/// Waits for a condition; the limit is for a broken test only.
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Nothing is open to the server, and all memory comes back when the client is gone.
+pub async fn leaves_nothing(mounted: Mounted, pool: Pool) {
+    let client = mounted.client.clone();
+    until("no leases", || {
+        client.stats().connections.iter().all(|c| c.leases == 0)
+    })
+    .await;
+    mounted.unmount().await;
+    drop((mounted, client));
+    until("all memory is back", || {
+        pool.free_bytes() == pool.capacity()
+    })
+    .await;
+}

@@ -1,0 +1,522 @@
+//! The requester end to end, over the loopback provider, against servers good and bad.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use common::data::*;
+use common::*;
+use nfsrdma_nfs3::{ClientOptions, Recovery, WriteChunk};
+use nfsrdma_nfs3::{Nfs3, NfsError};
+use nfsrdma_rdma::Pool;
+use nfsrdma_rdma_testing::loopback::Options;
+use nfsrdma_rpcrdma::exec;
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::private_data::PrivateData;
+use nfsrdma_xdr::rpcrdma::Body;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SIZES: [usize; 12] = [
+    1, 3, 511, 700, 1024, 3900, 4095, 4096, 4097, 65_535, 65_541, 524_287,
+];
+
+async fn every_size(options: ClientOptions, device: Options, manners: Manners) {
+    let server = Server::start(device, manners, Arc::new(|_: &Seen| Act::Answer));
+    let (mounted, pool) = server.mount(&options).await;
+    for (seed, len) in SIZES.into_iter().enumerate() {
+        let bytes = pattern(len, seed);
+        for piece in [4096, 65_536, 1 << 20] {
+            write(&mounted, &pool, b"f", &bytes, piece).await;
+            assert_eq!(
+                server.files.lock().files[&b"f"[..]],
+                bytes,
+                "{len} by {piece}"
+            );
+            assert_eq!(
+                read(&mounted, &pool, b"f", len, piece).await,
+                bytes,
+                "{len} by {piece}"
+            );
+            // More than there is.
+            assert_eq!(read(&mounted, &pool, b"f", len + 5000, piece).await, bytes);
+        }
+        server.files.lock().files.clear();
+    }
+    let target = pattern(4000, 1).iter().map(|b| b | 1).collect::<Vec<u8>>();
+    let root = mounted.root;
+    let set = SetAttributes::default();
+    let link = mounted
+        .client
+        .symlink(&cred(), &root, b"l", &target, &set)
+        .await;
+    let link = link.unwrap().object.unwrap();
+    assert_eq!(
+        mounted.client.readlink(&cred(), &link).await.unwrap().0,
+        target
+    );
+    let names: Vec<Vec<u8>> = (0..300)
+        .map(|i| format!("name-{i:05}").into_bytes())
+        .collect();
+    for name in &names {
+        server.plant(name, vec![]);
+    }
+    let mut listed = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let cred = cred();
+        let page = mounted
+            .client
+            .readdir(&cred, &root, cookie, Verifier::default(), 8192);
+        let page = page.await.unwrap();
+        listed.extend(page.entries.iter().map(|e| e.name.to_vec()));
+        cookie = page.entries.last().map_or(cookie, |e| e.cookie);
+        if page.eof {
+            break;
+        }
+    }
+    assert_eq!(listed, names);
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn every_size_with_every_transport_setting() {
+    for inline in [1024, 4096, 65_536] {
+        for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
+            for credits in [1, 64] {
+                let options = ClientOptions {
+                    inline,
+                    write_chunk,
+                    credits,
+                    ..options()
+                };
+                every_size(options, Options::default(), Manners::default()).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_size_with_every_kind_of_device() {
+    for scatter_handle in [true, false] {
+        for posted_invalidation in [true, false] {
+            for remote_invalidate in [true, false] {
+                for max_segments in [3, 16, 256] {
+                    let device = Options {
+                        scatter_handle,
+                        posted_invalidation,
+                        remote_invalidate,
+                        max_segments,
+                        pad_private_data: true,
+                        ..Options::default()
+                    };
+                    for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
+                        let options = ClientOptions {
+                            write_chunk,
+                            ..options()
+                        };
+                        every_size(options, device.clone(), Manners::default()).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn servers_that_announce_little_or_nothing() {
+    let announced = |send_size, receive_size| {
+        Some(PrivateData {
+            remote_invalidation: false,
+            send_size,
+            receive_size,
+        })
+    };
+    for private_data in [
+        None,
+        announced(4096, 4096),
+        announced(1024, 65_536),
+        announced(65_536, 1024),
+    ] {
+        for inline in [1024, 65_536] {
+            let manners = Manners {
+                private_data,
+                grant: 3,
+                ..Manners::default()
+            };
+            let options = ClientOptions {
+                inline,
+                ..options()
+            };
+            every_size(options, Options::default(), manners).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn small_data_travel_inline_and_large_in_chunks() {
+    let server = Server::plain();
+    let options = ClientOptions {
+        inline: 4096,
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    write(&mounted, &pool, b"f", &pattern(100, 0), 4096).await;
+    write(&mounted, &pool, b"f", &pattern(4096, 0), 4096).await;
+    read(&mounted, &pool, b"f", 100, 4096).await;
+    read(&mounted, &pool, b"f", 4096, 4096).await;
+    let writes = server.calls::<Write>();
+    assert!(writes[0].header.chunks().unwrap().is_empty());
+    assert!(matches!(&writes[1].header.body, Body::NoMsg(c) if c.reads.len() == 1));
+    let reads = server.calls::<Read>();
+    assert!(reads[0].header.chunks().unwrap().is_empty());
+    assert!(
+        matches!(&reads[1].header.body, Body::Msg(c) if c.writes.len() == 1 && c.reply.is_none())
+    );
+    // "a Requester MUST NOT assume more than one credit": the request says what is wanted.
+    assert!(reads.iter().all(|seen| seen.header.credits == 64));
+    let stats = mounted.client.stats();
+    assert!(stats.connections[0].remote_invalidations >= 2);
+    assert_eq!(stats.procedures[Read::NUMBER as usize].calls, 2);
+    assert_eq!(
+        stats.procedures[Read::NUMBER as usize].bytes_received / 4096,
+        1
+    );
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn many_callers_share_few_credits() {
+    for credits in [1, 3, 64] {
+        let manners = Manners {
+            grant: credits,
+            ..Manners::default()
+        };
+        let server = Server::start(
+            Options::default(),
+            manners,
+            Arc::new(|_: &Seen| Act::Answer),
+        );
+        for nconnect in [1, 3] {
+            let options = ClientOptions {
+                nconnect,
+                ..options()
+            };
+            let (mounted, pool) = server.mount(&options).await;
+            server.plant(b"f", pattern(70_000, 1));
+            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+            for i in 0..200 {
+                let (client, pool, tell) = (mounted.client.clone(), pool.clone(), tell.clone());
+                exec::spawn(async move {
+                    let len = [100, 4096, 65_536][i % 3];
+                    let into = sink(&pool, len, 1 << 20);
+                    let done = client
+                        .read(&cred(), &handle_of(b"f"), i as u64, into)
+                        .await
+                        .unwrap();
+                    let same = done.data[0][..] == pattern(70_000, 1)[i..i + len];
+                    tell.send(same).unwrap();
+                });
+            }
+            for _ in 0..200 {
+                assert!(told.recv().await.unwrap());
+            }
+            let stats = mounted.client.stats();
+            assert!(stats.connections.iter().all(|c| c.credits <= credits));
+            assert_eq!(stats.connections.iter().map(|c| c.resends).sum::<u64>(), 0);
+            leaves_nothing(mounted, pool).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_is_answered_on_the_next_connection() {
+    for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
+        let server = Server::scripted::<Write>(|_, n| match n {
+            0 => Act::Hangup,
+            1 => Act::RunThenHangup,
+            _ => Act::Answer,
+        });
+        let options = ClientOptions {
+            write_chunk,
+            ..options()
+        };
+        let (mounted, pool) = server.mount(&options).await;
+        let bytes = pattern(100_000, 3);
+        write(&mounted, &pool, b"f", &bytes, 4096).await;
+        assert_eq!(server.files.lock().files[&b"f"[..]], bytes);
+        let calls = server.calls::<Write>();
+        assert_eq!(calls.len(), 3);
+        // The same bytes, XID included; never twice on one connection; new handles.
+        assert!(calls.iter().all(|c| c.message == calls[0].message));
+        assert_eq!([0, 1, 2].map(|i| calls[i].connection), [0, 1, 2]);
+        let handle = |i: usize| calls[i].header.chunks().unwrap().reads[0].target.handle;
+        assert!(handle(0) != handle(1) && handle(1) != handle(2));
+        assert_eq!(
+            mounted.client.stats().procedures[Write::NUMBER as usize].resends,
+            2
+        );
+        leaves_nothing(mounted, pool).await;
+    }
+}
+
+#[tokio::test]
+async fn many_pending_calls_survive_many_connections() {
+    let server = Server::scripted::<Read>(|_, n| match n % 13 {
+        5 => Act::Hangup,
+        9 => Act::RunThenHangup,
+        _ => Act::Answer,
+    });
+    let (mounted, pool) = server.mount(&options()).await;
+    server.plant(b"f", pattern(9000, 1));
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    for i in 0..60 {
+        let (client, pool, tell) = (mounted.client.clone(), pool.clone(), tell.clone());
+        exec::spawn(async move {
+            let into = sink(&pool, 8000, 4096);
+            let done = client
+                .read(&cred(), &handle_of(b"f"), i, into)
+                .await
+                .unwrap();
+            let all: Vec<u8> = done.data.iter().flat_map(|b| b.to_vec()).collect();
+            let i = i as usize;
+            tell.send(all[..] == pattern(9000, 1)[i..i + 8000]).unwrap();
+        });
+    }
+    for _ in 0..60 {
+        assert!(told.recv().await.unwrap());
+    }
+    let mut sent: Vec<_> = server
+        .calls::<Read>()
+        .iter()
+        .map(|c| (c.header.xid, c.connection))
+        .collect();
+    let count = sent.len();
+    sent.sort_unstable();
+    sent.dedup();
+    assert_eq!(sent.len(), count, "never twice on one connection");
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn a_resent_remove_that_was_run_before_succeeds() {
+    let server = Server::scripted::<Remove>(|_, n| match n {
+        0 => Act::RunThenHangup,
+        _ => Act::Answer,
+    });
+    let (mounted, pool) = server.mount(&options()).await;
+    server.plant(b"f", vec![]);
+    mounted
+        .client
+        .remove(&cred(), &mounted.root, b"f")
+        .await
+        .unwrap();
+    // Not resent: an honest NOENT.
+    let again = mounted.client.remove(&cred(), &mounted.root, b"f").await;
+    assert!(matches!(again, Err(NfsError::Status(Status::NoEnt))));
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
+    // Long enough for a busy machine to answer in.
+    let timeo = Duration::from_millis(500);
+    let server = Server::scripted::<Getattr>(|_, n| match n {
+        1..=3 => Act::Silence,
+        _ => Act::Answer,
+    });
+    let options = |recovery| ClientOptions {
+        timeo,
+        recovery,
+        retrans: 1,
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options(Recovery::Hard)).await;
+    mounted
+        .client
+        .getattr(&cred(), &mounted.root)
+        .await
+        .unwrap();
+    let calls = server.calls::<Getattr>();
+    assert_eq!(calls.len(), 5);
+    assert!(calls[2..].iter().all(|c| c.message == calls[1].message));
+    assert!(
+        calls
+            .windows(2)
+            .skip(1)
+            .all(|w| w[0].connection < w[1].connection)
+    );
+    leaves_nothing(mounted, pool).await;
+    for recovery in [Recovery::Soft, Recovery::SoftErr] {
+        let server = Server::scripted::<Getattr>(|_, n| match n {
+            0 => Act::Answer,
+            _ => Act::Silence,
+        });
+        let (mounted, pool) = server.mount(&options(recovery)).await;
+        let result = mounted.client.getattr(&cred(), &mounted.root).await;
+        let told = match recovery {
+            Recovery::Soft => matches!(result, Err(NfsError::GivenUp)),
+            _ => matches!(result, Err(NfsError::TimedOut)),
+        };
+        assert!(told, "{result:?}");
+        // By the mount, then once, and again after the first retry, unless the time was over
+        // before there was a new connection.
+        assert!(matches!(server.calls::<Getattr>().len(), 2 | 3));
+        leaves_nothing(mounted, pool).await;
+    }
+}
+
+#[tokio::test]
+async fn a_dead_server_times_out_soft_calls_and_shutdown_frees_hard_ones() {
+    for recovery in [Recovery::Soft, Recovery::Hard] {
+        let server = Server::plain();
+        let options = ClientOptions {
+            timeo: Duration::from_millis(50),
+            retrans: 1,
+            recovery,
+            ..options()
+        };
+        let (mounted, pool) = server.mount(&options).await;
+        let client = mounted.client.clone();
+        let root = mounted.root;
+        // Nobody listens any more, and the connection breaks.
+        drop(server);
+        let call = tokio::spawn(async move { client.lookup(&cred(), &root, b"hangup").await });
+        if recovery == Recovery::Soft {
+            let result = call.await.unwrap();
+            assert!(
+                matches!(result, Err(NfsError::GivenUp | NfsError::Status(_))),
+                "{result:?}"
+            );
+        } else {
+            mounted.client.shutdown();
+            let result = call.await.unwrap();
+            assert!(
+                matches!(result, Err(NfsError::Interrupted | NfsError::Status(_))),
+                "{result:?}"
+            );
+        }
+        leaves_nothing(mounted, pool).await;
+    }
+}
+
+#[tokio::test]
+async fn jukebox_is_asked_again_with_another_xid() {
+    let server = Server::scripted::<Read>(|_, n| match n {
+        0 | 1 => Act::JukeBox,
+        _ => Act::Answer,
+    });
+    let (mounted, pool) = server.mount(&options()).await;
+    server.plant(b"f", pattern(5000, 1));
+    assert_eq!(
+        read(&mounted, &pool, b"f", 5000, 4096).await,
+        pattern(5000, 1)
+    );
+    let calls = server.calls::<Read>();
+    assert_eq!(calls.len(), 3);
+    assert!(
+        calls[0].header.xid != calls[1].header.xid && calls[1].header.xid != calls[2].header.xid
+    );
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn an_abandoned_call_keeps_its_memory_until_the_reply() {
+    let (allow, allowed) = std::sync::mpsc::channel::<()>();
+    let allowed = parking_lot::Mutex::new(allowed);
+    let server = Server::scripted::<Read>(move |_, n| {
+        if n == 0 {
+            allowed.lock().recv().unwrap();
+        }
+        Act::Answer
+    });
+    let (mounted, pool) = server.mount(&options()).await;
+    server.plant(b"f", pattern(1 << 20, 1));
+    let free = pool.free_bytes();
+    let (client, into) = (mounted.client.clone(), sink(&pool, 1 << 20, 1 << 20));
+    let call = tokio::spawn(async move {
+        let _ = client.read(&cred(), &handle_of(b"f"), 0, into).await;
+    });
+    until("the call is there", || !server.calls::<Read>().is_empty()).await;
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    assert_eq!(mounted.client.stats().connections[0].leases, 1);
+    assert!(
+        pool.free_bytes() <= free - (1 << 20),
+        "the server may still write there"
+    );
+    allow.send(()).unwrap();
+    until("the memory is back", || {
+        pool.free_bytes() + (64 << 10) >= free
+    })
+    .await;
+    // The connection lives.
+    read(&mounted, &pool, b"f", 100, 4096).await;
+    assert_eq!(mounted.client.stats().connections[0].connects, 1);
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn sizes_follow_fsinfo_and_options() {
+    let manners = Manners {
+        rtmax: 65_536,
+        ..Manners::default()
+    };
+    let server = Server::start(
+        Options::default(),
+        manners,
+        Arc::new(|_: &Seen| Act::Answer),
+    );
+    // Head and data of a WRITE by Position Zero chunk stay within what the server takes.
+    let cases = [
+        (None, 65_536, 61_440, WriteChunk::PositionZero),
+        (None, 65_536, 65_536, WriteChunk::Reduced),
+        (Some(4096), 4096, 4096, WriteChunk::PositionZero),
+        (Some(1 << 20), 65_536, 61_440, WriteChunk::PositionZero),
+        (Some(1 << 20), 65_536, 65_536, WriteChunk::Reduced),
+    ];
+    for (option, rsize, wsize, write_chunk) in cases {
+        let options = ClientOptions {
+            rsize: option,
+            wsize: option,
+            write_chunk,
+            ..options()
+        };
+        let (mounted, pool) = server.mount(&options).await;
+        let limits = mounted.client.limits();
+        assert_eq!((limits.rtmax, limits.wtmax), (rsize, wsize));
+        assert_eq!(mounted.description.rsize, rsize);
+        assert_eq!(mounted.description.wsize, wsize);
+        leaves_nothing(mounted, pool).await;
+    }
+}
+
+#[tokio::test]
+async fn mounting_fails_in_one_sentence() {
+    use nfsrdma_nfs3::mount::Step;
+    let server = Server::plain();
+    let mut wrong_port = options();
+    wrong_port.port = 1;
+    let error = server
+        .mount_with(&wrong_port, Pool::new(8 << 20).unwrap())
+        .await
+        .unwrap_err();
+    assert_eq!(error.step, Step::Connect);
+    assert!(error.message.contains("127.0.0.1"), "{error}");
+    let mut wrong = options();
+    wrong.credits = 0;
+    let error = server
+        .mount_with(&wrong, Pool::new(8 << 20).unwrap())
+        .await
+        .unwrap_err();
+    assert_eq!(error.step, Step::Options);
+    let refuse = Server::scripted::<Null>(|_, _| tamper(|_, p| p[23] = 1));
+    let error = refuse
+        .mount_with(&options(), Pool::new(8 << 20).unwrap())
+        .await
+        .unwrap_err();
+    assert_eq!(error.step, Step::Null);
+    assert!(
+        error.message.contains("does not have the program"),
+        "{error}"
+    );
+}

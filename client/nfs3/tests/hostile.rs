@@ -1,0 +1,399 @@
+//! Servers that lie: the call fails or is sent again, or nothing does; the memory lives.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use common::data::*;
+use common::*;
+use nfsrdma_nfs3::ClientOptions;
+use nfsrdma_nfs3::{Nfs3, NfsError};
+use nfsrdma_rdma_testing::loopback::Options;
+use nfsrdma_xdr::codec::Encode;
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Reads `len` bytes under a script for READ, then once more unscripted; the result of the
+/// first, and the statistics.
+async fn misbehaving(
+    len: usize,
+    script: impl Fn(&Seen) -> Act + Send + Sync + 'static,
+) -> (Result<u32, NfsError>, nfsrdma_nfs3::Stats) {
+    let server = Server::scripted::<Read>(move |seen, n| match n {
+        0 => script(seen),
+        _ => Act::Answer,
+    });
+    let options = ClientOptions {
+        timeo: Duration::from_millis(200),
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    server.plant(b"f", pattern(20_000, 1));
+    let into = sink(&pool, len, 4096);
+    let result = mounted
+        .client
+        .read(&cred(), &handle_of(b"f"), 0, into)
+        .await;
+    let result = result.map(|done| done.count);
+    let stats = mounted.client.stats();
+    assert_eq!(
+        read(&mounted, &pool, b"f", len, 4096).await,
+        pattern(20_000, 1)[..len]
+    );
+    leaves_nothing(mounted, pool).await;
+    (result, stats)
+}
+
+#[tokio::test]
+async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
+    type Change = fn(&mut ChunkLists, &mut Vec<u8>);
+    let lies: [Change; 4] = [
+        |c, _| c.writes[0].segments[0].length += 1,
+        |c, _| {
+            let more = c.writes[0].segments[0];
+            c.writes[0].segments.push(more);
+        },
+        |c, _| {
+            let more = c.writes[0].clone();
+            c.writes.push(more);
+        },
+        |c, _| c.reply = Some(c.writes[0].clone()),
+    ];
+    for lie in lies {
+        let (result, stats) = misbehaving(8192, move |_| tamper(lie)).await;
+        assert_eq!(result.unwrap(), 8192);
+        let link = &stats.connections[0];
+        assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
+        assert_eq!((link.connects, link.resends), (2, 1), "as for a lost reply");
+    }
+    // A chunk shorter than the data it is said to hold is the procedure's mistake, not the
+    // header's.
+    let short = |_: &Seen| tamper(|c, _| c.writes[0].segments[0].length -= 1);
+    let (result, stats) = misbehaving(8192, short).await;
+    assert!(
+        matches!(result, Err(NfsError::PeerMisbehaved(_))),
+        "{result:?}"
+    );
+    assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
+    // Data inline although a Write chunk was offered: "The Requester MUST terminate the
+    // pending RPC transaction and report an appropriate permanent error".
+    let (result, stats) = misbehaving(8192, |_| Act::DataInline).await;
+    assert!(
+        matches!(result, Err(NfsError::PeerMisbehaved(_))),
+        "{result:?}"
+    );
+    assert_eq!(stats.connections[0].connects, 1);
+}
+
+#[tokio::test]
+async fn what_drafts_of_the_rfc_said_is_taken() {
+    // Trailing unused segments left out (the file ends in the first of two segments).
+    let server = Server::start(
+        Options {
+            scatter_handle: false,
+            ..Options::default()
+        },
+        Manners::default(),
+        Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
+            (PROGRAM, Read::NUMBER) => tamper(|c, _| {
+                c.writes[0].segments.retain(|s| s.length > 0);
+            }),
+            _ => Act::Answer,
+        }),
+    );
+    let (mounted, pool) = server.mount(&options()).await;
+    for len in [0, 1, 4096, 5000, 12_000] {
+        server.plant(b"f", pattern(len, 1));
+        assert_eq!(
+            read(&mounted, &pool, b"f", 12_288, 4096).await,
+            pattern(len, 1)
+        );
+    }
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn rdma_error_ends_one_call() {
+    let error = |seen: &Seen| Act::Send(vec![Header::err_chunk(seen.header.xid, 64).to_xdr()]);
+    let (result, stats) = misbehaving(8192, error).await;
+    assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
+    assert_eq!(
+        (
+            stats.connections[0].rdma_errors,
+            stats.connections[0].connects
+        ),
+        (1, 1)
+    );
+    let versions = |seen: &Seen| {
+        let words = [seen.header.xid, 1, 64, 4, 1, 2, 3];
+        Act::Send(vec![words.iter().flat_map(|w| w.to_be_bytes()).collect()])
+    };
+    let (result, _) = misbehaving(8192, versions).await;
+    assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
+}
+
+#[tokio::test]
+async fn nonsense_is_discarded_in_silence() {
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_be_bytes()).collect()
+    }
+    let nonsense = |seen: &Seen| {
+        let xid = seen.header.xid;
+        let reply = [0, 1, 0, 0, 0, 0];
+        let read_list = ChunkLists {
+            reads: [ReadSegment {
+                position: 0,
+                target: Segment {
+                    handle: 1,
+                    length: 1,
+                    offset: 1,
+                },
+            }]
+            .into_iter()
+            .collect(),
+            ..ChunkLists::default()
+        };
+        let with_reply = |body| {
+            [
+                Header::new(xid, 64, body).to_xdr(),
+                words(&[xid, 1, 0, 0, 0, 0]),
+            ]
+            .concat()
+        };
+        Act::SendThenAnswer(vec![
+            vec![],
+            words(&[xid]),
+            words(&[xid, 1, 64, 0, 0, 0]),
+            // Another version, RDMA_MSGP, RDMA_DONE, unknown procedures and error codes.
+            words(&[xid, 2, 64, 0, 0, 0, 0, xid, 1]),
+            words(&[xid, 1, 64, 2, 1, 1, 0, 0, 0, xid, 1]),
+            words(&[xid, 1, 64, 3, 0, 0, 0]),
+            words(&[xid, 1, 64, 9, 0, 0, 0]),
+            words(&[xid, 1, 64, 4, 9, 0, 0]),
+            // Nobody's XID; an error for nobody.
+            words(&[xid ^ 0x8000_0000, 1, 64, 0, 0, 0, 0, xid ^ 0x8000_0000, 1]),
+            words(&[xid ^ 0x8000_0000, 1, 64, 4, 2, 0, 0]),
+            // The XIDs differ; a call; no RPC message; RDMA_NOMSG without a chunk.
+            [words(&[xid, 1, 64, 0, 0, 0, 0, xid + 1]), words(&reply)].concat(),
+            words(&[xid, 1, 64, 0, 0, 0, 0, xid, 0, 2, 100003, 3]),
+            words(&[xid, 1, 64, 0, 0, 0, 0]),
+            words(&[xid, 1, 64, 1, 0, 0, 0]),
+            with_reply(Body::Msg(read_list)),
+            vec![0xff; 2000],
+        ])
+    };
+    let (result, stats) = misbehaving(8192, nonsense).await;
+    assert_eq!(result.unwrap(), 8192);
+    assert_eq!(
+        (stats.connections[0].discards, stats.connections[0].connects),
+        (16, 1)
+    );
+}
+
+/// NFS-Ganesha: a chunk with up to three bytes more than `count`, and as many bytes.
+#[tokio::test]
+async fn a_write_chunk_with_a_surplus_is_taken_by_its_count() {
+    for len in [4097usize, 8189, 8190, 8191, 12_001] {
+        let surplus = move |_: &Seen| {
+            tamper(move |c, _| {
+                // One handle for all sinks: one segment.
+                c.writes[0].segments[0].length = (len + len % 4) as u32;
+            })
+        };
+        let (result, stats) = misbehaving(len, surplus).await;
+        assert_eq!(result.unwrap() as usize, len);
+        assert_eq!(stats.connections[0].connects, 1);
+    }
+}
+
+/// The XID in the Reply chunk is looked at when the memory is ours again; the call is then
+/// as unanswered as after a bad header.
+#[tokio::test]
+async fn a_reply_chunk_with_another_xid_is_discarded() {
+    let server = Server::scripted::<Readlink>(|_, n| match n {
+        0 => Act::WrongXid,
+        _ => Act::Answer,
+    });
+    let options = ClientOptions {
+        timeo: Duration::from_millis(200),
+        inline: 1024,
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    server
+        .files
+        .lock()
+        .links
+        .insert(b"l".to_vec(), vec![b'x'; 3000]);
+    let (path, _) = mounted
+        .client
+        .readlink(&cred(), &handle_of(b"l"))
+        .await
+        .unwrap();
+    assert_eq!(path, vec![b'x'; 3000]);
+    let stats = mounted.client.stats();
+    let link = &stats.connections[0];
+    assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
+    assert_eq!((link.connects, link.resends), (2, 1));
+    leaves_nothing(mounted, pool).await;
+}
+
+/// A server that hangs up over each READLINK, sent with others or alone: the call fails, the
+/// others go on, nothing of them fails.
+#[tokio::test]
+async fn a_call_that_ends_every_connection_fails_alone() {
+    let server = Server::scripted::<Readlink>(|_, _| Act::Hangup);
+    let options = ClientOptions {
+        timeo: Duration::from_secs(2),
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    server.plant(b"f", pattern(20_000, 1));
+    let client = &mounted.client;
+    let bystander = async {
+        let mut calls = 0;
+        while client.stats().procedures[Readlink::NUMBER as usize].calls == 0 {
+            client.getattr(&cred(), &mounted.root).await.unwrap();
+            calls += 1;
+        }
+        calls
+    };
+    let (cred, link) = (cred(), handle_of(b"l"));
+    let (result, calls) = tokio::join!(client.readlink(&cred, &link), bystander);
+    match result {
+        Err(NfsError::PeerMisbehaved(why)) => assert!(why.contains("READLINK"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(calls > 10, "{calls}");
+    let seen = server.calls::<Readlink>().len();
+    assert!((5..=8).contains(&seen), "sent {seen} times");
+    leaves_nothing(mounted, pool).await;
+}
+
+/// A server that hangs up as often, but over whatever comes, before anything is answered: no
+/// call is to blame.
+#[tokio::test]
+async fn a_server_that_ends_every_connection_fails_no_call() {
+    let server = Server::start(
+        Options::default(),
+        Manners::default(),
+        Arc::new(|seen: &Seen| match (seen.program, seen.connection) {
+            (PROGRAM, 1..=6) => Act::Hangup,
+            (PROGRAM, 0) if seen.procedure == Write::NUMBER => Act::Hangup,
+            _ => Act::Answer,
+        }),
+    );
+    let options = ClientOptions {
+        timeo: Duration::from_secs(2),
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    server.plant(b"f", vec![]);
+    write(&mounted, &pool, b"f", &pattern(5000, 2), 4096).await;
+    let stats = mounted.client.stats();
+    assert!(stats.connections[0].connects >= 8, "{stats:?}");
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn zero_credits_and_floods_of_them() {
+    for credits in [0, 1, 65, u32::MAX] {
+        let grant = move |_: &Seen| {
+            Act::Tamper(Box::new(move |header: &mut Header, _| {
+                header.credits = credits
+            }))
+        };
+        let (result, stats) = misbehaving(8192, grant).await;
+        assert_eq!(result.unwrap(), 8192);
+        assert_eq!(stats.connections[0].credits, credits.clamp(1, 64));
+    }
+}
+
+#[tokio::test]
+async fn results_that_lie_are_errors() {
+    // Offsets in the reply: 24 bytes of RPC header, then the results.
+    type Change = fn(&mut Vec<u8>);
+    let lies: [Change; 4] = [
+        // count, and opaque length, of READ: status, no attributes, count, eof, length.
+        |p| p[24 + 11] ^= 1,
+        |p| p[24 + 19] ^= 1,
+        |p| p[24 + 15] = 9,
+        |p| p.truncate(30),
+    ];
+    for lie in lies {
+        let (result, stats) = misbehaving(8192, move |_| tamper(move |_, p| lie(p))).await;
+        assert!(
+            matches!(result, Err(NfsError::PeerMisbehaved(_))),
+            "{result:?}"
+        );
+        assert_eq!(stats.connections[0].connects, 1);
+    }
+    // SYSTEM_ERR.
+    let (result, _) = misbehaving(8192, |_| tamper(|_, p| p[23] = 5)).await;
+    assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
+}
+
+#[tokio::test]
+async fn names_are_components_both_ways() {
+    let server = Server::plain();
+    let (mounted, pool) = server.mount(&options()).await;
+    let lookup = |name: Vec<u8>| {
+        let (client, root) = (mounted.client.clone(), mounted.root);
+        async move { client.lookup(&cred(), &root, &name).await.unwrap_err() }
+    };
+    let before = server.seen.lock().len();
+    for name in [&b""[..], b"a/b", b"a\0b"] {
+        assert!(matches!(
+            lookup(name.to_vec()).await,
+            NfsError::Status(Status::Inval)
+        ));
+    }
+    let long = lookup(vec![b'n'; 256]).await;
+    assert!(matches!(long, NfsError::Status(Status::NameTooLong)));
+    assert_eq!(server.seen.lock().len(), before, "nothing was sent");
+    for name in [&b"a/b"[..], b"a\0b"] {
+        server.plant(name, vec![]);
+        let cred = cred();
+        let list = mounted
+            .client
+            .readdir(&cred, &mounted.root, 0, Verifier::default(), 4096);
+        assert!(matches!(list.await, Err(NfsError::PeerMisbehaved(_))));
+        server.files.lock().files.clear();
+    }
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn a_write_that_took_more_than_was_sent_or_nothing_is_an_error() {
+    for count in [0u32, 5001, u32::MAX] {
+        let server = Server::scripted::<Write>(move |_, n| match n {
+            // The results end in count, committed and the verifier of 8 bytes.
+            0 => tamper(move |_, results| {
+                let at = results.len() - 16;
+                results[at..at + 4].copy_from_slice(&count.to_be_bytes());
+            }),
+            _ => Act::Answer,
+        });
+        let (mounted, pool) = server.mount(&options()).await;
+        server.plant(b"f", vec![]);
+        let data = source(&pool, &pattern(5000, 1), 4096);
+        let file = handle_of(b"f");
+        let result = mounted
+            .client
+            .write(&cred(), &file, 0, data, Stable::FileSync)
+            .await;
+        assert!(
+            matches!(result, Err(NfsError::PeerMisbehaved(_))),
+            "{count}: {result:?}"
+        );
+        let stats = mounted.client.stats();
+        assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
+        write(&mounted, &pool, b"f", &pattern(5000, 2), 4096).await;
+        assert_eq!(
+            read(&mounted, &pool, b"f", 5000, 4096).await,
+            pattern(5000, 2)
+        );
+        leaves_nothing(mounted, pool).await;
+    }
+}

@@ -1,0 +1,153 @@
+//! A server that comes back from a restart and takes or gives less at a time than before.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use common::data::*;
+use common::*;
+use nfsrdma_nfs3::{Nfs3, NfsError};
+use nfsrdma_rdma_testing::loopback;
+use nfsrdma_xdr::codec::Encode;
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpcrdma::{Body, ErrorBody, Header};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// A server that takes as much of a WRITE as the number says, says so in FSINFO once it has
+/// hung up, and refuses more with an RDMA error. It hangs up instead of answering the first LOOKUP.
+fn strict(takes: Arc<AtomicU32>) -> Server {
+    let script = move |seen: &Seen| {
+        let takes = takes.load(SeqCst);
+        if seen.program != Write::PROGRAM {
+            return Act::Answer;
+        }
+        match seen.procedure {
+            Lookup::NUMBER if seen.connection == 0 => Act::Hangup,
+            // Overhead: everything but the data is below 500 bytes.
+            Write::NUMBER if seen.message.len() > takes as usize + 500 => {
+                let refusal = Header {
+                    body: Body::Error(ErrorBody::ErrChunk),
+                    ..seen.header.clone()
+                };
+                Act::Send(vec![refusal.to_xdr()])
+            }
+            Fsinfo::NUMBER => Act::Tamper(Box::new(move |_, payload| {
+                // RPC header, status, attributes; then the sizes (RFC 1813 section 3.3.19).
+                let at = payload.len() - 48;
+                for place in [at, at + 4, at + 12, at + 16] {
+                    payload[place..place + 4].copy_from_slice(&takes.to_be_bytes());
+                }
+            })),
+            _ => Act::Answer,
+        }
+    };
+    Server::start(
+        loopback::Options::default(),
+        Manners::default(),
+        Arc::new(script),
+    )
+}
+
+/// Loses the connection, and waits until the server was asked again.
+async fn asked_again(server: &Server, mounted: &nfsrdma_nfs3::Mounted) {
+    // To be sent again, and answered then.
+    let client = &mounted.client;
+    let nothing = client.lookup(&cred(), &mounted.root, b"f").await;
+    assert!(matches!(nothing, Err(NfsError::Status(Status::NoEnt))));
+    // What follows a lost connection asks.
+    client.getattr(&cred(), &mounted.root).await.unwrap();
+    until("FSINFO", || server.calls::<Fsinfo>().len() == 2).await;
+}
+
+#[tokio::test]
+async fn limits_are_asked_for_again_after_a_reconnect() {
+    let takes = Arc::new(AtomicU32::new(1 << 20));
+    let server = strict(takes.clone());
+    let (mounted, pool) = server.mount(&options()).await;
+    let client = &mounted.client;
+    assert_eq!(client.limits().wtmax, (1 << 20) - 4096);
+    for _ in 0..3 {
+        client.getattr(&cred(), &mounted.root).await.unwrap();
+    }
+    // Nothing was lost so far.
+    assert_eq!(server.calls::<Fsinfo>().len(), 1);
+    takes.store(16_384, SeqCst);
+    asked_again(&server, &mounted).await;
+    until("smaller limits", || {
+        (client.limits().rtmax, client.limits().wtmax) == (16_384, 12_288)
+    })
+    .await;
+    for _ in 0..3 {
+        client.getattr(&cred(), &mounted.root).await.unwrap();
+    }
+    assert_eq!(server.calls::<Fsinfo>().len(), 2);
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn options_bound_limits_also_later() {
+    let takes = Arc::new(AtomicU32::new(16_384));
+    let server = strict(takes.clone());
+    let mut options = options();
+    (options.rsize, options.wsize) = (Some(65_536), Some(32_768));
+    let (mounted, pool) = server.mount(&options).await;
+    let limits = || (mounted.client.limits().rtmax, mounted.client.limits().wtmax);
+    assert_eq!(limits(), (16_384, 12_288));
+    takes.store(1 << 20, SeqCst);
+    asked_again(&server, &mounted).await;
+    until("larger limits", || limits() == (65_536, 32_768)).await;
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn a_write_that_is_too_large_now_is_cut() {
+    let takes = Arc::new(AtomicU32::new(1 << 20));
+    let server = strict(takes.clone());
+    let (mounted, pool) = server.mount(&options()).await;
+    let bytes = pattern(100_000, 5);
+    takes.store(16_384, SeqCst);
+    // In pieces whose edges are not those of what is cut.
+    let write = |from: usize| {
+        let data = source(&pool, &bytes[from..], 10_000);
+        let (client, file) = (&mounted.client, handle_of(b"f"));
+        async move {
+            client
+                .write(&cred(), &file, from as u64, data, Stable::Unstable)
+                .await
+                .unwrap()
+                .count as usize
+        }
+    };
+    let mut at = 0;
+    while at < bytes.len() {
+        let took = write(at).await;
+        // What the server still takes is not cut: the limits are for what is made from now on.
+        let left = bytes.len() - at;
+        assert_eq!(took, if left > 16_384 { 12_288 } else { left });
+        at += took;
+    }
+    assert_eq!(server.files.lock().files[b"f".as_slice()], bytes);
+    assert_eq!(mounted.client.limits().wtmax, 12_288);
+    // Asked once only: the later ones are cut by what is known since.
+    assert_eq!(server.calls::<Fsinfo>().len(), 2);
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn a_write_refused_for_another_reason_is_an_error() {
+    let takes = Arc::new(AtomicU32::new(1 << 20));
+    let server = strict(takes.clone());
+    let (mounted, pool) = server.mount(&options()).await;
+    // Refuses everything, and says that it takes as much as before.
+    takes.store(0, SeqCst);
+    let data = source(&pool, &pattern(3_000, 1), 1_000);
+    let client = &mounted.client;
+    let file = handle_of(b"f");
+    let result = client
+        .write(&cred(), &file, 0, data, Stable::Unstable)
+        .await;
+    // 0 is no opinion: what every server takes, and so more than this.
+    assert!(matches!(result, Err(NfsError::Refused(_))));
+    assert!(server.files.lock().files.is_empty());
+    leaves_nothing(mounted, pool).await;
+}

@@ -1,0 +1,104 @@
+//! Memory that is short for a while: calls wait for it, and nobody is told of an error.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use common::data::*;
+use common::*;
+use nfsrdma_nfs3::{ClientOptions, MountTarget, Recovery};
+use nfsrdma_nfs3::{Nfs3, NfsError};
+use nfsrdma_rdma::{BufMut, Pool};
+use nfsrdma_rdma_testing::fault::{Faulty, Plan, When};
+use nfsrdma_xdr::nfs3::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// All that is left of it.
+fn drain(pool: &Pool) -> Vec<BufMut> {
+    let mut taken = Vec::new();
+    for order in (0..=20).rev() {
+        while let Some(buf) = pool.alloc(1 << order) {
+            taken.push(buf);
+        }
+    }
+    taken
+}
+
+#[tokio::test]
+async fn an_empty_pool_delays_calls_and_fails_none() {
+    let server = Server::plain();
+    let (mounted, pool) = server.mount(&options()).await;
+    for n in 0..200 {
+        server.plant(format!("file-{n}").as_bytes(), vec![]);
+    }
+    let taken = drain(&pool);
+    assert_eq!(pool.free_bytes(), 0);
+    let client = mounted.client.clone();
+    let root = mounted.root;
+    // The Reply chunk needs memory; so does a symbolic link's path.
+    let list = tokio::spawn(async move {
+        let (cred, plain) = (cred(), SetAttributes::default());
+        let (list, link) = tokio::join!(
+            client.readdir(&cred, &root, 0, Verifier::default(), 32_768),
+            client.symlink(&cred, &root, b"l", b"to", &plain),
+        );
+        (list.map(|page| page.entries.len()), link.map(|_| ()))
+    });
+    // What needs none is not held up for ever by what does.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!list.is_finished(), "{:?}", list.await);
+    assert_eq!(
+        server.calls::<Readdir>().len() + server.calls::<Symlink>().len(),
+        0
+    );
+    drop(taken);
+    let (list, link) = list.await.unwrap();
+    assert!(list.unwrap() >= 200);
+    link.unwrap();
+    assert_eq!(mounted.client.stats().connections[0].resends, 0);
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn a_soft_mount_waits_for_memory_as_long_as_for_the_server() {
+    let server = Server::plain();
+    let options = ClientOptions {
+        recovery: Recovery::Soft,
+        timeo: Duration::from_millis(100),
+        retrans: 1,
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    let taken = drain(&pool);
+    let cred = cred();
+    let list = mounted
+        .client
+        .readdir(&cred, &mounted.root, 0, Verifier::default(), 32_768);
+    let error = list.await.map(|_| ()).unwrap_err();
+    assert!(matches!(error, NfsError::GivenUp), "{error:?}");
+    drop(taken);
+    leaves_nothing(mounted, pool).await;
+}
+
+#[tokio::test]
+async fn registrations_that_fail_are_tried_again() {
+    let server = Server::plain();
+    server.plant(b"f", pattern(20_000, 3));
+    let plan = Plan {
+        fail_expose: When::Every(3),
+        ..Plan::default()
+    };
+    let provider = Arc::new(Faulty::new(server.loopback.clone(), plan));
+    let pool = Pool::new(64 << 20).unwrap();
+    let target = MountTarget::parse("127.0.0.1:/export").unwrap();
+    let mounted = nfsrdma_nfs3::connect(&target, &options(), provider, pool.clone())
+        .await
+        .unwrap();
+    for turn in 0..20 {
+        let data = pattern(20_000, turn);
+        write(&mounted, &pool, b"f", &data, 4096).await;
+        assert_eq!(read(&mounted, &pool, b"f", 20_000, 4096).await, data);
+    }
+    assert_eq!(mounted.client.stats().connections[0].connects, 1);
+    leaves_nothing(mounted, pool).await;
+}

@@ -1,0 +1,486 @@
+//! Every procedure against `nfsrdma-responder` over soft-iWARP: an independent server with
+//! real files.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
+use nfsrdma_nfs3::{ClientOptions, MountProtocol, MountTarget, Mounted, WriteChunk};
+use nfsrdma_nfs3::{CreateMode, Cred, Credential, Nfs3, NfsError, Special};
+use nfsrdma_rdma::Pool;
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_xdr::nfs3::*;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A directory of its own, removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).unwrap();
+        let name = format!("nfsrdma-nfs3-test-{:016x}", u64::from_be_bytes(random));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Dir(path)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The responder as a process, with a fresh directory.
+struct Responder {
+    child: Child,
+    rdma: u16,
+    mount: u16,
+    dir: Dir,
+}
+
+impl Responder {
+    fn start(arguments: &[&str]) -> Self {
+        let dir = Dir::new();
+        Self::start_in(dir, arguments)
+    }
+
+    fn start_in(dir: Dir, arguments: &[&str]) -> Self {
+        let state = dir.0.with_extension("state");
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "-p", "nfsrdma-responder"])
+            .status();
+        assert!(built.unwrap().success(), "the responder does not build");
+        let mut binary = std::env::current_exe().unwrap();
+        while binary.file_name().is_some_and(|name| name != "deps") {
+            binary.pop();
+        }
+        binary.set_file_name("nfsrdma-responder");
+        let mut child = Command::new(binary)
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--tcp",
+                "127.0.0.1:0",
+                "--print-ports",
+            ])
+            .args([
+                "--mount-port",
+                "0",
+                "--portmap-port",
+                "0",
+                "--no-root-squash",
+            ])
+            .arg("--state-dir")
+            .arg(&state)
+            .args(arguments)
+            .arg("--export")
+            .arg(format!("/export={}", dir.0.display()))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let port = |name: &str| {
+            let word = line.split_whitespace().find_map(|w| w.strip_prefix(name));
+            word.and_then(|w| w.parse().ok())
+                .unwrap_or_else(|| panic!("no {name} in {line:?}"))
+        };
+        Responder {
+            rdma: port("rdma="),
+            mount: port("mount="),
+            child,
+            dir,
+        }
+    }
+
+    fn options(&self) -> ClientOptions {
+        ClientOptions {
+            port: self.rdma,
+            mountport: Some(self.mount),
+            resvport: false,
+            connect_timeout: Duration::from_secs(20),
+            ..ClientOptions::default()
+        }
+    }
+
+    async fn mount(&self, options: &ClientOptions) -> (Mounted, Pool) {
+        let pool = Pool::new(64 << 20).unwrap();
+        let target = MountTarget::parse("127.0.0.1:/export").unwrap();
+        let provider = Arc::new(IwarpProvider::new(IwarpOptions::default()));
+        let mounted = nfsrdma_nfs3::connect(&target, options, provider, pool.clone()).await;
+        (mounted.unwrap(), pool)
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(self.dir.0.with_extension("state"));
+    }
+}
+
+fn cred() -> Cred {
+    let own = std::fs::metadata("/proc/self").unwrap();
+    Arc::new(Credential {
+        uid: own.uid(),
+        gid: own.gid(),
+        groups: vec![],
+    })
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
+}
+
+async fn write(mounted: &Mounted, pool: &Pool, file: &FileHandle, bytes: &[u8]) {
+    let step = mounted.client.limits().wtmax as usize;
+    for (i, part) in bytes.chunks(step).enumerate() {
+        let pieces = part.chunks(64 << 10).map(|piece| {
+            let mut buf = pool.alloc(piece.len()).unwrap();
+            buf.copy_from_slice(piece);
+            buf.freeze()
+        });
+        let data: Segs<_> = pieces.collect();
+        let at = (i * step) as u64;
+        let cred = cred();
+        let done = mounted
+            .client
+            .write(&cred, file, at, data, Stable::Unstable);
+        assert_eq!(done.await.unwrap().count as usize, part.len());
+    }
+    mounted.client.commit(&cred(), file, 0, 0).await.unwrap();
+}
+
+async fn read(mounted: &Mounted, pool: &Pool, file: &FileHandle, len: usize) -> Vec<u8> {
+    let step = mounted.client.limits().rtmax as usize;
+    let mut all = Vec::new();
+    while all.len() < len {
+        let want = step.min(len - all.len());
+        let mut sink = Segs::new();
+        let mut left = want;
+        while left > 0 {
+            sink.push(pool.alloc(left.min(64 << 10)).unwrap());
+            left -= left.min(64 << 10);
+        }
+        let at = all.len() as u64;
+        let done = mounted.client.read(&cred(), file, at, sink).await.unwrap();
+        let bytes: Vec<u8> = done.data.iter().flat_map(|b| b.to_vec()).collect();
+        assert!(done.count > 0, "the file is longer");
+        all.extend_from_slice(&bytes[..done.count as usize]);
+    }
+    all
+}
+
+fn mode(mode: u32) -> SetAttributes {
+    SetAttributes {
+        mode: Some(mode),
+        ..SetAttributes::default()
+    }
+}
+
+/// All 22 procedures once or more, each result compared with the real directory.
+async fn everything(mounted: &Mounted, pool: &Pool, dir: &Path) {
+    let client = &mounted.client;
+    let (cred, root) = (&cred(), &mounted.root);
+    client.null(cred).await.unwrap();
+    let made = client.mkdir(cred, root, b"d", &mode(0o755)).await.unwrap();
+    let d = made.object.unwrap();
+    assert!(dir.join("d").is_dir());
+    let made = client
+        .create(cred, &d, b"f", CreateMode::Guarded, &mode(0o640))
+        .await
+        .unwrap();
+    let f = made.object.unwrap();
+    let again = client
+        .create(cred, &d, b"f", CreateMode::Guarded, &mode(0o640))
+        .await;
+    assert!(matches!(again, Err(NfsError::Status(Status::Exist))));
+    client
+        .create(
+            cred,
+            &d,
+            b"f",
+            CreateMode::Unchecked,
+            &SetAttributes::default(),
+        )
+        .await
+        .unwrap();
+    let made = client
+        .create(cred, &d, b"x", CreateMode::Exclusive, &mode(0o600))
+        .await
+        .unwrap();
+    assert_eq!(made.attributes.unwrap().mode & 0o7777, 0o600);
+    for (seed, len) in [1, 4095, 4096, 65_537, 1_048_573, 1_300_000]
+        .into_iter()
+        .enumerate()
+    {
+        let bytes = pattern(len, seed);
+        write(mounted, pool, &f, &bytes).await;
+        assert!(std::fs::read(dir.join("d/f")).unwrap() == bytes, "{len}");
+        assert!(read(mounted, pool, &f, len).await == bytes, "{len}");
+        let truncate = SetAttributes {
+            size: Some(0),
+            ..SetAttributes::default()
+        };
+        client.setattr(cred, &f, &truncate, None).await.unwrap();
+    }
+    let attributes = client.getattr(cred, &f).await.unwrap();
+    assert_eq!((attributes.kind, attributes.size), (FileType::Regular, 0));
+    let stale = Time {
+        seconds: 1,
+        nanoseconds: 1,
+    };
+    let guarded = client.setattr(cred, &f, &mode(0o600), Some(stale)).await;
+    assert!(matches!(guarded, Err(NfsError::Status(Status::NotSync))));
+    let found = client.lookup(cred, &d, b"f").await.unwrap();
+    assert_eq!(found.object, f);
+    let (granted, _) = client
+        .access(cred, &f, access::READ | access::MODIFY)
+        .await
+        .unwrap();
+    assert_eq!(granted, access::READ | access::MODIFY);
+    let target: Vec<u8> = pattern(3000, 5).iter().map(|b| b'a' + b % 26).collect();
+    let set = SetAttributes::default();
+    let link = client
+        .symlink(cred, &d, b"l", &target, &set)
+        .await
+        .unwrap()
+        .object
+        .unwrap();
+    assert_eq!(client.readlink(cred, &link).await.unwrap().0, target);
+    client
+        .mknod(cred, &d, b"p", Special::Fifo, &mode(0o600))
+        .await
+        .unwrap();
+    assert!(
+        std::fs::metadata(dir.join("d/p"))
+            .unwrap()
+            .file_type()
+            .is_fifo()
+    );
+    client.link(cred, &f, &d, b"f2").await.unwrap();
+    assert_eq!(std::fs::metadata(dir.join("d/f")).unwrap().nlink(), 2);
+    client.rename(cred, &d, b"f2", root, b"f3").await.unwrap();
+    assert!(dir.join("f3").exists() && !dir.join("d/f2").exists());
+    client.remove(cred, root, b"f3").await.unwrap();
+    let mut expected: BTreeSet<Vec<u8>> = BTreeSet::new();
+    for i in 0..500 {
+        let name = format!("entry-with-a-longer-name-{i:06}");
+        std::fs::write(dir.join("d").join(&name), b"").unwrap();
+        expected.insert(name.into_bytes());
+    }
+    expected.extend([&b"."[..], b"..", b"f", b"x", b"l", b"p"].map(<[u8]>::to_vec));
+    for plus in [false, true] {
+        let mut listed = BTreeSet::new();
+        let (mut cookie, mut verifier) = (0, Verifier::default());
+        loop {
+            let page = match plus {
+                false => client.readdir(cred, &d, cookie, verifier, 8192).await,
+                true => {
+                    client
+                        .readdirplus(cred, &d, cookie, verifier, 8192, 32_768)
+                        .await
+                }
+            };
+            let page = page.unwrap();
+            verifier = page.verifier;
+            for entry in &page.entries {
+                assert!(listed.insert(entry.name.to_vec()), "an entry comes once");
+                cookie = entry.cookie;
+                assert!(!plus || entry.attributes.is_some());
+            }
+            if page.eof {
+                break;
+            }
+        }
+        assert_eq!(listed, expected);
+    }
+    assert!(client.fsstat(cred, root).await.unwrap().total_bytes > 0);
+    assert!(client.fsinfo(cred, root).await.unwrap().rtmax > 0);
+    assert_eq!(client.pathconf(cred, root).await.unwrap().name_max, 255);
+    let full = client.rmdir(cred, root, b"d").await;
+    assert!(matches!(full, Err(NfsError::Status(Status::NotEmpty))));
+    for name in expected.iter().filter(|name| !name.starts_with(b".")) {
+        client.remove(cred, &d, name).await.unwrap();
+    }
+    client.rmdir(cred, root, b"d").await.unwrap();
+    assert!(!dir.join("d").exists());
+    let gone = client.lookup(cred, root, b"d").await;
+    assert!(matches!(gone, Err(NfsError::Status(Status::NoEnt))));
+}
+
+#[tokio::test]
+async fn all_procedures_with_every_transport_setting() {
+    for (server_inline, inline) in [
+        ("1024", 1024),
+        ("4096", 4096),
+        ("65536", 65_536),
+        ("1024", 65_536),
+    ] {
+        let server = Responder::start(&["--inline", server_inline]);
+        for credits in [1, 64] {
+            for (size, write_chunk) in [
+                (4096, WriteChunk::PositionZero),
+                (65_536, WriteChunk::Reduced),
+                (1 << 20, WriteChunk::PositionZero),
+                (1 << 20, WriteChunk::Reduced),
+            ] {
+                let options = ClientOptions {
+                    inline,
+                    credits,
+                    write_chunk,
+                    rsize: Some(size),
+                    wsize: Some(size),
+                    ..server.options()
+                };
+                let (mounted, pool) = server.mount(&options).await;
+                everything(&mounted, &pool, &server.dir.0).await;
+                let stats = mounted.client.stats();
+                for (number, procedure) in stats.procedures.iter().enumerate() {
+                    assert!(procedure.calls > 0, "procedure {number} was not called");
+                }
+                let connection = &stats.connections[0];
+                assert_eq!((connection.leases, connection.connects), (0, 1));
+                assert_eq!((connection.discards, connection.violations), (0, 0));
+                mounted.unmount().await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn mount_over_rdma_and_by_tcp_and_refusals() {
+    let server = Responder::start(&[]);
+    let rdma = ClientOptions {
+        mountproto: MountProtocol::Rdma,
+        mountport: None,
+        ..server.options()
+    };
+    for options in [server.options(), rdma] {
+        let (mounted, pool) = server.mount(&options).await;
+        assert_eq!(mounted.root_attributes.kind, FileType::Directory);
+        mounted.unmount().await;
+        let target = MountTarget::parse("127.0.0.1:/nothing").unwrap();
+        let provider = Arc::new(IwarpProvider::new(IwarpOptions::default()));
+        let error = nfsrdma_nfs3::connect(&target, &options, provider, pool)
+            .await
+            .unwrap_err();
+        assert_eq!(error.step, nfsrdma_nfs3::mount::Step::Export, "{error}");
+    }
+}
+
+/// Waits until each connection was made so many times: one that carries no call comes up later.
+async fn connected(mounted: &Mounted, times: u64) {
+    let all = || mounted.client.stats().connections;
+    for _ in 0..600 {
+        if all().iter().all(|c| c.connects >= times) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("not all connections were made {times} times: {:?}", all());
+}
+
+#[tokio::test]
+async fn calls_survive_restarts_of_the_server() {
+    let server = Responder::start(&[]);
+    let options = ClientOptions {
+        timeo: Duration::from_secs(5),
+        nconnect: 2,
+        ..server.options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    let root = mounted.root;
+    let (user, set) = (cred(), mode(0o644));
+    let made = mounted
+        .client
+        .create(&user, &root, b"f", CreateMode::Unchecked, &set);
+    let f = made.await.unwrap().object.unwrap();
+    let bytes = pattern(3_000_000, 9);
+    write(&mounted, &pool, &f, &bytes).await;
+    let port = server.rdma.to_string();
+    let dir = Dir(server.dir.0.clone());
+    let mut server = server;
+    connected(&mounted, 1).await;
+    for round in 1..=3 {
+        let Responder { child, .. } = &mut server;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let starting = async {
+            // While calls wait for the server.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let state = dir.0.with_extension("state");
+            let mut binary = std::env::current_exe().unwrap();
+            while binary.file_name().is_some_and(|name| name != "deps") {
+                binary.pop();
+            }
+            binary.set_file_name("nfsrdma-responder");
+            Command::new(binary)
+                .args([
+                    "--listen",
+                    &format!("127.0.0.1:{port}"),
+                    "--no-tcp",
+                    "--print-ports",
+                ])
+                .arg("--state-dir")
+                .arg(&state)
+                .arg("--no-root-squash")
+                .arg("--export")
+                .arg(format!("/export={}", dir.0.display()))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        // First the process, which its owner ends also when the reading fails.
+        let (reading, ()) = tokio::join!(
+            async {
+                let (client, pool, f, len) = (&mounted, &pool, &f, bytes.len());
+                tokio::time::timeout(Duration::from_secs(60), read(client, pool, f, len)).await
+            },
+            async { server.child = starting.await }
+        );
+        assert!(reading.expect("answered after the restart") == bytes);
+        connected(&mounted, round + 1).await;
+    }
+    mounted.client.shutdown();
+}
+
+/// Calls put off to be sent together leave with the flush, or with the next reply.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_put_off_are_sent() {
+    let responder = Responder::start(&[]);
+    let (mounted, _pool) = responder.mount(&responder.options()).await;
+    let client = mounted.client.clone();
+    let root = mounted.root;
+    for flush in [true, false] {
+        let mut answers = Vec::new();
+        nfsrdma_rpcrdma::exec::deferring(|| {
+            for _ in 0..48 {
+                let (give, take) = tokio::sync::oneshot::channel();
+                let client = client.clone();
+                nfsrdma_rpcrdma::exec::spawn(async move {
+                    let _ = give.send(client.getattr(&cred(), &root).await);
+                });
+                answers.push(take);
+            }
+        });
+        if flush {
+            client.flush();
+            assert_eq!(client.deferred(), 0);
+        }
+        for answer in answers {
+            let attributes = answer.await.unwrap().unwrap();
+            assert_eq!(attributes.kind, FileType::Directory);
+        }
+    }
+    mounted.unmount().await;
+}

@@ -1,0 +1,471 @@
+//! Two ends of a connection, each with the thread that polls it.
+
+use nfsrdma_rdma::{
+    Buf, BufMut, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
+    Invalidation, Memory, Pool, Provider, QueuePair, RemoteSegment, Result, Segs, Wait, WorkId,
+    WorkRequest,
+};
+use parking_lot::{Condvar, Mutex};
+use smallvec::smallvec;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long something that has to happen may take before a case fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of the Receives that are posted from the start.
+pub(super) const RECEIVE_SIZE: usize = 4096;
+/// How many of them.
+pub(super) const RECEIVES: usize = 16;
+
+/// A provider to try, and where it can listen.
+pub struct Bench<'a> {
+    pub(super) provider: &'a dyn Provider,
+    pub(super) at: SocketAddr,
+}
+
+impl std::fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bench({} at {})", self.provider.name(), self.at)
+    }
+}
+
+impl<'a> Bench<'a> {
+    /// `at` is an address the provider can listen on and connect to, with port 0.
+    pub fn new(provider: &'a dyn Provider, at: SocketAddr) -> Self {
+        Bench { provider, at }
+    }
+
+    /// Parameters with a pool of their own.
+    pub(super) fn params(&self) -> ConnectParams {
+        ConnectParams {
+            pool: Pool::new(16 << 20).unwrap(),
+            private_data: Vec::new(),
+            send_depth: 64,
+            recv_depth: 64,
+            reads_out: 4,
+            reads_in: 4,
+            receive_buffers: RECEIVES,
+            receive_size: RECEIVE_SIZE,
+            timeout: PATIENCE,
+        }
+    }
+
+    /// Connects with both sides' parameters. The connecting side comes first.
+    pub(super) fn connect(
+        &self,
+        connector: &ConnectParams,
+        acceptor: &ConnectParams,
+    ) -> (Connection, Connection) {
+        let listener = self.provider.listen(self.at).unwrap();
+        let addr = listener.local_addr();
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| self.provider.connect(addr, connector));
+            let accepting = scope.spawn(|| {
+                let incoming = listener.accept()?;
+                incoming.accept(acceptor)
+            });
+            let connected = connecting.join().unwrap();
+            if connected.is_err() {
+                listener.close();
+            }
+            let accepted = accepting.join().unwrap();
+            match (connected, accepted) {
+                (Ok(a), Ok(b)) => (a, b),
+                (a, b) => panic!("connect: {a:?}, accept: {b:?}"),
+            }
+        })
+    }
+
+    /// A connection over which a first message went from the connecting side (which comes
+    /// first), as MPA has it (RFC 5044 section 7.1.2).
+    pub(super) fn pair(&self) -> (End, End) {
+        self.pair_with(self.params(), self.params())
+    }
+
+    pub(super) fn pair_with(&self, a: ConnectParams, b: ConnectParams) -> (End, End) {
+        let (connector, acceptor) = self.connect(&a, &b);
+        let a = End::new(connector, a.pool);
+        let b = End::new(acceptor, b.pool);
+        a.send(b"hello");
+        let (id, data) = b.receive();
+        assert_eq!(data, b"hello");
+        assert!(id.0 < RECEIVES as u64, "the first Receives have names");
+        (a, b)
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    happened: Vec<Completion>,
+    ended: Option<Error>,
+    /// How often `ended` was given.
+    told: usize,
+    stop: bool,
+}
+
+type Watched = Arc<(Mutex<Shared>, Condvar)>;
+
+/// One end of a connection.
+pub(super) struct End {
+    pub(super) qp: Arc<dyn QueuePair>,
+    pub(super) pool: Pool,
+    shared: Watched,
+    poller: Option<JoinHandle<()>>,
+    next: AtomicU64,
+}
+
+impl End {
+    pub(super) fn new(connection: Connection, pool: Pool) -> Self {
+        let shared = Watched::default();
+        let poller = std::thread::spawn({
+            let shared = shared.clone();
+            let mut queue = connection.completions;
+            move || poll(queue.as_mut(), &shared)
+        });
+        End {
+            qp: connection.queue_pair,
+            pool,
+            shared,
+            poller: Some(poller),
+            next: AtomicU64::new(1000),
+        }
+    }
+
+    pub(super) fn id(&self) -> WorkId {
+        WorkId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A buffer that holds `data`.
+    pub(super) fn buf(&self, data: &[u8]) -> Buf {
+        self.filled(data).freeze()
+    }
+
+    pub(super) fn filled(&self, data: &[u8]) -> BufMut {
+        let mut buf = self.alloc(data.len());
+        buf.copy_from_slice(data);
+        buf
+    }
+
+    /// A buffer of `len` bytes; waits for room, as completions bring it.
+    pub(super) fn alloc(&self, len: usize) -> BufMut {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(buf) = self.pool.alloc(len) {
+                return buf;
+            }
+            assert!(Instant::now() < deadline, "the pool stays empty");
+            std::thread::yield_now();
+        }
+    }
+
+    pub(super) fn post(&self, request: WorkRequest) {
+        self.qp.post(&mut vec![request]).unwrap();
+    }
+
+    /// Sends `data` and waits until that is done.
+    pub(super) fn send(&self, data: &[u8]) {
+        let id = self.id();
+        self.post(WorkRequest::Send {
+            id,
+            data: smallvec![self.buf(data)],
+            invalidate: None,
+            signaled: true,
+        });
+        self.wait(
+            "the completion of a Send",
+            |c| matches!(c, Completion::Sent { id: done } if *done == id),
+        );
+    }
+
+    /// Waits for a message, posts its Receive again, and gives its bytes.
+    pub(super) fn receive(&self) -> (WorkId, Vec<u8>) {
+        let (id, data, invalidated) = self.receive_any();
+        assert_eq!(invalidated, None);
+        (id, data)
+    }
+
+    pub(super) fn receive_any(&self) -> (WorkId, Vec<u8>, Option<nfsrdma_rdma::Handle>) {
+        let received = self.wait("a message", |c| matches!(c, Completion::Received { .. }));
+        let Completion::Received {
+            id,
+            buf,
+            len,
+            invalidated,
+        } = received
+        else {
+            unreachable!("it was matched");
+        };
+        let data = buf[..len].to_vec();
+        // A connection that has ended flushes it.
+        self.qp.post_receive(id, buf).unwrap();
+        (id, data, invalidated)
+    }
+
+    /// Waits for a completion and takes it.
+    pub(super) fn wait(&self, what: &str, which: impl Fn(&Completion) -> bool) -> Completion {
+        let deadline = Instant::now() + PATIENCE;
+        let (lock, changed) = &*self.shared;
+        let mut shared = lock.lock();
+        loop {
+            if let Some(at) = shared.happened.iter().position(&which) {
+                return shared.happened.remove(at);
+            }
+            let late = changed.wait_until(&mut shared, deadline).timed_out();
+            assert!(
+                !late,
+                "waited for {what}; have {:?}, end {:?}",
+                shared.happened, shared.ended
+            );
+        }
+    }
+
+    /// Waits until the poll gave an error, `times` times.
+    pub(super) fn ended(&self, times: usize) -> Error {
+        let deadline = Instant::now() + PATIENCE;
+        let (lock, changed) = &*self.shared;
+        let mut shared = lock.lock();
+        while shared.told < times {
+            let late = changed.wait_until(&mut shared, deadline).timed_out();
+            assert!(!late, "the connection does not end");
+        }
+        shared.ended.clone().unwrap()
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.shared.0.lock().ended.is_some()
+    }
+
+    /// Takes what has happened and nobody waited for.
+    pub(super) fn rest(&self) -> Vec<Completion> {
+        std::mem::take(&mut self.shared.0.lock().happened)
+    }
+
+    /// Exposes memory and says so to the peer: a handle may be used by who has received a
+    /// Send posted after it was made.
+    pub(super) fn expose(&self, peer: &End, memory: Memory) -> Exposure {
+        let exposure = self.qp.expose(memory).map_err(|(error, _)| error).unwrap();
+        self.send(b"exposed");
+        assert_eq!(peer.receive().1, b"exposed");
+        exposure
+    }
+
+    /// Exposes sinks of these lengths, filled with `fill`.
+    pub(super) fn expose_sink(&self, peer: &End, lens: &[usize], fill: u8) -> Exposure {
+        self.expose(
+            peer,
+            Memory::Sink(
+                lens.iter()
+                    .map(|&len| {
+                        let mut buf = self.alloc(len);
+                        buf.fill(fill);
+                        buf
+                    })
+                    .collect(),
+            ),
+        )
+    }
+
+    /// Exposes `data` to be read, in buffers of these lengths (which add up).
+    pub(super) fn expose_source(&self, peer: &End, lens: &[usize], mut data: &[u8]) -> Exposure {
+        self.expose(
+            peer,
+            Memory::Source(
+                lens.iter()
+                    .map(|&len| {
+                        let (now, later) = data.split_at(len);
+                        data = later;
+                        self.buf(now)
+                    })
+                    .collect(),
+            ),
+        )
+    }
+
+    /// Ends an exposure, whichever way the provider does it, and gives its bytes.
+    pub(super) fn take_back(&self, exposure: Exposure) -> Vec<u8> {
+        let id = self.id();
+        let memory = match self.qp.invalidate(id, exposure) {
+            Invalidation::Done(memory) => memory,
+            Invalidation::Posted => {
+                match self.wait("an invalidation", |c| match c {
+                    Completion::Invalidated { id: done, .. }
+                    | Completion::Flushed { id: done, .. } => *done == id,
+                    _ => false,
+                }) {
+                    Completion::Invalidated { memory, .. }
+                    | Completion::Flushed {
+                        memory: Some(memory),
+                        ..
+                    } => memory,
+                    other => panic!("an invalidation owes its memory: {other:?}"),
+                }
+            }
+        };
+        bytes(&memory)
+    }
+
+    /// Writes `data` to `targets`, segment after segment, and waits until that is done here.
+    pub(super) fn write(&self, targets: &[RemoteSegment], mut data: &[u8]) {
+        for target in targets {
+            let (now, later) = data.split_at(target.length as usize);
+            data = later;
+            let id = self.id();
+            self.post(WorkRequest::Write {
+                id,
+                source: smallvec![self.buf(now)],
+                target: *target,
+                signaled: true,
+            });
+            self.wait(
+                "the completion of a Write",
+                |c| matches!(c, Completion::Written { id: done } if *done == id),
+            );
+        }
+    }
+
+    /// Reads `sources`, segment after segment.
+    pub(super) fn read(&self, sources: &[RemoteSegment]) -> Vec<u8> {
+        let mut data = Vec::new();
+        for source in sources {
+            let id = self.id();
+            self.post(WorkRequest::Read {
+                id,
+                sink: smallvec![self.alloc(source.length as usize)],
+                source: *source,
+            });
+            let done = self.wait(
+                "an RDMA Read",
+                |c| matches!(c, Completion::Read { id: done, .. } if *done == id),
+            );
+            let Completion::Read { sink, .. } = done else {
+                unreachable!("it was matched");
+            };
+            data.extend(sink.iter().flat_map(|buf| buf.iter()));
+        }
+        data
+    }
+
+    /// Stops the poller and drops this end.
+    pub(super) fn close(mut self) {
+        self.shut();
+    }
+
+    fn shut(&mut self) {
+        self.qp.disconnect();
+        self.shared.0.lock().stop = true;
+        self.shared.1.notify_all();
+        if let Some(poller) = self.poller.take() {
+            if !std::thread::panicking() {
+                self.ended(1);
+                let outcome = poller.join();
+                assert!(outcome.is_ok(), "the poller panicked");
+            }
+            self.shared.0.lock().happened.clear();
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
+fn poll(queue: &mut dyn CompletionQueue, shared: &Watched) {
+    let (lock, changed) = &**shared;
+    let mut out = Vec::new();
+    let mut wait = Wait::Forever;
+    loop {
+        let outcome: Result<()> = queue.poll(&mut out, wait);
+        let mut shared = lock.lock();
+        shared.happened.append(&mut out);
+        if let Err(error) = outcome {
+            let first = shared.ended.get_or_insert_with(|| error.clone());
+            assert_eq!(first.to_string(), error.to_string(), "one reason");
+            shared.told += 1;
+            wait = Wait::No;
+            changed.notify_all();
+            if shared.stop {
+                return;
+            }
+            // Nothing but `stop` and further posts can come now.
+            changed.wait_for(&mut shared, Duration::from_millis(5));
+        }
+        changed.notify_all();
+    }
+}
+
+/// Closes both ends, and checks that all memory returns to both pools.
+pub(super) fn finish(a: End, b: End) {
+    let pools = [a.pool.clone(), b.pool.clone()];
+    a.close();
+    b.close();
+    for pool in pools {
+        all_returned(&pool);
+    }
+}
+
+/// Waits until the pool is whole again.
+pub(super) fn all_returned(pool: &Pool) {
+    let deadline = Instant::now() + PATIENCE;
+    while pool.free_bytes() != pool.capacity() {
+        assert!(
+            Instant::now() < deadline,
+            "{} bytes did not return to the pool",
+            pool.capacity() - pool.free_bytes()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Bytes that differ everywhere, so that misplaced ones show.
+pub(super) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+/// The bytes of a memory, in order.
+pub(super) fn bytes(memory: &Memory) -> Vec<u8> {
+    match memory {
+        Memory::Sink(bufs) => bufs.iter().flat_map(|buf| buf.to_vec()).collect(),
+        Memory::Source(bufs) => bufs.iter().flat_map(|buf| buf.to_vec()).collect(),
+    }
+}
+
+/// The part `from..from + len` of what `segments` name in order.
+pub(super) fn part(segments: &[RemoteSegment], from: usize, len: usize) -> Segs<RemoteSegment> {
+    let (mut skip, mut left) = (from as u64, len as u64);
+    let mut parts = Segs::new();
+    for segment in segments {
+        let skipped = skip.min(u64::from(segment.length));
+        skip -= skipped;
+        let length = left.min(u64::from(segment.length) - skipped);
+        left -= length;
+        if length > 0 {
+            parts.push(RemoteSegment {
+                handle: segment.handle,
+                length: length as u32,
+                offset: segment.offset + skipped,
+            });
+        }
+    }
+    assert_eq!((skip, left), (0, 0), "the part is inside");
+    if parts.is_empty() {
+        parts.push(RemoteSegment {
+            length: 0,
+            ..segments[0]
+        });
+    }
+    parts
+}

@@ -1,0 +1,329 @@
+//! Sends and Receives.
+
+use super::harness::{Bench, End, PATIENCE, RECEIVE_SIZE, RECEIVES, finish, pattern};
+use nfsrdma_rdma::{
+    Completion, Error, Handle, RemoteSegment, Segs, Wait, WorkId, WorkRequest, buf::MAX_BLOCK,
+};
+use smallvec::smallvec;
+use std::time::Instant;
+
+fn send(id: u64, data: Segs<nfsrdma_rdma::Buf>, signaled: bool) -> WorkRequest {
+    WorkRequest::Send {
+        id: WorkId(id),
+        data,
+        invalidate: None,
+        signaled,
+    }
+}
+
+fn exchange(from: &End, to: &End, len: usize) {
+    let data = pattern(len, len as u64);
+    from.send(&data);
+    assert_eq!(to.receive().1, data, "{len} bytes");
+}
+
+/// Messages of no byte, one, around the padding of four, and of exactly the Receive.
+pub fn sends_of_every_size_arrive(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    for len in [0, 1, 2, 3, 4, 5, 1023, 1024, RECEIVE_SIZE - 1, RECEIVE_SIZE] {
+        exchange(&a, &b, len);
+        exchange(&b, &a, len);
+    }
+    finish(a, b);
+}
+
+/// One message out of many buffers, empty ones among them.
+pub fn sends_are_gathered(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    let lens = [3, 0, 1, 28, 1000, 4, 7, 0, 513, 100, 64];
+    let data = pattern(lens.iter().sum(), 5);
+    let mut rest = &data[..];
+    let pieces = lens
+        .iter()
+        .map(|&len| {
+            let (now, later) = rest.split_at(len);
+            rest = later;
+            // A part of a larger buffer, at an odd offset.
+            let mut padded = vec![0xee; 5];
+            padded.extend_from_slice(now);
+            padded.push(0xee);
+            a.buf(&padded).slice(5..5 + len)
+        })
+        .collect();
+    a.post(send(1, pieces, true));
+    assert_eq!(b.receive().1, data);
+    a.wait("Sent", |c| matches!(c, Completion::Sent { id: WorkId(1) }));
+    a.post(send(2, smallvec![], true));
+    assert_eq!(b.receive().1, b"");
+    finish(a, b);
+}
+
+/// Sends posted by `post_later` leave with a flush or the next `post`, before what comes after
+/// them.
+pub fn sends_put_off_keep_their_order(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    let later = |id: u64, text: &[u8]| {
+        let mut batch = vec![send(id, smallvec![a.buf(text)], true)];
+        a.qp.post_later(&mut batch).unwrap();
+        assert!(batch.is_empty());
+    };
+    let sent = |id: u64| {
+        a.wait(
+            "Sent",
+            |c| matches!(c, Completion::Sent { id: WorkId(done) } if *done == id),
+        );
+    };
+    later(1, b"one");
+    later(2, b"two");
+    a.post(send(3, smallvec![a.buf(b"three")], true));
+    later(4, b"four");
+    a.qp.flush();
+    for (id, text) in [(1, "one"), (2, "two"), (3, "three"), (4, "four")] {
+        assert_eq!(b.receive().1, text.as_bytes());
+        sent(id);
+    }
+    a.qp.flush();
+    finish(a, b);
+}
+
+/// A message as large as the provider's largest, or a megabyte.
+pub fn a_large_send_arrives(bench: &Bench<'_>) {
+    let mut params = bench.params();
+    params.receive_buffers = 1;
+    let (a, b) = bench.pair_with(bench.params(), params);
+    let len = a.qp.capabilities().max_message.min(1 << 20);
+    // The one small Receive comes first; then the large one.
+    b.qp.post_receive(b.id(), b.alloc(len)).unwrap();
+    exchange(&a, &b, 10);
+    let data = pattern(len, 8);
+    a.send(&data);
+    assert_eq!(b.receive().1, data);
+    finish(a, b);
+}
+
+/// Thousands of messages, in order, with each Receive posted again; their completions are in
+/// order, too.
+pub fn sends_arrive_in_order(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    const COUNT: u64 = 2000;
+    const ROUND: u64 = 8;
+    for first in (0..COUNT).step_by(ROUND as usize) {
+        let mut batch: Vec<_> = (first..first + ROUND)
+            .map(|n| send(n, smallvec![a.buf(&n.to_be_bytes())], n % 3 != 0))
+            .collect();
+        a.qp.post(&mut batch).unwrap();
+        assert!(batch.is_empty(), "what is accepted is taken");
+        for n in first..first + ROUND {
+            assert_eq!(b.receive().1, n.to_be_bytes());
+        }
+        for n in (first..first + ROUND).filter(|n| n % 3 != 0) {
+            let done = a.wait("Sent", |c| matches!(c, Completion::Sent { .. }));
+            assert!(matches!(done, Completion::Sent { id } if id == WorkId(n)));
+        }
+        b.send(b"round");
+        assert_eq!(a.receive().1, b"round");
+    }
+    finish(a, b);
+}
+
+/// Messages in both directions at once, a window of them each.
+pub fn sends_cross(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    const COUNT: u32 = 600;
+    const WINDOW: u32 = RECEIVES as u32 / 2;
+    let run = |end: &End| {
+        let (mut sent, mut received) = (0, 0);
+        while received < COUNT {
+            // The peer has received all but WINDOW of ours once we have all but those of its.
+            while sent < COUNT && sent < received + WINDOW {
+                end.send(&pattern(100 + sent as usize, u64::from(sent)));
+                sent += 1;
+            }
+            let (_, data) = end.receive();
+            assert_eq!(data, pattern(100 + received as usize, u64::from(received)));
+            received += 1;
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(&a));
+        scope.spawn(|| run(&b));
+    });
+    finish(a, b);
+}
+
+/// More requests than `send_depth` are given back, and are accepted later.
+pub fn a_full_send_queue_gives_the_rest_back(bench: &Bench<'_>) {
+    let (mut small, large) = (bench.params(), bench.params());
+    small.send_depth = 4;
+    // This end is polled here, so that nothing completes behind the test's back.
+    let (mut a, b) = bench.connect(&small, &large);
+    let b = End::new(b, large.pool.clone());
+    let buf = small.pool.alloc(1).unwrap().freeze();
+    let mut batch: Vec<_> = (0..7)
+        .map(|n| send(n, smallvec![buf.clone()], true))
+        .collect();
+    drop(buf);
+    let outcome = a.queue_pair.post(&mut batch);
+    assert!(matches!(outcome, Err(Error::QueueFull)), "{outcome:?}");
+    assert_eq!(batch.len(), 3);
+    let mut out = Vec::new();
+    while out.len() < 4 {
+        let wait = Wait::Until(Instant::now() + PATIENCE);
+        a.completions.poll(&mut out, wait).unwrap();
+    }
+    a.queue_pair.post(&mut batch).unwrap();
+    assert!(batch.is_empty());
+    while out.len() < 7 {
+        let wait = Wait::Until(Instant::now() + PATIENCE);
+        a.completions.poll(&mut out, wait).unwrap();
+    }
+    for (n, done) in out.iter().enumerate() {
+        assert!(matches!(done, Completion::Sent { id } if id.0 == n as u64));
+    }
+    for _ in 0..7 {
+        b.receive();
+    }
+    drop(a);
+    b.ended(1);
+}
+
+/// An unsignaled request never completes, and its buffers return all the same: far more of
+/// them than the queue is deep, out of a small pool.
+pub fn unsignaled_sends_complete_silently(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    for round in 0..100u64 {
+        for n in 0..8 {
+            let data = pattern(1000, round * 8 + n);
+            a.post(send(n, smallvec![a.buf(&data)], false));
+            assert_eq!(b.receive().1, data);
+        }
+        // The answer to the last: what requesters have, and no Sent.
+        exchange(&b, &a, 1);
+    }
+    a.qp.disconnect();
+    a.ended(1);
+    for completion in a.rest() {
+        // Only the Receives are owed.
+        let Completion::Flushed { memory, .. } = &completion else {
+            panic!("{completion:?}");
+        };
+        assert!(memory.is_some(), "{completion:?}");
+    }
+    finish(a, b);
+}
+
+/// What breaks the contract is [`Error::Misuse`]; it stays in the batch with what follows,
+/// what precedes it is done, and the connection lives.
+pub fn misuse_is_reported_and_harmless(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    let target = RemoteSegment {
+        handle: Handle(1),
+        length: 11,
+        offset: 0,
+    };
+    let bad = [
+        WorkRequest::Write {
+            id: WorkId(1),
+            source: smallvec![a.buf(&[0; 10])],
+            target,
+            signaled: true,
+        },
+        WorkRequest::Read {
+            id: WorkId(2),
+            sink: smallvec![a.alloc(12)],
+            source: target,
+        },
+        {
+            // The same block often enough to exceed any device's largest message.
+            let block = a.alloc(MAX_BLOCK).freeze();
+            let count = a.qp.capabilities().max_message / MAX_BLOCK + 1;
+            send(3, std::iter::repeat_n(block, count).collect(), true)
+        },
+    ];
+    for bad in bad {
+        let mut batch = vec![
+            send(10, smallvec![a.buf(b"before")], true),
+            bad,
+            send(11, smallvec![a.buf(b"after")], true),
+        ];
+        let outcome = a.qp.post(&mut batch);
+        assert!(matches!(outcome, Err(Error::Misuse(_))), "{outcome:?}");
+        assert_eq!(batch.len(), 2);
+        assert_eq!(b.receive().1, b"before");
+        a.post(batch.pop().unwrap());
+        assert_eq!(b.receive().1, b"after");
+        for id in [10, 11] {
+            a.wait(
+                "Sent",
+                |c| matches!(c, Completion::Sent { id: WorkId(n) } if *n == id),
+            );
+        }
+    }
+    finish(a, b);
+}
+
+/// RFC 5041 section 7.2, RFC 5040 section 7: the stream is torn down.
+pub fn a_send_longer_than_the_receive_ends_the_connection(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    a.post(send(1, smallvec![a.buf(&[0; RECEIVE_SIZE + 1])], false));
+    b.ended(1);
+    a.ended(1);
+    assert!(
+        b.rest()
+            .iter()
+            .all(|c| matches!(c, Completion::Flushed { .. }))
+    );
+    finish(a, b);
+}
+
+/// The same without a Receive.
+pub fn a_send_without_a_receive_ends_the_connection(bench: &Bench<'_>) {
+    let mut params = bench.params();
+    params.receive_buffers = 1;
+    let (a, b) = bench.pair_with(bench.params(), params);
+    // `pair` posted the one Receive again.
+    for n in 0..2 {
+        a.post(send(n, smallvec![a.buf(&[1; 10])], false));
+    }
+    b.ended(1);
+    a.ended(1);
+    let rest = b.rest();
+    let received = rest
+        .iter()
+        .filter(|c| matches!(c, Completion::Received { .. }));
+    assert_eq!(received.count(), 1);
+    assert_eq!(rest.len(), 1);
+    drop(rest);
+    finish(a, b);
+}
+
+/// Send With Invalidate: the handle is invalid when the message is received.
+pub fn a_send_can_invalidate(bench: &Bench<'_>) {
+    let (a, b) = bench.pair();
+    if !b.qp.capabilities().remote_invalidate {
+        println!(
+            "skipped: {} has no remote invalidation",
+            bench.provider.name()
+        );
+        return finish(a, b);
+    }
+    let exposure = b.expose_sink(&a, &[5000], 0);
+    let segment = exposure.segments()[0];
+    a.write(&[segment], &pattern(5000, 1));
+    a.post(WorkRequest::Send {
+        id: WorkId(1),
+        data: smallvec![a.buf(b"take it back")],
+        invalidate: Some(segment.handle),
+        signaled: true,
+    });
+    let (_, data, invalidated) = b.receive_any();
+    assert_eq!(data, b"take it back");
+    assert_eq!(invalidated, Some(segment.handle));
+    assert_eq!(b.take_back(exposure), pattern(5000, 1));
+    // The next exposure is another.
+    let exposure = b.expose_sink(&a, &[10], 0);
+    a.write(&[exposure.segments()[0]], &[7; 10]);
+    exchange(&a, &b, 1);
+    assert_eq!(b.take_back(exposure), [7; 10]);
+    finish(a, b);
+}

@@ -1,0 +1,426 @@
+//! A provider with faults, for the tests of those who use providers.
+//!
+//! [`Faulty`] wraps any provider and follows a [`Plan`]: what is to go wrong, and when,
+//! counted in calls and completions of each connection. A plan with a seed draws from a
+//! deterministic generator, so that a failing run can be repeated.
+
+use nfsrdma_rdma::{
+    BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
+    Invalidation, Listener, Memory, Provider, QueuePair, Result, Wait, WorkId, WorkRequest,
+};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// When something goes wrong: counted from 0, of one kind of event of one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum When {
+    #[default]
+    Never,
+    /// At the event with this number, once.
+    At(u64),
+    /// At every event whose number plus one is a multiple of this.
+    Every(u64),
+    /// At every event from this number on.
+    From(u64),
+    /// With a chance of one in so many, by the plan's seed.
+    Chance(u64),
+}
+
+/// What a call of [`Provider::connect`] does instead of connecting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectFault {
+    /// [`Error::Refused`].
+    Refuse,
+    /// [`Error::TimedOut`], at once: nobody has to wait for it.
+    TimeOut,
+    /// [`Error::Local`], as where a device or memory is missing.
+    Local,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Seed of [`When::Chance`] and of which bytes are corrupted.
+    pub seed: u64,
+    /// The first calls of `connect` do this, in order; later ones connect.
+    pub connects: Vec<Option<ConnectFault>>,
+    /// The connection drops before a work request of this number is posted: it is flushed.
+    pub drop_before_post: When,
+    /// The connection drops after a work request of this number was posted: the peer may have
+    /// got it.
+    pub drop_after_post: When,
+    /// The connection drops instead of giving the completion of this number, which is given
+    /// as flushed if it is a Receive: the message was lost.
+    pub drop_at_completion: When,
+    /// Completions are held back for this long, in order.
+    pub delay: Duration,
+    /// One bit of a received message of this number is turned over.
+    pub corrupt_receive: When,
+    /// `expose` fails with [`Error::Local`], giving the memory back.
+    pub fail_expose: When,
+    /// `post_receive` fails with [`Error::Local`].
+    pub fail_post_receive: When,
+    /// `post` fails with [`Error::QueueFull`] at the work request of this number.
+    pub queue_full: When,
+    /// Bytes taken from the connection's pool as long as it lives.
+    pub hold_pool_bytes: usize,
+}
+
+/// A provider whose outgoing connections follow a plan. Accepted ones are left alone: wrap
+/// the peer's provider, too, to disturb both.
+pub struct Faulty<P> {
+    inner: P,
+    plan: Plan,
+    connects: AtomicU64,
+}
+
+impl<P: Provider> Faulty<P> {
+    /// Wraps `inner`.
+    pub fn new(inner: P, plan: Plan) -> Self {
+        Faulty {
+            inner,
+            plan,
+            connects: AtomicU64::new(0),
+        }
+    }
+
+    /// How often `connect` was called.
+    pub fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
+    }
+}
+
+impl<P: Provider> fmt::Debug for Faulty<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty")
+            .field("inner", &self.inner)
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Counts one kind of event.
+struct Counter {
+    when: When,
+    next: AtomicU64,
+    seed: u64,
+}
+
+impl Counter {
+    fn new(when: When, plan: &Plan, connection: u64, kind: u64) -> Self {
+        Counter {
+            when,
+            next: AtomicU64::new(0),
+            seed: mix(plan.seed ^ mix(connection) ^ mix(kind << 32)),
+        }
+    }
+
+    /// Counts an event; whether this is one that goes wrong.
+    fn strikes(&self) -> bool {
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        match self.when {
+            When::Never => false,
+            When::At(at) => n == at,
+            When::Every(period) => period > 0 && (n + 1).is_multiple_of(period),
+            When::From(from) => n >= from,
+            When::Chance(one_in) => one_in > 0 && self.random(n).is_multiple_of(one_in),
+        }
+    }
+
+    fn random(&self, n: u64) -> u64 {
+        mix(self.seed ^ mix(n))
+    }
+}
+
+/// A mixing function on 64 bits (SplitMix64's finaliser).
+fn mix(value: u64) -> u64 {
+    let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn injected(what: &str) -> Error {
+    Error::local(
+        format!("injected fault: {what}"),
+        ErrorKind::OutOfMemory.into(),
+    )
+}
+
+struct Faults {
+    before_post: Counter,
+    after_post: Counter,
+    completion: Counter,
+    corrupt: Counter,
+    expose: Counter,
+    post_receive: Counter,
+    queue_full: Counter,
+    delay: Duration,
+    dropped: AtomicBool,
+    /// Buffers held so that the pool is short of them.
+    _held: Vec<BufMut>,
+}
+
+impl<P: Provider> Provider for Faulty<P> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn remote_invalidate(&self) -> bool {
+        self.inner.remote_invalidate()
+    }
+
+    fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection> {
+        let n = self.connects.fetch_add(1, Ordering::Relaxed);
+        let fault = usize::try_from(n)
+            .ok()
+            .and_then(|n| self.plan.connects.get(n).copied().flatten());
+        match fault {
+            Some(ConnectFault::Refuse) => return Err(Error::Refused(Vec::new())),
+            Some(ConnectFault::TimeOut) => return Err(Error::TimedOut("connecting")),
+            Some(ConnectFault::Local) => return Err(injected("no device")),
+            None => {}
+        }
+        let connection = self.inner.connect(peer, params)?;
+        let plan = &self.plan;
+        let counter = |when, kind| Counter::new(when, plan, n, kind);
+        let mut held = Vec::new();
+        let mut left = plan.hold_pool_bytes;
+        while left > 0 {
+            let Some(buf) = params.pool.alloc(left.min(nfsrdma_rdma::buf::MIN_BLOCK)) else {
+                break;
+            };
+            left -= buf.len();
+            held.push(buf);
+        }
+        let faults = Arc::new(Faults {
+            before_post: counter(plan.drop_before_post, 1),
+            after_post: counter(plan.drop_after_post, 2),
+            completion: counter(plan.drop_at_completion, 3),
+            corrupt: counter(plan.corrupt_receive, 4),
+            expose: counter(plan.fail_expose, 5),
+            post_receive: counter(plan.fail_post_receive, 6),
+            queue_full: counter(plan.queue_full, 7),
+            delay: plan.delay,
+            dropped: AtomicBool::new(false),
+            _held: held,
+        });
+        let queue_pair = Arc::new(FaultyPair {
+            inner: connection.queue_pair,
+            faults: faults.clone(),
+            posting: Mutex::new(()),
+        });
+        Ok(Connection {
+            queue_pair: queue_pair.clone(),
+            completions: Box::new(FaultyQueue {
+                inner: connection.completions,
+                pair: queue_pair.inner.clone(),
+                faults,
+                late: VecDeque::new(),
+                ended: None,
+            }),
+            peer_private_data: connection.peer_private_data,
+        })
+    }
+
+    fn listen(&self, local: SocketAddr) -> Result<Box<dyn Listener>> {
+        self.inner.listen(local)
+    }
+}
+
+struct FaultyPair {
+    inner: Arc<dyn QueuePair>,
+    faults: Arc<Faults>,
+    /// Keeps the order of posts while a batch is posted in parts.
+    posting: Mutex<()>,
+}
+
+impl FaultyPair {
+    fn drop_connection(&self) {
+        self.faults.dropped.store(true, Ordering::Relaxed);
+        self.inner.disconnect();
+    }
+}
+
+impl QueuePair for FaultyPair {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.inner.local_addr()
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.inner.peer_addr()
+    }
+
+    fn post_receive(&self, id: WorkId, buf: BufMut) -> Result<()> {
+        if self.faults.post_receive.strikes() {
+            return Err(injected("no Receive can be posted"));
+        }
+        self.inner.post_receive(id, buf)
+    }
+
+    fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
+        let _in_order = self.posting.lock();
+        // One by one, so that a fault strikes between two of a batch.
+        let mut requests = std::mem::take(batch).into_iter();
+        for request in requests.by_ref() {
+            if self.faults.queue_full.strikes() {
+                batch.push(request);
+                batch.extend(requests);
+                return Err(Error::QueueFull);
+            }
+            if self.faults.before_post.strikes() {
+                self.drop_connection();
+            }
+            let mut one = vec![request];
+            let outcome = self.inner.post(&mut one);
+            if self.faults.after_post.strikes() {
+                self.drop_connection();
+            }
+            if let Err(error) = outcome {
+                batch.extend(one);
+                batch.extend(requests);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn expose(&self, memory: Memory) -> std::result::Result<Exposure, (Error, Memory)> {
+        if self.faults.expose.strikes() {
+            return Err((injected("no handle to be had"), memory));
+        }
+        self.inner.expose(memory)
+    }
+
+    fn invalidate(&self, id: WorkId, exposure: Exposure) -> Invalidation {
+        self.inner.invalidate(id, exposure)
+    }
+
+    fn wake(&self) {
+        self.inner.wake();
+    }
+
+    fn disconnect(&self) {
+        self.inner.disconnect();
+    }
+}
+
+struct FaultyQueue {
+    inner: Box<dyn CompletionQueue>,
+    pair: Arc<dyn QueuePair>,
+    faults: Arc<Faults>,
+    /// Completions held back, and when they are due.
+    late: VecDeque<(Instant, Completion)>,
+    /// The end, held back with them.
+    ended: Option<Error>,
+}
+
+impl FaultyQueue {
+    fn disturb(&self, completion: Completion) -> Completion {
+        // What is flushed is no event any more.
+        if matches!(completion, Completion::Flushed { .. }) {
+            return completion;
+        }
+        let dropped = self.faults.dropped.load(Ordering::Relaxed);
+        if self.faults.completion.strikes() && !dropped {
+            self.faults.dropped.store(true, Ordering::Relaxed);
+            self.pair.disconnect();
+            if let Completion::Received {
+                id,
+                buf,
+                invalidated: None,
+                ..
+            } = completion
+            {
+                let memory = Some(Memory::Sink(smallvec::smallvec![buf]));
+                return Completion::Flushed { id, memory };
+            }
+            return completion;
+        }
+        match completion {
+            Completion::Received {
+                id,
+                mut buf,
+                len,
+                invalidated,
+            } => {
+                let n = self.faults.corrupt.next.load(Ordering::Relaxed);
+                if self.faults.corrupt.strikes() && len > 0 {
+                    let random = self.faults.corrupt.random(n ^ 0x0b17);
+                    buf[(random >> 8) as usize % len] ^= 1 << (random % 8);
+                }
+                Completion::Received {
+                    id,
+                    buf,
+                    len,
+                    invalidated,
+                }
+            }
+            other => other,
+        }
+    }
+}
+
+impl CompletionQueue for FaultyQueue {
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> Result<()> {
+        let mut fresh = Vec::new();
+        loop {
+            let wait = match self.late.front() {
+                // Not longer than until something held back is due.
+                Some((due, _)) => match wait {
+                    Wait::No => Wait::No,
+                    Wait::Until(at) => Wait::Until(at.min(*due)),
+                    Wait::Forever => Wait::Until(*due),
+                },
+                None => wait,
+            };
+            let outcome = match &self.ended {
+                // Only what is held back is left.
+                Some(error) if !self.late.is_empty() => {
+                    if let Wait::Until(at) = wait {
+                        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+                    }
+                    Err(error.clone())
+                }
+                _ => self.inner.poll(&mut fresh, wait),
+            };
+            let now = Instant::now();
+            let woken = fresh.is_empty() && outcome.is_ok();
+            for completion in fresh.drain(..) {
+                let completion = self.disturb(completion);
+                if self.faults.delay.is_zero() {
+                    out.push(completion);
+                } else {
+                    self.late.push_back((now + self.faults.delay, completion));
+                }
+            }
+            let before = out.len();
+            while self.late.front().is_some_and(|(due, _)| *due <= now) {
+                out.extend(self.late.pop_front().map(|(_, completion)| completion));
+            }
+            match outcome {
+                Err(error) if self.late.is_empty() => return Err(error),
+                Err(error) => self.ended = Some(error),
+                Ok(()) => {}
+            }
+            let gave = out.len() > before || self.faults.delay.is_zero();
+            let late = matches!(wait, Wait::Until(at) if at <= now);
+            if gave || woken || late || wait == Wait::No {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,341 @@
+//! RDMA inside one process, for tests: the whole contract, no sockets, no device.
+//!
+//! [`Loopback`] is a network of its own; its clones share it. What differs between devices
+//! is an [`Option`](Options), so that a caller can be tried with each of them.
+
+mod link;
+mod region;
+
+use link::Side;
+use nfsrdma_rdma::{
+    ConnectParams, Connection, Error, Incoming, Listener, PRIVATE_DATA_MAX, Provider, Result,
+};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What sort of device to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// One handle for a list of buffers, as soft-iWARP has it; or one a buffer.
+    pub scatter_handle: bool,
+    /// Whether Send With Invalidate works.
+    pub remote_invalidate: bool,
+    /// Whether an invalidation takes a work request, as memory windows do.
+    pub posted_invalidation: bool,
+    /// Largest Send, in bytes.
+    pub max_message: usize,
+    /// Buffers of one exposure, at most.
+    pub max_segments: usize,
+    /// Whether private data is padded with zeros to [`PRIVATE_DATA_MAX`], as InfiniBand does.
+    pub pad_private_data: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            scatter_handle: true,
+            remote_invalidate: true,
+            posted_invalidation: false,
+            max_message: 1 << 20,
+            max_segments: 256,
+            pad_private_data: false,
+        }
+    }
+}
+
+/// The in-process provider.
+#[derive(Clone, Default)]
+pub struct Loopback {
+    options: Options,
+    network: Arc<Mutex<Network>>,
+}
+
+#[derive(Default)]
+struct Network {
+    listeners: HashMap<SocketAddr, Arc<Queue>>,
+    /// Counts up; from here come the ports nobody asked for.
+    ports: u16,
+}
+
+/// First of the ports given out.
+const EPHEMERAL: u16 = 32768;
+
+impl Network {
+    fn port(&mut self) -> u16 {
+        let port = EPHEMERAL + self.ports;
+        self.ports = (self.ports + 1) % (u16::MAX - EPHEMERAL);
+        port
+    }
+}
+
+/// The connection requests of one listener.
+struct Queue {
+    state: Mutex<(VecDeque<Request>, bool)>,
+    something: Condvar,
+}
+
+/// One request, on its way from the connecting to the accepting side.
+struct Request {
+    from: SocketAddr,
+    params: ConnectParams,
+    answer: Arc<Answer>,
+}
+
+struct Answer {
+    state: Mutex<State>,
+    something: Condvar,
+}
+
+enum State {
+    /// The connecting side waits, with its Receives posted.
+    Waiting(Box<Side>),
+    Answered(Result<Connection>),
+    /// Nobody waits any longer.
+    Over,
+}
+
+impl Loopback {
+    /// A network of its own, with the usual options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same with other options.
+    pub fn with_options(options: Options) -> Self {
+        Loopback {
+            options,
+            ..Self::default()
+        }
+    }
+
+    fn on_the_wire(&self, private_data: &[u8]) -> Vec<u8> {
+        let mut data = private_data.to_vec();
+        if self.options.pad_private_data && !data.is_empty() {
+            data.resize(PRIVATE_DATA_MAX, 0);
+        }
+        data
+    }
+}
+
+impl fmt::Debug for Loopback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loopback")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Provider for Loopback {
+    fn name(&self) -> &'static str {
+        "loopback"
+    }
+
+    fn remote_invalidate(&self) -> bool {
+        self.options.remote_invalidate
+    }
+
+    fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection> {
+        let deadline = Instant::now() + params.timeout;
+        let side = Side::new(params)?;
+        let (queue, from) = {
+            let mut network = self.network.lock();
+            let queue = network.listeners.get(&peer).cloned();
+            let from = SocketAddr::new(peer.ip(), network.port());
+            (queue.ok_or(Error::Refused(Vec::new()))?, from)
+        };
+        let answer = Arc::new(Answer {
+            state: Mutex::new(State::Waiting(Box::new(side))),
+            something: Condvar::new(),
+        });
+        {
+            let mut state = queue.state.lock();
+            let (requests, closed) = &mut *state;
+            if *closed {
+                return Err(Error::Refused(Vec::new()));
+            }
+            requests.push_back(Request {
+                from,
+                params: params.clone(),
+                answer: answer.clone(),
+            });
+        }
+        queue.something.notify_one();
+        let mut state = answer.state.lock();
+        while let State::Waiting(_) = *state {
+            if answer
+                .something
+                .wait_until(&mut state, deadline)
+                .timed_out()
+            {
+                break;
+            }
+        }
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Answered(outcome) => outcome,
+            State::Waiting(_) | State::Over => Err(Error::TimedOut("connecting")),
+        }
+    }
+
+    fn listen(&self, local: SocketAddr) -> Result<Box<dyn Listener>> {
+        let mut network = self.network.lock();
+        let mut addr = local;
+        if local.port() == 0 {
+            // As many tries as there are ports.
+            for _ in EPHEMERAL..u16::MAX {
+                addr.set_port(network.port());
+                if !network.listeners.contains_key(&addr) {
+                    break;
+                }
+            }
+        }
+        if network.listeners.contains_key(&addr) {
+            return Err(Error::local(
+                format!("cannot listen on {addr}; choose another port"),
+                std::io::ErrorKind::AddrInUse.into(),
+            ));
+        }
+        let queue = Arc::new(Queue {
+            state: Mutex::default(),
+            something: Condvar::new(),
+        });
+        network.listeners.insert(addr, queue.clone());
+        Ok(Box::new(LoopbackListener {
+            provider: self.clone(),
+            addr,
+            queue,
+        }))
+    }
+}
+
+struct LoopbackListener {
+    provider: Loopback,
+    addr: SocketAddr,
+    queue: Arc<Queue>,
+}
+
+impl Listener for LoopbackListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn accept(&self) -> Result<Box<dyn Incoming>> {
+        let mut state = self.queue.state.lock();
+        loop {
+            let (requests, closed) = &mut *state;
+            if *closed {
+                return Err(Error::LinkLost("the listener was closed".to_owned()));
+            }
+            if let Some(request) = requests.pop_front() {
+                return Ok(Box::new(LoopbackIncoming {
+                    provider: self.provider.clone(),
+                    local: self.addr,
+                    request,
+                }));
+            }
+            self.queue.something.wait(&mut state);
+        }
+    }
+
+    fn close(&self) {
+        let requests = {
+            let mut state = self.queue.state.lock();
+            state.1 = true;
+            std::mem::take(&mut state.0)
+        };
+        self.queue.something.notify_all();
+        let mut network = self.provider.network.lock();
+        if let Some(queue) = network.listeners.get(&self.addr)
+            && Arc::ptr_eq(queue, &self.queue)
+        {
+            network.listeners.remove(&self.addr);
+        }
+        drop(network);
+        for request in requests {
+            request.answer.give(Err(Error::Refused(Vec::new())));
+        }
+    }
+}
+
+impl Drop for LoopbackListener {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Answer {
+    /// Answers, unless that was done or nobody waits.
+    fn give(&self, outcome: Result<Connection>) {
+        let mut state = self.state.lock();
+        if let State::Waiting(_) = *state {
+            *state = State::Answered(outcome);
+            self.something.notify_all();
+        }
+    }
+}
+
+struct LoopbackIncoming {
+    provider: Loopback,
+    local: SocketAddr,
+    request: Request,
+}
+
+impl Incoming for LoopbackIncoming {
+    fn peer_addr(&self) -> SocketAddr {
+        self.request.from
+    }
+
+    fn request(&mut self, _timeout: Duration) -> Result<Vec<u8>> {
+        Ok(self.provider.on_the_wire(&self.request.params.private_data))
+    }
+
+    fn accept(self: Box<Self>, params: &ConnectParams) -> Result<Connection> {
+        let acceptor = Side::new(params)?;
+        let mut state = self.request.answer.state.lock();
+        let connector = match std::mem::replace(&mut *state, State::Over) {
+            State::Waiting(side) => *side,
+            State::Answered(_) | State::Over => {
+                return Err(Error::LinkLost("the peer gave up connecting".to_owned()));
+            }
+        };
+        let from = self.request.from;
+        let [theirs, ours] = link::join(
+            &self.provider.options,
+            (connector, &self.request.params, from),
+            (acceptor, params, self.local),
+        );
+        *state = State::Answered(Ok(Connection {
+            queue_pair: theirs.0,
+            completions: theirs.1,
+            peer_private_data: self.provider.on_the_wire(&params.private_data),
+        }));
+        drop(state);
+        self.request.answer.something.notify_all();
+        Ok(Connection {
+            queue_pair: ours.0,
+            completions: ours.1,
+            peer_private_data: self.provider.on_the_wire(&self.request.params.private_data),
+        })
+    }
+
+    fn reject(self: Box<Self>, private_data: &[u8]) {
+        let data = &private_data[..private_data.len().min(PRIVATE_DATA_MAX)];
+        let data = self.provider.on_the_wire(data);
+        self.request.answer.give(Err(Error::Refused(data)));
+    }
+}
+
+impl Drop for LoopbackIncoming {
+    fn drop(&mut self) {
+        self.request.answer.give(Err(Error::Refused(Vec::new())));
+    }
+}
+
+/// An address to listen on, port to be chosen.
+pub const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+#[cfg(test)]
+mod tests;

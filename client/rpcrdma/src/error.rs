@@ -1,0 +1,99 @@
+//! Why a call has no result, as far as RPC and its transport are concerned. A status that the
+//! called program answers with is no error here: it is among the results.
+
+use crate::protocol::{Failure, PlanError};
+use nfsrdma_xdr::codec::DecodeError;
+use nfsrdma_xdr::rpc::AuthStat;
+use thiserror::Error;
+
+/// Why a call has no result. Each can be given to several callers.
+#[derive(Debug, Clone, Error)]
+pub enum Error {
+    /// The server does not accept the caller's credential (RFC 5531 section 9, auth_stat).
+    #[error("server refused the caller: {0}")]
+    AuthError(#[source] AuthError),
+    /// The server did not run the procedure (RFC 5531 section 9, accept_stat and
+    /// reject_stat).
+    #[error("server refused the call: {0}")]
+    Rejected(#[source] Rejection),
+    /// The server answered with RDMA_ERROR (RFC 8166 section 4.5).
+    #[error("server refused the call: {0}")]
+    RdmaError(#[source] Failure),
+    /// No answer, retransmissions included, in the time that `soft` and `softerr` allow.
+    #[error("no answer from the server in time")]
+    TimedOut,
+    /// The reply is not what the protocol allows, or contradicts the call.
+    #[error("server misbehaved: {0}")]
+    PeerMisbehaved(#[source] ProtocolError),
+    /// This machine lacks something.
+    #[error("{0}")]
+    Local(#[source] LocalError),
+    /// The caller gave up, or the transport was shut down.
+    #[error("interrupted")]
+    Cancelled,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Authentication failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("it did not accept the credential ({})", .0.name())]
+pub struct AuthError(pub AuthStat);
+
+/// The server understood that it was called, and did not run the procedure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Rejection {
+    #[error("it does not have the program")]
+    ProgUnavail,
+    #[error("it has versions {low} to {high} of the program")]
+    ProgMismatch { low: u32, high: u32 },
+    #[error("it does not have the procedure")]
+    ProcUnavail,
+    #[error("it could not read the arguments")]
+    GarbageArgs,
+    #[error("it had an error of its own")]
+    SystemErr,
+    #[error("it speaks RPC versions {low} to {high}")]
+    RpcMismatch { low: u32, high: u32 },
+}
+
+/// How the server broke the protocol.
+#[derive(Debug, Clone, Error)]
+pub enum ProtocolError {
+    #[error("reply to {procedure}: {error}")]
+    Reply {
+        procedure: &'static str,
+        #[source]
+        error: DecodeError,
+    },
+    #[error("the XIDs of header and message differ")]
+    Xid,
+    /// It ended one connection after the other as soon as this call was sent.
+    #[error(
+        "it ended {times} connections in a row over {procedure} sent alone; the last one: {last}"
+    )]
+    Disconnects {
+        times: u32,
+        procedure: &'static str,
+        last: String,
+    },
+}
+
+/// What this machine lacks.
+#[derive(Debug, Clone, Error)]
+pub enum LocalError {
+    #[error(transparent)]
+    Provider(#[from] nfsrdma_rdma::Error),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error("the XID is in use")]
+    XidInUse,
+    #[error("the device kept a call's memory after its connection had ended")]
+    MemoryKept,
+}
+
+impl From<LocalError> for Error {
+    fn from(error: LocalError) -> Self {
+        Error::Local(error)
+    }
+}

@@ -1,0 +1,264 @@
+//! Lets others watch what the engine does: calls, and the messages they become.
+//!
+//! Mostly nobody watches. That costs one relaxed load when a call is sent and one when it is
+//! over ([`Tap::wanted`]); everything else happens only while there is a [`Listener`]. Each has
+//! a queue of its own, bounded in events and bytes: what does not fit is counted and dropped,
+//! so a slow listener loses events and never delays a call.
+
+mod event;
+mod queue;
+
+pub use event::{
+    Connected, Data, Disconnected, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transport,
+};
+
+use parking_lot::Mutex;
+use queue::Queue;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+const CALLS: u32 = 1;
+const MESSAGES: u32 = 2;
+
+/// What some listener wants to know at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted(u32);
+
+impl Wanted {
+    pub fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn calls(self) -> bool {
+        self.0 & CALLS != 0
+    }
+
+    pub fn messages(self) -> bool {
+        self.0 & MESSAGES != 0
+    }
+}
+
+/// Which calls a listener wants to hear of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filter {
+    /// Bit `n`: procedure `n` of the transport's program; the bit after its last one: calls of
+    /// other programs. The last bit is also that of all procedures from 31 on.
+    pub procedures: u32,
+    /// Only those that end with an error.
+    pub errors: bool,
+    /// Only those that take at least this long, queueing included.
+    pub slow: Duration,
+    /// Also when they are sent, not only when they are over.
+    pub sendings: bool,
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Filter {
+            procedures: u32::MAX,
+            errors: false,
+            slow: Duration::ZERO,
+            sendings: false,
+        }
+    }
+}
+
+impl Filter {
+    fn procedure(&self, procedure: usize) -> bool {
+        self.procedures >> procedure.min(31) & 1 != 0
+    }
+
+    /// Whether a sending passes: a repeated one does without being asked for.
+    fn sent(&self, sent: &Sent) -> bool {
+        let again = sent.transport.as_ref().is_some_and(|t| t.sending > 1);
+        (self.sendings || again) && self.procedure(sent.procedure)
+    }
+
+    fn ended(&self, ended: &Ended) -> bool {
+        self.procedure(ended.sent.procedure)
+            && (!self.errors || ended.outcome.is_error())
+            && ended.queued + ended.round_trip >= self.slow
+    }
+}
+
+/// What a listener asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// [`Event::Sent`] and [`Event::Ended`].
+    Calls(Filter),
+    /// [`Event::Outgoing`] and [`Event::Incoming`], with at most this many bytes of each
+    /// message and each chunk.
+    Messages { limit: usize },
+}
+
+impl Interest {
+    fn bit(&self) -> u32 {
+        match self {
+            Interest::Calls(_) => CALLS,
+            Interest::Messages { .. } => MESSAGES,
+        }
+    }
+}
+
+/// Where the engine's connections tell what happens.
+#[derive(Default)]
+pub struct Tap {
+    /// What the listeners want together.
+    wanted: AtomicU32,
+    serial: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    listeners: Vec<Arc<Queue>>,
+    /// The connections that are up, for those who begin to listen.
+    connections: Vec<Arc<Connected>>,
+    closed: bool,
+}
+
+impl fmt::Debug for Tap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tap")
+            .field("wanted", &self.wanted())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tap {
+    /// Whether anything has to be told. All that a call costs while nobody listens.
+    pub fn wanted(&self) -> Wanted {
+        Wanted(self.wanted.load(Relaxed))
+    }
+
+    /// Begins to listen: first come the connections that are up.
+    pub fn listen(self: &Arc<Self>, interest: Interest) -> Listener {
+        let queue = Arc::new(Queue::new(interest));
+        let mut inner = self.inner.lock();
+        for connected in &inner.connections {
+            queue.push(connected.cost(), || Event::Connected(connected.clone()));
+        }
+        if inner.closed {
+            queue.close();
+        } else {
+            inner.listeners.push(queue.clone());
+        }
+        self.set_wanted(&inner);
+        drop(inner);
+        Listener {
+            tap: self.clone(),
+            queue,
+        }
+    }
+
+    fn set_wanted(&self, inner: &Inner) {
+        let bits = inner.listeners.iter().map(|queue| queue.interest.bit());
+        self.wanted
+            .store(bits.fold(0, |all, bit| all | bit), Relaxed);
+    }
+
+    /// Nothing more will happen: listeners get what is queued, and then the end.
+    pub fn close(&self) {
+        let mut inner = self.inner.lock();
+        inner.closed = true;
+        for queue in inner.listeners.drain(..) {
+            queue.close();
+        }
+        self.set_wanted(&inner);
+    }
+
+    /// A number for a new connection, from 1.
+    pub(crate) fn next_connection(&self) -> u64 {
+        self.serial.fetch_add(1, Relaxed) + 1
+    }
+
+    pub(crate) fn connected(&self, connected: Arc<Connected>) {
+        let mut inner = self.inner.lock();
+        for queue in &inner.listeners {
+            queue.push(connected.cost(), || Event::Connected(connected.clone()));
+        }
+        inner.connections.push(connected);
+    }
+
+    pub(crate) fn disconnected(&self, disconnected: &Arc<Disconnected>) {
+        let mut inner = self.inner.lock();
+        let gone = disconnected.connection;
+        inner.connections.retain(|other| other.connection != gone);
+        for queue in &inner.listeners {
+            queue.push(disconnected.why.len(), || {
+                Event::Disconnected(disconnected.clone())
+            });
+        }
+    }
+
+    pub(crate) fn sent(&self, sent: &Arc<Sent>) {
+        for queue in &self.inner.lock().listeners {
+            if let Interest::Calls(filter) = &queue.interest
+                && filter.sent(sent)
+            {
+                queue.push(sent.head.len(), || Event::Sent(sent.clone()));
+            }
+        }
+    }
+
+    pub(crate) fn ended(&self, ended: &Arc<Ended>) {
+        for queue in &self.inner.lock().listeners {
+            if let Interest::Calls(filter) = &queue.interest
+                && filter.ended(ended)
+            {
+                queue.push(ended.sent.head.len(), || Event::Ended(ended.clone()));
+            }
+        }
+    }
+
+    /// A message or more for each listener to messages: `make` gets the bytes it wants of
+    /// each. `size`: bytes of the whole.
+    pub(crate) fn message(&self, size: usize, make: impl Fn(usize) -> Event) {
+        for queue in &self.inner.lock().listeners {
+            if let Interest::Messages { limit } = queue.interest {
+                queue.push(size.min(limit.saturating_mul(4)), || make(limit));
+            }
+        }
+    }
+}
+
+/// The receiving side. Dropping it ends the listening.
+pub struct Listener {
+    tap: Arc<Tap>,
+    queue: Arc<Queue>,
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("interest", &self.queue.interest)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Listener {
+    /// The next event; `None` when nothing more will happen.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.queue.next().await
+    }
+
+    /// The next event if there is one already.
+    pub fn try_next(&mut self) -> Option<Event> {
+        self.queue.try_next()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut inner = self.tap.inner.lock();
+        inner
+            .listeners
+            .retain(|queue| !Arc::ptr_eq(queue, &self.queue));
+        self.tap.set_wanted(&inner);
+    }
+}
+
+#[cfg(test)]
+mod tests;

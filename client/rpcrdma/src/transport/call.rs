@@ -1,0 +1,205 @@
+//! A call on its way, and the place where its caller waits.
+
+use super::memory::ReplyBytes;
+use super::observe::Record;
+use super::suspect::Suspicion;
+use crate::error::{Error, ProtocolError, Result};
+use crate::protocol::Shape;
+use crate::rpc::{Retry, accepted};
+use crate::sync::Mutex;
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_xdr::codec::{Decode, Decoder};
+use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::rpc;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// Bulk data of a call.
+#[derive(Debug, Default)]
+pub enum Payload {
+    #[default]
+    None,
+    /// The DDP-eligible argument.
+    Source(Segs<Buf>),
+    /// Where the DDP-eligible result goes.
+    Sink(Segs<BufMut>),
+}
+
+impl Payload {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::None => 0,
+            Payload::Source(bufs) => bufs.iter().map(|b| b.len()).sum(),
+            Payload::Sink(bufs) => bufs.iter().map(|b| b.len()).sum(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The sinks, if there are any.
+    pub fn into_sink(self) -> Segs<BufMut> {
+        match self {
+            Payload::Sink(bufs) => bufs,
+            Payload::None | Payload::Source(_) => Segs::new(),
+        }
+    }
+}
+
+/// The RPC reply to a call.
+#[derive(Debug)]
+pub struct Reply {
+    pub xid: u32,
+    pub(super) bytes: ReplyBytes,
+    /// Bytes the server put into the sinks by RDMA Write; `None` if the result is inline.
+    pub placed: Option<u32>,
+    /// The payload of the call.
+    pub payload: Payload,
+    /// Whether the call was sent more than once: the server may have run it before.
+    pub resent: bool,
+}
+
+impl Reply {
+    /// The RPC message (reduced if `placed`).
+    pub fn message(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    /// The results in it, if the server ran the procedure.
+    pub fn results<P: Procedure>(&self) -> Result<P::Res<'_>> {
+        let mut from = match self.placed {
+            Some(placed) => Decoder::with_placed(self.message(), placed),
+            None => Decoder::new(self.message()),
+        };
+        let undecodable = |error| {
+            Error::PeerMisbehaved(ProtocolError::Reply {
+                procedure: P::NAME,
+                error,
+            })
+        };
+        let header = rpc::Reply::decode(&mut from).map_err(undecodable)?;
+        if header.xid != self.xid {
+            return Err(Error::PeerMisbehaved(ProtocolError::Xid));
+        }
+        accepted(&header.body)?;
+        // What follows the results is left alone: some servers leave the padding of data that
+        // went by a Write chunk in the stream.
+        P::Res::decode(&mut from).map_err(undecodable)
+    }
+}
+
+/// A call, owned by whoever has to deal with it next: the waiting queue, the state machine
+/// of a connection, or the thread that sends it.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) xid: u32,
+    /// Which counter it belongs to.
+    pub(super) procedure: usize,
+    /// The encoded RPC message without the DDP-eligible argument; the same bytes at each
+    /// sending.
+    pub(super) head: Buf,
+    /// The same, while there is no registered memory for it.
+    pub(super) unregistered: Option<Box<[u8]>>,
+    pub(super) shape: Shape,
+    pub(super) payload: Payload,
+    pub(super) slot: Arc<Slot>,
+    pub(super) retry: Retry,
+    pub(super) started: Instant,
+    /// When it was sent the last time.
+    pub(super) sent: Option<Instant>,
+    /// Sendings so far, each on a connection of its own.
+    pub(super) sendings: u32,
+    /// Order of calls, kept across connections.
+    pub(super) sequence: u64,
+    /// Its time is over: to be ended, not sent again.
+    pub(super) given_up: bool,
+    /// Whether connections end over it.
+    pub(super) suspicion: Suspicion,
+    /// Of its last sending, if somebody listened then.
+    pub(super) record: Option<Box<Record>>,
+}
+
+/// Where a caller waits: a oneshot channel without allocation of its own.
+#[derive(Debug)]
+pub(super) struct Slot {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Option<Waker>),
+    Done(Result<Reply>),
+    Taken,
+    /// The caller went away.
+    Abandoned,
+}
+
+impl Slot {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Slot {
+            state: Mutex::new(State::Waiting(None)),
+        })
+    }
+
+    /// Gives the result to the caller, if there still is one.
+    pub(super) fn complete(&self, result: Result<Reply>) {
+        let mut state = self.state.lock();
+        if let State::Waiting(waker) = &mut *state {
+            let waker = waker.take();
+            *state = State::Done(result);
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Nobody waits, or nobody does any more.
+    pub(super) fn abandon(&self) {
+        let old = std::mem::replace(&mut *self.state.lock(), State::Abandoned);
+        drop(old);
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(*self.state.lock(), State::Abandoned)
+    }
+}
+
+/// Waits for a slot. Dropping it abandons the call.
+#[derive(Debug)]
+pub struct CallFuture(pub(super) Arc<Slot>);
+
+impl Future for CallFuture {
+    type Output = Result<Reply>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.state.lock();
+        match &mut *state {
+            State::Waiting(waker) => {
+                match waker {
+                    Some(old) if old.will_wake(context.waker()) => {}
+                    _ => *waker = Some(context.waker().clone()),
+                }
+                Poll::Pending
+            }
+            State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
+                State::Done(result) => Poll::Ready(result),
+                _ => Poll::Ready(Err(Error::Cancelled)),
+            },
+            State::Taken | State::Abandoned => Poll::Ready(Err(Error::Cancelled)),
+        }
+    }
+}
+
+impl Drop for CallFuture {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}

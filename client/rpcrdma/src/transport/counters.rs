@@ -1,0 +1,156 @@
+//! The atomics behind [`Stats`](crate::Stats).
+
+use crate::options::Program;
+use crate::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Of one procedure.
+#[derive(Debug, Default)]
+pub(super) struct ProcedureCounters {
+    calls: AtomicU64,
+    errors: AtomicU64,
+    pub(super) resends: AtomicU64,
+    pub(super) timeouts: AtomicU64,
+    pub(super) bytes_sent: AtomicU64,
+    bytes_received: AtomicU64,
+    nanoseconds: AtomicU64,
+    queued: AtomicU64,
+    latency: [AtomicU64; LATENCY_BUCKETS],
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Bucket `i` holds what took less than 2^i microseconds.
+fn bucket(time: Duration) -> usize {
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    ((64 - micros.leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
+}
+
+impl ProcedureCounters {
+    /// A call ended after `time`, `queued` of it before it was sent for the last time.
+    pub(super) fn ended(&self, failed: bool, received: usize, time: Duration, queued: Duration) {
+        self.calls.fetch_add(1, Relaxed);
+        if failed {
+            self.errors.fetch_add(1, Relaxed);
+        }
+        self.bytes_received.fetch_add(received as u64, Relaxed);
+        self.nanoseconds.fetch_add(nanoseconds(time), Relaxed);
+        self.queued.fetch_add(nanoseconds(queued), Relaxed);
+        self.latency[bucket(time)].fetch_add(1, Relaxed);
+    }
+
+    fn snapshot(&self, name: &'static str) -> ProcedureStats {
+        let mut latency = [0; LATENCY_BUCKETS];
+        for (to, from) in latency.iter_mut().zip(&self.latency) {
+            *to = from.load(Relaxed);
+        }
+        let total = self.nanoseconds.load(Relaxed);
+        let queued = self.queued.load(Relaxed);
+        ProcedureStats {
+            name,
+            calls: self.calls.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            resends: self.resends.load(Relaxed),
+            timeouts: self.timeouts.load(Relaxed),
+            bytes_sent: self.bytes_sent.load(Relaxed),
+            bytes_received: self.bytes_received.load(Relaxed),
+            total_time: Duration::from_nanos(total),
+            queue_time: Duration::from_nanos(queued),
+            round_trip_time: Duration::from_nanos(total.saturating_sub(queued)),
+            latency,
+        }
+    }
+}
+
+/// Of every procedure of a program.
+#[derive(Debug)]
+pub(super) struct Procedures {
+    names: &'static [&'static str],
+    counters: Vec<ProcedureCounters>,
+    /// Of calls of other programs.
+    other: ProcedureCounters,
+}
+
+impl Procedures {
+    pub(super) fn new(program: &Program) -> Self {
+        Procedures {
+            names: program.procedures,
+            counters: program
+                .procedures
+                .iter()
+                .map(|_| ProcedureCounters::default())
+                .collect(),
+            other: ProcedureCounters::default(),
+        }
+    }
+
+    pub(super) fn get(&self, procedure: usize) -> &ProcedureCounters {
+        self.counters.get(procedure).unwrap_or(&self.other)
+    }
+
+    pub(super) fn snapshot(&self) -> Vec<ProcedureStats> {
+        let each = self.names.iter().zip(&self.counters);
+        each.map(|(name, counters)| counters.snapshot(name))
+            .collect()
+    }
+}
+
+macro_rules! link_counters {
+    ($($name:ident,)*) => {
+        /// Of one connection slot.
+        #[derive(Debug, Default)]
+        pub(super) struct LinkCounters {
+            $(pub(super) $name: AtomicU64,)*
+        }
+
+        impl LinkCounters {
+            /// The counters; what is a state rather than a count is left at its default.
+            pub(super) fn snapshot(&self) -> ConnectionStats {
+                ConnectionStats {
+                    $($name: self.$name.load(Relaxed),)*
+                    ..ConnectionStats::default()
+                }
+            }
+        }
+    };
+}
+
+link_counters! {
+    connects, connect_failures, sends, receives, inline_calls, read_chunks,
+    position_zero_chunks, write_chunks, reply_chunks, exposures, exposed_bytes,
+    rdma_write_bytes, rdma_read_bytes,
+    local_invalidations, remote_invalidations, leases, resends, timeouts, discards,
+    rdma_errors, violations,
+}
+
+/// Adds one.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_powers_of_two_microseconds() {
+        let at = |micros| bucket(Duration::from_micros(micros));
+        assert_eq!([0, 1, 2, 3, 4, 1023, 1024].map(at), [0, 1, 2, 2, 3, 10, 11]);
+        assert_eq!(bucket(Duration::MAX), LATENCY_BUCKETS - 1);
+    }
+
+    #[test]
+    fn the_queue_and_the_way_are_told_apart() {
+        let counters = ProcedureCounters::default();
+        let ms = Duration::from_millis;
+        counters.ended(false, 100, ms(5), ms(2));
+        counters.ended(true, 0, ms(7), ms(7));
+        let stats = counters.snapshot("READ");
+        assert_eq!((stats.calls, stats.errors), (2, 1));
+        assert_eq!(stats.total_time, ms(12));
+        assert_eq!((stats.queue_time, stats.round_trip_time), (ms(9), ms(3)));
+    }
+}

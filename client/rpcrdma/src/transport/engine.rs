@@ -1,0 +1,318 @@
+//! A client's connections, and the way in for calls.
+
+use super::call::{Call, CallFuture, Payload, Slot};
+use super::counters::Procedures;
+use super::launch::{Kit, encoded, registered};
+use super::link::Link;
+use super::memory::Blocks;
+use super::session::{ConnectError, Established};
+use super::shared::{Logs, Shared};
+use super::suspect::Suspicion;
+use super::timer::{Sleep, Timer};
+use crate::options::{Program, TransportOptions};
+use crate::protocol::{Shape, Thresholds};
+use crate::rpc::{Retry, RetryPolicy, Xids};
+use crate::stats::Stats;
+use crate::sync::thread;
+use crate::tap::Tap;
+use nfsrdma_rdma::{Buf, Capabilities, Pool, Provider};
+use nfsrdma_xdr::codec::Encoder;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Calls of more payload than this are bulk, in bytes.
+const BULK: u64 = 16 * 1024;
+/// Size of small registered buffers, in bytes.
+const SMALL: usize = 4096;
+
+/// A call to make.
+#[derive(Debug)]
+pub struct Request {
+    /// Which counter of [`Stats`] it belongs to: the number of a procedure of the transport's
+    /// [`Program`]; any larger number for other programs.
+    pub procedure: usize,
+    /// Most bytes of the encoded results without the DDP-eligible one.
+    pub max_results: usize,
+    /// Most bytes of the DDP-eligible result.
+    pub max_ddp_result: usize,
+    pub payload: Payload,
+}
+
+/// What is known of a connection.
+#[derive(Debug, Clone)]
+pub struct SessionInfo {
+    pub thresholds: Thresholds,
+    pub capabilities: Capabilities,
+    /// Credits the server grants at this moment.
+    pub credits: u32,
+}
+
+/// The connections of one client to one server.
+pub struct Engine {
+    shared: Arc<Shared>,
+    links: Vec<Arc<Link>>,
+    timer: Arc<Timer>,
+    sequence: AtomicU64,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("server", &self.shared.server)
+            .field("peer", &self.shared.peer)
+            .field("connections", &self.links.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Connects to `peer`, which serves `program`; blocks until the first connection is up.
+    /// `server` is the name for the log. The other connections follow by themselves.
+    pub fn connect(
+        provider: Arc<dyn Provider>,
+        peer: SocketAddr,
+        server: &str,
+        program: Program,
+        options: &TransportOptions,
+        pool: Pool,
+    ) -> Result<Arc<Self>, ConnectError> {
+        let calls = (options.credits * options.nconnect) as usize;
+        let heads = Blocks::new(pool.clone(), SMALL, 2 * calls + 64);
+        let headers = Blocks::new(pool.clone(), SMALL, calls + 16);
+        // What is needed to send must not depend on what the page cache leaves over.
+        for (blocks, number) in [(&heads, calls.min(256) + 8), (&headers, calls.min(256) + 8)] {
+            let warm: Vec<_> = (0..number).map_while(|_| blocks.take()).collect();
+            warm.into_iter().for_each(|buf| blocks.give(buf));
+        }
+        let mut zeros = pool.alloc(4).ok_or_else(|| {
+            nfsrdma_rdma::Error::local(
+                "the buffer pool is empty; ask for a larger cache",
+                std::io::ErrorKind::OutOfMemory.into(),
+            )
+        })?;
+        zeros.fill(0);
+        let shared = Arc::new(Shared {
+            provider,
+            peer,
+            server: server.to_owned(),
+            program,
+            kit: Kit {
+                pool,
+                heads,
+                headers,
+                zeros: zeros.freeze(),
+                style: options.write_chunk,
+            },
+            credits: options.credits,
+            inline: options.inline,
+            reads_in: options.reads_in,
+            connect_timeout: options.connect_timeout,
+            policy: RetryPolicy {
+                timeo: options.timeo,
+                retrans: options.retrans,
+                recovery: options.recovery,
+            },
+            procedures: Procedures::new(&program),
+            tap: Arc::default(),
+            xids: Xids::new(),
+            unresponsive: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            log: Logs::default(),
+        });
+        let links: Vec<_> = (0..options.nconnect.max(1))
+            .map(|slot| Link::new(shared.clone(), slot as usize))
+            .collect();
+        let first = links[0].establish()?;
+        links[0].install(&first);
+        let engine = Arc::new(Engine {
+            shared,
+            links,
+            timer: Arc::new(Timer::default()),
+            sequence: AtomicU64::new(0),
+        });
+        let spawned = engine.spawn_threads(first);
+        spawned.map_err(|error| {
+            engine.shut_down();
+            nfsrdma_rdma::Error::local("cannot start a thread", error).into()
+        })
+    }
+
+    fn spawn_threads(self: &Arc<Self>, first: Established) -> std::io::Result<Arc<Self>> {
+        let mut first = Some(first);
+        for (index, link) in self.links.iter().enumerate() {
+            let (link, first) = (link.clone(), first.take());
+            thread::Builder::new()
+                .name(format!("nfsrdma-link-{index}"))
+                .spawn(move || link.run(first))?;
+        }
+        let (timer, links, shared) = (self.timer.clone(), self.links.clone(), self.shared.clone());
+        let period =
+            (self.shared.policy.timeo / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
+        thread::Builder::new()
+            .name("nfsrdma-timer".to_owned())
+            .spawn(move || {
+                timer.run(period, |now| {
+                    links.iter().for_each(|link| link.check_time(now));
+                    shared.check_logs(now);
+                });
+            })?;
+        Ok(self.clone())
+    }
+
+    /// Makes a call. `encode` writes the whole RPC message under the XID it is given, except
+    /// for the contents and padding of a payload that is a source. The call is on its way
+    /// when this returns; dropping the future abandons it.
+    pub fn call(&self, request: Request, encode: impl FnOnce(u32, &mut Encoder)) -> CallFuture {
+        let started = Instant::now();
+        let xid = self.shared.xids.take();
+        let slot = Slot::new();
+        let waiter = CallFuture(slot.clone());
+        let kit = &self.shared.kit;
+        let head = encoded(
+            |to| encode(xid, to),
+            |bytes| registered(&kit.heads, &kit.pool, bytes).ok_or_else(|| bytes.into()),
+        );
+        // The connection waits for memory, not the caller.
+        let (head, unregistered): (Buf, Option<Box<[u8]>>) = match head {
+            Ok(head) => (head, None),
+            Err(bytes) => (kit.no_bytes(), Some(bytes)),
+        };
+        let len = unregistered
+            .as_ref()
+            .map_or(head.len(), |bytes| bytes.len());
+        let argument = match &request.payload {
+            Payload::Source(_) => request.payload.len(),
+            Payload::None | Payload::Sink(_) => 0,
+        };
+        self.shared
+            .procedures
+            .get(request.procedure)
+            .bytes_sent
+            .fetch_add((len + argument) as u64, Relaxed);
+        let call = Call {
+            xid,
+            procedure: request.procedure,
+            shape: Shape {
+                head: len,
+                argument,
+                reducible: argument > 0,
+                max_results: request.max_results,
+                max_ddp_result: request.max_ddp_result,
+            },
+            head,
+            unregistered,
+            payload: request.payload,
+            slot,
+            retry: Retry::new(&self.shared.policy, started),
+            started,
+            sent: None,
+            sendings: 0,
+            sequence: self.sequence.fetch_add(1, Relaxed),
+            given_up: false,
+            suspicion: Suspicion::default(),
+            record: None,
+        };
+        self.pick(call.shape.argument + call.shape.max_ddp_result)
+            .submit(call);
+        waiter
+    }
+
+    /// The connection for a call of `bytes` payload. The first one is kept for small calls as
+    /// long as there are others, so that they never wait behind bulk ones.
+    fn pick(&self, bytes: usize) -> &Link {
+        let links = &self.links;
+        let only = links.len() == 1;
+        if only || (bytes as u64 <= BULK && links[0].backlog() == (false, 0)) {
+            return &links[0];
+        }
+        let load = |link: &Link| (link.backlog(), link.load.load(Relaxed));
+        let best = links[1..].iter().min_by_key(|link| load(link));
+        match best {
+            Some(link) if !link.backlog().0 || links[0].backlog().0 => link,
+            Some(_) | None => &links[0],
+        }
+    }
+
+    /// Calls whose sending was put off ([`crate::exec::deferring`]).
+    pub fn deferred(&self) -> u32 {
+        self.links.iter().map(|link| link.deferred()).sum()
+    }
+
+    /// Sends them.
+    pub fn flush(&self) {
+        self.links.iter().for_each(|link| link.flush());
+    }
+
+    /// How many connections ended so far.
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.load(Relaxed)
+    }
+
+    /// Waits; ends early at shutdown.
+    pub fn sleep(&self, time: Duration) -> Sleep {
+        self.timer.sleep(time)
+    }
+
+    /// Whether [`Engine::shut_down`] was called.
+    pub fn is_shut_down(&self) -> bool {
+        self.timer.is_stopped()
+    }
+
+    /// The mount's `timeo`.
+    pub fn timeo(&self) -> Duration {
+        self.shared.policy.timeo
+    }
+
+    /// About the first connection; `None` while it is down.
+    pub fn session(&self) -> Option<SessionInfo> {
+        let session = self.links[0].session()?;
+        Some(SessionInfo {
+            thresholds: session.thresholds,
+            capabilities: session.queue_pair.capabilities().clone(),
+            credits: self.links[0].granted(),
+        })
+    }
+
+    /// Credits that the server grants at this moment, over all connections.
+    pub fn granted(&self) -> usize {
+        self.links.iter().map(|link| link.granted() as usize).sum()
+    }
+
+    /// Where buffers come from.
+    pub fn pool(&self) -> &Pool {
+        &self.shared.kit.pool
+    }
+
+    /// The provider's name.
+    pub fn provider(&self) -> &'static str {
+        self.shared.provider.name()
+    }
+
+    /// Where to listen to what the connections do.
+    pub fn tap(&self) -> &Arc<Tap> {
+        &self.shared.tap
+    }
+
+    /// The counters at this moment.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            procedures: self.shared.procedures.snapshot(),
+            connections: self.links.iter().map(|link| link.snapshot()).collect(),
+        }
+    }
+
+    /// Ends the connections and the threads. Calls pending and later get `Interrupted`.
+    pub fn shut_down(&self) {
+        self.timer.stop();
+        self.links.iter().for_each(|link| link.shut_down());
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}

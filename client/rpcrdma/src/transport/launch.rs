@@ -1,0 +1,407 @@
+//! From a call to a posted Send: expose, marshal.
+
+use super::call::{Call, Payload};
+use super::counters::{LinkCounters, count};
+use super::memory::Blocks;
+use crate::error::LocalError;
+use crate::options::WriteChunk;
+use crate::protocol::{CallForm, Plan, PlanError, Segments, Thresholds, plan};
+use crate::sync::thread_cell;
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{
+    Buf, BufMut, Error, Exposure, Memory, Pool, QueuePair, RemoteSegment, WorkId, WorkRequest,
+};
+use nfsrdma_xdr::codec::{Encode, Encoder, padding};
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment, WriteChunk as Chunk};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What all connections of a client send with.
+#[derive(Debug)]
+pub(super) struct Kit {
+    pub(super) pool: Pool,
+    /// Message heads.
+    pub(super) heads: Arc<Blocks>,
+    /// Transport headers.
+    pub(super) headers: Arc<Blocks>,
+    /// At least three zero bytes.
+    pub(super) zeros: Buf,
+    pub(super) style: WriteChunk,
+}
+
+/// The memory a call has open to the server.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    /// The call itself, or its argument.
+    pub(super) source: Option<Exposure>,
+    /// The sink of the DDP-eligible result.
+    pub(super) sink: Option<Exposure>,
+    /// The Reply chunk.
+    pub(super) reply: Option<Exposure>,
+}
+
+/// A call with its leases.
+#[derive(Debug)]
+pub(super) struct Launched {
+    pub(super) call: Call,
+    pub(super) leases: Leases,
+    /// The sink's lease is a stand-in: its bytes are to be copied into the call's sinks.
+    pub(super) bounced: bool,
+    /// The transport header, kept for reuse.
+    pub(super) header: Option<Buf>,
+}
+
+/// A call ready to be posted.
+pub(super) struct Prepared {
+    pub(super) launched: Launched,
+    pub(super) offer: ChunkLists,
+    pub(super) send: WorkRequest,
+}
+
+/// A call that cannot be sent. Leases it had are to be ended first.
+pub(super) struct Unprepared {
+    pub(super) launched: Launched,
+    pub(super) why: NotSent,
+}
+
+/// Why a call cannot be sent.
+pub(super) enum NotSent {
+    /// The connection is gone; wait for the next.
+    NoConnection,
+    /// This machine is short of memory or of registrations: to be tried again. Others give
+    /// theirs back.
+    NoMemory(String),
+    /// For good.
+    Error(LocalError),
+}
+
+impl From<Error> for NotSent {
+    fn from(error: Error) -> Self {
+        use std::io::ErrorKind;
+        match &error {
+            Error::LinkLost(_) | Error::PeerMisbehaved(_) | Error::PeerReported(_) => {
+                NotSent::NoConnection
+            }
+            Error::QueueFull => NotSent::NoMemory(error.to_string()),
+            Error::Local { error: cause, .. } => {
+                let transient = matches!(
+                    cause.kind(),
+                    // ENOMEM, EAGAIN, EINTR; ENOSPC, the device's table of regions is full.
+                    ErrorKind::OutOfMemory
+                        | ErrorKind::WouldBlock
+                        | ErrorKind::Interrupted
+                        | ErrorKind::StorageFull
+                );
+                match transient {
+                    true => NotSent::NoMemory(error.to_string()),
+                    false => NotSent::Error(error.into()),
+                }
+            }
+            Error::Misuse(_) | Error::TimedOut(_) | Error::Refused(_) | Error::NotRdma(_) => {
+                NotSent::Error(error.into())
+            }
+        }
+    }
+}
+
+thread_cell! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Encodes into this thread's scratch space, then runs `with` on the bytes.
+pub(super) fn encoded<T>(encode: impl FnOnce(&mut Encoder), with: impl FnOnce(&[u8]) -> T) -> T {
+    let mut scratch = SCRATCH.take();
+    scratch.clear();
+    let mut encoder = Encoder::new(scratch);
+    encode(&mut encoder);
+    let result = with(encoder.as_slice());
+    SCRATCH.set(encoder.into_vec());
+    result
+}
+
+/// Copies bytes into a registered buffer.
+pub(super) fn registered(blocks: &Blocks, pool: &Pool, bytes: &[u8]) -> Option<Buf> {
+    let fits = |buf: &BufMut| buf.capacity() >= bytes.len();
+    let mut buf = match blocks.take() {
+        Some(buf) if fits(&buf) => buf,
+        other => {
+            if let Some(buf) = other {
+                blocks.give(buf);
+            }
+            pool.alloc(bytes.len())?
+        }
+    };
+    buf.resize(bytes.len());
+    buf.copy_from_slice(bytes);
+    Some(buf.freeze())
+}
+
+fn segment(remote: &RemoteSegment) -> Segment {
+    Segment {
+        handle: remote.handle.0,
+        length: remote.length,
+        offset: remote.offset,
+    }
+}
+
+fn chunk(exposure: &Exposure) -> Chunk {
+    exposure.segments().iter().map(segment).collect()
+}
+
+fn read_chunk(position: usize, exposure: &Exposure) -> impl Iterator<Item = ReadSegment> + '_ {
+    exposure.segments().iter().map(move |remote| ReadSegment {
+        position: position as u32,
+        target: segment(remote),
+    })
+}
+
+/// The non-empty buffers.
+fn filled(bufs: &[Buf]) -> impl Iterator<Item = Buf> + '_ {
+    bufs.iter().filter(|b| !b.is_empty()).cloned()
+}
+
+impl Kit {
+    fn no_buffers() -> NotSent {
+        NotSent::NoMemory("the buffer pool is empty; a larger cache would help".to_owned())
+    }
+
+    /// A buffer of nothing.
+    pub(super) fn no_bytes(&self) -> Buf {
+        self.zeros.slice(..0)
+    }
+
+    /// One buffer with all bytes of `bufs`.
+    fn gather(&self, bufs: &[Buf]) -> Option<Buf> {
+        let mut all = self.pool.alloc(bufs.iter().map(|b| b.len()).sum())?;
+        let mut at = 0;
+        for buf in bufs {
+            all[at..at + buf.len()].copy_from_slice(buf);
+            at += buf.len();
+        }
+        Some(all.freeze())
+    }
+
+    /// Exposes what the plan says and marshals the header. `credits`: to request.
+    pub(super) fn prepare(
+        &self,
+        call: Call,
+        queue_pair: &dyn QueuePair,
+        thresholds: &Thresholds,
+        credits: u32,
+        counters: &LinkCounters,
+    ) -> Result<Prepared, Box<Unprepared>> {
+        let mut launched = Launched {
+            call,
+            leases: Leases::default(),
+            bounced: false,
+            header: None,
+        };
+        if let Some(bytes) = &launched.call.unregistered {
+            let Some(head) = registered(&self.heads, &self.pool, bytes) else {
+                let why = Self::no_buffers();
+                return Err(Box::new(Unprepared { launched, why }));
+            };
+            launched.call.head = head;
+            launched.call.unregistered = None;
+        }
+        match self.expose(&mut launched, queue_pair, thresholds, counters) {
+            Ok((plan, argument)) => match self.marshal(&mut launched, &plan, argument, credits) {
+                Some((offer, send)) => Ok(Prepared {
+                    launched,
+                    offer,
+                    send,
+                }),
+                None => Err(Box::new(Unprepared {
+                    launched,
+                    why: Self::no_buffers(),
+                })),
+            },
+            Err(why) => Err(Box::new(Unprepared { launched, why })),
+        }
+    }
+
+    /// Opens the leases. Returns the plan and the buffers of the argument.
+    fn expose(
+        &self,
+        launched: &mut Launched,
+        queue_pair: &dyn QueuePair,
+        thresholds: &Thresholds,
+        counters: &LinkCounters,
+    ) -> Result<(Plan, Segs<Buf>), NotSent> {
+        let call = &mut launched.call;
+        let capabilities = queue_pair.capabilities();
+        let mut argument: Segs<Buf> = match &call.payload {
+            Payload::Source(bufs) => filled(bufs).collect(),
+            Payload::None | Payload::Sink(_) => Segs::new(),
+        };
+        let sinks = match &call.payload {
+            Payload::Sink(bufs) => bufs.len(),
+            Payload::None | Payload::Source(_) => 0,
+        };
+        let mut bounce_source = argument.len() + 2 > capabilities.max_segments;
+        let mut bounce_sink = sinks > capabilities.max_segments;
+        let plan = loop {
+            let of = |bufs: usize| match (capabilities.scatter_handle, bufs) {
+                (true, n) => n.min(1),
+                (false, n) => n,
+            };
+            let argument = if bounce_source { 1 } else { argument.len() };
+            let segments = Segments {
+                message: of(1 + argument + usize::from(padding(call.shape.argument) > 0)),
+                argument: of(argument),
+                result: if bounce_sink { 1 } else { of(sinks) },
+            };
+            match plan(&call.shape, &segments, thresholds, self.style) {
+                Ok(plan) => break plan,
+                // "everything must fit": use one buffer instead of many.
+                Err(PlanError::TooManySegments) if !(bounce_source && bounce_sink) => {
+                    bounce_source = true;
+                    bounce_sink = true;
+                }
+                Err(error) => return Err(NotSent::Error(error.into())),
+            }
+        };
+        if bounce_source && plan.call != CallForm::Inline && argument.len() > 1 {
+            argument = Segs::from_iter([self.gather(&argument).ok_or_else(Self::no_buffers)?]);
+        }
+        #[allow(clippy::result_large_err, reason = "the memory has to come back")]
+        let open = |memory: Memory| -> Result<Exposure, (NotSent, Memory)> {
+            let bytes = memory.len() as u64;
+            let exposure = queue_pair
+                .expose(memory)
+                .map_err(|(error, memory)| (error.into(), memory))?;
+            count(&counters.exposures);
+            count(&counters.leases);
+            counters.exposed_bytes.fetch_add(bytes, Relaxed);
+            Ok(exposure)
+        };
+        let source: Option<Segs<Buf>> = match plan.call {
+            CallForm::Inline => None,
+            CallForm::Reduced => Some(argument.clone()),
+            CallForm::PositionZero => {
+                // "such chunks MUST include appropriate XDR roundup padding" (section 3.5.3).
+                let pad = padding(call.shape.argument);
+                let mut all: Segs<Buf> = Segs::from_iter([call.head.clone()]);
+                all.extend(argument.iter().cloned());
+                all.extend((pad > 0).then(|| self.zeros.slice(..pad)));
+                Some(all)
+            }
+        };
+        if let Some(source) = source {
+            let exposure = open(Memory::Source(source)).map_err(|(error, _)| error)?;
+            launched.leases.source = Some(exposure);
+        }
+        if plan.write_chunk {
+            let sink = if bounce_sink && sinks > 1 {
+                launched.bounced = true;
+                let all = self.pool.alloc(call.payload.len());
+                Segs::from_iter([all.ok_or_else(Self::no_buffers)?])
+            } else {
+                std::mem::take(&mut call.payload).into_sink()
+            };
+            match open(Memory::Sink(sink)) {
+                Ok(exposure) => launched.leases.sink = Some(exposure),
+                Err((error, memory)) => {
+                    if let (Memory::Sink(bufs), false) = (memory, launched.bounced) {
+                        call.payload = Payload::Sink(bufs);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        if plan.reply_chunk > 0 {
+            let buf = self.pool.alloc(plan.reply_chunk);
+            let sink = Segs::from_iter([buf.ok_or_else(Self::no_buffers)?]);
+            let exposure = open(Memory::Sink(sink)).map_err(|(error, _)| error)?;
+            launched.leases.reply = Some(exposure);
+        }
+        match plan.call {
+            CallForm::Inline => count(&counters.inline_calls),
+            CallForm::Reduced => count(&counters.read_chunks),
+            CallForm::PositionZero => count(&counters.position_zero_chunks),
+        }
+        if plan.write_chunk {
+            count(&counters.write_chunks);
+        }
+        if plan.reply_chunk > 0 {
+            count(&counters.reply_chunks);
+        }
+        Ok((plan, argument))
+    }
+
+    /// The header, and the Send: header, then (unless Position Zero) head, then (if inline)
+    /// argument and padding.
+    fn marshal(
+        &self,
+        launched: &mut Launched,
+        plan: &Plan,
+        argument: Segs<Buf>,
+        credits: u32,
+    ) -> Option<(ChunkLists, WorkRequest)> {
+        let Launched { call, leases, .. } = &*launched;
+        let mut chunks = ChunkLists::default();
+        if let Some(source) = &leases.source {
+            let position = match plan.call {
+                // "the XDR stream offset of that data item" (section 4.3.1.1): it stands
+                // right behind the head.
+                CallForm::Reduced => call.head.len(),
+                CallForm::Inline | CallForm::PositionZero => 0,
+            };
+            chunks.reads.extend(read_chunk(position, source));
+        }
+        chunks.writes.extend(leases.sink.as_ref().map(chunk));
+        chunks.reply = leases.reply.as_ref().map(chunk);
+        let body = match plan.call {
+            CallForm::PositionZero => Body::NoMsg(chunks),
+            CallForm::Inline | CallForm::Reduced => Body::Msg(chunks),
+        };
+        let header = Header::new(call.xid, credits, body);
+        let bytes = encoded(
+            |to| header.encode(to),
+            |bytes| registered(&self.headers, &self.pool, bytes),
+        )?;
+        let mut data: Segs<Buf> = Segs::from_iter([bytes.clone()]);
+        if plan.call != CallForm::PositionZero {
+            data.push(call.head.clone());
+        }
+        if plan.call == CallForm::Inline && !argument.is_empty() {
+            let pad = padding(call.shape.argument);
+            data.extend(argument);
+            data.extend((pad > 0).then(|| self.zeros.slice(..pad)));
+        }
+        let xid = call.xid;
+        launched.header = Some(bytes);
+        let chunks = match header.body {
+            Body::Msg(chunks) | Body::NoMsg(chunks) => chunks,
+            Body::MsgP { .. } | Body::Done | Body::Error(_) => ChunkLists::default(),
+        };
+        let send = WorkRequest::Send {
+            id: WorkId(u64::from(xid)),
+            data,
+            invalidate: None,
+            signaled: false,
+        };
+        Some((chunks, send))
+    }
+}
+
+/// Posts one request.
+pub(super) fn post(
+    queue_pair: &dyn QueuePair,
+    request: WorkRequest,
+    later: bool,
+) -> nfsrdma_rdma::Result<()> {
+    thread_cell! {
+        static BATCH: RefCell<Vec<WorkRequest>> = const { RefCell::new(Vec::new()) };
+    }
+    let mut batch = BATCH.take();
+    batch.push(request);
+    let result = match later {
+        true => queue_pair.post_later(&mut batch),
+        false => queue_pair.post(&mut batch),
+    };
+    batch.clear();
+    BATCH.set(batch);
+    result
+}

@@ -1,0 +1,242 @@
+//! Calls that are sent again: when their connection ended, when their time is over, and when
+//! there was no memory to send them.
+
+use super::call::Call;
+use super::counters::count;
+use super::ending::{Ending, Outcome};
+use super::link::{Link, Local};
+use super::session::Session;
+use super::suspect::{STRIKES, Verdict};
+use super::trial::Trial;
+use crate::error::{Error, LocalError, ProtocolError};
+use crate::exec;
+use crate::rpc::Expiry;
+use crate::sync::thread;
+use crate::tap::Disconnected;
+use nfsrdma_rdma::{CompletionQueue, Error as RdmaError, Wait};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
+
+/// First and longest pause of a call that waits for memory, unless some comes back sooner.
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(5);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// How long the invalidations of a lost connection may take.
+const LATE: Duration = Duration::from_secs(10);
+
+impl Link {
+    /// The connection ended: ends every lease and queues the calls for the next connection.
+    pub(super) fn lost(
+        &self,
+        session: &Session,
+        completions: &mut dyn CompletionQueue,
+        local: &mut Local,
+        why: &RdmaError,
+    ) -> bool {
+        let is_local = matches!(why, RdmaError::Local { .. } | RdmaError::Misuse(_));
+        session.queue_pair.disconnect();
+        let now = Instant::now();
+        // From here on nobody starts sending on this connection; wait for those who do.
+        let (proven, trial) = {
+            let mut state = self.state.lock();
+            state.session = None;
+            while state.machine.sending() > 0 {
+                drop(state);
+                thread::sleep(Duration::from_micros(100));
+                state = self.state.lock();
+            }
+            (state.machine.is_proven(), state.trial.take())
+        };
+        let (in_flight, unanswered, shutdown) = {
+            let mut state = self.state.lock();
+            let unanswered = std::mem::take(&mut state.unanswered);
+            (state.machine.lost(), unanswered, state.shutdown)
+        };
+        let calls = in_flight.len() + unanswered.len();
+        let ended_here = session.ended_here.get();
+        let why = ended_here.map_or_else(|| why.to_string(), |why| (*why).to_owned());
+        if !shutdown {
+            self.shared.connection_lost(&why, calls);
+        }
+        self.shared.tap.disconnected(&Arc::new(Disconnected {
+            connection: session.connected.connection,
+            slot: self.slot,
+            time: SystemTime::now(),
+            why: why.clone(),
+            calls,
+        }));
+        exec::batch(|| {
+            let by_peer = ended_here.is_none() && !shutdown && !is_local;
+            let alone = in_flight.len();
+            for mut launched in in_flight {
+                let call = &mut launched.call;
+                let outcome = if call.given_up {
+                    Outcome::Fail(Error::TimedOut)
+                } else if call.slot.is_abandoned() {
+                    Outcome::Fail(Error::Cancelled)
+                } else {
+                    match self.judge(call, trial, by_peer, alone, now) {
+                        Verdict::Trusted => Outcome::SendAgain,
+                        Verdict::Suspected => Outcome::SendAlone,
+                        Verdict::Convicted => Outcome::Fail(self.convicted(call, &why)),
+                    }
+                };
+                self.end(session, local, launched, outcome);
+            }
+            for call in unanswered {
+                if call.given_up {
+                    self.over(call, Err(Error::TimedOut));
+                } else {
+                    local.again.push(call);
+                }
+            }
+            self.end_failed(session, local);
+            // Posted invalidations are flushed by further polls.
+            let mut events = Vec::new();
+            let mut pause = Duration::from_micros(100);
+            loop {
+                let _ = completions.poll(&mut events, Wait::No);
+                for completion in events.drain(..) {
+                    self.completed(session, local, completion);
+                }
+                if local.ending.is_empty() || now.elapsed() >= LATE {
+                    break;
+                }
+                thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            for ending in std::mem::take(&mut local.ending) {
+                self.memory_kept(local, ending.1);
+            }
+        });
+        let mut again = std::mem::take(&mut local.again);
+        again.append(&mut self.state.lock().unanswered);
+        again.sort_unstable_by_key(|call| call.sequence);
+        let mut state = self.state.lock();
+        for call in again.into_iter().rev() {
+            state.waiting.push_front(call);
+        }
+        state.suspects.extend(local.suspects.drain(..));
+        state.no_memory = None;
+        proven
+    }
+
+    /// The connection is gone, and the provider has not given a call's memory back. What the
+    /// call sends is its own still, and only read by others: it can be sent again, while the
+    /// provider keeps its share. A sink is the provider's, and the server may yet write into
+    /// it: the caller has to come with another one.
+    fn memory_kept(&self, local: &mut Local, ending: Ending) {
+        let mut call = ending.launched.call;
+        call.record = None;
+        match ending.outcome {
+            Outcome::Fail(error) => self.over(call, Err(error)),
+            _ if call.shape.max_ddp_result > 0 && call.payload.is_empty() => {
+                self.over(call, Err(LocalError::MemoryKept.into()));
+            }
+            Outcome::SendAlone => local.suspects.push(call),
+            _ => local.again.push(call),
+        }
+    }
+
+    /// The error of a call over which the connections ended, told once.
+    fn convicted(&self, call: &Call, why: &str) -> Error {
+        let procedures = self.shared.program.procedures;
+        let procedure = procedures.get(call.procedure).copied().unwrap_or("a call");
+        let error = ProtocolError::Disconnects {
+            times: STRIKES,
+            procedure,
+            last: why.to_owned(),
+        };
+        tracing::error!(server = %self.shared.server, "{procedure} fails: the server misbehaved: {error}");
+        Error::PeerMisbehaved(error)
+    }
+
+    /// Looks for calls whose time is over.
+    pub(super) fn check_time(&self, now: Instant) {
+        self.flush();
+        let policy = &self.shared.policy;
+        let mut disconnect = false;
+        let mut silent = false;
+        let mut over = Vec::new();
+        let session = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            for launched in state.machine.calls() {
+                let expiry = launched.call.retry.check(policy, now);
+                if expiry == Expiry::NotYet {
+                    continue;
+                }
+                count(&self.counters.timeouts);
+                count(&self.shared.procedures.get(launched.call.procedure).timeouts);
+                disconnect = true;
+                silent |= expiry != Expiry::Retry;
+                launched.call.given_up |= expiry == Expiry::GiveUp;
+            }
+            for call in &mut state.unanswered {
+                let expiry = call.retry.check(policy, now);
+                if expiry != Expiry::NotYet {
+                    count(&self.counters.timeouts);
+                    disconnect = true;
+                    silent |= expiry != Expiry::Retry;
+                    call.given_up |= expiry == Expiry::GiveUp;
+                }
+            }
+            for queue in [&mut state.waiting, &mut state.suspects] {
+                for mut call in std::mem::take(queue) {
+                    let expiry = call.retry.check(policy, now);
+                    silent |= matches!(expiry, Expiry::NotResponding | Expiry::GiveUp);
+                    if expiry == Expiry::GiveUp || call.slot.is_abandoned() {
+                        over.push(call);
+                    } else {
+                        queue.push_back(call);
+                    }
+                }
+            }
+            if state.trial.is_some() || !state.suspects.is_empty() {
+                // It may be the turn of the next.
+                if let Some(session) = &state.session {
+                    session.queue_pair.wake();
+                }
+            }
+            state.session.clone()
+        };
+        if silent {
+            self.shared.not_responding();
+        }
+        // "Never retransmit on the same connection": the next one gets the calls.
+        if let (true, Some(session)) = (disconnect, session) {
+            let _ = session.ended_here.set("a call had no reply in time");
+            session.queue_pair.disconnect();
+        }
+        exec::batch(|| {
+            for call in over {
+                self.over(call, Err(Error::TimedOut));
+            }
+        });
+    }
+
+    /// A call that was not sent, for want of memory, is the next.
+    pub(super) fn wait_for_memory(&self, local: &mut Local, mut call: Call) {
+        call.record = None;
+        call.sendings = call.sendings.saturating_sub(1);
+        let wait = match local.wait {
+            (xid, wait) if xid == call.xid => (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT),
+            _ => FIRST_WAIT,
+        };
+        local.wait = (call.xid, wait);
+        let mut state = self.state.lock();
+        state.no_memory = Some(Instant::now() + wait);
+        self.no_memory.store(true, Relaxed);
+        if call.slot.is_abandoned() {
+            drop(state);
+            return self.over(call, Err(Error::Cancelled));
+        }
+        if matches!(state.trial, Some(Trial::Alone { xid, .. }) if xid == call.xid) {
+            state.trial = None;
+            state.suspects.push_front(call);
+        } else {
+            state.waiting.push_front(call);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! From a provider's connection to one that RPC-over-RDMA can use.
+
+use super::memory::Blocks;
+use super::shared::Shared;
+use crate::protocol::Thresholds;
+use crate::tap::Connected;
+use nfsrdma_rdma::{CompletionQueue, ConnectParams, Error, QueuePair, WorkId};
+use nfsrdma_xdr::private_data::PrivateData;
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+/// Memory for the Receives of one connection, in bytes: a server that announces messages of
+/// 256 KiB gets fewer calls at a time.
+const RECEIVE_MEMORY: usize = 4 << 20;
+
+/// Why there is no connection.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Provider(#[from] Error),
+    /// The peer is connected, but what it announced does not fit.
+    #[error("{0}")]
+    PrivateData(String),
+}
+
+/// A connection that is up.
+pub(super) struct Session {
+    pub(super) queue_pair: Arc<dyn QueuePair>,
+    pub(super) thresholds: Thresholds,
+    pub(super) receives: Arc<Blocks>,
+    pub(super) connected: Arc<Connected>,
+    /// Why we ended it, if we did.
+    pub(super) ended_here: OnceLock<&'static str>,
+}
+
+/// A session not yet in use.
+pub(super) struct Established {
+    pub(super) session: Arc<Session>,
+    pub(super) completions: Box<dyn CompletionQueue>,
+    pub(super) receives_posted: u32,
+}
+
+/// Connects for a slot; blocks. `receives` gives memory for a number of Receives of a size.
+pub(super) fn establish(
+    shared: &Shared,
+    slot: usize,
+    receives: impl FnOnce(usize, usize) -> Arc<Blocks>,
+) -> Result<Established, ConnectError> {
+    let credits = shared.credits as usize;
+    let own = PrivateData {
+        remote_invalidation: shared.provider.remote_invalidate(),
+        send_size: shared.inline,
+        receive_size: shared.inline,
+    };
+    let connection = shared.provider.connect(
+        shared.peer,
+        &ConnectParams {
+            pool: shared.kit.pool.clone(),
+            private_data: own.encode().to_vec(),
+            send_depth: 2 * credits + 8,
+            recv_depth: credits + 8,
+            reads_out: 0,
+            reads_in: shared.reads_in,
+            // Their size depends on what the server announces; it sends nothing before
+            // the first call.
+            receive_buffers: 0,
+            receive_size: shared.inline as usize,
+            timeout: shared.connect_timeout,
+        },
+    )?;
+    let queue_pair = connection.queue_pair;
+    let peer = PrivateData::parse(&connection.peer_private_data);
+    let mut thresholds = Thresholds::negotiate(&own, peer.as_ref());
+    thresholds.call = thresholds.call.min(queue_pair.capabilities().max_message);
+    if thresholds.call < 1024 {
+        return Err(ConnectError::PrivateData(format!(
+            "the link carries messages of {} bytes only; RPC-over-RDMA needs 1024",
+            thresholds.call
+        )));
+    }
+    let number = (RECEIVE_MEMORY / thresholds.receive).clamp(1, credits);
+    let receives = receives(thresholds.receive, number);
+    let mut posted = 0;
+    while (posted as usize) < number {
+        let Some(buf) = receives.take() else { break };
+        queue_pair.post_receive(WorkId(0), buf)?;
+        posted += 1;
+    }
+    if posted == 0 {
+        return Err(ConnectError::Provider(Error::local(
+            format!(
+                "the buffer pool has no room for a Receive of {} bytes; ask for a larger cache",
+                thresholds.receive
+            ),
+            std::io::ErrorKind::OutOfMemory.into(),
+        )));
+    }
+    let connected = Connected {
+        connection: shared.tap.next_connection(),
+        slot,
+        time: SystemTime::now(),
+        provider: shared.provider.name(),
+        local: queue_pair.local_addr(),
+        peer: queue_pair.peer_addr(),
+        own_private_data: own.encode().to_vec(),
+        peer_private_data: connection.peer_private_data,
+    };
+    Ok(Established {
+        session: Arc::new(Session {
+            queue_pair,
+            thresholds,
+            receives,
+            connected: Arc::new(connected),
+            ended_here: OnceLock::new(),
+        }),
+        completions: connection.completions,
+        receives_posted: posted,
+    })
+}

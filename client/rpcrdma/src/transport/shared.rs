@@ -1,0 +1,129 @@
+//! What the engine and its connections both know.
+
+use super::counters::Procedures;
+use super::launch::Kit;
+use super::throttle::{Throttle, and_more};
+use crate::options::{Program, Recovery};
+use crate::rpc::{RetryPolicy, Xids};
+use crate::sync::Mutex;
+use crate::tap::Tap;
+use nfsrdma_rdma::Provider;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// What all connection slots of a client share.
+pub(super) struct Shared {
+    pub(super) provider: Arc<dyn Provider>,
+    pub(super) peer: SocketAddr,
+    /// The server's name in the log.
+    pub(super) server: String,
+    pub(super) program: Program,
+    pub(super) kit: Kit,
+    pub(super) credits: u32,
+    pub(super) inline: u32,
+    pub(super) reads_in: u32,
+    pub(super) connect_timeout: Duration,
+    pub(super) policy: RetryPolicy,
+    pub(super) procedures: Procedures,
+    pub(super) tap: Arc<Tap>,
+    pub(super) xids: Xids,
+    pub(super) unresponsive: AtomicBool,
+    /// Connections that ended.
+    pub(super) lost: AtomicU64,
+    pub(super) log: Logs,
+}
+
+/// What is logged once a minute at most, with a count.
+#[derive(Debug, Default)]
+pub(super) struct Logs {
+    losses: Mutex<Throttle>,
+    failures: Mutex<Throttle>,
+    discards: Mutex<Throttle>,
+    memory: Mutex<Throttle>,
+}
+
+impl Shared {
+    /// Some call waits longer than `timeo` and `retrans` allow.
+    pub(super) fn not_responding(&self) {
+        if !self.unresponsive.swap(true, Relaxed) {
+            // As Linux words it (xs_retry_reserve, call_timeout in net/sunrpc/clnt.c).
+            let then = match self.policy.recovery {
+                Recovery::Hard => "still trying",
+                Recovery::Soft | Recovery::SoftErr => "timed out",
+            };
+            tracing::warn!("server {} not responding, {then}", self.server);
+        }
+    }
+
+    /// A connection ended that was not wanted to.
+    pub(super) fn connection_lost(&self, why: &str, calls: usize) {
+        if calls == 0 {
+            // A server that hangs up on an idle client, as servers may.
+            tracing::info!("connection to server {} ended: {why}", self.server);
+        } else if let Some(more) = self.log.losses.lock().event(Instant::now()) {
+            let more = and_more(more);
+            tracing::warn!(
+                "connection to server {} lost with {calls} calls under way, which will be sent again: {why}{more}",
+                self.server
+            );
+        }
+    }
+
+    /// A call failed by the server's doing.
+    pub(super) fn call_failed(&self, why: &str) {
+        if let Some(more) = self.log.failures.lock().event(Instant::now()) {
+            let more = and_more(more);
+            tracing::warn!("a call to server {} failed: {why}{more}", self.server);
+        }
+    }
+
+    /// A reply was thrown away; its call waits for the time-out.
+    pub(super) fn reply_discarded(&self, why: &str) {
+        if let Some(more) = self.log.discards.lock().event(Instant::now()) {
+            let more = and_more(more);
+            tracing::warn!(
+                "a reply of server {} was discarded, its call will be sent again: {why}{more}",
+                self.server
+            );
+        }
+    }
+
+    /// A call waits for memory of this machine.
+    pub(super) fn memory_short(&self, why: &str) {
+        if let Some(more) = self.log.memory.lock().event(Instant::now()) {
+            let more = and_more(more);
+            tracing::warn!(
+                "calls to server {} wait for memory: {why}{more}",
+                self.server
+            );
+        }
+    }
+
+    /// Logs what was kept back, when its minute is over.
+    pub(super) fn check_logs(&self, now: Instant) {
+        let logs = [
+            (&self.log.losses, "connections lost"),
+            (&self.log.failures, "calls failed"),
+            (&self.log.discards, "replies discarded"),
+        ];
+        for (throttle, what) in logs {
+            if let Some(more) = throttle.lock().expired(now) {
+                tracing::warn!(
+                    "server {}: {more} more {what} in the last minute",
+                    self.server
+                );
+            }
+        }
+        // Each wait is tried again several times a second: their number says nothing.
+        let _ = self.log.memory.lock().expired(now);
+    }
+
+    /// A reply came.
+    pub(super) fn answered(&self) {
+        if self.unresponsive.load(Relaxed) && self.unresponsive.swap(false, Relaxed) {
+            tracing::warn!("server {} OK", self.server);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Sending suspected calls alone ([`super::suspect`] has the rule).
+//!
+//! | trial is  | others wait | until                                                          |
+//! | --------- | ----------- | -------------------------------------------------------------- |
+//! | draining  | yes         | no call is under way                                           |
+//! | probing   | yes         | a NULL is answered: the connection works                       |
+//! | alone     | yes         | the suspect is answered, or [`SOON`] passed, or the connection ended |
+
+use super::call::{Call, Payload, Slot};
+use super::launch::encoded;
+use super::link::{Link, State};
+use super::suspect::{ConnectionEnd, SOON, Suspicion, Verdict};
+use crate::protocol::Shape;
+use crate::rpc::Retry;
+use nfsrdma_xdr::rpc::{Auth, CallTemplate};
+use std::time::Instant;
+
+/// The trial of a suspected call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trial {
+    Draining,
+    Probing,
+    Alone { xid: u32, since: Instant },
+}
+
+/// What may be sent now.
+pub(super) enum Turn {
+    /// Any call.
+    Anybody,
+    /// None.
+    Nobody,
+    /// A NULL; a credit is reserved.
+    Probe,
+    /// This one; a credit is reserved.
+    Suspect(Box<Call>),
+}
+
+impl State {
+    /// Whose turn it is.
+    pub(super) fn turn(&mut self, now: Instant) -> Turn {
+        loop {
+            let in_use = self.machine.used() > 0;
+            match self.trial {
+                None if self.suspect_due(now).is_some() => self.trial = Some(Trial::Draining),
+                None => return Turn::Anybody,
+                Some(Trial::Draining | Trial::Probing) if in_use => return Turn::Nobody,
+                Some(Trial::Probing) => self.trial = Some(Trial::Draining),
+                Some(Trial::Draining) => {
+                    let Some(at) = self.suspect_due(now) else {
+                        self.trial = None;
+                        continue;
+                    };
+                    if !self.machine.reserve() {
+                        return Turn::Nobody;
+                    }
+                    if !self.machine.is_proven() {
+                        self.trial = Some(Trial::Probing);
+                        return Turn::Probe;
+                    }
+                    let Some(call) = self.suspects.remove(at) else {
+                        self.machine.cancel();
+                        continue;
+                    };
+                    let (xid, since) = (call.xid, now);
+                    self.trial = Some(Trial::Alone { xid, since });
+                    return Turn::Suspect(Box::new(call));
+                }
+                Some(Trial::Alone { since, .. }) => {
+                    if in_use && now.saturating_duration_since(since) < SOON {
+                        return Turn::Nobody;
+                    }
+                    self.trial = None;
+                }
+            }
+        }
+    }
+
+    fn suspect_due(&self, now: Instant) -> Option<usize> {
+        self.suspects
+            .iter()
+            .position(|call| call.suspicion.is_due(now))
+    }
+
+    /// No connection could be made: whatever ended the last ones, it was no call.
+    pub(super) fn acquit(&mut self) {
+        for mut call in std::mem::take(&mut self.suspects) {
+            call.suspicion = Suspicion::default();
+            self.waiting.push_front(call);
+        }
+        for call in &mut self.waiting {
+            call.suspicion = Suspicion::default();
+        }
+    }
+}
+
+impl Link {
+    /// The connection ended while `call` was under way on it.
+    pub(super) fn judge(
+        &self,
+        call: &mut Call,
+        trial: Option<Trial>,
+        by_peer: bool,
+        in_flight: usize,
+        now: Instant,
+    ) -> Verdict {
+        let end = ConnectionEnd {
+            by_peer,
+            alone: in_flight == 1
+                && matches!(trial, Some(Trial::Alone { xid, .. }) if xid == call.xid),
+            after: call
+                .sent
+                .map_or(SOON, |sent| now.saturating_duration_since(sent)),
+        };
+        let timeo = self.shared.policy.timeo;
+        call.suspicion.connection_ended(end, timeo, now)
+    }
+
+    /// A NULL for which nobody waits.
+    pub(super) fn probe(&self) -> Call {
+        let now = Instant::now();
+        let xid = self.shared.xids.take();
+        let program = &self.shared.program;
+        let template = CallTemplate::new(program.number, program.version, Auth::None);
+        let bytes: Box<[u8]> = encoded(|to| template.encode(xid, 0, to), |bytes| bytes.into());
+        let slot = Slot::new();
+        slot.abandon();
+        Call {
+            xid,
+            procedure: 0,
+            shape: Shape {
+                head: bytes.len(),
+                ..Shape::default()
+            },
+            head: self.shared.kit.no_bytes(),
+            unregistered: Some(bytes),
+            payload: Payload::None,
+            slot,
+            retry: Retry::new(&self.shared.policy, now),
+            started: now,
+            sent: None,
+            sendings: 0,
+            sequence: 0,
+            given_up: false,
+            suspicion: Suspicion::default(),
+            record: None,
+        }
+    }
+}

@@ -1,9 +1,0 @@
-//! NFSv3 as the file system uses it.
-
-pub mod api;
-pub(crate) mod checks;
-pub mod client;
-pub(crate) mod limits;
-mod resent;
-
-pub use api::*;

@@ -1,0 +1,383 @@
+//! The command `capture`.
+
+use super::frame::{self, FRAME_MAX, Frame};
+use super::packet::{Conversation, Packet};
+use super::{GREETING, capture_request};
+use crate::cli::CaptureArgs;
+use crate::failure::{Exit, Failure};
+use crate::mounts::Mount;
+use crate::output;
+use crate::reach;
+use nix::sys::stat::{major, minor};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
+use pcap_file::{DataLink, Endianness, PcapError};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+/// Nanoseconds: ten to the minus nine.
+const RESOLUTION: u8 = 9;
+
+/// A number of bytes written, and where to.
+struct Counting<W> {
+    inner: W,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Counting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// The file being written.
+struct Recorder<W: Write> {
+    file: PcapNgWriter<Counting<W>>,
+    conversations: HashMap<u64, Conversation>,
+    packets: u64,
+    messages: u64,
+    /// Events lost, in all and since the last packet.
+    lost: u64,
+    lost_before: u64,
+    /// As asked for.
+    packets_max: u64,
+    bytes_max: u64,
+}
+
+impl<W: Write> Recorder<W> {
+    fn new(to: W, args: &CaptureArgs) -> Result<Self, PcapError> {
+        let name = |text: &'static str| Cow::Borrowed(text);
+        let section = SectionHeaderBlock {
+            endianness: Endianness::native(),
+            options: vec![
+                SectionHeaderOption::UserApplication(name(GREETING)),
+                SectionHeaderOption::Comment(name(
+                    "RPC-over-RDMA messages as iWARP over TCP; TCP, MPA, RDMA Read and RDMA \
+                     Write are made from what was said, not seen on a wire",
+                )),
+            ],
+            ..SectionHeaderBlock::default()
+        };
+        let to = Counting {
+            inner: to,
+            bytes: 0,
+        };
+        let mut file = PcapNgWriter::with_section_header(to, section)?;
+        file.write_pcapng_block(InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(name("nfsrdma")),
+                InterfaceDescriptionOption::IfTsResol(RESOLUTION),
+            ],
+        })?;
+        Ok(Recorder {
+            file,
+            conversations: HashMap::new(),
+            packets: 0,
+            messages: 0,
+            lost: 0,
+            lost_before: 0,
+            packets_max: args.packets.unwrap_or(u64::MAX),
+            bytes_max: args.size.unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Whether as much is written as was asked for.
+    fn is_full(&self) -> bool {
+        self.packets >= self.packets_max || self.file.get_ref().bytes >= self.bytes_max
+    }
+
+    fn event(&mut self, frame: &Frame) -> Result<(), PcapError> {
+        let packets = match frame {
+            Frame::Connected(connected) => {
+                let mut conversation = Conversation::new(connected);
+                let packets = conversation.take();
+                self.conversations
+                    .insert(connected.connection, conversation);
+                packets
+            }
+            Frame::Disconnected { connection, time } => {
+                match self.conversations.remove(connection) {
+                    Some(mut conversation) => {
+                        conversation.end(*time);
+                        conversation.take()
+                    }
+                    None => Vec::new(),
+                }
+            }
+            Frame::Outgoing(out) => {
+                let Some(conversation) = self.conversations.get_mut(&out.connection) else {
+                    return Ok(());
+                };
+                self.messages += 1;
+                conversation.outgoing(out.time, &out.message);
+                conversation.take()
+            }
+            Frame::Incoming(incoming) => {
+                let Some(conversation) = self.conversations.get_mut(&incoming.connection) else {
+                    return Ok(());
+                };
+                self.messages += 1;
+                conversation.incoming(incoming);
+                conversation.take()
+            }
+            Frame::Lost(events) => {
+                self.lost += events;
+                self.lost_before += events;
+                Vec::new()
+            }
+            Frame::End => Vec::new(),
+        };
+        for packet in packets {
+            if !self.is_full() {
+                self.packet(packet)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn packet(&mut self, packet: Packet) -> Result<(), PcapError> {
+        let mut options = Vec::new();
+        if let Some(comment) = packet.comment {
+            options.push(EnhancedPacketOption::Comment(comment.into()));
+        }
+        let lost = std::mem::take(&mut self.lost_before);
+        if lost > 0 {
+            options.push(EnhancedPacketOption::DropCount(lost));
+        }
+        self.file.write_pcapng_block(EnhancedPacketBlock {
+            interface_id: 0,
+            timestamp: packet
+                .time
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default(),
+            original_len: packet.length as u32,
+            data: packet.bytes.into(),
+            options,
+        })?;
+        self.packets += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.get_mut().flush()
+    }
+}
+
+/// Why the recording ended.
+enum End {
+    /// As asked for, or by a signal.
+    Enough,
+    Mount,
+    /// Nobody reads.
+    Reader,
+}
+
+/// Runs `capture`.
+pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
+    let system = |error: io::Error| Failure::new(Exit::System, error.to_string());
+    let mount = reach::mount(&args.dir)?;
+    let limit = args.snaplen.map_or(FRAME_MAX / 4, |limit| limit as usize);
+    let stream = reach::connect(&args.dir, &mount, &capture_request(limit))?;
+    stream.set_nonblocking(true).map_err(system)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system)?;
+    runtime.block_on(async {
+        let stream = tokio::net::UnixStream::from_std(stream).map_err(system)?;
+        let mut input = Input {
+            stream,
+            bytes: Vec::new(),
+            at: 0,
+        };
+        input.greeting(&args.dir).await?;
+        let to = create(&args.file, &mount)?;
+        record(args, input, to).await
+    })
+}
+
+/// The events as they come.
+struct Input {
+    stream: tokio::net::UnixStream,
+    bytes: Vec<u8>,
+    /// Up to here they are used.
+    at: usize,
+}
+
+impl Input {
+    /// More bytes; false at the end. Nothing is lost if it is given up.
+    async fn more(&mut self) -> bool {
+        self.bytes.drain(..self.at);
+        self.at = 0;
+        matches!(self.stream.read_buf(&mut self.bytes).await, Ok(n) if n > 0)
+    }
+
+    async fn greeting(&mut self, dir: &Path) -> Result<(), Failure> {
+        while !self.bytes.contains(&b'\n') && self.bytes.len() < 1024 && self.more().await {}
+        let line = self.bytes.split(|&byte| byte == b'\n').next();
+        let line = line.unwrap_or_default().to_vec();
+        reach::refusal(dir, &line)?;
+        if self.bytes.is_empty() {
+            return Err(reach::gone(dir));
+        }
+        if line != GREETING.as_bytes() {
+            return Err(reach::other_version(dir, "it greets otherwise"));
+        }
+        self.at = line.len() + 1;
+        Ok(())
+    }
+
+    /// The next event that is here already.
+    fn next(&mut self) -> Result<Option<Frame>, frame::FrameError> {
+        let Some((frame, used)) = frame::split(&self.bytes[self.at..])? else {
+            return Ok(None);
+        };
+        let frame = frame::decode(frame)?;
+        self.at += used;
+        Ok(Some(frame))
+    }
+}
+
+/// The crate calls every error of a file "Error reading bytes": the system's own text says more.
+fn unwritable(path: &Path, error: PcapError) -> Failure {
+    let why = match error {
+        PcapError::IoError(error) => output::without_number(&error),
+        other => other.to_string(),
+    };
+    let path = path.display();
+    let message = format!("cannot write {path}: {why}; choose another place, or make room there");
+    Failure::new(Exit::System, message)
+}
+
+/// Opens the file, readable by nobody else: it will hold others' data.
+fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdout()));
+    }
+    let failed = |error: io::Error| unwritable(path, PcapError::IoError(error));
+    let place = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // Every packet written there would make more.
+    let device = place.metadata().map_err(failed)?.dev();
+    if format!("{}:{}", major(device), minor(device)) == mount.device {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "{} is on the mount it is to record: choose another place",
+                path.display()
+            ),
+        ));
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    Ok(Box::new(file))
+}
+
+async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Result<(), Failure> {
+    let system = |error: io::Error| Failure::new(Exit::System, error.to_string());
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(system)?;
+    let until = args
+        .seconds
+        .map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
+    let failed = |error: PcapError| unwritable(&args.file, error);
+    let mut recorder = Recorder::new(BufWriter::new(to), args).map_err(failed)?;
+    let end = loop {
+        let written = take(&mut input, &mut recorder);
+        match written.map_err(|error| error.of(&args.dir, failed))? {
+            Some(end) => break end,
+            None => recorder
+                .flush()
+                .map_err(PcapError::IoError)
+                .map_err(failed)?,
+        }
+        tokio::select! {
+            more = input.more() => if !more { return Err(reach::gone(&args.dir)) },
+            _ = interrupt.recv() => break End::Enough,
+            _ = terminate.recv() => break End::Enough,
+            () = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            } => break End::Enough,
+        }
+    };
+    if let End::Reader = end {
+        return Ok(());
+    }
+    recorder
+        .flush()
+        .map_err(PcapError::IoError)
+        .map_err(failed)?;
+    if let End::Mount = end {
+        output::message("the mount ended");
+    }
+    output::message(format_args!(
+        "{} packets of {} messages written, {} events lost",
+        recorder.packets, recorder.messages, recorder.lost
+    ));
+    Ok(())
+}
+
+/// What stopped the recording before its end.
+enum Trouble {
+    File(PcapError),
+    Stream(frame::FrameError),
+}
+
+impl Trouble {
+    fn of(self, dir: &Path, file: impl FnOnce(PcapError) -> Failure) -> Failure {
+        match self {
+            Trouble::File(error) => file(error),
+            Trouble::Stream(error) => reach::other_version(dir, error),
+        }
+    }
+}
+
+/// Records what is here already.
+fn take<W: Write>(input: &mut Input, recorder: &mut Recorder<W>) -> Result<Option<End>, Trouble> {
+    while let Some(frame) = input.next().map_err(Trouble::Stream)? {
+        match recorder.event(&frame) {
+            Ok(()) => {}
+            Err(PcapError::IoError(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(Some(End::Reader));
+            }
+            Err(error) => return Err(Trouble::File(error)),
+        }
+        if frame == Frame::End {
+            return Ok(Some(End::Mount));
+        }
+        if recorder.is_full() {
+            return Ok(Some(End::Enough));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,405 @@
+//! The stream of `trace`: one JSON object on each line, and the same for people.
+
+use super::arguments::{Arguments, describe};
+use super::printable;
+use nfsrdma_rpcrdma::tap::{Ended, Event, Outcome, Sent};
+use nfsrdma_xdr::nfs3::Status;
+use nfsrdma_xdr::rpcrdma::{ChunkLists, WriteChunk};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+/// One line. Times are nanoseconds, `time_ns` since 1970 (UTC).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(super) enum Line {
+    /// A connection; at the beginning, one that is up already.
+    Connected {
+        time_ns: u64,
+        connection: u64,
+        slot: usize,
+        transport: String,
+        local: String,
+        peer: String,
+    },
+    Disconnected {
+        time_ns: u64,
+        connection: u64,
+        slot: usize,
+        why: String,
+        /// Calls on it that had no answer.
+        calls: usize,
+    },
+    /// A call is being sent.
+    Sent(Call),
+    /// A call is over.
+    Call(Call),
+    /// So many events were dropped, because the listener was slow.
+    Lost { events: u64 },
+    /// The mount ended.
+    End,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Call {
+    /// When it was sent.
+    pub(super) time_ns: u64,
+    pub(super) xid: u32,
+    pub(super) procedure: String,
+    pub(super) arguments: Arguments,
+    /// Absent if it was never sent, or before the trace began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) transport: Option<Transport>,
+    /// Absent while it is not over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reply: Option<Reply>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Transport {
+    pub(super) connection: u64,
+    pub(super) slot: usize,
+    /// 2: sent again.
+    pub(super) sending: u32,
+    /// Of the message, without what goes by chunks.
+    pub(super) bytes: usize,
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) credits_in_use: u32,
+    pub(super) credits_granted: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Chunk {
+    /// `read`, `position-zero`, `write` or `reply`.
+    pub(super) kind: String,
+    pub(super) segments: usize,
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Reply {
+    /// `OK`, the name of an NFS status (`NOENT`), or why there is none.
+    pub(super) status: String,
+    pub(super) error: bool,
+    /// From its beginning to the last sending, and from there to the end.
+    pub(super) queue_ns: u64,
+    pub(super) round_trip_ns: u64,
+    /// Of the reply, what came by the Write chunk included.
+    pub(super) bytes: usize,
+    pub(super) written_bytes: usize,
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn since_epoch(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, nanoseconds)
+}
+
+fn chunks(lists: &ChunkLists) -> Vec<Chunk> {
+    let chunk = |kind: &str, segments: usize, bytes: u64| Chunk {
+        kind: kind.to_owned(),
+        segments,
+        bytes,
+    };
+    let of = |kind: &str, list: &WriteChunk| chunk(kind, list.segments.len(), list.len());
+    let mut found = Vec::new();
+    if let Some(first) = lists.reads.first() {
+        let kind = match first.position {
+            0 => "position-zero",
+            _ => "read",
+        };
+        let bytes = lists.reads.iter().map(|s| u64::from(s.target.length));
+        found.push(chunk(kind, lists.reads.len(), bytes.sum()));
+    }
+    found.extend(lists.writes.iter().map(|list| of("write", list)));
+    found.extend(lists.reply.iter().map(|list| of("reply", list)));
+    found
+}
+
+fn call(sent: &Sent) -> Call {
+    let (procedure, arguments) = describe(&sent.head);
+    Call {
+        time_ns: since_epoch(sent.time),
+        xid: sent.xid,
+        procedure,
+        arguments,
+        transport: sent.transport.as_ref().map(|transport| Transport {
+            connection: transport.connection,
+            slot: transport.slot,
+            sending: transport.sending,
+            bytes: transport.message,
+            chunks: chunks(&transport.chunks),
+            credits_in_use: transport.credits_in_use,
+            credits_granted: transport.credits_granted,
+        }),
+        reply: None,
+    }
+}
+
+fn status(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Status(0) => "OK".to_owned(),
+        Outcome::Status(number) => Status::ALL
+            .iter()
+            .find(|status| **status as u32 == *number)
+            .map_or_else(
+                || format!("status {number}"),
+                |status| format!("{status:?}").to_ascii_uppercase(),
+            ),
+        Outcome::Refused(why) => format!("refused: {why}"),
+        Outcome::Failed(why) => format!("failed: {why}"),
+    }
+}
+
+fn reply(ended: &Ended) -> Reply {
+    Reply {
+        status: status(&ended.outcome),
+        error: ended.outcome.is_error(),
+        queue_ns: nanoseconds(ended.queued),
+        round_trip_ns: nanoseconds(ended.round_trip),
+        bytes: ended.received,
+        written_bytes: ended.placed,
+    }
+}
+
+fn line(event: &Event) -> Option<Line> {
+    Some(match event {
+        Event::Connected(connected) => Line::Connected {
+            time_ns: since_epoch(connected.time),
+            connection: connected.connection,
+            slot: connected.slot,
+            transport: connected.provider.to_owned(),
+            local: connected.local.to_string(),
+            peer: connected.peer.to_string(),
+        },
+        Event::Disconnected(gone) => Line::Disconnected {
+            time_ns: since_epoch(gone.time),
+            connection: gone.connection,
+            slot: gone.slot,
+            why: gone.why.clone(),
+            calls: gone.calls,
+        },
+        Event::Sent(sent) => Line::Sent(call(sent)),
+        Event::Ended(ended) => Line::Call(Call {
+            reply: Some(reply(ended)),
+            ..call(&ended.sent)
+        }),
+        Event::Lost(events) => Line::Lost { events: *events },
+        Event::Outgoing(_) | Event::Incoming(_) => return None,
+    })
+}
+
+fn write(line: &Line, to: &mut Vec<u8>) {
+    // Only a map with keys that are no strings, or an I/O error, could fail.
+    if serde_json::to_writer(&mut *to, line).is_ok() {
+        to.push(b'\n');
+    }
+}
+
+/// Appends the line of an event.
+pub(super) fn encode(event: &Event, to: &mut Vec<u8>) {
+    if let Some(line) = line(event) {
+        write(&line, to);
+    }
+}
+
+/// The last line.
+pub(super) fn end() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(&Line::End, &mut bytes);
+    bytes
+}
+
+fn clock(time_ns: u64) -> String {
+    let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{hour:02}:{minute:02}:{second:02}.{:06}", rest / 1000)
+}
+
+fn show_call(call: &Call, to: &mut String) -> std::fmt::Result {
+    write!(to, "{} ", clock(call.time_ns))?;
+    match &call.transport {
+        Some(transport) => write!(to, "#{} ", transport.connection)?,
+        None => to.push_str("#- "),
+    }
+    write!(to, "{:08x} {}", call.xid, printable(&call.procedure))?;
+    let arguments = &call.arguments;
+    let object = |to: &mut String, handle: &Option<String>, name: &Option<String>| {
+        if let Some(handle) = handle {
+            write!(to, " {}", printable(handle))?;
+        }
+        if let Some(name) = name {
+            write!(to, " \"{}\"", printable(name))?;
+        }
+        Ok(())
+    };
+    object(to, &arguments.handle, &arguments.name)?;
+    if arguments.to_handle.is_some() {
+        to.push_str(" to");
+        object(to, &arguments.to_handle, &arguments.to_name)?;
+    }
+    if let Some(offset) = arguments.offset {
+        write!(to, " at {offset}")?;
+    }
+    if let Some(count) = arguments.count {
+        write!(to, " count {count}")?;
+    }
+    if let Some(transport) = &call.transport {
+        write!(to, ", {} bytes", transport.bytes)?;
+        for Chunk {
+            kind,
+            segments,
+            bytes,
+        } in &transport.chunks
+        {
+            write!(to, " + {} {bytes}/{segments}", printable(kind))?;
+        }
+        let (used, granted) = (transport.credits_in_use, transport.credits_granted);
+        write!(to, ", credits {used}/{granted}")?;
+        if transport.sending > 1 {
+            write!(to, ", sending {}", transport.sending)?;
+        }
+    }
+    if let Some(reply) = &call.reply {
+        write!(to, ": {}, {} bytes", printable(&reply.status), reply.bytes)?;
+        write!(to, " in {} us", reply.round_trip_ns / 1000)?;
+        if reply.queue_ns >= 1_000_000 {
+            write!(to, " (queued {} us)", reply.queue_ns / 1000)?;
+        }
+    }
+    Ok(())
+}
+
+/// A line for people.
+pub(super) fn show(line: &Line) -> String {
+    let mut text = String::new();
+    let shown = match line {
+        Line::Connected {
+            time_ns,
+            connection,
+            transport,
+            local,
+            peer,
+            ..
+        } => write!(
+            text,
+            "{} #{connection} connected to {} from {}, {}",
+            clock(*time_ns),
+            printable(peer),
+            printable(local),
+            printable(transport)
+        ),
+        Line::Disconnected {
+            time_ns,
+            connection,
+            why,
+            calls,
+            ..
+        } => write!(
+            text,
+            "{} #{connection} lost with {calls} calls: {}",
+            clock(*time_ns),
+            printable(why)
+        ),
+        Line::Sent(call) => show_call(call, &mut text),
+        Line::Call(call) => show_call(call, &mut text),
+        Line::Lost { events } => write!(text, "-- {events} events lost: this listener is too slow"),
+        Line::End => write!(text, "-- the mount ended"),
+    };
+    // Writing to a String does not fail.
+    let _ = shown;
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_xdr::codec::Encoder;
+    use nfsrdma_xdr::rpc::{Auth, CallTemplate};
+    use nfsrdma_xdr::rpcrdma::Segment;
+    use std::sync::Arc;
+
+    fn ended() -> Ended {
+        let mut head = Encoder::with_capacity(100);
+        CallTemplate::new(100003, 3, Auth::None).encode(0x1234, 6, &mut head);
+        head.opaque(b"123456789");
+        head.u64(65536);
+        head.u32(4096);
+        let segment = Segment {
+            handle: 1,
+            length: 4096,
+            offset: 0,
+        };
+        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(3_661_000_250);
+        Ended {
+            time,
+            sent: Arc::new(Sent {
+                time,
+                xid: 0x1234,
+                procedure: 6,
+                head: head.into_vec().into(),
+                argument: 0,
+                transport: Some(nfsrdma_rpcrdma::tap::Transport {
+                    connection: 2,
+                    slot: 0,
+                    sending: 1,
+                    message: 140,
+                    chunks: ChunkLists {
+                        writes: [[segment].into_iter().collect()].into_iter().collect(),
+                        ..ChunkLists::default()
+                    },
+                    credits_in_use: 3,
+                    credits_granted: 32,
+                }),
+            }),
+            outcome: Outcome::Status(0),
+            queued: Duration::from_micros(1),
+            round_trip: Duration::from_micros(212),
+            received: 4224,
+            placed: 4096,
+        }
+    }
+
+    #[test]
+    fn a_call_as_json_and_as_text() {
+        let mut bytes = Vec::new();
+        encode(&Event::Ended(Arc::new(ended())), &mut bytes);
+        let expected = concat!(
+            r#"{"event":"call","time_ns":3661000250000,"xid":4660,"procedure":"READ","#,
+            r#""arguments":{"handle":"0xcbf43926","offset":65536,"count":4096},"#,
+            r#""transport":{"connection":2,"slot":0,"sending":1,"bytes":140,"#,
+            r#""chunks":[{"kind":"write","segments":1,"bytes":4096}],"#,
+            r#""credits_in_use":3,"credits_granted":32},"#,
+            r#""reply":{"status":"OK","error":false,"queue_ns":1000,"round_trip_ns":212000,"#,
+            r#""bytes":4224,"written_bytes":4096}}"#,
+            "\n"
+        );
+        assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+        let line: Line = serde_json::from_str(expected).unwrap();
+        assert_eq!(
+            show(&line),
+            "01:01:01.000250 #2 00001234 READ 0xcbf43926 at 65536 count 4096, 140 bytes \
+             + write 4096/1, credits 3/32: OK, 4224 bytes in 212 us"
+        );
+    }
+
+    #[test]
+    fn errors_losses_and_the_end() {
+        let mut failed = ended();
+        failed.outcome = Outcome::Status(2);
+        let Some(Line::Call(call)) = line(&Event::Ended(Arc::new(failed))) else {
+            panic!("no call");
+        };
+        let reply = call.reply.unwrap();
+        assert_eq!((reply.status.as_str(), reply.error), ("NOENT", true));
+        assert_eq!(status(&Outcome::Status(77777)), "status 77777");
+        assert_eq!(status(&Outcome::Status(10004)), "NOTSUPP");
+        let mut bytes = Vec::new();
+        encode(&Event::Lost(7), &mut bytes);
+        assert_eq!(bytes, b"{\"event\":\"lost\",\"events\":7}\n");
+        assert_eq!(end(), b"{\"event\":\"end\"}\n");
+    }
+}

@@ -1,0 +1,187 @@
+//! `trace` and `capture`: what a mount does, told over its control socket as it happens.
+//!
+//! The serving process only passes on what the engine's [`Tap`] tells; the commands make lines
+//! and files of it, with the rights of whoever calls them.
+
+mod arguments;
+pub(super) mod capture;
+mod frame;
+mod line;
+mod packet;
+pub(super) mod trace;
+
+use super::control::Feed;
+use nfsrdma_rpcrdma::tap::{Event, Filter, Interest, Listener, Tap};
+use nfsrdma_xdr::nfs3::ProcedureNumber;
+use std::fmt::Write;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Bytes written at a time, about.
+const BATCH: usize = 64 << 10;
+
+/// What stands in front of a feed, on a line of its own.
+const GREETING: &str = concat!("nfsrdma ", env!("CARGO_PKG_VERSION"));
+
+/// The number of a procedure, for clap: as in [`Filter::procedures`].
+pub fn procedure(name: &str) -> Result<u32, String> {
+    let name = name.to_ascii_uppercase();
+    if name == "OTHER" {
+        return Ok(ProcedureNumber::COUNT as u32);
+    }
+    ProcedureNumber::ALL
+        .iter()
+        .find(|number| number.label() == name)
+        .map(|number| *number as u32)
+        .ok_or_else(|| "no procedure of NFS version 3".to_owned())
+}
+
+/// `trace PROCEDURES ERRORS MILLISECONDS SENDINGS`
+fn trace_request(filter: &Filter) -> String {
+    format!(
+        "trace {} {} {} {}",
+        filter.procedures,
+        u8::from(filter.errors),
+        filter.slow.as_millis(),
+        u8::from(filter.sendings)
+    )
+}
+
+/// `capture BYTES`
+fn capture_request(limit: usize) -> String {
+    format!("capture {limit}")
+}
+
+/// How a feed writes events.
+type Encode = fn(&Event, &mut Vec<u8>);
+
+/// What a request asks to listen to.
+fn parse(request: &str) -> Option<(Interest, Encode, Vec<u8>)> {
+    let mut words = request.split(' ');
+    let name = words.next()?;
+    let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
+    match (name, &numbers[..]) {
+        ("trace", &[procedures, errors, slow, sendings]) => {
+            let filter = Filter {
+                procedures: procedures.try_into().ok()?,
+                errors: errors != 0,
+                slow: Duration::from_millis(slow),
+                sendings: sendings != 0,
+            };
+            Some((Interest::Calls(filter), line::encode, line::end()))
+        }
+        ("capture", &[limit]) => {
+            let limit = limit.try_into().ok()?;
+            Some((Interest::Messages { limit }, frame::encode, frame::end()))
+        }
+        _ => None,
+    }
+}
+
+/// The feed for a request; `None` if it asks for none.
+pub(super) fn answer(tap: &Arc<Tap>, request: &str) -> Option<Feed> {
+    let (interest, encode, end) = parse(request)?;
+    let tap = tap.clone();
+    Some(Box::new(move |stream| {
+        Box::pin(async move {
+            let mut listener = tap.listen(interest);
+            let (mut from, mut to) = stream.into_split();
+            // What the client says is of no interest, that it goes away is.
+            let gone = async {
+                let mut word = [0; 64];
+                while from.read(&mut word).await.is_ok_and(|n| n > 0) {}
+            };
+            tokio::select! {
+                _ = feed(&mut listener, encode, end, &mut to) => {}
+                () = gone => {}
+            }
+        })
+    }))
+}
+
+async fn feed(
+    listener: &mut Listener,
+    encode: Encode,
+    end: Vec<u8>,
+    to: &mut (impl AsyncWriteExt + Unpin),
+) -> io::Result<()> {
+    let mut bytes = format!("{GREETING}\n").into_bytes();
+    // Who connected knows that it is being listened for from here on.
+    to.write_all(&bytes).await?;
+    while let Some(event) = listener.next().await {
+        bytes.clear();
+        encode(&event, &mut bytes);
+        while bytes.len() < BATCH {
+            let Some(event) = listener.try_next() else {
+                break;
+            };
+            encode(&event, &mut bytes);
+        }
+        to.write_all(&bytes).await?;
+    }
+    to.write_all(&end).await?;
+    to.shutdown().await
+}
+
+/// `name` as text that a terminal can be shown.
+fn printable(name: &str) -> String {
+    let mut shown = String::with_capacity(name.len() + 2);
+    for c in name.chars() {
+        match c {
+            '"' | '\\' => shown.extend(['\\', c]),
+            c if c.is_control() => {
+                // Writing to a String does not fail.
+                let _ = write!(shown, "{}", c.escape_default());
+            }
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests() {
+        let filter = Filter {
+            procedures: 1 << 6 | 1 << 22,
+            errors: true,
+            slow: Duration::from_millis(7),
+            sendings: false,
+        };
+        let request = trace_request(&filter);
+        assert_eq!(request, "trace 4194368 1 7 0");
+        let (interest, ..) = parse(&request).unwrap();
+        assert_eq!(interest, Interest::Calls(filter));
+        let (interest, ..) = parse(&capture_request(96)).unwrap();
+        assert_eq!(interest, Interest::Messages { limit: 96 });
+        for wrong in [
+            "",
+            "trace",
+            "trace 1 1 1",
+            "capture",
+            "capture x",
+            "capture 1 2",
+            "stats",
+        ] {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn procedures_by_name() {
+        assert_eq!(procedure("READ"), Ok(6));
+        assert_eq!(procedure("readdirplus"), Ok(17));
+        assert_eq!(procedure("OTHER"), Ok(22));
+        assert!(procedure("OPEN").is_err());
+    }
+
+    #[test]
+    fn names_cannot_write_to_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2J\n\"é"), "a\\u{1b}[2J\\n\\\"é");
+    }
+}

@@ -1,0 +1,62 @@
+//! The command `trace`.
+
+use super::line::{Line, show};
+use super::{GREETING, trace_request};
+use crate::cli::TraceArgs;
+use crate::failure::Failure;
+use crate::output::{self, Reader};
+use crate::reach;
+use nfsrdma_rpcrdma::tap::Filter;
+use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
+
+/// Longest line taken, in bytes.
+const LINE_MAX: u64 = 1 << 20;
+
+/// Runs `trace`: until the mount ends, or nobody reads what it writes.
+pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
+    let filter = Filter {
+        procedures: match &args.procedure[..] {
+            [] => u32::MAX,
+            some => some.iter().fold(0, |all, number| all | 1 << number),
+        },
+        errors: args.errors,
+        slow: Duration::from_millis(args.slow.into()),
+        sendings: args.sent,
+    };
+    let mount = reach::mount(&args.dir)?;
+    let stream = reach::connect(&args.dir, &mount, &trace_request(&filter))?;
+    let mut lines = BufReader::new(stream);
+    let mut line = Vec::new();
+    let mut first = true;
+    loop {
+        line.clear();
+        let read = (&mut lines).take(LINE_MAX).read_until(b'\n', &mut line);
+        if !matches!(read, Ok(n) if n > 0) {
+            // Who refuses closes without reading on, which is an error behind what was said.
+            if first {
+                reach::refusal(&args.dir, &line)?;
+            }
+            return Err(reach::gone(&args.dir));
+        }
+        if std::mem::take(&mut first) {
+            reach::refusal(&args.dir, &line)?;
+            if line.trim_ascii_end() != GREETING.as_bytes() {
+                return Err(reach::other_version(&args.dir, "it greets otherwise"));
+            }
+            continue;
+        }
+        let parsed: Line = serde_json::from_slice(&line)
+            .map_err(|error| reach::other_version(&args.dir, error))?;
+        let reader = match args.json {
+            true => output::result(&line)?,
+            false => output::result(format!("{}\n", show(&parsed)).as_bytes())?,
+        };
+        if reader == Reader::Gone {
+            return Ok(());
+        }
+        if parsed == Line::End {
+            return Ok(());
+        }
+    }
+}

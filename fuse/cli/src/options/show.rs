@@ -1,0 +1,184 @@
+//! The effective options as text, in the order nfs mounts show them.
+
+use super::{
+    AccessTime, Family, LookupCache, MountProto, Options, Permissions, Recovery, Transport,
+    WriteChunk,
+};
+use crate::size::show_size;
+use std::fmt::{self, Display};
+
+/// What the server and the connection settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settled {
+    /// Largest READ in force, in bytes.
+    pub rsize: u32,
+    /// Largest WRITE in force, in bytes.
+    pub wsize: u32,
+}
+
+impl Options {
+    /// These options as `-o` would take them, with the sizes in force. Parsing the text gives
+    /// the same settings again.
+    pub fn effective(&self, settled: Settled) -> String {
+        let mut words = Words(String::new());
+        let vfs = &self.vfs;
+        words.flag(if vfs.read_only { "ro" } else { "rw" });
+        for (on, name) in [
+            (!vfs.suid, "nosuid"),
+            (!vfs.dev, "nodev"),
+            (
+                vfs.dev && self.permissions == Some(Permissions::Server),
+                "dev",
+            ),
+            (!vfs.exec, "noexec"),
+            (!vfs.symfollow, "nosymfollow"),
+            (vfs.sync && self.attributes.is_some(), "sync"),
+            (vfs.dirsync, "dirsync"),
+            (vfs.access_time == AccessTime::Always, "strictatime"),
+            (vfs.access_time == AccessTime::Relative, "relatime"),
+            (vfs.access_time == AccessTime::Never, "noatime"),
+            (!vfs.dir_access_time, "nodiratime"),
+        ] {
+            if on {
+                words.flag(name);
+            }
+        }
+        for context in &self.security_contexts {
+            words.flag(context);
+        }
+        words.value("vers", 3);
+        words.value("rsize", settled.rsize);
+        words.value("wsize", settled.wsize);
+        match self.attributes {
+            None => words.flag("noac"),
+            Some(times) => {
+                words.value("acregmin", times.reg_min.as_secs());
+                words.value("acregmax", times.reg_max.as_secs());
+                words.value("acdirmin", times.dir_min.as_secs());
+                words.value("acdirmax", times.dir_max.as_secs());
+            }
+        }
+        words.flag(match self.recovery {
+            Recovery::Hard => "hard",
+            Recovery::Soft => "soft",
+            Recovery::Softerr => "softerr",
+        });
+        if self.intr {
+            words.flag("intr");
+        }
+        if !self.close_to_open {
+            words.flag("nocto");
+        }
+        match self.lookup_cache {
+            LookupCache::All => {}
+            LookupCache::Positive => words.value("lookupcache", "positive"),
+            LookupCache::None => words.value("lookupcache", "none"),
+        }
+        if !self.readdirplus {
+            words.flag("nordirplus");
+        }
+        if self.background {
+            words.flag("bg");
+        }
+        words.value(
+            "proto",
+            if self.family == Family::V6 {
+                "rdma6"
+            } else {
+                "rdma"
+            },
+        );
+        words.value("port", self.port);
+        words.value("nconnect", self.nconnect);
+        words.value("timeo", self.timeo.as_millis() / 100);
+        words.value("retrans", self.retrans);
+        if let Some(retry) = self.retry {
+            words.value("retry", retry.as_secs() / 60);
+        }
+        words.value("sec", "sys");
+        if let Some(host) = &self.mount_host {
+            words.value("mounthost", host);
+        }
+        if let Some(port) = self.mount_port {
+            words.value("mountport", port);
+        }
+        if let Some(proto) = self.mount_proto {
+            let six = self.mount_family == Family::V6;
+            words.value(
+                "mountproto",
+                match proto {
+                    MountProto::Tcp if six => "tcp6",
+                    MountProto::Tcp => "tcp",
+                    MountProto::Udp if six => "udp6",
+                    MountProto::Udp => "udp",
+                    MountProto::Rdma if six => "rdma6",
+                    MountProto::Rdma => "rdma",
+                },
+            );
+        }
+        if !self.reserved_port {
+            words.flag("noresvport");
+        }
+        words.value("local_lock", "all");
+        match self.allow_other {
+            Some(true) => words.flag("allow_other"),
+            Some(false) => words.flag("noallow_other"),
+            None => {}
+        }
+        match self.permissions {
+            Some(Permissions::Kernel) => words.value("permissions", "kernel"),
+            Some(Permissions::Server) => words.value("permissions", "server"),
+            None => {}
+        }
+        words.value(
+            "transport",
+            match self.transport {
+                Transport::Auto => "auto",
+                Transport::Iwarp => "iwarp",
+                Transport::Verbs => "verbs",
+            },
+        );
+        words.value(
+            "write_chunk",
+            match self.write_chunk {
+                WriteChunk::PositionZero => "pz",
+                WriteChunk::Reduced => "reduced",
+            },
+        );
+        words.value("inline", self.inline);
+        words.value("credits", self.credits);
+        if self.transport != Transport::Verbs {
+            words.flag(if self.crc { "crc" } else { "nocrc" });
+            if let Some(fpdu) = self.fpdu {
+                words.value("fpdu", fpdu);
+            }
+        }
+        words.value("cache", show_size(self.cache));
+        words.value("dirty", show_size(self.dirty_limit()));
+        words.value("readahead", show_size(self.readahead));
+        if let Some(threads) = self.threads {
+            words.value("threads", threads);
+        }
+        if let Some(metrics) = &self.metrics {
+            words.value("metrics", metrics);
+        }
+        words.0
+    }
+}
+
+struct Words(String);
+
+impl Words {
+    fn flag(&mut self, name: &str) {
+        if !self.0.is_empty() {
+            self.0.push(',');
+        }
+        self.0.push_str(name);
+    }
+
+    fn value(&mut self, name: &str, value: impl Display) {
+        self.flag(name);
+        fmt::write(&mut self.0, format_args!("={value}"))
+            .expect("writing to a String does not fail");
+    }
+}

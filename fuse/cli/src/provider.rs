@@ -1,0 +1,126 @@
+//! Which RDMA provider a mount uses.
+
+use super::failure::Failure;
+use super::options::{Options, Transport};
+use nfsrdma_iwarp::{Fpdu, IwarpOptions, IwarpProvider};
+use nfsrdma_nfs3::mount::{MountError, Step};
+use nfsrdma_rdma::Provider;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The least TCP counts idle time in.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A provider, and why it is this one.
+#[derive(Debug)]
+pub struct Chosen {
+    pub provider: Arc<dyn Provider>,
+    pub reason: String,
+    /// Whether it is our choice, not the user's.
+    ours: bool,
+}
+
+impl Chosen {
+    /// Why mounting by it failed. Where the choice may be the cause, it is told.
+    pub fn failed(&self, error: MountError) -> Failure {
+        let told = self.ours && error.step == Step::Connect;
+        let mut failure = Failure::from(error);
+        if told {
+            failure.message = format!("{} ({})", failure.message, self.reason);
+        }
+        failure
+    }
+}
+
+/// The provider that `transport=` asks for, to reach `host`. May wait for the network.
+pub fn choose(options: &Options, host: &str) -> Result<Chosen, Failure> {
+    match options.transport {
+        Transport::Iwarp => Ok(Chosen {
+            provider: iwarp(options),
+            reason: "soft-iWARP as transport=iwarp asks".to_owned(),
+            ours: false,
+        }),
+        Transport::Verbs => Ok(Chosen {
+            provider: verbs()?,
+            reason: "verbs as transport=verbs asks".to_owned(),
+            ours: false,
+        }),
+        Transport::Auto => Ok(verbs_to(options, host).unwrap_or_else(|why| Chosen {
+            provider: iwarp(options),
+            reason: format!("soft-iWARP because {why}"),
+            ours: true,
+        })),
+    }
+}
+
+#[cfg(feature = "verbs")]
+fn verbs() -> Result<Arc<dyn Provider>, Failure> {
+    Ok(Arc::new(nfsrdma_verbs::Verbs::new()))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn verbs() -> Result<Arc<dyn Provider>, Failure> {
+    use super::failure::Exit;
+    Err(Failure::new(
+        Exit::System,
+        "this build has no verbs provider: use transport=iwarp, or a build with the feature 'verbs'",
+    ))
+}
+
+/// The verbs provider, if a device of this machine reaches `host`; else why not.
+#[cfg(feature = "verbs")]
+fn verbs_to(options: &Options, host: &str) -> Result<Chosen, String> {
+    use std::net::ToSocketAddrs;
+    use std::time::{Duration, Instant};
+    /// For the device to find its way; without devices the answer is immediate.
+    const ROUTE: Duration = Duration::from_secs(2);
+    let verbs = nfsrdma_verbs::Verbs::new();
+    // Who cannot be found is told of by mounting, which looks again.
+    let peers = (host, options.port)
+        .to_socket_addrs()
+        .map_err(|_| format!("{host} cannot be resolved"))?;
+    let end = Instant::now() + ROUTE;
+    let mut why = format!("{host} has no address");
+    for peer in peers {
+        let left = end.saturating_duration_since(Instant::now());
+        match verbs.reaches(peer, left) {
+            Ok(device) => {
+                return Ok(Chosen {
+                    provider: Arc::new(verbs),
+                    reason: format!(
+                        "verbs because the RDMA device {device} reaches {}",
+                        peer.ip()
+                    ),
+                    ours: true,
+                });
+            }
+            Err(no) => {
+                tracing::debug!(error = %no, %peer, "not by verbs");
+                no.reason().clone_into(&mut why);
+            }
+        }
+    }
+    Err(why)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn verbs_to(_: &Options, _: &str) -> Result<Chosen, String> {
+    Err("this build has no verbs provider".to_owned())
+}
+
+fn iwarp(options: &Options) -> Arc<dyn Provider> {
+    let defaults = IwarpOptions::default();
+    // Who wants to know earlier of a server that is silent (`timeo`) also wants to know
+    // earlier of a path that is, with calls under way or without.
+    let within = |time: Option<Duration>| time.map(|time| time.min(options.timeo.max(SECOND)));
+    Arc::new(IwarpProvider::new(IwarpOptions {
+        crc: options.crc,
+        fpdu: match options.fpdu {
+            Some(size) => Fpdu::Bytes(size as usize),
+            None => Fpdu::Auto,
+        },
+        user_timeout: within(defaults.user_timeout),
+        keepalive: within(defaults.keepalive),
+        ..defaults
+    }))
+}

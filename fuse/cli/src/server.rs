@@ -1,0 +1,159 @@
+//! `exports` and `ping`: a server without a mount.
+
+use super::cli::ServerArgs;
+use super::failure::{Exit, Failure};
+use super::log::Log;
+use super::options::Options;
+use super::output::{self, Reader};
+use super::spec::Spec;
+use super::{provider, settings};
+use nfsrdma_nfs3::mount::{self, PingEvent, PingTarget, Step, Taken};
+use nfsrdma_rdma::Pool;
+use std::ffi::OsString;
+use tokio::runtime::Runtime;
+
+/// For the messages of one connection.
+const POOL: usize = 32 << 20;
+
+/// A server, perhaps with an export.
+fn target(server: &OsString) -> Result<Spec, Failure> {
+    if let Ok(spec) = Spec::parse(server) {
+        return Ok(spec);
+    }
+    // Without a path: look at the rest as if there were one.
+    let bare = server.to_string_lossy();
+    let bare = bare.strip_suffix('/').unwrap_or(&bare);
+    let bare = bare.strip_suffix(':').unwrap_or(bare);
+    let text = match (bare.parse::<std::net::Ipv6Addr>(), bare.contains("://")) {
+        (Ok(address), _) => format!("[{address}]:/"),
+        (_, true) => format!("{bare}/"),
+        _ => format!("{bare}:/"),
+    };
+    let mut spec = Spec::parse(text.as_ref())?;
+    spec.export.clear();
+    Ok(spec)
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::System, format!("cannot start threads: {error}")))
+}
+
+fn prepare(args: &ServerArgs) -> Result<(Spec, Options), Failure> {
+    Log::install(args.verbose > 0, args.verbose, None)?;
+    let spec = target(&args.server)?;
+    let options = Options::parse_with_port(&args.options, spec.port)?;
+    Ok((spec, options))
+}
+
+/// Prints a line for each export: the path, and who may mount it.
+pub(super) fn exports(args: &ServerArgs) -> Result<(), Failure> {
+    let (spec, options) = prepare(args)?;
+    let client = settings::client(&options)?;
+    let host = settings::target(&spec, &options)?.host;
+    let exports = runtime()?.block_on(mount::exports(&host, &client))?;
+    let width = exports.iter().map(|export| export.path.len()).max();
+    for export in &exports {
+        let groups: Vec<_> = export
+            .groups
+            .iter()
+            .map(|group| String::from_utf8_lossy(group))
+            .collect();
+        let who = match groups.is_empty() {
+            true => "everybody".into(),
+            false => groups.join(","),
+        };
+        let path = String::from_utf8_lossy(&export.path);
+        let line = format!("{path:<width$}  {who}\n", width = width.unwrap_or(0));
+        if output::result(line.as_bytes())? == Reader::Gone {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn name(step: Step) -> &'static str {
+    match step {
+        Step::Options => "options",
+        Step::Resolve => "resolve",
+        Step::Rpcbind => "rpcbind",
+        Step::Mount => "mountd",
+        Step::Export => "export",
+        Step::Connect => "connect",
+        Step::PrivateData => "private data",
+        Step::Null => "null",
+        Step::Fsinfo => "fsinfo",
+    }
+}
+
+/// Prints a line for each step: its name, its time, what was found.
+pub(super) fn ping(args: &ServerArgs) -> Result<(), Failure> {
+    let (spec, options) = prepare(args)?;
+    let client = settings::client(&options)?;
+    let host = settings::target(&spec, &options)?.host;
+    let pool = Pool::new(POOL).map_err(|e| Failure::new(Exit::System, e.to_string()))?;
+    // Who has seen enough does not end the ping: its exit status counts, too.
+    let mut unwritten = None;
+    let report = |event: PingEvent| {
+        let line = match event {
+            PingEvent::Taken(Taken { step, time, found }) => {
+                let ms = time.as_secs_f64() * 1e3;
+                format!("{:<12} {ms:>8.2} ms  {found}\n", name(step))
+            }
+            PingEvent::Failed { address, error } => {
+                format!(
+                    "{:<12}   failed     {address}: {error}; trying the next address\n",
+                    name(error.step)
+                )
+            }
+        };
+        if let Err(failure) = output::result(line.as_bytes()) {
+            unwritten.get_or_insert(failure);
+        }
+    };
+    let target = PingTarget {
+        host: &host,
+        export: (!spec.export.is_empty()).then_some(spec.export.as_slice()),
+    };
+    let chosen = provider::choose(&options, &host)?;
+    let provider = chosen.provider.clone();
+    runtime()?
+        .block_on(mount::ping(target, &client, provider, pool, report))
+        .map_err(|error| {
+            let step = name(error.step);
+            let mut failure = chosen.failed(error);
+            failure.message = format!("{step}: {}", failure.message);
+            failure
+        })?;
+    unwritten.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_with_and_without_a_path() {
+        let parse = |text: &str| {
+            let spec = target(&OsString::from(text)).unwrap();
+            (
+                spec.host,
+                String::from_utf8(spec.export).unwrap(),
+                spec.port,
+            )
+        };
+        let wanted = |host: &str, export: &str, port| (host.into(), export.into(), port);
+        assert_eq!(parse("srv"), wanted("srv", "", None));
+        assert_eq!(parse("srv:"), wanted("srv", "", None));
+        assert_eq!(parse("10.0.0.1"), wanted("10.0.0.1", "", None));
+        assert_eq!(parse("srv:/x"), wanted("srv", "/x", None));
+        assert_eq!(parse("::1"), wanted("::1", "", None));
+        assert_eq!(parse("[::1]"), wanted("::1", "", None));
+        assert_eq!(parse("nfs://srv:77"), wanted("srv", "", Some(77)));
+        assert_eq!(parse("nfs://srv/"), wanted("srv", "/", None));
+        assert!(target(&OsString::from("a b")).is_err());
+    }
+}

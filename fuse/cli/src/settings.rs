@@ -1,0 +1,210 @@
+//! Options as the engine, the file system and the adapter want them.
+
+use super::attach::{allow_other, permissions};
+use super::failure::{Exit, Failure, Patience};
+use super::options::show::Settled;
+use super::options::{
+    Family, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk,
+};
+use super::spec::Spec;
+use nfsrdma_fs::adapter::{Access, FuseOptions};
+use nfsrdma_fs::fs::{self, FsConfig};
+use nfsrdma_nfs3::Nfs3;
+use nfsrdma_nfs3::Nfs3Client;
+use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget};
+use nix::unistd::geteuid;
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+/// Memory of messages and reply chunks in flight, on top of the cache, in bytes. It is
+/// reserved, not touched.
+const MESSAGES: usize = 64 << 20;
+
+/// The options with the sizes in force, which a server that comes back may change.
+pub fn effective(options: &Options, client: &Nfs3Client) -> String {
+    let limits = client.limits();
+    let options = Options {
+        permissions: Some(permissions(options)),
+        ..options.clone()
+    };
+    options.effective(Settled {
+        rsize: limits.rtmax,
+        wsize: limits.wtmax,
+    })
+}
+
+/// The options before a server has said which sizes it takes.
+pub fn wanted(options: &Options) -> String {
+    options.effective(Settled {
+        rsize: options.rsize.unwrap_or(MAX_IO),
+        wsize: options.wsize.unwrap_or(MAX_IO),
+    })
+}
+
+/// What the engine mounts. Addresses of one family are looked up here: the engine takes
+/// whichever the resolver gives.
+pub fn target(spec: &Spec, options: &Options) -> Result<MountTarget, Failure> {
+    Ok(MountTarget {
+        host: host_of(&spec.host, options.port, options.family)?,
+        export: spec.export.clone(),
+    })
+}
+
+fn host_of(host: &str, port: u16, family: Family) -> Result<String, Failure> {
+    if family == Family::Any {
+        return Ok(host.to_owned());
+    }
+    let known = (host, port).to_socket_addrs();
+    let mut known = known.map_err(|error| Failure {
+        exit: Exit::Failed,
+        message: format!("cannot find host {host}: {error}; check the name and DNS"),
+        patience: Patience::IfAsked,
+    })?;
+    match known.find(|address| family.admits(address.ip())) {
+        Some(address) => Ok(address.ip().to_string()),
+        None => Err(Failure::new(
+            Exit::Failed,
+            format!("host {host} has no IPv6 address, which rdma6 asks for: use proto=rdma"),
+        )),
+    }
+}
+
+/// What the engine is told.
+pub fn client(options: &Options) -> Result<ClientOptions, Failure> {
+    let mounthost = match &options.mount_host {
+        Some(host) => Some(host_of(host, 111, options.mount_family)?),
+        None => None,
+    };
+    Ok(ClientOptions {
+        port: options.port,
+        rsize: options.rsize,
+        wsize: options.wsize,
+        inline: options.inline,
+        credits: options.credits,
+        write_chunk: match options.write_chunk {
+            WriteChunk::PositionZero => engine::WriteChunk::PositionZero,
+            WriteChunk::Reduced => engine::WriteChunk::Reduced,
+        },
+        timeo: options.timeo,
+        retrans: options.retrans,
+        recovery: match options.recovery {
+            Recovery::Hard => engine::Recovery::Hard,
+            Recovery::Soft => engine::Recovery::Soft,
+            Recovery::Softerr => engine::Recovery::SoftErr,
+        },
+        nconnect: options.nconnect,
+        mounthost,
+        mountport: options.mount_port,
+        mountproto: match options.mount_proto {
+            None => engine::MountProtocol::Auto,
+            Some(MountProto::Tcp) => engine::MountProtocol::Tcp,
+            Some(MountProto::Udp) => engine::MountProtocol::Udp,
+            Some(MountProto::Rdma) => engine::MountProtocol::Rdma,
+        },
+        resvport: options.reserved_port,
+        ..ClientOptions::default()
+    })
+}
+
+/// What the file system is told.
+pub fn file_system(options: &Options) -> FsConfig {
+    let zero = Duration::ZERO;
+    let (reg, dir) = match options.attributes {
+        Some(times) => (
+            (times.reg_min, times.reg_max),
+            (times.dir_min, times.dir_max),
+        ),
+        None => ((zero, zero), (zero, zero)),
+    };
+    let dirty = options.dirty_limit() as usize;
+    FsConfig {
+        acregmin: reg.0,
+        acregmax: reg.1,
+        acdirmin: dir.0,
+        acdirmax: dir.1,
+        lookup_cache: match options.lookup_cache {
+            LookupCache::All => fs::LookupCache::All,
+            LookupCache::Positive => fs::LookupCache::Positive,
+            LookupCache::None => fs::LookupCache::None,
+        },
+        permissions: match permissions(options) {
+            Permissions::Kernel => fs::Permissions::Kernel,
+            Permissions::Server if allow_other(options) => fs::Permissions::Server,
+            Permissions::Server => fs::Permissions::ServerForOne(geteuid().as_raw()),
+        },
+        nocto: !options.close_to_open,
+        hard: options.recovery == Recovery::Hard,
+        sync: options.vfs.sync,
+        readdirplus: options.readdirplus,
+        cache_bytes: options.cache as usize,
+        dirty_bytes: dirty,
+        dirty_file_bytes: (dirty / 2).max(1 << 20),
+        readahead_bytes: options.readahead as usize,
+        ..FsConfig::default()
+    }
+}
+
+/// Bytes of the pool that all buffers come from.
+pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
+    // Each credit may have a call and a reply, in blocks of a power of two.
+    let message = (options.inline as usize).next_power_of_two().max(4096);
+    let calls = options.credits as usize * options.nconnect as usize;
+    config.pool_bytes() + MESSAGES + 4 * calls * message
+}
+
+/// What the adapter is told.
+pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    FuseOptions {
+        source: spec.to_string(),
+        access: if allow_other(options) {
+            Access::All
+        } else {
+            Access::Owner
+        },
+        // Waking a thread on an idle CPU costs more than a call: few readers.
+        threads: options.threads.unwrap_or(cpus.clamp(1, 4)),
+        ..FuseOptions::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(text: &str) -> Options {
+        Options::parse(text).unwrap()
+    }
+
+    #[test]
+    fn the_engine_accepts_the_extremes() {
+        for text in [
+            "",
+            "rsize=1,wsize=1,credits=1,inline=1024,nconnect=1,timeo=1",
+            "rsize=1G,wsize=1G,credits=1024,inline=262144,nconnect=16,timeo=36000",
+        ] {
+            assert_eq!(client(&options(text)).unwrap().check(), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn noac_trusts_nothing() {
+        let config = file_system(&options("noac"));
+        assert!(config.sync);
+        assert_eq!(config.acregmax, Duration::ZERO);
+        assert_eq!(config.acdirmax, Duration::ZERO);
+    }
+
+    #[test]
+    fn one_family_is_looked_up_here() {
+        let spec = Spec::parse("127.0.0.1:/x".as_ref()).unwrap();
+        let target_of = |text: &str| target(&spec, &options(text));
+        assert_eq!(target_of("").unwrap().host, "127.0.0.1");
+        assert_eq!(
+            target_of("proto=rdma6").unwrap_err().message,
+            "host 127.0.0.1 has no IPv6 address, which rdma6 asks for: use proto=rdma"
+        );
+        let spec = Spec::parse("[::1]:/x".as_ref()).unwrap();
+        assert_eq!(target(&spec, &options("proto=rdma6")).unwrap().host, "::1");
+    }
+}

@@ -1,0 +1,382 @@
+//! What a mount says about itself: one JSON document.
+
+use nfsrdma_rpcrdma::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A mount's counters at one moment. Times are in nanoseconds where the name ends in `_ns`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Document {
+    /// Of the program that serves the mount.
+    pub version: String,
+    pub pid: u32,
+    /// SERVER:/EXPORT.
+    pub source: String,
+    pub directory: String,
+    /// The options in force.
+    pub options: String,
+    /// `iwarp`, `verbs`.
+    pub transport: String,
+    pub server: ServerLimits,
+    /// Since the mount, in nanoseconds.
+    pub age_ns: u64,
+    pub procedures: Vec<Procedure>,
+    /// Counters of the file system and its caches, by name.
+    pub cache: BTreeMap<String, u64>,
+    /// Hits of each cache by the number of questions, 0 to 1; `null` before the first.
+    pub hit_rates: BTreeMap<String, Option<f64>>,
+    pub connections: Vec<Connection>,
+}
+
+/// What the server said of itself (FSINFO, PATHCONF), in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ServerLimits {
+    pub wtmult: u32,
+    pub dtpref: u32,
+    pub name_max: u32,
+}
+
+/// One NFS procedure.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Procedure {
+    pub name: String,
+    pub calls: u64,
+    pub errors: u64,
+    pub resends: u64,
+    pub timeouts: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// From the call to its end, all calls together.
+    pub total_ns: u64,
+    /// The part of it before the last sending.
+    pub queue_ns: u64,
+    /// The part of it after.
+    pub round_trip_ns: u64,
+    /// Of the histogram, as far as its buckets tell; `null` without calls.
+    pub p50_us: Option<f64>,
+    pub p99_us: Option<f64>,
+    /// The filled buckets.
+    pub latency: Vec<Bucket>,
+}
+
+/// Calls that took less than `below_us` microseconds, and not less than half of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Bucket {
+    /// `null`: all that took longer than the others.
+    pub below_us: Option<u64>,
+    pub calls: u64,
+}
+
+/// One connection slot.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Connection {
+    pub connected: bool,
+    pub local: Option<String>,
+    pub peer: Option<String>,
+    /// The provider's line about it.
+    pub link: String,
+    /// Thresholds of inline messages, in bytes.
+    pub inline_call: u64,
+    pub inline_reply: u64,
+    pub credits_wanted: u64,
+    pub credits_granted: u64,
+    pub credits_in_use: u64,
+    /// Calls that wait for a credit or for the connection.
+    pub waiting: u64,
+    /// Memory accessible to the server at this moment.
+    pub leases: u64,
+    pub counters: ConnectionCounters,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $help:literal,)*) => {
+        /// What a connection slot counts since the mount.
+        #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+        pub struct ConnectionCounters { $($(#[$doc])* #[doc = $help] pub $name: u64,)* }
+
+        impl ConnectionCounters {
+            /// Names, what they mean, and values.
+            pub fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((stringify!($name), $help, self.$name),)*]
+            }
+
+            fn since(&self, before: &Self) -> Self {
+                ConnectionCounters { $($name: self.$name.saturating_sub(before.$name),)* }
+            }
+        }
+
+        impl From<&ConnectionStats> for ConnectionCounters {
+            fn from(stats: &ConnectionStats) -> Self {
+                ConnectionCounters { $($name: stats.$name,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    connects: "Connections made, the first included",
+    connect_failures: "Attempts to connect that failed",
+    sends: "RPC-over-RDMA messages sent",
+    receives: "RPC-over-RDMA messages received",
+    inline_calls: "Calls sent wholly inline",
+    read_chunks: "Calls whose argument went by Read chunk",
+    position_zero_chunks: "Calls sent as a Position-Zero Read chunk",
+    write_chunks: "Calls that offered a Write chunk",
+    reply_chunks: "Calls that offered a Reply chunk",
+    rdma_write_bytes: "Bytes the server put here by RDMA Write",
+    rdma_read_bytes: "Bytes offered in Read chunks of answered calls",
+    exposures: "Registrations of memory for the server",
+    exposed_bytes: "Bytes of memory registered for the server",
+    local_invalidations: "Registrations ended here",
+    remote_invalidations: "Messages by which the server invalidated a handle",
+    resends: "Calls sent again on a new connection",
+    timeouts: "Times a call ran out of time",
+    discards: "Messages thrown away without notice",
+    rdma_errors: "Calls ended by RDMA_ERROR",
+    violations: "Calls ended because the reply contradicted what was offered",
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl From<&ProcedureStats> for Procedure {
+    fn from(stats: &ProcedureStats) -> Self {
+        let bucket = |(i, &calls): (usize, &u64)| Bucket {
+            below_us: (i + 1 < LATENCY_BUCKETS).then(|| 1 << i),
+            calls,
+        };
+        let latency: Vec<_> = stats.latency.iter().enumerate().map(bucket).collect();
+        let mut procedure = Procedure {
+            name: stats.name.to_owned(),
+            calls: stats.calls,
+            errors: stats.errors,
+            resends: stats.resends,
+            timeouts: stats.timeouts,
+            bytes_sent: stats.bytes_sent,
+            bytes_received: stats.bytes_received,
+            total_ns: nanoseconds(stats.total_time),
+            queue_ns: nanoseconds(stats.queue_time),
+            round_trip_ns: nanoseconds(stats.round_trip_time),
+            p50_us: None,
+            p99_us: None,
+            latency,
+        };
+        procedure.latency.retain(|bucket| bucket.calls > 0);
+        procedure.set_percentiles();
+        procedure
+    }
+}
+
+impl Procedure {
+    fn set_percentiles(&mut self) {
+        self.p50_us = percentile(&self.latency, 0.50);
+        self.p99_us = percentile(&self.latency, 0.99);
+    }
+
+    fn since(&self, before: &Procedure) -> Procedure {
+        let old = |below| {
+            let same = before.latency.iter().find(|b| b.below_us == below);
+            same.map_or(0, |bucket| bucket.calls)
+        };
+        let less = |bucket: &Bucket| Bucket {
+            below_us: bucket.below_us,
+            calls: bucket.calls.saturating_sub(old(bucket.below_us)),
+        };
+        let mut procedure = Procedure {
+            name: self.name.clone(),
+            calls: self.calls.saturating_sub(before.calls),
+            errors: self.errors.saturating_sub(before.errors),
+            resends: self.resends.saturating_sub(before.resends),
+            timeouts: self.timeouts.saturating_sub(before.timeouts),
+            bytes_sent: self.bytes_sent.saturating_sub(before.bytes_sent),
+            bytes_received: self.bytes_received.saturating_sub(before.bytes_received),
+            total_ns: self.total_ns.saturating_sub(before.total_ns),
+            queue_ns: self.queue_ns.saturating_sub(before.queue_ns),
+            round_trip_ns: self.round_trip_ns.saturating_sub(before.round_trip_ns),
+            p50_us: None,
+            p99_us: None,
+            latency: self.latency.iter().map(less).collect(),
+        };
+        procedure.latency.retain(|bucket| bucket.calls > 0);
+        procedure.set_percentiles();
+        procedure
+    }
+}
+
+/// The time within which `part` (0 to 1) of the calls ended, in microseconds: evenly spread
+/// within the bucket it falls into. Buckets are in order.
+fn percentile(buckets: &[Bucket], part: f64) -> Option<f64> {
+    let all = buckets
+        .iter()
+        .fold(0u64, |sum, bucket| sum.saturating_add(bucket.calls));
+    if all == 0 {
+        return None;
+    }
+    let wanted = part * all as f64;
+    let mut before = 0.0;
+    for bucket in buckets {
+        let calls = bucket.calls as f64;
+        if calls > 0.0 && before + calls >= wanted {
+            let Some(upper) = bucket.below_us else { break };
+            let lower = if upper > 1 { upper as f64 / 2.0 } else { 0.0 };
+            return Some(
+                lower + (upper as f64 - lower) * ((wanted - before) / calls).clamp(0.0, 1.0),
+            );
+        }
+        before += calls;
+    }
+    // Longer than every bucket with an end.
+    Some((1u64 << (LATENCY_BUCKETS - 2)) as f64)
+}
+
+impl From<&ConnectionStats> for Connection {
+    fn from(stats: &ConnectionStats) -> Self {
+        Connection {
+            connected: stats.connected,
+            local: stats.local.map(|address| address.to_string()),
+            peer: stats.peer.map(|address| address.to_string()),
+            link: stats.link.clone(),
+            inline_call: stats.inline_call,
+            inline_reply: stats.inline_reply,
+            credits_wanted: stats.credits_wanted.into(),
+            credits_granted: stats.credits.into(),
+            credits_in_use: stats.in_flight,
+            waiting: stats.waiting,
+            leases: stats.leases,
+            counters: stats.into(),
+        }
+    }
+}
+
+/// Caches, and the counters of their hits and misses.
+pub(super) const CACHES: [(&str, &[&str], &str); 4] = [
+    ("data", &["read_hits"], "read_misses"),
+    ("attributes", &["attribute_hits"], "attribute_misses"),
+    ("names", &["name_hits", "name_negative_hits"], "name_misses"),
+    ("access", &["access_hits"], "access_misses"),
+];
+
+/// Counters of the file system that are states, not sums.
+pub(super) const STATES: [&str; 3] = ["cache_bytes", "dirty_bytes", "inodes"];
+
+impl Document {
+    /// A counter of the file system.
+    pub fn cache_counter(&self, name: &str) -> u64 {
+        self.cache.get(name).copied().unwrap_or(0)
+    }
+
+    /// Hits and misses of a cache.
+    pub fn hits(&self, hits: &[&str], misses: &str) -> (u64, u64) {
+        let hits = hits.iter().fold(0u64, |sum, name| {
+            sum.saturating_add(self.cache_counter(name))
+        });
+        (hits, self.cache_counter(misses))
+    }
+
+    /// Computes `hit_rates` from `cache`.
+    pub fn set_hit_rates(&mut self) {
+        let rate = |(name, hits, misses): (&str, &[&str], &str)| {
+            let (hits, misses) = self.hits(hits, misses);
+            let all = hits as f64 + misses as f64;
+            (name.to_owned(), (all > 0.0).then(|| hits as f64 / all))
+        };
+        self.hit_rates = CACHES.into_iter().map(rate).collect();
+    }
+
+    /// What happened since `before`, a document of the same process.
+    pub fn since(&self, before: &Document) -> Document {
+        let mut change = self.clone();
+        change.age_ns = self.age_ns.saturating_sub(before.age_ns);
+        for (new, old) in change.procedures.iter_mut().zip(&before.procedures) {
+            *new = new.since(old);
+        }
+        for (name, value) in &mut change.cache {
+            if !STATES.contains(&name.as_str()) {
+                *value = value.saturating_sub(before.cache_counter(name));
+            }
+        }
+        for (new, old) in change.connections.iter_mut().zip(&before.connections) {
+            new.counters = new.counters.since(&old.counters);
+        }
+        change.set_hit_rates();
+        change
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bucket(below_us: impl Into<Option<u64>>, calls: u64) -> Bucket {
+        Bucket {
+            below_us: below_us.into(),
+            calls,
+        }
+    }
+
+    #[test]
+    fn percentiles() {
+        assert_eq!(percentile(&[], 0.5), None);
+        assert_eq!(percentile(&[bucket(1024, 10)], 0.5), Some(768.0));
+        let two = [bucket(16, 98), bucket(1024, 2)];
+        assert_eq!(percentile(&two, 0.99), Some(768.0));
+        assert!(percentile(&two, 0.5).unwrap() < 16.0);
+        assert_eq!(percentile(&[bucket(None, 1)], 0.5), Some(67_108_864.0));
+    }
+
+    #[test]
+    fn a_difference_has_only_what_is_new() {
+        let mut before = Document {
+            age_ns: 5,
+            procedures: vec![Procedure {
+                calls: 3,
+                latency: vec![bucket(8, 3)],
+                ..Procedure::default()
+            }],
+            ..Document::default()
+        };
+        before.cache.insert("read_hits".into(), 7);
+        before.cache.insert("inodes".into(), 7);
+        let mut after = before.clone();
+        after.age_ns = 9;
+        after.procedures[0].calls = 4;
+        after.procedures[0].latency.push(bucket(64, 1));
+        after.cache.insert("read_hits".into(), 8);
+        after.cache.insert("read_misses".into(), 1);
+        let change = after.since(&before);
+        assert_eq!((change.age_ns, change.procedures[0].calls), (4, 1));
+        assert_eq!(change.procedures[0].latency, [bucket(64, 1)]);
+        assert_eq!(change.hit_rates["data"], Some(0.5));
+        assert_eq!(change.cache_counter("inodes"), 7);
+    }
+
+    #[test]
+    fn all_procedures_are_kept_through_json() {
+        let mut stats = ProcedureStats {
+            name: "READ",
+            calls: 2,
+            queue_time: Duration::from_micros(3),
+            ..ProcedureStats::default()
+        };
+        stats.latency[0] = 1;
+        stats.latency[LATENCY_BUCKETS - 1] = 1;
+        let procedure = Procedure::from(&stats);
+        assert_eq!(procedure.queue_ns, 3000);
+        assert_eq!(procedure.latency, [bucket(1, 1), bucket(None, 1)]);
+        let text = serde_json::to_string(&procedure).unwrap();
+        assert_eq!(serde_json::from_str::<Procedure>(&text).unwrap(), procedure);
+    }
+
+    proptest! {
+        #[test]
+        fn no_numbers_overflow(calls: [u64; 4], part in 0.0f64..=1.0) {
+            let buckets = [bucket(1, calls[0]), bucket(2, calls[1]), bucket(u64::MAX, calls[2]), bucket(None, calls[3])];
+            if let Some(value) = percentile(&buckets, part) {
+                prop_assert!(value.is_finite() && value >= 0.0);
+            }
+        }
+    }
+}

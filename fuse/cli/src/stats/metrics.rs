@@ -1,0 +1,257 @@
+//! Prometheus text over HTTP/1.1 (RFC 9112), on the address or the Unix socket of option
+//! `metrics`: `GET /metrics` and nothing else.
+//!
+//! Whoever connects may be anybody: a request has at most [`REQUEST_MAX`] bytes and
+//! [`PATIENCE`], its headers are not looked at, and no more than [`CLIENTS`] are served at a
+//! time. Each connection carries one request.
+
+use super::{Source, prometheus};
+use crate::failure::{Exit, Failure};
+use crate::options::MetricsAt;
+use nix::sys::stat::{Mode, umask};
+use std::fs::{Metadata, symlink_metadata};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
+
+/// Requests at a time; others wait in the listener's backlog.
+const CLIENTS: usize = 4;
+/// For one request and its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest request with its headers, in bytes.
+const REQUEST_MAX: usize = 8 << 10;
+
+/// An address that is taken.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// A socket in the file system, removed with this.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode: somebody may have put another in its place.
+    identity: (u64, u64),
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Takes the address: before anything is mounted, so that a mistake is told.
+pub(crate) fn listen(at: &MetricsAt) -> Result<Listener, Failure> {
+    let ready = match at {
+        MetricsAt::Tcp(address) => TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(Listener::Tcp(listener))
+        }),
+        MetricsAt::Unix(path) => bind(path),
+    };
+    ready.map_err(|error| {
+        Failure::new(
+            Exit::System,
+            format!("cannot serve metrics at {at}: {error}; give metrics= another address or port"),
+        )
+    })
+}
+
+/// Makes the socket `path`, for its owner only. One that nobody listens at any more is replaced.
+fn bind(path: &Path) -> io::Result<Listener> {
+    if symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+        && UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path)?;
+    }
+    // unix(7): the mode is that of the umask. No other thread makes files yet.
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let bound = UnixListener::bind(path);
+    umask(before);
+    let listener = bound?;
+    let file = SocketFile {
+        path: path.to_owned(),
+        identity: identity(&symlink_metadata(path)?),
+    };
+    listener.set_nonblocking(true)?;
+    Ok(Listener::Unix(listener, file))
+}
+
+/// A connection of either kind.
+trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
+
+enum Ready {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl Ready {
+    async fn accept(&self) -> io::Result<Box<dyn Connection>> {
+        Ok(match self {
+            Ready::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Ready::Unix(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+/// Serves until it is dropped. Runs in tokio.
+pub(crate) async fn serve(listener: Listener, source: Arc<Source>) -> io::Result<()> {
+    let (listener, _file) = match listener {
+        Listener::Tcp(listener) => (
+            Ready::Tcp(tokio::net::TcpListener::from_std(listener)?),
+            None,
+        ),
+        Listener::Unix(listener, file) => {
+            let listener = tokio::net::UnixListener::from_std(listener)?;
+            (Ready::Unix(listener), Some(file))
+        }
+    };
+    let slots = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else {
+            return Ok(());
+        };
+        match listener.accept().await {
+            Ok(stream) => {
+                let source = source.clone();
+                tokio::spawn(async move {
+                    let talk = converse(stream, || prometheus::render(&source.document()));
+                    let _ = tokio::time::timeout(PATIENCE, talk).await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::debug!("metrics: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn converse(
+    mut stream: Box<dyn Connection>,
+    metrics: impl FnOnce() -> String,
+) -> io::Result<()> {
+    let mut request = Vec::with_capacity(1024);
+    let whole = loop {
+        if request.windows(4).any(|end| end == b"\r\n\r\n") {
+            break true;
+        }
+        let room = REQUEST_MAX - request.len();
+        if room == 0
+            || (&mut stream)
+                .take(room as u64)
+                .read_buf(&mut request)
+                .await?
+                == 0
+        {
+            break false;
+        }
+    };
+    let (status, body) = match status(&request, whole) {
+        "200 OK" => ("200 OK", metrics()),
+        other => (other, format!("{other}\n")),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// The answer to a request line (RFC 9112 section 3).
+fn status(request: &[u8], whole: bool) -> &'static str {
+    let line = request
+        .split(|&byte| byte == b'\r')
+        .next()
+        .unwrap_or_default();
+    let words: Vec<_> = line.split(|&byte| byte == b' ').collect();
+    match words[..] {
+        [_, _, version] if whole && version.starts_with(b"HTTP/1.") => match (words[0], words[1]) {
+            (b"GET", b"/metrics") => "200 OK",
+            (b"GET", _) => "404 Not Found",
+            _ => "405 Method Not Allowed",
+        },
+        _ => "400 Bad Request",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_socket_of_a_killed_process_is_replaced_and_no_other() {
+        let dir = std::env::temp_dir().join(format!("nfsrdma-metrics-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "left behind");
+        let at = MetricsAt::Unix(path.clone());
+        let first = listen(&at).unwrap();
+        assert_eq!(symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let said = listen(&at).expect_err("in use").message;
+        assert!(said.starts_with("cannot serve metrics at unix:/"), "{said}");
+        drop(first);
+        assert!(!path.exists());
+        std::fs::write(&path, "a file").unwrap();
+        assert!(listen(&at).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn requests() {
+        for (request, whole, answer) in [
+            (
+                &b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+                true,
+                "200 OK",
+            ),
+            (b"GET /metrics HTTP/1.0\r\n\r\n", true, "200 OK"),
+            (b"GET / HTTP/1.1\r\n\r\n", true, "404 Not Found"),
+            (
+                b"POST /metrics HTTP/1.1\r\n\r\n",
+                true,
+                "405 Method Not Allowed",
+            ),
+            (
+                b"GET /metrics HTTP/1.1\r\nHost: x",
+                false,
+                "400 Bad Request",
+            ),
+            (b"GET /metrics\r\n\r\n", true, "400 Bad Request"),
+            (b"", false, "400 Bad Request"),
+        ] {
+            assert_eq!(status(request, whole), answer);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(request: Vec<u8>, whole: bool) {
+            prop_assert_ne!(status(&request, whole), "");
+        }
+    }
+}

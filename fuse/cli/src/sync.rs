@@ -1,0 +1,165 @@
+//! `sync`, a request of the control socket: `nfsrdma umount` has everything written, and learns
+//! whether the mount goes on elsewhere.
+//!
+//! The process answers with lines: the bytes still to be written, from time to time, and at the
+//! end one JSON object. A mount that was unmounted here may be in use in another mount namespace,
+//! which copied it; then the connection to the kernel goes on, and the process with it. umount(2)
+//! aborts the connection before it returns if it took the last copy away.
+
+use super::control::{self, Feed};
+use super::mounts::Mount;
+use nfsrdma_fs::fs::{Fs, Unwritten};
+use nfsrdma_nfs3::Nfs3;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+
+/// The request.
+pub(super) const SYNC: &str = "sync";
+/// Between two lines about what is left.
+pub(super) const PROGRESS: Duration = Duration::from_millis(200);
+/// How long after a file was closed its RELEASE may take to arrive: a mount with files still open
+/// then is in use, and is not waited for.
+const RELEASE: Duration = Duration::from_secs(1);
+/// How long the last reference to a mount that is gone may take to go, too.
+const ABORT: Duration = Duration::from_millis(300);
+/// Bytes of the answer that a client takes.
+const ANSWER_MAX: u64 = 1 << 20;
+
+/// The last line.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// The kernel may still send requests: the mount is there, here or in another namespace.
+    pub(super) connected: bool,
+    /// Programs have files open; not everything was waited for.
+    pub(super) in_use: bool,
+    /// What could not be written and nobody was told of.
+    pub(super) lost: Vec<String>,
+}
+
+/// A line about lost data.
+pub(super) fn lost_line(unwritten: &Unwritten) -> String {
+    let name = unwritten.name.as_deref().unwrap_or("name not known");
+    let what = match unwritten.ranges {
+        1 => "bytes".to_owned(),
+        ranges => format!("{} bytes in {ranges} ranges of bytes", unwritten.bytes),
+    };
+    format!(
+        "{what} {} to {} of {name} (file {}) are lost: {}",
+        unwritten.range.start, unwritten.range.end, unwritten.fileid, unwritten.reason
+    )
+}
+
+/// Whether the connection behind a descriptor of /dev/fuse is there.
+pub(super) fn is_connected(device: &OwnedFd) -> bool {
+    let mut poll_fd = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+    let polled = poll(&mut poll_fd, PollTimeout::ZERO);
+    let events = poll_fd[0].revents().unwrap_or(PollFlags::empty());
+    polled.is_ok() && !events.intersects(PollFlags::POLLERR | PollFlags::POLLNVAL)
+}
+
+fn dirty_bytes<N: Nfs3>(fs: &Fs<N>) -> u64 {
+    let statistics = fs.statistics();
+    let dirty = statistics.iter().find(|(name, _)| *name == "dirty_bytes");
+    dirty.map_or(0, |&(_, bytes)| bytes)
+}
+
+/// Answers one request.
+pub(super) fn feed<N: Nfs3>(fs: Arc<Fs<N>>, device: Arc<OwnedFd>) -> Feed {
+    Box::new(move |mut stream| {
+        Box::pin(async move {
+            let begin = Instant::now();
+            let flush = fs.write_back_all();
+            tokio::pin!(flush);
+            let mut in_use = false;
+            loop {
+                tokio::select! {
+                    () = &mut flush => break,
+                    () = tokio::time::sleep(PROGRESS) => {}
+                }
+                if begin.elapsed() >= RELEASE && fs.has_open_files() && is_connected(&device) {
+                    in_use = true;
+                    break;
+                }
+                let line = format!("{}\n", dirty_bytes(&fs));
+                if stream.write_all(line.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+            let end = Instant::now();
+            while is_connected(&device) && !in_use && end.elapsed() < ABORT {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let answer = Answer {
+                connected: is_connected(&device),
+                in_use,
+                lost: fs.lost().iter().map(lost_line).collect(),
+            };
+            if let Ok(mut text) = serde_json::to_string(&answer) {
+                text.push('\n');
+                // Whoever asked may have gone.
+                let _ = stream.write_all(text.as_bytes()).await;
+            }
+        })
+    })
+}
+
+/// How asking ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Answered(Answer),
+    /// Nobody is there to ask, or its session has ended.
+    NoAnswer,
+    TimedOut,
+}
+
+/// Asks the process that serves `mount`, and waits for `limit` at most.
+pub(super) fn ask(mount: &Mount, limit: Duration, mut progress: impl FnMut(u64)) -> Outcome {
+    let Ok(stream) = control::begin_to_ask(&mount.device, mount.owner, SYNC) else {
+        return Outcome::NoAnswer;
+    };
+    let begin = Instant::now();
+    let Ok(timeouts) = stream.try_clone() else {
+        return Outcome::NoAnswer;
+    };
+    let mut lines = BufReader::new(stream.take(ANSWER_MAX));
+    let mut line = String::new();
+    loop {
+        let left = limit.saturating_sub(begin.elapsed());
+        if left.is_zero() || timeouts.set_read_timeout(Some(left)).is_err() {
+            return Outcome::TimedOut;
+        }
+        line.clear();
+        match lines.read_line(&mut line) {
+            Ok(0) => return Outcome::NoAnswer,
+            Ok(_) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                ) =>
+            {
+                return Outcome::TimedOut;
+            }
+            Err(_) => return Outcome::NoAnswer,
+        }
+        if let Ok(bytes) = line.trim_end().parse() {
+            progress(bytes);
+            continue;
+        }
+        return match serde_json::from_str::<Answer>(&line) {
+            Ok(mut answer) => {
+                // Names in it are whatever a server or a user made them: no terminal obeys them.
+                for line in &mut answer.lost {
+                    *line = line.replace(char::is_control, "?");
+                }
+                Outcome::Answered(answer)
+            }
+            Err(_) => Outcome::NoAnswer,
+        };
+    }
+}

@@ -1,0 +1,382 @@
+//! Mounts a file system that lives in memory: what FUSE allows. `ceiling DIR [DATA [SPARE_MIB]]`,
+//! until it is unmounted; it begins empty, or with a copy of the directory DATA.
+//!
+//! It has the session, the threads and the negotiated flags of `nfsrdma`, and below them
+//! nothing: no cache, no network, no future. A read is answered by one `writev` from where the
+//! file lies, a write is one copy to where it lies. All of that memory is touched before the
+//! mount (SPARE_MIB of it for what is going to be written), as the clearing of fresh memory is
+//! not FUSE's time.
+
+use nfsrdma_channel::abi::fopen;
+use nfsrdma_channel::{
+    Attr, Directory, DirectoryPlus, Entry, Handler, Header, Operation, Reply, Request, SetAttr,
+    Statfs, TimeOrNow,
+};
+use nfsrdma_fs::adapter::{self, FuseOptions};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// How long the kernel believes what it is told, which nobody else changes.
+const TTL: Duration = Duration::from_secs(600);
+/// A file that grows beyond this moves to the spare memory.
+const LARGE: usize = 1 << 20;
+
+type Named = BTreeMap<OsString, u64>;
+/// A directory as it is listed: what is in `Named` by position.
+type Listed = Arc<Vec<(OsString, u64)>>;
+
+struct Node {
+    of: Mutex<Attr>,
+    data: RwLock<Vec<u8>>,
+    names: RwLock<Named>,
+}
+
+struct Memory {
+    nodes: RwLock<HashMap<u64, Arc<Node>>>,
+    listings: Mutex<HashMap<u64, Listed>>,
+    next: AtomicU64,
+    /// Touched memory for one large file.
+    spare: Mutex<Option<Vec<u8>>>,
+}
+
+fn touched(bytes: usize) -> Vec<u8> {
+    let mut memory = vec![1; bytes];
+    memory.clear();
+    memory
+}
+
+impl Memory {
+    fn new(spare: usize) -> Self {
+        let memory = Memory {
+            nodes: RwLock::default(),
+            listings: Mutex::default(),
+            next: AtomicU64::new(1),
+            spare: Mutex::new((spare > 0).then(|| touched(spare))),
+        };
+        memory.add(libc::S_IFDIR | 0o755, 0, 0);
+        memory
+    }
+
+    fn add(&self, mode: u32, uid: u32, gid: u32) -> (u64, Arc<Node>) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let now = SystemTime::now();
+        let of = Attr {
+            fileid: id,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            mode,
+            nlink: 1 + u32::from(mode & libc::S_IFMT == libc::S_IFDIR),
+            uid,
+            gid,
+            blksize: 4096,
+            ..Attr::NONE
+        };
+        let node = Arc::new(Node {
+            of: Mutex::new(of),
+            data: RwLock::default(),
+            names: RwLock::default(),
+        });
+        self.nodes.write().insert(id, node.clone());
+        (id, node)
+    }
+
+    /// Copies directories and regular files.
+    fn fill(&self, dir: &Node, from: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            let found = entry.metadata()?;
+            if !found.is_dir() && !found.is_file() {
+                continue;
+            }
+            let (id, node) = self.add(found.mode(), found.uid(), found.gid());
+            if found.is_dir() {
+                self.fill(&node, &entry.path())?;
+            } else {
+                let data = fs::read(entry.path())?;
+                node.of.lock().size = data.len() as u64;
+                *node.data.write() = data;
+            }
+            dir.names.write().insert(entry.file_name(), id);
+        }
+        Ok(())
+    }
+
+    fn node(&self, id: u64) -> Result<Arc<Node>, i32> {
+        self.nodes.read().get(&id).cloned().ok_or(libc::ENOENT)
+    }
+
+    fn child(&self, parent: u64, name: &OsStr) -> Result<Attr, i32> {
+        let id = self.node(parent)?.names.read().get(name).copied();
+        let node = self.node(id.ok_or(libc::ENOENT)?)?;
+        let of = *node.of.lock();
+        Ok(of)
+    }
+
+    fn make(&self, request: &Header, parent: u64, name: &OsStr, mode: u32) -> Result<Attr, i32> {
+        let dir = self.node(parent)?;
+        let mut names = dir.names.write();
+        if names.contains_key(name) {
+            return Err(libc::EEXIST);
+        }
+        let (id, node) = self.add(mode, request.uid(), request.gid());
+        names.insert(name.to_owned(), id);
+        let of = *node.of.lock();
+        Ok(of)
+    }
+
+    fn remove(&self, parent: u64, name: &OsStr) -> Result<(), i32> {
+        let dir = self.node(parent)?;
+        let mut names = dir.names.write();
+        let id = *names.get(name).ok_or(libc::ENOENT)?;
+        let node = self.node(id)?;
+        if !node.names.read().is_empty() {
+            return Err(libc::ENOTEMPTY);
+        }
+        names.remove(name);
+        self.nodes.write().remove(&id);
+        self.resize(&mut node.data.write(), 0);
+        Ok(())
+    }
+
+    /// Makes room for `size` bytes and sets the length, to zeros where it grows.
+    fn resize(&self, data: &mut Vec<u8>, size: usize) {
+        if size > data.capacity() && size > LARGE {
+            let mut spare = self.spare.lock();
+            if let Some(mut larger) = spare.take_if(|spare| spare.capacity() >= size) {
+                larger.extend_from_slice(data);
+                *data = larger;
+            }
+        }
+        data.resize(size, 0);
+        if size == 0 && data.capacity() > LARGE {
+            *self.spare.lock() = Some(std::mem::take(data));
+        }
+    }
+
+    /// The directory's entries from `offset` on: id of the entry, cookie behind it, name.
+    fn listed(&self, node: u64, offset: u64) -> Result<Listed, i32> {
+        let mut listings = self.listings.lock();
+        if offset > 0
+            && let Some(known) = listings.get(&node)
+        {
+            return Ok(known.clone());
+        }
+        let names = self.node(node)?;
+        let names = names.names.read();
+        let all: Listed = Arc::new(names.iter().map(|(n, id)| (n.clone(), *id)).collect());
+        listings.insert(node, all.clone());
+        Ok(all)
+    }
+}
+
+fn entry(of: Attr) -> Entry {
+    Entry {
+        nodeid: of.fileid,
+        generation: 0,
+        entry_valid: TTL,
+        attr_valid: TTL,
+        attr: of,
+    }
+}
+
+/// Answers with what `ok` makes of a result.
+fn answer<T>(reply: Reply, result: Result<T, i32>, ok: impl FnOnce(Reply, T)) {
+    match result {
+        Ok(value) => ok(reply, value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+impl Handler for Memory {
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        let (header, node) = (&request.header, request.header.nodeid);
+        match request.operation {
+            Operation::Lookup { name } => answer(reply, self.child(node, name), tell_entry),
+            Operation::Getattr { .. } => answer(reply, self.node(node), |reply, node| {
+                reply.attr(TTL, &node.of.lock());
+            }),
+            Operation::Setattr(to) => answer(reply, self.setattr(node, &to), |reply, of| {
+                reply.attr(TTL, &of);
+            }),
+            Operation::Mkdir { name, mode, .. } => {
+                let mode = libc::S_IFDIR | mode & 0o7777;
+                answer(reply, self.make(header, node, name, mode), tell_entry);
+            }
+            Operation::Create { name, mode, .. } => {
+                let made = self.make(header, node, name, mode);
+                answer(reply, made, |reply, of| {
+                    reply.created(&entry(of), of.fileid, fopen::KEEP_CACHE);
+                });
+            }
+            Operation::Unlink { name } | Operation::Rmdir { name } => {
+                answer(reply, self.remove(node, name), |reply, ()| reply.ok());
+            }
+            Operation::Open { flags } => {
+                let mut answered = fopen::KEEP_CACHE;
+                if flags & libc::O_ACCMODE == libc::O_RDONLY {
+                    answered |= fopen::NOFLUSH;
+                }
+                answer(reply, self.open(node, flags), |reply, ()| {
+                    reply.opened(node, answered);
+                });
+            }
+            Operation::Read { offset, size, .. } => {
+                answer(reply, self.node(node), |reply, node| {
+                    let data = node.data.read();
+                    let from = data.len().min(offset as usize);
+                    let to = data.len().min(from + size as usize);
+                    reply.data(&data[from..to]);
+                })
+            }
+            Operation::Write { offset, data, .. } => {
+                let written = self.write(node, offset as usize, data);
+                answer(reply, written, |reply, ()| reply.written(data.len() as u32));
+            }
+            Operation::Flush { .. } | Operation::Release { .. } | Operation::Fsync { .. } => {
+                reply.ok();
+            }
+            Operation::Opendir { .. } => reply.opened(node, fopen::CACHE_DIR),
+            Operation::Readdir { offset, size, .. } => {
+                let mut entries = Directory::new(size);
+                let listed = self.list(node, offset, |name, of, next| {
+                    entries.add(of.fileid, next, of.mode, name)
+                });
+                answer(reply, listed, |reply, ()| reply.data(entries.bytes()));
+            }
+            Operation::Readdirplus { offset, size, .. } => {
+                let mut entries = DirectoryPlus::new(size);
+                let listed = self.list(node, offset, |name, of, next| {
+                    entries.add(&entry(of), next, name)
+                });
+                answer(reply, listed, |reply, ()| reply.data(entries.bytes()));
+            }
+            Operation::Releasedir { .. } => {
+                self.listings.lock().remove(&node);
+                reply.ok();
+            }
+            Operation::Statfs => reply.statfs(&Statfs {
+                blocks: 1 << 30,
+                bfree: 1 << 29,
+                bavail: 1 << 29,
+                files: 1 << 30,
+                ffree: 1 << 29,
+                bsize: 4096,
+                namelen: 255,
+                frsize: 4096,
+            }),
+            _ => reply.error(libc::ENOSYS),
+        }
+    }
+
+    fn forget(&self, _: u64, _: u64) {}
+
+    fn interrupt(&self, _: u64) {}
+}
+
+fn tell_entry(reply: Reply, of: Attr) {
+    reply.entry(&entry(of));
+}
+
+impl Memory {
+    fn setattr(&self, node: u64, to: &SetAttr) -> Result<Attr, i32> {
+        let time = |of: TimeOrNow| match of {
+            TimeOrNow::SpecificTime(at) => at,
+            TimeOrNow::Now => SystemTime::now(),
+        };
+        let node = self.node(node)?;
+        if let Some(size) = to.size {
+            self.resize(&mut node.data.write(), size as usize);
+        }
+        let mut of = node.of.lock();
+        if let Some(mode) = to.mode {
+            of.mode = of.mode & libc::S_IFMT | mode & 0o7777;
+        }
+        of.uid = to.uid.unwrap_or(of.uid);
+        of.gid = to.gid.unwrap_or(of.gid);
+        of.size = to.size.unwrap_or(of.size);
+        of.atime = to.atime.map_or(of.atime, time);
+        of.mtime = to.mtime.map_or(of.mtime, time);
+        Ok(*of)
+    }
+
+    fn open(&self, node: u64, flags: i32) -> Result<(), i32> {
+        let node = self.node(node)?;
+        if flags & libc::O_TRUNC != 0 {
+            self.resize(&mut node.data.write(), 0);
+            node.of.lock().size = 0;
+        }
+        Ok(())
+    }
+
+    fn write(&self, node: u64, from: usize, bytes: &[u8]) -> Result<(), i32> {
+        let node = self.node(node)?;
+        let to = from + bytes.len();
+        let mut data = node.data.write();
+        if from == data.len() && to <= data.capacity() {
+            data.extend_from_slice(bytes);
+        } else {
+            if to > data.len() {
+                self.resize(&mut data, to);
+            }
+            data[from..to].copy_from_slice(bytes);
+        }
+        let size = data.len() as u64;
+        drop(data);
+        let mut of = node.of.lock();
+        of.size = size;
+        of.mtime = SystemTime::now();
+        Ok(())
+    }
+
+    /// Hands out entries from `offset` on, until one is not taken.
+    fn list(
+        &self,
+        node: u64,
+        offset: u64,
+        mut take: impl FnMut(&[u8], Attr, u64) -> bool,
+    ) -> Result<(), i32> {
+        let listed = self.listed(node, offset)?;
+        for (at, (name, id)) in listed.iter().enumerate().skip(offset as usize) {
+            let Ok(node) = self.node(*id) else {
+                continue;
+            };
+            let of = *node.of.lock();
+            if !take(name.as_bytes(), of, at as u64 + 1) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut words = std::env::args().skip(1);
+    let Some(dir) = words.next().map(PathBuf::from) else {
+        anyhow::bail!("usage: ceiling DIR [DATA [SPARE_MIB]]");
+    };
+    let data = words.next();
+    let spare: usize = words.next().map_or(Ok(0), |word| word.parse())?;
+    let memory = Memory::new(spare << 20);
+    if let Some(data) = data {
+        let root = memory
+            .node(nfsrdma_channel::abi::ROOT_ID)
+            .map_err(|_| io::Error::other("no root"))?;
+        memory.fill(&root, data.as_ref())?;
+    }
+    let session = adapter::mount_other(Arc::new(memory), &dir, &FuseOptions::default())?;
+    if let Err(error) = adapter::set_read_ahead(&dir, 4096) {
+        eprintln!("the kernel's read-ahead stays as it is: {error}");
+    }
+    session.join()?;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! Takes from the kernel what it must not believe any longer, from threads of its own.
+//!
+//! FUSE_NOTIFY_INVAL_INODE of data waits for locks of pages. A READ request holds such a lock
+//! until it is answered, so the thread that notifies must not be one that answers requests. Of
+//! attributes it waits for nothing, and has a thread to itself so as not to wait for data.
+//!
+//! Each notification makes the kernel ignore the attributes in replies to requests that it has
+//! sent before (it compares versions), and the new end of the file in a short READ. It then
+//! goes on with the size it had: what lies between the two ends reads as zeros, or read(2) ends
+//! at a size that stat(2) has already shown otherwise. So the kernel is left to learn of the
+//! change by the reply that brought it, or by the next: GETATTR with other times makes it drop
+//! its pages (FUSE_AUTO_INVAL_DATA). A notification of data follows after [`PAUSE`], while no
+//! READ of the file is under way, and only if the kernel has not been told meanwhile
+//! ([`Fs::kernel_is_behind`]).
+//!
+//! What waits is a set of inode numbers, at most one for each inode the kernel knows.
+
+use crate::fs::{Fs, KernelCache};
+use nfsrdma_channel::Notifier;
+use nfsrdma_nfs3::Nfs3;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between a change and the notification of data.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Times that READs under way put it off.
+const MOST_PAUSES: u32 = 20;
+/// Threads that notify of data. Each may wait for a READ of one inode.
+const DATA_THREADS: usize = 4;
+
+#[derive(Debug, Default)]
+struct QueueState {
+    /// Inode numbers that wait, and the same in order: when, and how often put off before.
+    nodes: BTreeSet<u64>,
+    order: VecDeque<(Instant, u64, u32)>,
+    ended: bool,
+}
+
+/// Inode numbers for threads to notify of.
+#[derive(Debug)]
+struct Queue {
+    pause: Duration,
+    state: Mutex<QueueState>,
+    more: Condvar,
+}
+
+impl Queue {
+    fn new(pause: Duration) -> Arc<Self> {
+        Arc::new(Queue {
+            pause,
+            state: Mutex::default(),
+            more: Condvar::new(),
+        })
+    }
+
+    /// `tries`: how often it was put off.
+    fn put(&self, node: u64, tries: u32) {
+        let mut state = self.state.lock();
+        if !state.ended && state.nodes.insert(node) {
+            let due = Instant::now() + self.pause;
+            state.order.push_back((due, node, tries));
+            self.more.notify_one();
+        }
+    }
+
+    /// The next that is due, or `None` at the end.
+    fn take(&self) -> Option<(u64, u32)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.ended {
+                return None;
+            }
+            let now = Instant::now();
+            match state.order.front().copied() {
+                Some((due, node, tries)) if due <= now => {
+                    state.order.pop_front();
+                    state.nodes.remove(&node);
+                    return Some((node, tries));
+                }
+                Some((due, ..)) => {
+                    self.more.wait_for(&mut state, due - now);
+                }
+                None => self.more.wait(&mut state),
+            }
+        }
+    }
+
+    fn stop(&self) {
+        let mut state = self.state.lock();
+        state.ended = true;
+        state.order.clear();
+        self.more.notify_all();
+    }
+}
+
+/// What the file system is given of it.
+struct Queues {
+    attributes: Arc<Queue>,
+    data: Arc<Queue>,
+}
+
+impl KernelCache for Queues {
+    fn invalidate_attributes(&self, nodeid: u64) {
+        self.attributes.put(nodeid, 0);
+    }
+
+    fn invalidate_data(&self, nodeid: u64) {
+        self.data.put(nodeid, 0);
+    }
+}
+
+/// The threads.
+#[derive(Debug)]
+pub(super) struct Invalidator {
+    queues: [Arc<Queue>; 2],
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Invalidator {
+    /// Starts them, for `fs` to use.
+    pub(super) fn start<N: Nfs3>(fs: &Arc<Fs<N>>, notifier: Notifier) -> io::Result<Self> {
+        let queues = [Queue::new(Duration::ZERO), Queue::new(PAUSE)];
+        let this = Invalidator {
+            queues: queues.clone(),
+            threads: Mutex::default(),
+        };
+        let attributes = std::iter::once((&queues[0], "inval-attr", false));
+        let data = std::iter::repeat_n((&queues[1], "inval-data", true), DATA_THREADS);
+        for (queue, name, of_data) in attributes.chain(data) {
+            let (queue, notifier) = (queue.clone(), notifier.clone());
+            let fs = Arc::downgrade(fs);
+            let serve = move || {
+                while let Some((node, tries)) = queue.take() {
+                    // Offset and length of what is dropped: no data, or all. The kernel may have
+                    // forgotten the inode, or the mount be gone.
+                    if !of_data {
+                        let _ = notifier.inval_inode(node, -1, 0);
+                        continue;
+                    }
+                    let Some(fs) = fs.upgrade() else { return };
+                    if tries < MOST_PAUSES && fs.is_reading(node) {
+                        queue.put(node, tries + 1);
+                    } else if fs.kernel_is_behind(node) {
+                        drop(fs);
+                        let _ = notifier.inval_inode(node, 0, 0);
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().name(name.into()).spawn(serve)?;
+            this.threads.lock().push(thread);
+        }
+        let [attributes, data] = queues;
+        fs.set_kernel_cache(Box::new(Queues { attributes, data }));
+        Ok(this)
+    }
+
+    /// Ends them; the mount is gone, so that nothing in the kernel holds them up.
+    pub(super) fn stop(&self) {
+        self.queues.iter().for_each(|queue| queue.stop());
+        for thread in self.threads.lock().drain(..) {
+            // It ends by itself; a panic there has been reported.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Invalidator {
+    fn drop(&mut self) {
+        self.queues.iter().for_each(|queue| queue.stop());
+    }
+}

@@ -1,0 +1,285 @@
+//! The file system as the kernel's requests want it, by way of [`nfsrdma_channel`].
+
+mod bdi;
+mod convert;
+mod credentials;
+mod filesystem;
+pub mod heap;
+mod invalidate;
+mod replies;
+mod signals;
+mod table;
+mod unmount;
+mod waiting;
+
+pub use bdi::set_read_ahead;
+pub use unmount::OwnMount;
+
+use crate::fs::Fs;
+use credentials::Credentials;
+use filesystem::Adapter;
+use invalidate::Invalidator;
+use nfsrdma_channel::abi::init;
+use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
+use nfsrdma_nfs3::Nfs3;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use waiting::Waiting;
+
+/// Who may use the mount besides root's own view of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// The user who mounted, and nobody else.
+    #[default]
+    Owner,
+    /// Everybody (`allow_other`).
+    All,
+    /// The user who mounted, and root (`allow_root`).
+    RootAndOwner,
+}
+
+/// Options of the FUSE mount itself.
+#[derive(Debug, Clone)]
+pub struct FuseOptions {
+    /// Shown as the mount's source, `server:/export`.
+    pub source: String,
+    /// Shown after `fuse.` as the type.
+    pub subtype: String,
+    pub access: Access,
+    /// Threads that read requests, each with a cloned descriptor.
+    pub threads: usize,
+    /// Requests the kernel may have in flight in the background (read-ahead, direct I/O).
+    pub max_background: u16,
+    /// Largest WRITE request of the kernel, in bytes.
+    pub max_write: u32,
+    /// Generic mount options by their mount(8) names: `ro nodev nosuid noexec noatime dirsync
+    /// sync`; others are handed to the kernel as they are.
+    pub options: Vec<String>,
+}
+
+impl Default for FuseOptions {
+    fn default() -> Self {
+        FuseOptions {
+            source: "nfsrdma".into(),
+            subtype: "nfsrdma".into(),
+            access: Access::Owner,
+            threads: 2,
+            max_background: 64,
+            max_write: 1 << 20,
+            options: Vec::new(),
+        }
+    }
+}
+
+/// A mount being served. Dropping it unmounts, lazily if it is busy.
+#[derive(Debug)]
+pub struct Session {
+    serving: Mutex<Option<Serving>>,
+    ticker: Mutex<Option<JoinHandle<()>>>,
+    interrupts: Mutex<Option<JoinHandle<()>>>,
+    waiting: Arc<Waiting>,
+    invalidator: Invalidator,
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    mount: Arc<OwnMount>,
+}
+
+/// Mounts `fs` on `dir` and serves it from threads of its own. Returns when the kernel has
+/// accepted the mount.
+pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::Result<Session> {
+    let dir = dir.canonicalize()?;
+    let channel = Channel::mount(
+        &dir,
+        &mount_options(options),
+        users(options),
+        wanted(options),
+    )?;
+    start(fs, channel, OwnMount::on(&dir), options, false)
+}
+
+/// Mounts another file system with the same flags, threads and options: to tell what FUSE
+/// costs from what this one does.
+pub fn mount_other(
+    handler: Arc<impl Handler>,
+    dir: &Path,
+    options: &FuseOptions,
+) -> io::Result<Serving> {
+    let channel = Channel::mount(
+        dir,
+        &mount_options(options),
+        users(options),
+        wanted(options),
+    )?;
+    channel.serve(options.threads, handler)
+}
+
+/// The same for a FUSE descriptor that the caller has mounted on `dir` already (with the type,
+/// source and flags of its choice); of `options`, only access, threads and sizes count.
+/// Returns when INIT is answered.
+pub fn serve<N: Nfs3>(
+    fs: Arc<Fs<N>>,
+    device: OwnedFd,
+    dir: &Path,
+    options: &FuseOptions,
+) -> io::Result<Session> {
+    let own = OwnMount::on(dir);
+    let channel = Channel::adopt(device, users(options), wanted(options))?;
+    start(fs, channel, own, options, true)
+}
+
+/// What is wanted of the kernel.
+fn wanted(options: &FuseOptions) -> Wanted {
+    Wanted {
+        flags: init::ATOMIC_O_TRUNC
+            | init::AUTO_INVAL_DATA
+            | init::DO_READDIRPLUS
+            | init::READDIRPLUS_AUTO
+            | init::ASYNC_DIO
+            | init::PARALLEL_DIROPS
+            | init::CACHE_SYMLINKS
+            // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
+            | init::HANDLE_KILLPRIV,
+        max_write: options.max_write,
+        max_background: options.max_background,
+    }
+}
+
+fn users(options: &FuseOptions) -> Users {
+    match options.access {
+        Access::Owner => Users::Owner,
+        Access::All => Users::All,
+        Access::RootAndOwner => Users::RootAndOwner,
+    }
+}
+
+fn mount_options(options: &FuseOptions) -> MountOptions {
+    MountOptions {
+        source: options.source.clone(),
+        subtype: options.subtype.clone(),
+        options: options.options.clone(),
+    }
+}
+
+/// Starts what a mount needs. `deferring`: calls of several requests are sent together.
+fn start<N: Nfs3>(
+    fs: Arc<Fs<N>>,
+    channel: Channel,
+    mount: OwnMount,
+    options: &FuseOptions,
+    deferring: bool,
+) -> io::Result<Session> {
+    let mount = Arc::new(mount);
+    let own = mount.clone();
+    fs.set_hold(Box::new(move |on| own.hold(on)));
+    let invalidator = Invalidator::start(&fs, channel.notifier())?;
+    let waiting = Arc::new(Waiting::default());
+    let requests = Arc::new(AtomicU64::new(0));
+    let credentials = Arc::new(Credentials::default());
+    let adapter = Adapter {
+        fs: fs.clone(),
+        waiting: waiting.clone(),
+        credentials: credentials.clone(),
+        notifier: channel.notifier(),
+        queue: deferring.then(|| channel.device().clone()),
+        requests: requests.clone(),
+    };
+    let serving = channel.serve(options.threads, Arc::new(adapter))?;
+    let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    let ticker = {
+        let stop = stop.clone();
+        std::thread::Builder::new()
+            .name("write-back".into())
+            .spawn(move || tick(&fs, &requests, &credentials, &stop))?
+    };
+    let interrupts = waiting.watch()?;
+    Ok(Session {
+        serving: Mutex::new(Some(serving)),
+        interrupts: Mutex::new(Some(interrupts)),
+        waiting,
+        invalidator,
+        ticker: Mutex::new(Some(ticker)),
+        stop,
+        mount,
+    })
+}
+
+/// Writes back what is old, once a second until told to stop, and gives unused memory and
+/// descriptors back.
+fn tick<N: Nfs3>(
+    fs: &Arc<Fs<N>>,
+    requests: &AtomicU64,
+    credentials: &Credentials,
+    stop: &(Mutex<bool>, Condvar),
+) {
+    let mut rest = heap::Rest::default();
+    let mut stopped = stop.0.lock();
+    while !*stopped {
+        stop.1.wait_for(&mut stopped, Duration::from_secs(1));
+        parking_lot::MutexGuard::unlocked(&mut stopped, || {
+            fs.tick();
+            credentials.close_idle();
+            rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
+        });
+    }
+}
+
+impl Session {
+    /// Whether the mount is gone, by umount(8) or by [`Session::unmount`].
+    pub fn is_finished(&self) -> bool {
+        self.serving
+            .lock()
+            .as_ref()
+            .is_none_or(Serving::is_finished)
+    }
+
+    /// Unmounts. EBUSY if somebody uses the mount, which then goes on; `lazy` takes it out of
+    /// sight at once and ends it with its last user. Flush with `Fs::shutdown` afterwards.
+    pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        self.mount.unmount(lazy)
+    }
+
+    /// The mount itself.
+    pub fn own_mount(&self) -> &Arc<OwnMount> {
+        &self.mount
+    }
+
+    /// Waits for the threads, which end with the mount. Blocks.
+    pub fn join(&self) -> io::Result<()> {
+        let serving = self.serving.lock().take();
+        let result = serving.map_or(Ok(()), Serving::join);
+        self.mount.release();
+        self.stop_threads();
+        result
+    }
+
+    fn stop_threads(&self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        self.waiting.stop();
+        self.invalidator.stop();
+        for thread in [&self.ticker, &self.interrupts] {
+            if let Some(thread) = thread.lock().take() {
+                // It ends by itself; a panic there has been reported.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(serving) = self.serving.lock().take() {
+            if !serving.is_finished() {
+                // The program did not wait for the mount's end: leave none behind.
+                let _ = self.mount.unmount(true);
+            }
+            drop(serving);
+        }
+        self.stop_threads();
+    }
+}

@@ -1,0 +1,135 @@
+//! ACCESS: the server decides who may do what.
+//!
+//! Its answers are kept for each credential, for as long as the attributes that came with them
+//! are believed and as long as mode, owner, group and ctime stay the same.
+
+use super::search::is_current;
+use super::*;
+use nfsrdma_nfs3::Cred;
+use nfsrdma_xdr::nfs3::access;
+
+/// Everything a file can be asked for at once.
+const FILE: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;
+const DIR: u32 = access::READ | access::LOOKUP | access::MODIFY | access::EXTEND | access::DELETE;
+
+/// The bits of ACCESS for a mask of access(2).
+fn wanted(inode: &Inode, mask: i32) -> u32 {
+    let mut bits = 0;
+    if mask & libc::R_OK != 0 {
+        bits |= access::READ;
+    }
+    if mask & libc::W_OK != 0 {
+        bits |= access::MODIFY | access::EXTEND;
+        if inode.is_dir() {
+            bits |= access::DELETE;
+        }
+    }
+    if mask & libc::X_OK != 0 {
+        bits |= if inode.is_dir() {
+            access::LOOKUP
+        } else {
+            access::EXECUTE
+        };
+    }
+    bits
+}
+
+/// The mark of an open for execve(2) among the flags that the kernel sends with OPEN
+/// (`FMODE_EXEC`). Programs cannot set it: open(2) passes over it, openat2(2) refuses it.
+const OPEN_FOR_EXECVE: i32 = 0x20;
+
+/// The bits of ACCESS for the flags of an OPEN.
+pub(super) fn wanted_to_open(flags: i32) -> u32 {
+    if flags & OPEN_FOR_EXECVE != 0 {
+        // The kernel reads the file, the program need not be able to (RFC 1813 section 4.4).
+        return access::EXECUTE;
+    }
+    let mut wanted = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => access::READ,
+        libc::O_WRONLY => access::MODIFY,
+        _ => access::READ | access::MODIFY,
+    };
+    if flags & libc::O_TRUNC != 0 {
+        wanted |= access::MODIFY;
+    }
+    wanted
+}
+
+fn judge(wanted: u32, granted: u32) -> FsResult<()> {
+    if granted & wanted == wanted {
+        Ok(())
+    } else {
+        Err(FsError::AccessDenied)
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// access(2), from memory.
+    pub fn access_cached(&self, cred: &Cred, nodeid: u64, mask: i32) -> Option<FsResult<()>> {
+        let inode = self.table.get(nodeid)?;
+        let wanted = wanted(&inode, mask);
+        let now = self.now();
+        let granted = {
+            let state = inode.state.lock();
+            state.fresh(now)?;
+            if wanted == 0 {
+                return Some(Ok(()));
+            }
+            state.granted(cred, wanted, now)?
+        };
+        self.shared.stats.access_hits.add(1);
+        Some(judge(wanted, granted))
+    }
+
+    pub async fn access(&self, cred: &Cred, nodeid: u64, mask: i32) -> FsResult<()> {
+        let inode = self.inode(nodeid)?;
+        let wanted = wanted(&inode, mask);
+        if wanted == 0 {
+            return self.fetch(cred, &inode).await.map(|_| ());
+        }
+        self.ask_access(cred, &inode, wanted).await
+    }
+
+    /// truncate(2), which has no open file: whether `cred` may write. Servers let owners cut
+    /// files that they may not write (RFC 1813 section 4.4), so SETATTR does not tell.
+    pub async fn may_truncate(&self, cred: &Cred, nodeid: u64) -> FsResult<()> {
+        if self.config.permissions == Permissions::Kernel {
+            return Ok(());
+        }
+        let inode = self.inode(nodeid)?;
+        self.ask_access(cred, &inode, access::MODIFY).await
+    }
+
+    /// Asks the server. Its attributes are learned, so this also revalidates.
+    pub(super) async fn ask_access(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        wanted: u32,
+    ) -> FsResult<()> {
+        self.shared.stats.access_misses.add(1);
+        let all = wanted | if inode.is_dir() { DIR } else { FILE };
+        let stamp = Stamp::now();
+        match self.nfs.access(cred, &inode.handle, all).await {
+            Ok((granted, attributes)) => {
+                match &attributes {
+                    Some(_) => {
+                        self.learn(inode, stamp, attributes.as_ref());
+                    }
+                    None => {
+                        self.fetch(cred, inode).await?;
+                    }
+                }
+                let now = self.now();
+                let mut state = inode.state.lock();
+                if attributes.is_none_or(|told| is_current(&state, &told)) {
+                    let until = now + state.fresh_for(now);
+                    state.grant(cred, all, granted, until);
+                }
+                drop(state);
+                judge(wanted, granted)
+            }
+            Err(error) => Err(self.note_error(inode, error)),
+        }
+    }
+}

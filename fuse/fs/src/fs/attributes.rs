@@ -1,0 +1,306 @@
+//! GETATTR, SETATTR, READLINK, STATFS.
+
+use super::file::Inner;
+use super::*;
+use nfsrdma_nfs3::Cred;
+use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes, SetTime, access};
+use std::sync::atomic::Ordering;
+
+/// What fstat(2) says of an object that this mount removed and a program still holds: the server
+/// knows its handle no more (`error`), so it is what was last known, without links.
+fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
+    let gone = matches!(error.status(), Some(Status::Stale | Status::BadHandle));
+    if !gone || !inode.removed.load(Ordering::Relaxed) {
+        return None;
+    }
+    let attributes = inode.state.lock().attributes().copied()?;
+    Some(Attributes {
+        nlink: 0,
+        ..attributes
+    })
+}
+
+/// The size of a regular file, as last heard of. `None` if it has set-id bits: the server clears
+/// them when it sets a size.
+fn known_size(inode: &Inode) -> Option<u64> {
+    let known = inode.state.lock().attributes().copied()?;
+    (known.kind == FileType::Regular && known.mode & 0o6000 == 0).then_some(known.size)
+}
+
+/// Nothing is taken to be written to the file while this lives.
+struct Exclusive<'a>(&'a FileData);
+
+impl<'a> Exclusive<'a> {
+    fn new(data: &'a FileData) -> Self {
+        data.with(Inner::begin_exclusive);
+        Exclusive(data)
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.0.with(Inner::end_exclusive);
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// Attributes from memory, for as long as they are believed. `revalidate`: the kernel
+    /// asks for its own sake (to see whether its cache is still good), not for a program's
+    /// stat: then data not written back does not matter, and the times need not be final.
+    pub fn getattr_cached(&self, nodeid: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
+        let inode = self.table.get(nodeid)?;
+        let now = self.now();
+        // Before the attributes, as in `shown`.
+        let (dirty, end) = inode.data().map_or((false, 0), |data| {
+            data.with(|inner| (inner.is_dirty(), inner.end()))
+        });
+        if dirty && !revalidate {
+            return None;
+        }
+        let (shown, ttl) = {
+            let mut state = inode.state.lock();
+            let attributes = *state.fresh(now)?;
+            let size = attributes.size.max(end);
+            state.record_told(size);
+            let shown = Attributes {
+                size,
+                fileid: self.table.visible_fileid(&attributes),
+                nlink: remove::visible_links(&inode, &attributes),
+                ..attributes
+            };
+            (shown, state.fresh_for(now))
+        };
+        self.shared.stats.attribute_hits.add(1);
+        let ttl = if dirty || inode.hidden_links.load(Ordering::Relaxed) > 0 {
+            Duration::ZERO
+        } else {
+            Duration::from_nanos(ttl)
+        };
+        Some((shown, ttl))
+    }
+
+    /// Attributes as the server has them after all data written so far.
+    pub async fn getattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        nodeid: u64,
+        revalidate: bool,
+    ) -> FsResult<(Attributes, Duration)> {
+        let inode = self.inode(nodeid)?;
+        let dirty = inode
+            .data()
+            .is_some_and(|data| data.with(|inner| inner.is_dirty()));
+        if dirty && !revalidate {
+            // mtime and ctime are the server's to give: it gives them with the data.
+            self.write_back(&inode, false).await;
+            let state = inode.state.lock();
+            if let Some(attributes) = state.fresh(self.now()) {
+                let attributes = *attributes;
+                drop(state);
+                let ttl = self.attr_ttl(&inode, self.now());
+                return Ok((self.shown(&inode, attributes), ttl));
+            }
+        }
+        // The reply itself tells the kernel.
+        inode.state.lock().forget_told();
+        let attributes = match self.fetch(cred, &inode).await {
+            Ok(attributes) => attributes,
+            Err(error) => {
+                let attributes = removed_object(&inode, &error).ok_or(error)?;
+                return Ok((attributes, Duration::ZERO));
+            }
+        };
+        let ttl = self.attr_ttl(&inode, self.now());
+        Ok((self.shown(&inode, attributes), ttl))
+    }
+
+    /// GETATTR, learned.
+    pub(super) async fn fetch(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
+        self.shared.stats.attribute_misses.add(1);
+        self.hidden_gone(inode).await;
+        let stamp = Stamp::now();
+        match self.nfs.getattr(cred, &inode.handle).await {
+            Ok(attributes) if attributes.kind != inode.kind => {
+                let error = NfsError::PeerMisbehaved("an object changed its type".into());
+                Err(self.note_error(inode, error))
+            }
+            Ok(attributes) => {
+                self.learn(inode, stamp, Some(&attributes));
+                // A newer reply may have been learned meanwhile.
+                let newest = inode.state.lock().attributes().copied();
+                Ok(newest.unwrap_or(attributes))
+            }
+            Err(error) => Err(self.note_error(inode, error)),
+        }
+    }
+
+    /// What is known of `inode`, however old; asks if nothing is.
+    pub(super) async fn known(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
+        let known = inode.state.lock().attributes().copied();
+        match known {
+            Some(attributes) => Ok(attributes),
+            None => self.fetch(cred, inode).await,
+        }
+    }
+
+    /// SETATTR. `by_name`: a new size is that of truncate(2), not of an open file.
+    pub async fn setattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        nodeid: u64,
+        new: &SetAttributes,
+        by_name: bool,
+    ) -> FsResult<(Attributes, Duration)> {
+        let inode = self.inode(nodeid)?;
+        self.set(cred, &inode, new, by_name).await?;
+        let attributes = {
+            let state = inode.state.lock();
+            state.fresh(self.now()).copied()
+        };
+        let attributes = match attributes {
+            Some(attributes) => attributes,
+            None => self.fetch(cred, &inode).await?,
+        };
+        let ttl = self.attr_ttl(&inode, self.now());
+        Ok((self.shown(&inode, attributes), ttl))
+    }
+
+    /// Whether a regular file has this size at the server, which is asked only if it is likely.
+    /// truncate(2) leaves the times alone then, and a server may not (RFC 1813 section 3.3.2
+    /// does not say).
+    async fn has_size(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        size: u64,
+    ) -> FsResult<bool> {
+        if known_size(inode) != Some(size) {
+            return Ok(false);
+        }
+        match self.ask_access(cred, inode, access::MODIFY).await {
+            Ok(()) => Ok(known_size(inode) == Some(size)),
+            // SETATTR gets the server's reason.
+            Err(FsError::AccessDenied) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// SETATTR, with write-back held off. `by_name`: a new size is that of truncate(2). Everything written before is on stable storage when
+    /// it is sent, and nothing is taken to be written until it is answered: so no WRITE, and
+    /// none that has to be sent again because the server restarted, can come after it and undo
+    /// a truncation, a time, or a set-id bit.
+    pub(super) async fn set(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        new: &SetAttributes,
+        by_name: bool,
+    ) -> FsResult<()> {
+        if let Some(size) = new.size
+            && size > self.limits().max_file_size
+        {
+            return Err(FsError::TooLarge);
+        }
+        // Made now if it is not there: a READ may begin while the call is under way.
+        let data = match new.size {
+            Some(_) if inode.kind == FileType::Regular => Some(self.data(inode)),
+            _ => inode.data(),
+        };
+        let _exclusive = data.map(|data| Exclusive::new(data));
+        if let Some(data) = data {
+            data.until(|inner| (!inner.is_writing_direct()).then_some(()))
+                .await;
+        }
+        // Also what is going to be cut off: the server may refuse to.
+        if let Some(data) = data
+            && !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe())
+        {
+            self.write_back(inode, true).await;
+        }
+        let void = || {
+            if let Some(data) = data {
+                data.with(|inner| inner.void_reads(0..u64::MAX));
+            }
+        };
+        let mut new = *new;
+        let mut touch = false;
+        if let Some(size) = new.size {
+            if !by_name {
+                touch = new.mtime == SetTime::Keep && known_size(inode) == Some(size);
+            } else if self.has_size(cred, inode, size).await? {
+                new.size = None;
+                if new == SetAttributes::default() {
+                    return Ok(());
+                }
+            }
+        }
+        let metadata = new.size.is_none() && new.mtime == SetTime::Keep;
+        let kind = match metadata {
+            true => Kind::Metadata,
+            false => Kind::Contents,
+        };
+        if new.size.is_some() {
+            void();
+        }
+        self.hidden_gone(inode).await;
+        // No WRITE may start either, whatever becomes dirty again.
+        let _hold = data.map(|data| data.hold_writes());
+        inode.state.lock().forget_told();
+        let send = async |new: &SetAttributes| {
+            let change = self.change(inode, kind);
+            let call = self.nfs.setattr(cred, &inode.handle, new, None);
+            self.changed(change, inode, call, |wcc| *wcc).await
+        };
+        let result = match touch {
+            false => send(&new).await,
+            // ftruncate(2) and O_TRUNC change the time also if the size stays, which a server may
+            // not do by itself. One that lets only owners set times sets the size at least.
+            true => {
+                let mtime = SetTime::ToServerTime;
+                match send(&SetAttributes { mtime, ..new }).await {
+                    Err(error) if error.status() == Some(Status::Perm) => send(&new).await,
+                    result => result,
+                }
+            }
+        };
+        if let Some(size) = new.size {
+            // Whatever was read meanwhile may be of before, also if nobody knows the outcome.
+            void();
+            result?;
+            if let Some(data) = data {
+                data.with(|inner| inner.truncate(size));
+            }
+            let mut state = inode.state.lock();
+            if state.attributes().is_some_and(|a| a.size != size) {
+                state.expire();
+            }
+            return Ok(());
+        }
+        result.map(drop)
+    }
+
+    pub async fn readlink(&self, cred: &Cred, nodeid: u64) -> FsResult<Vec<u8>> {
+        let inode = self.inode(nodeid)?;
+        let stamp = Stamp::now();
+        match self.nfs.readlink(cred, &inode.handle).await {
+            Ok((path, attributes)) => {
+                self.learn(&inode, stamp, attributes.as_ref());
+                Ok(path)
+            }
+            Err(error) => Err(self.note_error(&inode, error)),
+        }
+    }
+
+    pub async fn statfs(&self, cred: &Cred, nodeid: u64) -> FsResult<FsstatOk> {
+        let inode = self.inode(nodeid)?;
+        let stamp = Stamp::now();
+        match self.nfs.fsstat(cred, &inode.handle).await {
+            Ok(stat) => {
+                self.learn(&inode, stamp, stat.attributes.as_ref());
+                Ok(stat)
+            }
+            Err(error) => Err(self.note_error(&inode, error)),
+        }
+    }
+}

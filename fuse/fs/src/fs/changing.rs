@@ -1,0 +1,468 @@
+//! Own changes of objects on their way to the server: what is noted when a call is sent and when
+//! it is answered, the check ahead of a WRITE, calls that this machine could not send and sends
+//! again, and what the kernel is told at once.
+
+use super::inode::{Kind, Outcome};
+use super::*;
+use crate::sync::thread;
+use nfsrdma_nfs3::{Cred, ReadDone, WriteDone};
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_xdr::nfs3::{Stable, Verifier};
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+/// What the kernel has of an object can be taken from it.
+///
+/// The calls must return at once, from any thread: to drop data the kernel takes locks of pages
+/// that a READ may hold whose answer waits for this very thread.
+pub trait KernelCache: Send + Sync {
+    /// The kernel is to ask for the attributes again.
+    fn invalidate_attributes(&self, nodeid: u64);
+    /// The kernel is to drop the pages and ask for the attributes again.
+    fn invalidate_data(&self, nodeid: u64);
+}
+
+/// Once a mount: what is learned of the server, and whom to tell.
+#[derive(Default)]
+pub(super) struct Watch {
+    kernel: OnceLock<Box<dyn KernelCache>>,
+    /// WRITE is answered without pre-operation attributes.
+    no_before: AtomicBool,
+    /// They are given, and not taken in one step with the change: worth nothing.
+    not_atomic: AtomicBool,
+    retry: Arc<Retry>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch")
+            .field("no_before", &self.no_before)
+            .field("not_atomic", &self.not_atomic)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One thread sleeps for all calls that are to be tried again.
+#[derive(Debug, Default)]
+struct Retry {
+    sleeps: AtomicBool,
+    over: Notify,
+}
+
+/// Between two tries of a call that this machine could not send.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Tries while the mount is being shut down, when nothing may come to help.
+const RETRIES_AT_END: u32 = 50;
+
+/// An own change under way; a future that is dropped ends it, too.
+pub(super) struct Change<'a, N: Nfs3> {
+    fs: &'a Fs<N>,
+    inode: &'a Arc<Inode>,
+    kind: Kind,
+    sent: Stamp,
+    done: bool,
+}
+
+impl<N: Nfs3> Change<'_, N> {
+    /// It was answered with what the object was before and after; `None` if it failed without
+    /// an answer of the server's, and may have been made.
+    pub(super) fn end(self, data: Option<&WccData>) {
+        match data {
+            Some(data) => self.end_at(data, 0),
+            None => drop(self),
+        }
+    }
+
+    /// The same for a WRITE that ends at `floor`.
+    fn end_at(mut self, data: &WccData, floor: u64) {
+        self.done = true;
+        let data = self.fs.watch.trusted(data);
+        self.fs
+            .end_change(self.inode, self.kind, self.sent, Some((&data, floor)), true);
+    }
+
+    /// The server refused it.
+    pub(super) fn refused(mut self) {
+        self.done = true;
+        self.fs
+            .end_change(self.inode, self.kind, self.sent, None, true);
+    }
+
+    /// It ended with this error.
+    pub(super) fn failed(self, error: &NfsError) {
+        match error {
+            NfsError::Status(_) => self.refused(),
+            _ => drop(self),
+        }
+    }
+}
+
+impl<N: Nfs3> Drop for Change<'_, N> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.fs
+                .end_change(self.inode, self.kind, self.sent, None, false);
+        }
+    }
+}
+
+impl Watch {
+    /// Without a `before` that is worth nothing.
+    fn trusted(&self, data: &WccData) -> WccData {
+        let not_atomic = self.not_atomic.load(Ordering::Relaxed);
+        WccData {
+            before: data.before.filter(|_| !not_atomic),
+            after: data.after,
+        }
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// Whom to tell what the kernel must not believe any longer. Once.
+    pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
+        let _ = self.watch.kernel.set(kernel);
+    }
+
+    /// A call that changes `inode` is about to be sent.
+    pub(super) fn change<'a>(&'a self, inode: &'a Arc<Inode>, kind: Kind) -> Change<'a, N> {
+        let cached = self.may_be_cached(inode);
+        let sent = inode.state.lock().begin_change(cached);
+        Change {
+            fs: self,
+            inode,
+            kind,
+            sent,
+            done: false,
+        }
+    }
+
+    /// Whether contents of `inode` are cached, here or in the kernel.
+    fn may_be_cached(&self, inode: &Inode) -> bool {
+        if inode.state.lock().attributes().is_none() {
+            return false;
+        }
+        if inode.kind != FileType::Regular {
+            return true;
+        }
+        let here = inode.data().is_some_and(|data| {
+            // Or is about to be.
+            data.with(|inner| inner.pages().resident() > 0 || inner.has_reads())
+        });
+        here || {
+            let state = inode.state.lock();
+            state.kernel_epoch == state.epoch
+        }
+    }
+
+    /// A change was answered (`data`: with this, and the file ends no earlier), or failed.
+    fn end_change(
+        &self,
+        inode: &Arc<Inode>,
+        kind: Kind,
+        sent: Stamp,
+        data: Option<(&WccData, u64)>,
+        answered: bool,
+    ) {
+        if data.is_some_and(|(data, _)| data.after.is_some()) {
+            inode.accepted();
+        }
+        let (now, times) = (self.now(), self.times(inode.kind));
+        let outcome = {
+            let mut state = inode.state.lock();
+            match data {
+                Some((data, floor)) => state.end_change(sent, kind, data, floor, now, times),
+                None => state.fail_change(sent, answered, now, times),
+            }
+        };
+        self.follow(inode, outcome);
+    }
+
+    /// Does what follows from a reply's attributes.
+    pub(super) fn follow(&self, inode: &Inode, outcome: Outcome) {
+        if outcome.not_atomic && !self.watch.not_atomic.swap(true, Ordering::Relaxed) {
+            tracing::info!("the server's pre-operation attributes are not atomic: ignored");
+        }
+        if outcome.foreign {
+            self.contents_changed(inode);
+        }
+        if outcome.misled
+            && let Some(kernel) = self.watch.kernel.get()
+        {
+            kernel.invalidate_attributes(inode.nodeid);
+        }
+    }
+
+    /// Somebody else changed a file's contents.
+    pub(super) fn contents_changed(&self, inode: &Inode) {
+        self.shared.stats.foreign_changes.add(1);
+        if let Some(data) = inode.data() {
+            data.with(|inner| {
+                inner.invalidate();
+            });
+        }
+        let known = inode.state.lock().kernel_epoch != 0;
+        if known
+            && inode.kind == FileType::Regular
+            && let Some(kernel) = self.watch.kernel.get()
+        {
+            kernel.invalidate_data(inode.nodeid);
+        }
+    }
+
+    /// Whether the kernel has data of a file that somebody else has changed since, and would not
+    /// drop them by what it was told.
+    pub fn kernel_is_behind(&self, nodeid: u64) -> bool {
+        let inode = self.table.get(nodeid);
+        inode.is_some_and(|inode| inode.state.lock().kernel_is_behind())
+    }
+
+    /// Whether READs of the file are under way.
+    pub fn is_reading(&self, nodeid: u64) -> bool {
+        let Some(inode) = self.table.get(nodeid) else {
+            return false;
+        };
+        let data = inode.data();
+        data.is_some_and(|data| data.with(|inner| inner.has_reads()))
+    }
+
+    /// Close-to-open: what was cached before `since`, when the opening of the file or directory
+    /// began, is known to be the server's, or given up. In most cases the reply to ACCESS has shown that already.
+    pub(super) async fn revalidate(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        since: Stamp,
+    ) -> FsResult<()> {
+        let verified = || inode.state.lock().verified_since(since);
+        if verified() {
+            return Ok(());
+        }
+        if inode.is_dir() {
+            if !inode.state.lock().is_unverified() {
+                self.fetch(cred, inode).await?;
+            }
+            if !verified() {
+                // Names are kept for an epoch; the kernel drops its listing by the reply.
+                inode.state.lock().renew_epoch();
+            }
+            return Ok(());
+        }
+        if inode.kind != FileType::Regular {
+            return Ok(());
+        }
+        if self.may_be_cached(inode) {
+            // Own changes were under way, or replies overtook each other.
+            if !inode.state.lock().is_unverified() {
+                self.write_back(inode, false).await;
+                self.fetch(cred, inode).await?;
+            }
+            if !verified() {
+                inode.state.lock().renew_epoch();
+                self.contents_changed(inode);
+            }
+        } else {
+            inode.state.lock().renew_epoch();
+        }
+        Ok(())
+    }
+
+    /// WRITE, with what it says of the file learned. Where the server does not say what the
+    /// file was before, a GETATTR goes ahead of the first of several WRITEs, to be run before
+    /// it; there is no waiting for the answer in between.
+    pub(super) async fn write_call(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: Segs<Buf>,
+        stable: Stable,
+    ) -> NfsResult<WriteDone> {
+        let mut tries = 0;
+        loop {
+            let check = self.begin_check(inode);
+            let change = self.change(inode, Kind::Contents);
+            if offset > 0 {
+                inode.state.lock().leave_hole();
+            }
+            let mut call = pin!(
+                self.nfs
+                    .write(cred, &inode.handle, offset, data.clone(), stable)
+            );
+            let answer = match check {
+                None => call.await,
+                Some(check) => {
+                    let mut asked = pin!(self.nfs.getattr(cred, &inode.handle));
+                    let mut check = Some(check);
+                    let mut answer = None;
+                    std::future::poll_fn(|context| {
+                        if check.is_some()
+                            && let Poll::Ready(seen) = asked.as_mut().poll(context)
+                            && let Some(check) = check.take()
+                        {
+                            check.end(seen.ok());
+                        }
+                        if answer.is_none()
+                            && let Poll::Ready(done) = call.as_mut().poll(context)
+                        {
+                            answer = Some(done);
+                        }
+                        match answer.take_if(|_| check.is_none()) {
+                            Some(answer) => Poll::Ready(answer),
+                            None => Poll::Pending,
+                        }
+                    })
+                    .await
+                }
+            };
+            match answer {
+                Ok(done) => {
+                    let missing = done.wcc.before.is_none();
+                    self.watch.no_before.store(missing, Ordering::Relaxed);
+                    change.end_at(&done.wcc, offset + u64::from(done.count));
+                    return Ok(done);
+                }
+                Err(error) => {
+                    change.failed(&error);
+                    if !self.again(&error, &mut tries).await {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// COMMIT of the whole file, with what it says of the file learned.
+    pub(super) async fn commit_call(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+    ) -> NfsResult<(WccData, Verifier)> {
+        let mut tries = 0;
+        loop {
+            let change = self.change(inode, Kind::Metadata);
+            match self.nfs.commit(cred, &inode.handle, 0, 0).await {
+                Ok(done) => {
+                    change.end(Some(&done.0));
+                    return Ok(done);
+                }
+                Err(error) => {
+                    change.failed(&error);
+                    if !self.again(&error, &mut tries).await {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// READ into `sink`, and into another like it if this machine could not send the call.
+    pub(super) async fn read_again(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        offset: u64,
+        sink: Segs<BufMut>,
+    ) -> FsResult<ReadDone> {
+        let sizes: Vec<usize> = sink.iter().map(|buf| buf.len()).collect();
+        let (mut sink, mut tries) = (sink, 0);
+        loop {
+            let error = match self.nfs.read(cred, &inode.handle, offset, sink).await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            if !self.again(&error, &mut tries).await {
+                return Err(self.note_error(inode, error));
+            }
+            sink = Segs::new();
+            for &size in &sizes {
+                let mut buf = self.alloc(size).await?;
+                buf.resize(size);
+                sink.push(buf);
+            }
+        }
+    }
+
+    /// Whether a call that ended with `error` is to be sent again, which is when it returns.
+    ///
+    /// An empty buffer pool and a registration that fails are this machine's passing troubles,
+    /// and a mount that is `hard` waits them out; so it does when a connection took the call's
+    /// memory with it. What was not answered stays dirty meanwhile.
+    pub(super) async fn again(&self, error: &NfsError, tries: &mut u32) -> bool {
+        let passing = match error {
+            NfsError::Local(_) => true,
+            // When the mount is at its end, so are its connections.
+            NfsError::Interrupted => !self.at_end(),
+            _ => false,
+        };
+        if !passing || !self.config.hard || (self.at_end() && *tries >= RETRIES_AT_END) {
+            return false;
+        }
+        if *tries == 0 {
+            tracing::warn!(%error, "a call could not be sent: it is tried again");
+        }
+        *tries = tries.saturating_add(1);
+        self.shared.budget.reclaim(1 << 20);
+        let retry = &self.watch.retry;
+        let mut over = pin!(retry.over.notified());
+        over.as_mut().enable();
+        if !retry.sleeps.swap(true, Ordering::AcqRel) {
+            let retry = retry.clone();
+            thread::spawn(move || {
+                thread::sleep(RETRY_PAUSE);
+                retry.sleeps.store(false, Ordering::Release);
+                retry.over.notify_waiters();
+            });
+        }
+        over.await;
+        true
+    }
+
+    fn at_end(&self) -> bool {
+        self.closing.load(Ordering::Relaxed) || self.ended.load(Ordering::Relaxed)
+    }
+
+    /// A GETATTR ahead of a WRITE, if it tells something.
+    fn begin_check<'a>(&'a self, inode: &'a Arc<Inode>) -> Option<Check<'a, N>> {
+        let blind = self.watch.no_before.load(Ordering::Relaxed)
+            || self.watch.not_atomic.load(Ordering::Relaxed);
+        if !blind {
+            return None;
+        }
+        let sent = inode.state.lock().begin_check()?;
+        self.shared.stats.attribute_misses.add(1);
+        Some(Check {
+            fs: self,
+            inode,
+            sent,
+            seen: None,
+        })
+    }
+}
+
+/// The GETATTR ahead of a WRITE; a future that is dropped ends it, too.
+struct Check<'a, N: Nfs3> {
+    fs: &'a Fs<N>,
+    inode: &'a Arc<Inode>,
+    sent: Stamp,
+    seen: Option<Attributes>,
+}
+
+impl<N: Nfs3> Check<'_, N> {
+    fn end(mut self, seen: Option<Attributes>) {
+        self.seen = seen.filter(|seen| seen.kind == self.inode.kind);
+    }
+}
+
+impl<N: Nfs3> Drop for Check<'_, N> {
+    fn drop(&mut self) {
+        let (now, times) = (self.fs.now(), self.fs.times(self.inode.kind));
+        let outcome = {
+            let mut state = self.inode.state.lock();
+            state.end_check(self.sent, self.seen.as_ref(), now, times)
+        };
+        self.fs.follow(self.inode, outcome);
+    }
+}

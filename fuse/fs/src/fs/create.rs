@@ -1,0 +1,226 @@
+//! CREATE, MKNOD, MKDIR, SYMLINK.
+
+use super::access::wanted_to_open;
+use super::*;
+use nfsrdma_nfs3::{CreateMode, Cred, Made, Special};
+use nfsrdma_xdr::nfs3::{SetAttributes, SpecData};
+
+/// Rounds of CREATE and LOOKUP while others make and remove the name.
+const TRIES: usize = 16;
+
+fn with_mode(mode: u32) -> SetAttributes {
+    SetAttributes {
+        mode: Some(mode & 0o7777),
+        ..SetAttributes::default()
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// Creates a regular file and opens it; without O_EXCL, one that exists is opened.
+    ///
+    /// The kernel sends CREATE for a name of which it knows nothing or that there is none. Then
+    /// it takes the file for a new one, of which its maker may do what the open asks for, and
+    /// checks nothing. So whether the file is new has to be certain: CREATE is never UNCHECKED
+    /// (RFC 1813 section 3.3.8), which does not tell.
+    pub async fn create(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> FsResult<(Entry, Opened)> {
+        check_name(name)?;
+        let dir = self.inode(parent)?;
+        let how = if flags & libc::O_EXCL != 0 {
+            CreateMode::Exclusive
+        } else {
+            CreateMode::Guarded
+        };
+        let attributes = with_mode(mode);
+        for _ in 0..TRIES {
+            let stamp = Stamp::now();
+            let call = self.nfs.create(cred, &dir.handle, name, how, &attributes);
+            match self.changing(&dir, call, |made| made.dir).await {
+                Ok(made) => {
+                    let (inode, found) = self.made(cred, stamp, &dir, name, &made).await?;
+                    if inode.kind != FileType::Regular {
+                        return Err(FsError::Stale);
+                    }
+                    // Nothing of a new file is cached. If something is, the server answered a
+                    // call that came twice, or this was taken for the file that a lost reply
+                    // was about: then it is as with any other file.
+                    let checked = inode.data().is_none();
+                    return self
+                        .open_found(cred, &dir, inode, found, flags, checked)
+                        .await;
+                }
+                Err(error)
+                    if error.status() == Some(Status::Exist) && how == CreateMode::Guarded => {}
+                Err(error) => return Err(error),
+            }
+            // Somebody made it since the kernel looked.
+            self.names.remove(dir.nodeid, name);
+            let (inode, found) = match self.find(cred, &dir, name).await {
+                Ok(found) => found,
+                Err(error) if error.status() == Some(Status::NoEnt) => continue,
+                Err(error) => return Err(error),
+            };
+            if inode.kind != FileType::Regular {
+                // ESTALE has the kernel look the name up again, once, and go on from what it
+                // finds: it follows a link, checks the mode of a device, and so on.
+                return Err(FsError::Stale);
+            }
+            return self
+                .open_found(cred, &dir, inode, found, flags, false)
+                .await;
+        }
+        Err(FsError::Exists)
+    }
+
+    /// Opens the regular file that a CREATE led to. `checked`: the caller made it.
+    ///
+    /// If the caller may not open it, ESTALE has the kernel look the name up again, which it
+    /// believes not to exist, and refuse the open itself, or have it refused.
+    async fn open_found(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        inode: Arc<Inode>,
+        found: Attributes,
+        flags: i32,
+        checked: bool,
+    ) -> FsResult<(Entry, Opened)> {
+        let inode = self.table.adopt(&inode);
+        let allowed = async {
+            if checked {
+                return Ok(());
+            }
+            self.ask_access(cred, &inode, wanted_to_open(flags)).await?;
+            if flags & libc::O_TRUNC != 0 {
+                let new = SetAttributes {
+                    size: Some(0),
+                    ..SetAttributes::default()
+                };
+                self.set(cred, &inode, &new, false).await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = allowed.await {
+            self.forget(inode.nodeid, 1);
+            return Err(match error {
+                FsError::AccessDenied => FsError::Stale,
+                error => error,
+            });
+        }
+        let entry = self.entry(dir, &inode, found);
+        Ok((entry, self.opened(inode, cred, flags)))
+    }
+
+    pub async fn mknod(
+        &self,
+        cred: &Cred,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> FsResult<Entry> {
+        check_name(name)?;
+        let dir = self.inode(parent)?;
+        let attributes = with_mode(mode);
+        let stamp = Stamp::now();
+        // The kernel's new_encode_dev: 12 bits of major between 8 and 12 bits of minor.
+        let device = SpecData {
+            major: rdev >> 8 & 0xfff,
+            minor: rdev & 0xff | rdev >> 12 & 0xf_ff00,
+        };
+        let special = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => None,
+            libc::S_IFCHR => Some(Special::Character(device)),
+            libc::S_IFBLK => Some(Special::Block(device)),
+            libc::S_IFSOCK => Some(Special::Socket),
+            libc::S_IFIFO => Some(Special::Fifo),
+            _ => return Err(FsError::Invalid),
+        };
+        let made = match special {
+            None => {
+                let call =
+                    self.nfs
+                        .create(cred, &dir.handle, name, CreateMode::Guarded, &attributes);
+                self.changing(&dir, call, |made| made.dir).await?
+            }
+            Some(special) => {
+                let call = self
+                    .nfs
+                    .mknod(cred, &dir.handle, name, special, &attributes);
+                self.changing(&dir, call, |made| made.dir).await?
+            }
+        };
+        self.made_entry(cred, stamp, &dir, name, &made).await
+    }
+
+    pub async fn mkdir(&self, cred: &Cred, parent: u64, name: &[u8], mode: u32) -> FsResult<Entry> {
+        check_name(name)?;
+        let dir = self.inode(parent)?;
+        let stamp = Stamp::now();
+        let attributes = with_mode(mode);
+        let call = self.nfs.mkdir(cred, &dir.handle, name, &attributes);
+        let made = self.changing(&dir, call, |made| made.dir).await?;
+        self.made_entry(cred, stamp, &dir, name, &made).await
+    }
+
+    pub async fn symlink(
+        &self,
+        cred: &Cred,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+    ) -> FsResult<Entry> {
+        check_name(name)?;
+        let dir = self.inode(parent)?;
+        let stamp = Stamp::now();
+        let attributes = SetAttributes::default();
+        let call = self
+            .nfs
+            .symlink(cred, &dir.handle, name, target, &attributes);
+        let made = self.changing(&dir, call, |made| made.dir).await?;
+        self.made_entry(cred, stamp, &dir, name, &made).await
+    }
+
+    async fn made_entry(
+        &self,
+        cred: &Cred,
+        stamp: Stamp,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        made: &Made,
+    ) -> FsResult<Entry> {
+        let (inode, attributes) = self.made(cred, stamp, dir, name, made).await?;
+        let inode = self.table.adopt(&inode);
+        Ok(self.entry(dir, &inode, attributes))
+    }
+
+    /// The inode of what was made. RFC 1813 section 3.3.8 lets a server leave out handle and
+    /// attributes.
+    async fn made(
+        &self,
+        cred: &Cred,
+        stamp: Stamp,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        made: &Made,
+    ) -> FsResult<(Arc<Inode>, Attributes)> {
+        self.searched_to_change(cred, dir, &made.dir);
+        self.know_fsid(cred).await?;
+        let Some(object) = made.object else {
+            return self.find(cred, dir, name).await;
+        };
+        let attributes = match made.attributes {
+            Some(attributes) => attributes,
+            None => self.nfs.getattr(cred, &object).await?,
+        };
+        let inode = self.intern(stamp, &object, &attributes);
+        self.own_name(dir, name, Some(&inode));
+        Ok((inode, attributes))
+    }
+}

@@ -1,0 +1,582 @@
+//! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR.
+//!
+//! The kernel's position in a directory is the server's cookie. Entries come in large parts,
+//! of which the kernel takes small ones. They are asked for with attributes (READDIRPLUS) even
+//! for a plain listing: FUSE entries carry a type, which READDIR does not tell. Where the server
+//! gives no attributes, names are looked up; what cannot be looked up, as in a directory that the
+//! caller may read and not search, is listed without a type (DT_UNKNOWN of readdir(3)).
+
+use super::inode::State;
+use super::names::Child;
+use super::*;
+use nfsrdma_nfs3::{Cred, DirEntry, DirPage};
+use nfsrdma_rpcrdma::exec;
+use nfsrdma_xdr::nfs3::Verifier;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering;
+
+/// An open directory.
+#[derive(Debug)]
+pub struct DirHandle {
+    inode: Arc<Inode>,
+    cred: Cred,
+    place: Mutex<Place>,
+    hasher: RandomState,
+    /// A page asked for ahead is there.
+    arrived: Notify,
+}
+
+/// A page as the server gave it, when it was asked for, and the directory's epoch then.
+type Page = (DirPage, Stamp, u64);
+
+/// The page behind the part at hand, asked for before the kernel wants it.
+#[derive(Debug)]
+struct Ahead {
+    cookie: u64,
+    /// Which asking of this handle: the listing may have begun again since.
+    number: u64,
+    /// `None`: on its way.
+    page: Option<FsResult<Page>>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    ahead: Option<Ahead>,
+    /// Pages asked for ahead so far.
+    asked_ahead: u64,
+    /// One of them was of no use: the directory is changed while it is listed.
+    ahead_is_vain: bool,
+    part: Option<Arc<Part>>,
+    /// Of the pages listed through this handle.
+    verifier: Option<Verifier>,
+    /// Whether `given` holds every name given: not if the kernel's cache gave the first ones.
+    complete: bool,
+    /// Hashes of the names given since the beginning.
+    given: Vec<u64>,
+    /// After the server lost its place: names not to give again.
+    skip: Option<HashSet<u64>>,
+    /// Positions where pages began, since the reader last went to a place of its own choice.
+    starts: HashSet<u64>,
+}
+
+/// Consecutive entries.
+#[derive(Debug)]
+struct Part {
+    /// Position before the first entry.
+    start: u64,
+    /// Whether that is what the server was asked for: not after it lost its place.
+    asked: bool,
+    entries: Vec<Listed>,
+    /// Position after the last entry, for the server.
+    next: u64,
+    eof: bool,
+}
+
+/// One entry, with its inode (not for `.` and `..`, and for what could not be looked up).
+#[derive(Debug)]
+pub struct Listed {
+    pub name: Box<[u8]>,
+    pub fileid: u64,
+    /// `None`: not known.
+    pub kind: Option<FileType>,
+    /// Position after it.
+    pub cookie: u64,
+    inode: Option<Arc<Inode>>,
+}
+
+/// Entries from a position on.
+#[derive(Debug)]
+pub struct Listing {
+    dir: Arc<Inode>,
+    part: Arc<Part>,
+    from: usize,
+}
+
+impl Listing {
+    pub fn entries(&self) -> &[Listed] {
+        &self.part.entries[self.from..]
+    }
+}
+
+/// The server's positions lead back to where the reader was: a listing would never end.
+fn going_round() -> FsError {
+    NfsError::PeerMisbehaved("a directory whose positions repeat".into()).into()
+}
+
+impl Part {
+    /// Where to go on from `cookie`; an error if that may be more than one place. (Servers
+    /// that make cookies of short hashes do that by accident: only who has to go on from such
+    /// a one is troubled.)
+    fn find(&self, cookie: u64) -> Option<FsResult<usize>> {
+        let mut places = (1..)
+            .zip(&self.entries)
+            .filter(|(_, entry)| entry.cookie == cookie)
+            .map(|(place, _)| place);
+        Some(match (places.next(), self.start == cookie) {
+            (Some(place), start) => {
+                if places.next().is_some() || (start && self.asked) {
+                    Err(going_round())
+                } else {
+                    Ok(place)
+                }
+            }
+            (None, true) => Ok(0),
+            (None, false) => return None,
+        })
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    pub async fn opendir(self: &Arc<Self>, cred: &Cred, nodeid: u64) -> FsResult<Opened> {
+        let inode = self.inode(nodeid)?;
+        let since = Stamp::mark();
+        if !inode.is_dir() {
+            return Err(FsError::Nfs(NfsError::Status(Status::NotDir)));
+        }
+        let wanted = nfsrdma_xdr::nfs3::access::READ;
+        let now = self.now();
+        let known = if self.config.nocto {
+            let state = inode.state.lock();
+            state
+                .fresh(now)
+                .and_then(|_| state.granted(cred, wanted, now))
+        } else {
+            None
+        };
+        match known {
+            Some(granted) if granted & wanted == wanted => {}
+            Some(_) => return Err(FsError::AccessDenied),
+            None => {
+                self.ask_access(cred, &inode, wanted).await?;
+                self.revalidate(cred, &inode, since).await?;
+            }
+        }
+        let keep_cache = {
+            let mut state = inode.state.lock();
+            let epoch = state.epoch;
+            let unchanged = std::mem::replace(&mut state.kernel_epoch, epoch) == epoch;
+            unchanged && !self.children_need_attributes(&state, now)
+        };
+        let dir = Arc::new(DirHandle {
+            inode,
+            cred: cred.clone(),
+            place: Mutex::default(),
+            hasher: RandomState::new(),
+            arrived: Notify::new(),
+        });
+        let handle = self.dirs.write().insert(dir) as u64;
+        Ok(Opened {
+            handle,
+            keep_cache,
+            attributes_changed: false,
+        })
+    }
+
+    /// Whether the kernel should list `dir` from the server though its own copy of the names is
+    /// still good. A program that looks at each child (`ls -l`) would ask for the attributes of
+    /// each by a GETATTR once they have expired; READDIRPLUS brings those of hundreds at a time.
+    fn children_need_attributes(&self, state: &State, now: Nanos) -> bool {
+        state.listed().is_some_and(|listed| {
+            let age = now.saturating_sub(listed.with_attributes);
+            listed.lists_attributes && age >= nanos(self.config.acregmin)
+        })
+    }
+
+    /// The kernel takes entries from position `offset` on together with the attributes of the
+    /// children (FUSE_READDIRPLUS). It does so for the first entries of every listing, and for
+    /// later ones only if somebody looked at those before.
+    pub fn listing_with_attributes(&self, handle: u64, offset: u64) {
+        if let Ok(dir) = self.dir(handle) {
+            let now = self.now();
+            let mut state = dir.inode.state.lock();
+            let listed = state.listed_mut();
+            listed.with_attributes = now;
+            listed.lists_attributes |= offset != 0;
+        }
+    }
+
+    /// The kernel takes entries without attributes (FUSE_READDIR): nobody looks at the children.
+    pub fn listing_without_attributes(&self, handle: u64) {
+        if let Ok(dir) = self.dir(handle) {
+            let mut state = dir.inode.state.lock();
+            state.listed_mut().lists_attributes = false;
+        }
+    }
+
+    fn dir(&self, handle: u64) -> FsResult<Arc<DirHandle>> {
+        let dirs = self.dirs.read();
+        dirs.get(handle as usize)
+            .cloned()
+            .ok_or(FsError::UnknownHandle)
+    }
+
+    pub fn releasedir(&self, handle: u64) -> FsResult<()> {
+        let dir = self.dirs.write().try_remove(handle as usize);
+        dir.map(|_| ()).ok_or(FsError::UnknownHandle)
+    }
+
+    /// Entries from position `offset` on, if they are at hand; none at the end.
+    pub fn readdir_cached(&self, handle: u64, offset: u64) -> Option<FsResult<Listing>> {
+        let dir = match self.dir(handle) {
+            Ok(dir) => dir,
+            Err(error) => return Some(Err(error)),
+        };
+        if offset == 0 {
+            return None;
+        }
+        listing(&dir, offset)
+    }
+
+    /// Entries from position `offset` on; none at the end.
+    pub async fn readdir(self: &Arc<Self>, handle: u64, offset: u64) -> FsResult<Listing> {
+        let dir = self.dir(handle)?;
+        self.know_fsid(&dir.cred).await?;
+        if offset == 0 {
+            let mut place = dir.place.lock();
+            *place = Place {
+                complete: true,
+                asked_ahead: place.asked_ahead,
+                ..Place::default()
+            };
+        } else if let Some(listing) = listing(&dir, offset) {
+            return listing;
+        }
+        {
+            let mut place = dir.place.lock();
+            if place.part.as_ref().is_none_or(|part| part.next != offset) {
+                place.starts.clear();
+            }
+        }
+        let mut at = offset;
+        loop {
+            let part = self.read_part(&dir, at).await?;
+            let part = Arc::new(Part {
+                start: offset,
+                asked: part.start == at,
+                ..part
+            });
+            let done = part.eof || !part.entries.is_empty();
+            at = part.next;
+            dir.place.lock().part = Some(part.clone());
+            if done {
+                if !part.eof && offset != 0 {
+                    self.ask_ahead(&dir, part.next);
+                }
+                return Ok(Listing {
+                    dir: dir.inode.clone(),
+                    part,
+                    from: 0,
+                });
+            }
+        }
+    }
+
+    /// The part that begins at `cookie`.
+    async fn read_part(&self, dir: &DirHandle, cookie: u64) -> FsResult<Part> {
+        let mut cookie = cookie;
+        let mut renewed = false;
+        for _ in 0..8 {
+            let verifier = match cookie {
+                0 => Verifier::default(),
+                _ => {
+                    let known = dir.place.lock().verifier;
+                    known.unwrap_or_else(|| {
+                        let state = dir.inode.state.lock();
+                        state
+                            .listed()
+                            .map_or_else(Verifier::default, |listed| listed.cookies)
+                    })
+                }
+            };
+            let answer = match self.page_ahead(dir, cookie).await {
+                Some(page) => Ok(page),
+                None => self.ask(dir, cookie, verifier).await,
+            };
+            match answer {
+                Ok((page, stamp, epoch)) => {
+                    return self.take_in(dir, cookie, page, stamp, epoch).await;
+                }
+                // The kernel's cache gave the first names, so nobody knows what not to give
+                // again. Some servers tie the verifier to the directory's times, though the
+                // cookies outlive a change: try this one with the verifier of today.
+                Err(error)
+                    if error.status() == Some(Status::BadCookie)
+                        && cookie != 0
+                        && !renewed
+                        && !dir.place.lock().complete =>
+                {
+                    renewed = true;
+                    let (page, ..) = self.ask(dir, 0, Verifier::default()).await?;
+                    dir.place.lock().verifier = Some(page.verifier);
+                }
+                // RFC 1813 section 3.3.16: the cookie is no longer valid, start over. What
+                // was given is not given again, so all of it has to be known.
+                Err(error) if error.status() == Some(Status::BadCookie) && cookie != 0 => {
+                    self.shared.stats.directory_restarts.add(1);
+                    let mut place = dir.place.lock();
+                    if !place.complete {
+                        return Err(error);
+                    }
+                    let given = std::mem::take(&mut place.given);
+                    place.skip.get_or_insert_default().extend(given);
+                    place.starts.clear();
+                    cookie = 0;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(FsError::Nfs(NfsError::Status(Status::BadCookie)))
+    }
+
+    /// Asks for the page at `cookie`, so that the server reads it while the kernel takes the
+    /// part before it. Only from the second part on: many listings end in the first.
+    fn ask_ahead(self: &Arc<Self>, dir: &Arc<DirHandle>, cookie: u64) {
+        let (number, verifier) = {
+            let mut place = dir.place.lock();
+            let Some(verifier) = place.verifier else {
+                return;
+            };
+            if place.ahead_is_vain || place.ahead.is_some() {
+                return;
+            }
+            place.asked_ahead += 1;
+            let number = place.asked_ahead;
+            place.ahead = Some(Ahead {
+                cookie,
+                number,
+                page: None,
+            });
+            (number, verifier)
+        };
+        let (fs, dir) = (self.clone(), dir.clone());
+        exec::spawn(async move {
+            let page = fs.ask(&dir, cookie, verifier).await;
+            if let Some(ahead) = &mut dir.place.lock().ahead
+                && ahead.number == number
+            {
+                ahead.page = Some(page);
+            }
+            dir.arrived.notify_waiters();
+        });
+    }
+
+    /// The page at `cookie` if it was asked for ahead and the directory is still the same;
+    /// what is gone must not be told to the kernel as being there.
+    async fn page_ahead(&self, dir: &DirHandle, cookie: u64) -> Option<Page> {
+        loop {
+            let mut arrived = std::pin::pin!(dir.arrived.notified());
+            arrived.as_mut().enable();
+            let ahead = {
+                let mut place = dir.place.lock();
+                let on_its_way = |ahead: &Ahead| ahead.cookie == cookie && ahead.page.is_none();
+                match place.ahead.take()? {
+                    ahead if on_its_way(&ahead) => {
+                        place.ahead = Some(ahead);
+                        None
+                    }
+                    ahead => Some(ahead),
+                }
+            };
+            let Some(ahead) = ahead else {
+                arrived.await;
+                continue;
+            };
+            let page = ahead
+                .page
+                .filter(|_| ahead.cookie == cookie)
+                .and_then(Result::ok)
+                .filter(|(_, stamp, epoch)| {
+                    let state = dir.inode.state.lock();
+                    state.undisturbed(*stamp) && state.epoch == *epoch
+                });
+            dir.place.lock().ahead_is_vain |= page.is_none();
+            return page;
+        }
+    }
+
+    async fn ask(
+        &self,
+        dir: &DirHandle,
+        cookie: u64,
+        verifier: Verifier,
+    ) -> FsResult<(DirPage, Stamp, u64)> {
+        let inode = &dir.inode;
+        let count = self.limits().dtpref;
+        loop {
+            let stamp = Stamp::now();
+            let epoch = inode.state.lock().epoch;
+            let plus = self.readdirplus.load(Ordering::Relaxed);
+            let answer = if plus {
+                self.nfs
+                    .readdirplus(&dir.cred, &inode.handle, cookie, verifier, count, count)
+                    .await
+            } else {
+                self.nfs
+                    .readdir(&dir.cred, &inode.handle, cookie, verifier, count)
+                    .await
+            };
+            match answer {
+                Ok(page) => return Ok((page, stamp, epoch)),
+                Err(NfsError::Status(Status::NotSupp)) if plus => {
+                    self.readdirplus.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(self.note_error(inode, error)),
+            }
+        }
+    }
+
+    async fn take_in(
+        &self,
+        dir: &DirHandle,
+        cookie: u64,
+        page: DirPage,
+        stamp: Stamp,
+        epoch: u64,
+    ) -> FsResult<Part> {
+        let inode = &dir.inode;
+        self.learn(inode, stamp, page.dir.as_ref());
+        let last = page.entries.last().map(|entry| entry.cookie);
+        if !page.eof && last.is_none_or(|last| last == cookie) {
+            // The listing would never end.
+            let error = NfsError::PeerMisbehaved("a directory page without progress".into());
+            return Err(error.into());
+        }
+        // Position 0 is the beginning.
+        if page.entries.iter().any(|entry| entry.cookie == 0) {
+            return Err(going_round());
+        }
+        let next = last.unwrap_or(cookie);
+        let unchanged = {
+            let mut state = inode.state.lock();
+            state.listed_mut().cookies = page.verifier;
+            state.undisturbed(stamp) && state.epoch == epoch
+        };
+        let mut entries = Vec::with_capacity(page.entries.len());
+        {
+            let mut place = dir.place.lock();
+            place.verifier = Some(page.verifier);
+            place.starts.insert(cookie);
+            if page.eof {
+                place.given = Vec::new();
+            } else if place.starts.contains(&next) {
+                return Err(going_round());
+            }
+        }
+        let mut searched = true;
+        for entry in page.entries {
+            let hash = dir.hasher.hash_one(&entry.name);
+            {
+                let mut place = dir.place.lock();
+                if place.skip.as_ref().is_some_and(|skip| skip.contains(&hash)) {
+                    continue;
+                }
+                if !page.eof {
+                    place.given.push(hash);
+                }
+            }
+            match self
+                .listed(
+                    dir,
+                    &entry,
+                    stamp,
+                    unchanged.then_some(epoch),
+                    &mut searched,
+                )
+                .await
+            {
+                Ok(listed) => entries.push(listed),
+                // Gone between the listing and the look-up.
+                Err(error) if error.status() == Some(Status::NoEnt) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Part {
+            start: cookie,
+            asked: true,
+            entries,
+            next,
+            eof: page.eof,
+        })
+    }
+
+    async fn listed(
+        &self,
+        dir: &DirHandle,
+        entry: &DirEntry,
+        stamp: Stamp,
+        remember: Option<u64>,
+        searched: &mut bool,
+    ) -> FsResult<Listed> {
+        let dot = matches!(&*entry.name, b"." | b"..");
+        let inode = if dot {
+            None
+        } else {
+            // The kernel is to have at least the type, which READDIR does not tell.
+            match (&entry.handle, &entry.attributes) {
+                (Some(handle), Some(attributes)) => {
+                    let inode = self.intern(stamp, handle, attributes);
+                    if let Some(epoch) = remember {
+                        let child = Child::Is(inode.clone());
+                        self.names.put(dir.inode.nodeid, epoch, &entry.name, child);
+                    }
+                    Some(inode)
+                }
+                _ if !*searched => None,
+                _ => match self.child(&dir.cred, &dir.inode, &entry.name).await {
+                    Ok(inode) => Some(inode),
+                    // Gone between the listing and the look-up.
+                    Err(error) if error.status() == Some(Status::NoEnt) => return Err(error),
+                    Err(error) if error.status().is_some() => {
+                        // Nor will the others of this page be answered, if it is for that.
+                        *searched = error.status() != Some(Status::Access);
+                        None
+                    }
+                    Err(error) => return Err(error),
+                },
+            }
+        };
+        Ok(Listed {
+            name: entry.name.clone(),
+            fileid: match &entry.attributes {
+                Some(attributes) if !dot => self.table.visible_fileid(attributes),
+                _ => entry.fileid,
+            },
+            kind: match dot {
+                true => Some(FileType::Directory),
+                false => inode.as_ref().map(|inode| inode.kind),
+            },
+            cookie: entry.cookie,
+            inode,
+        })
+    }
+
+    /// What to tell the kernel of an entry of a listing; counts as a look-up. `None` for `.`
+    /// and `..`, and for what has no attributes.
+    pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
+        let inode = entry.inode.as_ref()?;
+        let attributes = *inode.state.lock().attributes()?;
+        let inode = self.table.adopt(inode);
+        Some(self.entry(&listing.dir, &inode, attributes))
+    }
+
+    /// NFS servers put directory changes on stable storage before they answer.
+    pub fn fsyncdir(&self, handle: u64) -> FsResult<()> {
+        self.dir(handle).map(|_| ())
+    }
+}
+
+fn listing(dir: &DirHandle, offset: u64) -> Option<FsResult<Listing>> {
+    let part = dir.place.lock().part.clone()?;
+    let from = match part.find(offset)? {
+        Ok(from) => from,
+        Err(error) => return Some(Err(error)),
+    };
+    (from < part.entries.len() || part.eof).then(|| {
+        Ok(Listing {
+            dir: dir.inode.clone(),
+            part,
+            from,
+        })
+    })
+}

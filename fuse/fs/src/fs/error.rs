@@ -1,0 +1,127 @@
+//! Errors of the file system, and the errno for each.
+
+use nfsrdma_nfs3::NfsError;
+use nfsrdma_xdr::nfs3::Status;
+use thiserror::Error;
+
+/// Why an operation failed.
+#[derive(Debug, Clone, Error)]
+pub enum FsError {
+    #[error(transparent)]
+    Nfs(#[from] NfsError),
+    /// The kernel named an inode this file system does not know.
+    #[error("unknown inode")]
+    UnknownInode,
+    /// The kernel named an open file this file system does not know.
+    #[error("unknown open file")]
+    UnknownHandle,
+    #[error("name too long")]
+    NameTooLong,
+    #[error("not allowed")]
+    AccessDenied,
+    /// NFSv3 has no such thing.
+    #[error("not supported by NFS version 3")]
+    NotSupported,
+    /// An argument, or a flag, this file system cannot serve.
+    #[error("invalid argument")]
+    Invalid,
+    #[error("is a directory")]
+    IsDirectory,
+    #[error("already exists")]
+    Exists,
+    /// The hidden name of a removed file that is open here.
+    #[error("removed, and still open")]
+    Busy,
+    #[error("file too large")]
+    TooLarge,
+    /// No buffer memory, and none on its way back.
+    #[error("out of buffer memory")]
+    NoMemory,
+    /// The object is no longer what it was: its name leads to another one.
+    #[error("stale file handle")]
+    Stale,
+    /// Nothing more is taken to be written: see [`Fs::end_of_requests`](super::Fs::end_of_requests).
+    #[error("the mount is at its end")]
+    Ended,
+}
+
+pub type FsResult<T> = Result<T, FsError>;
+
+impl FsError {
+    /// The status, if a server gave one.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            FsError::Nfs(NfsError::Status(status)) => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// What a program is told. The one table: a new error does not compile without an entry.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FsError::Nfs(error) => errno_of_call(error),
+            FsError::UnknownInode | FsError::Stale => libc::ESTALE,
+            FsError::UnknownHandle => libc::EBADF,
+            FsError::NameTooLong => libc::ENAMETOOLONG,
+            FsError::AccessDenied => libc::EACCES,
+            FsError::NotSupported => libc::EOPNOTSUPP,
+            FsError::Invalid => libc::EINVAL,
+            FsError::IsDirectory => libc::EISDIR,
+            FsError::Exists => libc::EEXIST,
+            FsError::Busy => libc::EBUSY,
+            FsError::TooLarge => libc::EFBIG,
+            FsError::NoMemory => libc::ENOMEM,
+            FsError::Ended => libc::EIO,
+        }
+    }
+}
+
+fn errno_of_call(error: &NfsError) -> i32 {
+    match error {
+        NfsError::Status(status) => errno_of_status(*status),
+        NfsError::Denied(_) => libc::EACCES,
+        // Not the program's doing: this client's, the server's or somebody's in between.
+        NfsError::Refused(_) => libc::EIO,
+        NfsError::TimedOut => libc::ETIMEDOUT,
+        NfsError::GivenUp => libc::EIO,
+        NfsError::PeerMisbehaved(_) => libc::EIO,
+        NfsError::Local(_) => libc::EIO,
+        NfsError::Interrupted => libc::EINTR,
+    }
+}
+
+/// RFC 1813 section 2.6: most statuses are the errno of that name.
+fn errno_of_status(status: Status) -> i32 {
+    match status {
+        // Never an error; a reply that claims so is the server's mistake.
+        Status::Ok => libc::EIO,
+        Status::Perm => libc::EPERM,
+        Status::NoEnt => libc::ENOENT,
+        Status::Io => libc::EIO,
+        Status::NxIo => libc::ENXIO,
+        Status::Access => libc::EACCES,
+        Status::Exist => libc::EEXIST,
+        Status::XDev => libc::EXDEV,
+        Status::NoDev => libc::ENODEV,
+        Status::NotDir => libc::ENOTDIR,
+        Status::IsDir => libc::EISDIR,
+        Status::Inval => libc::EINVAL,
+        Status::FBig => libc::EFBIG,
+        Status::NoSpc => libc::ENOSPC,
+        Status::RoFs => libc::EROFS,
+        Status::MLink => libc::EMLINK,
+        Status::NameTooLong => libc::ENAMETOOLONG,
+        Status::NotEmpty => libc::ENOTEMPTY,
+        Status::DQuot => libc::EDQUOT,
+        Status::Stale => libc::ESTALE,
+        Status::Remote => libc::EREMOTE,
+        Status::BadHandle => libc::ESTALE,
+        Status::NotSync => libc::EAGAIN,
+        Status::BadCookie => libc::EINVAL,
+        Status::NotSupp => libc::EOPNOTSUPP,
+        Status::TooSmall => libc::EIO,
+        Status::ServerFault => libc::EIO,
+        Status::BadType => libc::EINVAL,
+        Status::JukeBox => libc::EAGAIN,
+    }
+}

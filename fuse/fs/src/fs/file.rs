@@ -1,0 +1,440 @@
+//! A regular file's data on this side: cached pages, reads and writes under way, and who is
+//! to be told of errors.
+
+use super::error::FsError;
+use super::inode::Inode;
+use super::stats::Stats;
+use super::sync::Unwritten;
+use crate::cache::{Budget, Evict, Lent, Pages, ReadAhead, WriteBack};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use nfsrdma_nfs3::Cred;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use tokio::sync::Notify;
+
+/// What all files share.
+#[derive(Debug)]
+pub struct Shared {
+    pub budget: Budget<FileData>,
+    /// Those of its blocks that the kernel has, too.
+    pub lent: Lent<FileData>,
+    /// Bytes of memory held by what is dirty or in WRITEs, of all files.
+    pub dirty: AtomicUsize,
+    /// Bytes of memory held by what is written and not committed, of all files.
+    pub uncommitted: AtomicUsize,
+    /// WRITEs under way, of all files.
+    pub writes: AtomicUsize,
+    /// Calls the server takes at a time.
+    pub calls: AtomicUsize,
+    /// READs and WRITEs under way: their buffers come back.
+    pub busy: AtomicUsize,
+    /// Told when buffers came back or dirty data became clean.
+    pub freed: Notify,
+    pub stats: Stats,
+}
+
+/// Counts as busy until it is dropped.
+#[derive(Debug)]
+pub struct Busy(Arc<Shared>);
+
+impl Shared {
+    pub fn busy(self: &Arc<Self>) -> Busy {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(self.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.freed.notify_waiters();
+    }
+}
+
+/// A READ into the cache that was sent.
+#[derive(Debug)]
+pub struct Pending {
+    pub id: u64,
+    pub range: Range<u64>,
+    /// The range was written or voided meanwhile: what comes back must not be cached.
+    pub void: bool,
+}
+
+/// What [`FileData`] protects by its lock.
+#[derive(Debug, Default)]
+pub struct Inner {
+    write_back: WriteBack<Cred, OpenFile>,
+    pending: Vec<Pending>,
+    next_pending: u64,
+    /// SETATTRs that are under way or wait for what was written before.
+    exclusive: usize,
+    /// Programs' O_DIRECT writes under way.
+    direct: usize,
+    /// The kernel's READs that are not answered: offset, and a number of its own.
+    kernel_reads: Vec<(u64, u64)>,
+}
+
+impl Inner {
+    /// The way of written data to the server.
+    pub fn write_back(&mut self) -> &mut WriteBack<Cred, OpenFile> {
+        &mut self.write_back
+    }
+
+    /// What is cached, for reading.
+    pub fn pages(&mut self) -> &mut Pages {
+        self.write_back.pages()
+    }
+
+    /// A SETATTR is to come: nothing is taken to be written until [`Inner::end_exclusive`].
+    pub fn begin_exclusive(&mut self) {
+        self.exclusive += 1;
+        self.write_back.begin_flush();
+    }
+
+    pub fn end_exclusive(&mut self) {
+        self.exclusive -= 1;
+        self.write_back.end_flush();
+    }
+
+    /// An O_DIRECT write begins, unless a SETATTR goes first.
+    pub fn begin_direct(&mut self) -> bool {
+        let free = self.exclusive == 0;
+        self.direct += usize::from(free);
+        free
+    }
+
+    pub fn end_direct(&mut self) {
+        self.direct -= 1;
+    }
+
+    /// Whether O_DIRECT writes are under way.
+    pub fn is_writing_direct(&self) -> bool {
+        self.direct > 0
+    }
+
+    /// The kernel sent a READ. Returns its number.
+    pub fn begin_kernel_read(&mut self, offset: u64) -> u64 {
+        self.next_pending += 1;
+        self.kernel_reads.push((offset, self.next_pending));
+        self.next_pending
+    }
+
+    /// It was answered.
+    pub fn end_kernel_read(&mut self, id: u64) {
+        self.kernel_reads.retain(|(_, other)| *other != id);
+    }
+
+    /// Whether the kernel waits for data before `offset`.
+    pub fn is_kernel_reading_before(&self, offset: u64) -> bool {
+        self.kernel_reads.iter().any(|(start, _)| *start < offset)
+    }
+
+    /// Registers a READ of `range`.
+    pub fn begin_read(&mut self, range: Range<u64>) -> u64 {
+        self.next_pending += 1;
+        self.pending.push(Pending {
+            id: self.next_pending,
+            range,
+            void: false,
+        });
+        self.next_pending
+    }
+
+    /// Ends it. True if what came back may be cached.
+    pub fn end_read(&mut self, id: u64) -> bool {
+        match self.pending.iter().position(|p| p.id == id) {
+            Some(at) => !self.pending.swap_remove(at).void,
+            None => false,
+        }
+    }
+
+    /// Whether READs are under way.
+    pub fn has_reads(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The first READ under way that touches `range`.
+    pub fn reading(&self, range: &Range<u64>) -> Option<&Pending> {
+        self.pending
+            .iter()
+            .find(|p| p.range.start < range.end && range.start < p.range.end)
+    }
+
+    /// What READs under way bring of `range` is out of date.
+    pub fn void_reads(&mut self, range: Range<u64>) {
+        for pending in &mut self.pending {
+            pending.void |= pending.range.start < range.end && range.start < pending.range.end;
+        }
+    }
+
+    /// Whether anything is not at the server yet.
+    pub fn is_dirty(&self) -> bool {
+        self.write_back.is_dirty()
+    }
+
+    /// Whether the server has everything on stable storage.
+    pub fn is_safe(&self) -> bool {
+        self.write_back.is_safe()
+    }
+
+    /// End of what was written here and is not yet known to be in the attributes' size.
+    pub fn end(&self) -> u64 {
+        self.write_back.end()
+    }
+
+    /// The file ends at `size` now: nothing behind it is known or to be written.
+    pub fn truncate(&mut self, size: u64) {
+        self.void_reads(size..u64::MAX);
+        self.write_back.truncate(size);
+    }
+
+    /// Drops everything that the server has; what it has not stays.
+    pub fn invalidate(&mut self) {
+        self.pages().invalidate();
+        self.void_reads(0..u64::MAX);
+    }
+
+    /// The same for a part of the file.
+    pub fn invalidate_range(&mut self, range: Range<u64>) {
+        self.pages().invalidate_range(range.clone());
+        self.void_reads(range);
+    }
+
+    /// What it takes of the shared limits.
+    fn taken(&mut self) -> Taken {
+        let writes = self.write_back.writes();
+        let pages = self.write_back.pages();
+        Taken {
+            resident: pages.resident(),
+            dirty: pages.dirty_held() as usize,
+            uncommitted: pages.uncommitted_held() as usize,
+            writes,
+        }
+    }
+}
+
+/// What one file takes of what all share.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    resident: usize,
+    dirty: usize,
+    uncommitted: usize,
+    writes: usize,
+}
+
+/// No WRITE of the file is started while this lives; those under way go on.
+#[derive(Debug)]
+pub struct WriteHold<'a>(&'a FileData);
+
+impl Drop for WriteHold<'_> {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.write_back().release());
+        // Flushes go on.
+        self.0.changed.notify_waiters();
+    }
+}
+
+pub struct FileData {
+    pub id: u64,
+    pub inode: Weak<Inode>,
+    inner: Mutex<Inner>,
+    /// Told when a READ, WRITE or COMMIT of the file ended.
+    pub changed: Notify,
+    shared: Arc<Shared>,
+    this: Weak<FileData>,
+}
+
+impl fmt::Debug for FileData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileData")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileData {
+    pub fn new(id: u64, inode: &Arc<Inode>, shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new_cyclic(|this| FileData {
+            id,
+            inode: Arc::downgrade(inode),
+            inner: Mutex::default(),
+            changed: Notify::new(),
+            shared: shared.clone(),
+            this: this.clone(),
+        })
+    }
+
+    /// Works on the file's state, and settles what it takes of the shared limits.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+        let mut inner = self.inner.lock();
+        let before = inner.taken();
+        let result = f(&mut inner);
+        let after = inner.taken();
+        let gone = inner.pages().take_gone();
+        let fresh = inner.pages().take_fresh();
+        let shared = &self.shared;
+        // Wrapping: the sums over all files are what counts.
+        for (sum, was, is) in [
+            (&shared.dirty, before.dirty, after.dirty),
+            (&shared.uncommitted, before.uncommitted, after.uncommitted),
+            (&shared.writes, before.writes, after.writes),
+        ] {
+            if was != is {
+                sum.fetch_add(is.wrapping_sub(was), Ordering::Relaxed);
+            }
+        }
+        // Before anybody can drop what is new: the sum must not go below zero meanwhile.
+        shared.budget.settle(before.resident, after.resident);
+        // Before anybody can read it in again, which would be forgotten, too.
+        self.shared.budget.forget(self.id, gone.into_iter());
+        drop(inner);
+        self.shared.budget.add(self.id, &self.this, fresh);
+        result
+    }
+
+    /// Keeps WRITEs from being started.
+    pub fn hold_writes(&self) -> WriteHold<'_> {
+        self.with(|inner| inner.write_back().hold());
+        WriteHold(self)
+    }
+
+    /// Waits, and looks again after each change, until `check` gives something.
+    pub async fn until<R>(&self, mut check: impl FnMut(&mut Inner) -> Option<R>) -> R {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(result) = self.with(&mut check) {
+                return result;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl FileData {
+    /// `blocks`, offset and bytes, were read for a program: the kernel will have them. Lets the
+    /// oldest of such go, of all files.
+    pub fn lend(&self, blocks: impl Iterator<Item = (u64, u32)>) {
+        let lent = &self.shared.lent;
+        for (offset, len) in blocks {
+            lent.add(self.this.clone(), offset, len);
+        }
+        while let Some((owner, offset)) = lent.next(self.shared.budget.used()) {
+            if let Some(owner) = owner.upgrade() {
+                owner.let_go(offset);
+            }
+        }
+    }
+
+    /// Drops the block at `offset` if a program was given of it and the kernel may be believed
+    /// to keep that: it drops the pages of a file that is written to.
+    fn let_go(&self, offset: u64) {
+        let mut inner = self.inner.lock();
+        if inner.write_back().was_written() {
+            return;
+        }
+        if let Some(freed @ 1..) = inner.pages().evict(offset, true) {
+            self.shared.budget.settle(freed, 0);
+            self.shared.budget.forget(self.id, std::iter::once(offset));
+        }
+    }
+}
+
+impl Evict for FileData {
+    fn evict(&self, offset: u64) -> Option<usize> {
+        let mut inner = self.inner.lock();
+        let freed = inner.pages().evict(offset, false);
+        drop(inner);
+        self.shared.budget.settle(freed.unwrap_or(0), 0);
+        freed
+    }
+}
+
+impl Drop for FileData {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        let taken = inner.taken();
+        self.shared.budget.settle(taken.resident, 0);
+        self.shared.budget.forget(self.id, inner.pages().offsets());
+        let shared = &self.shared;
+        for (sum, taken) in [
+            (&shared.dirty, taken.dirty),
+            (&shared.uncommitted, taken.uncommitted),
+            (&shared.writes, taken.writes),
+        ] {
+            sum.fetch_sub(taken, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Lost ranges remembered one by one for each open file, at most.
+const MOST_LOST: usize = 1024;
+
+/// An open file.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub inode: Arc<Inode>,
+    pub cred: Cred,
+    /// open(2) flags.
+    pub flags: i32,
+    pub readahead: Mutex<ReadAhead>,
+    pub wrote: AtomicBool,
+    /// The first error of write-back since the last report, and what was lost since.
+    error: Mutex<(Option<FsError>, Vec<Unwritten>)>,
+}
+
+impl OpenFile {
+    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32) -> Self {
+        OpenFile {
+            inode,
+            cred,
+            flags,
+            readahead: Mutex::default(),
+            wrote: AtomicBool::new(false),
+            error: Mutex::default(),
+        }
+    }
+
+    pub fn can_write(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// Whether requests with these flags go past the cache.
+    pub fn is_direct(flags: i32) -> bool {
+        flags & libc::O_DIRECT != 0
+    }
+
+    /// Whether each write must be on stable storage before it returns.
+    pub fn is_sync(&self) -> bool {
+        self.flags & (libc::O_SYNC | libc::O_DSYNC) != 0
+    }
+
+    pub fn fail(&self, error: &FsError, lost: Unwritten) {
+        let mut held = self.error.lock();
+        held.0.get_or_insert_with(|| error.clone());
+        let full = held.1.len() >= MOST_LOST;
+        match held.1.last_mut() {
+            Some(last) if full => last.add(&lost),
+            _ => held.1.push(lost),
+        }
+    }
+
+    /// Whether there is an error to report.
+    pub fn has_failed(&self) -> bool {
+        let held = self.error.lock();
+        held.0.is_some() || !held.1.is_empty()
+    }
+
+    /// The error to report, once.
+    pub fn take_error(&self) -> Result<(), FsError> {
+        self.take_failure().0
+    }
+
+    /// The same, and what was lost, for the case that nobody takes the report.
+    pub fn take_failure(&self) -> (Result<(), FsError>, Vec<Unwritten>) {
+        let (error, lost) = std::mem::take(&mut *self.error.lock());
+        (error.map_or(Ok(()), Err), lost)
+    }
+}

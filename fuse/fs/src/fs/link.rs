@@ -1,0 +1,55 @@
+//! LINK.
+
+use super::*;
+use nfsrdma_nfs3::Cred;
+
+impl<N: Nfs3> Fs<N> {
+    pub async fn link(
+        &self,
+        cred: &Cred,
+        nodeid: u64,
+        parent: u64,
+        name: &[u8],
+    ) -> FsResult<Entry> {
+        check_name(name)?;
+        let inode = self.inode(nodeid)?;
+        let dir = self.inode(parent)?;
+        self.link_inode(cred, &inode, &dir, name).await?;
+        self.own_name(&dir, name, Some(&inode));
+        let known = inode.state.lock().fresh(self.now()).copied();
+        let attributes = match known {
+            Some(attributes) => attributes,
+            None => self.fetch(cred, &inode).await?,
+        };
+        let inode = self.table.adopt(&inode);
+        Ok(self.entry(&dir, &inode, attributes))
+    }
+
+    /// LINK, with what it says of both learned.
+    pub(super) async fn link_inode(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+    ) -> FsResult<()> {
+        let change = self.change(inode, Kind::Metadata);
+        let call = self.nfs.link(cred, &inode.handle, &dir.handle, name);
+        let link = self.changing(dir, call, |link| link.dir).await;
+        match link {
+            Ok(link) => {
+                // The reply says what the file is now, not what it was.
+                let data = WccData {
+                    before: None,
+                    after: link.attributes,
+                };
+                change.end(Some(&data));
+                Ok(())
+            }
+            Err(error) => {
+                change.end(None);
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! LOOKUP, FORGET.
+
+use super::names::Child;
+use super::*;
+use nfsrdma_nfs3::Cred;
+use std::sync::atomic::Ordering;
+
+impl<N: Nfs3> Fs<N> {
+    /// What `name` leads to, from memory, if the caller, user `uid`, may know; `cred`, the whole
+    /// of the caller's identity, is asked for only if that depends on it.
+    pub fn lookup_cached(
+        &self,
+        parent: u64,
+        name: &[u8],
+        uid: u32,
+        cred: impl FnOnce() -> Cred,
+    ) -> Option<Found> {
+        if self.config.lookup_cache == LookupCache::None || self.holds_lookups() {
+            return None;
+        }
+        let dir = self.table.get(parent)?;
+        let now = self.now();
+        let epoch = {
+            let state = dir.state.lock();
+            state.fresh(now)?;
+            state.epoch
+        };
+        let child = self.names.get(dir.nodeid, epoch, name)?;
+        if !self.may_search_cached(&dir, now, uid, cred) {
+            return None;
+        }
+        match child {
+            Child::Absent if self.config.lookup_cache == LookupCache::All => {
+                self.shared.stats.name_negative_hits.add(1);
+                Some(Found::Absent(self.entry_ttl(&dir, now)))
+            }
+            Child::Absent => None,
+            Child::Is(inode) => {
+                // The name is the directory's. Old attributes go with it as such, with no time
+                // to be believed: who needs them asks (GETATTR), UNLINK and OPEN do not.
+                let attributes = inode.last_known()?;
+                let inode = self.table.adopt(&inode);
+                self.shared.stats.name_hits.add(1);
+                Some(Found::Is(self.entry(&dir, &inode, attributes)))
+            }
+        }
+    }
+
+    /// What `name` leads to, and for how long to believe that it leads to nothing.
+    pub async fn lookup(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<Found> {
+        check_name(name)?;
+        self.shared.stats.name_misses.add(1);
+        let dir = self.inode(parent)?;
+        let alone = match self.holds_lookups() {
+            true => Some(self.not_removing().await),
+            false => None,
+        };
+        let found = self.find(cred, &dir, name).await;
+        self.probe_root_squash(cred, &dir, &found).await;
+        match found {
+            Ok((inode, attributes)) => {
+                let inode = self.table.adopt(&inode);
+                self.hidden_gone(&inode).await;
+                if alone.is_some() {
+                    self.hold_for_open(&inode);
+                }
+                Ok(Found::Is(self.entry(&dir, &inode, attributes)))
+            }
+            Err(error) if error.status() == Some(Status::NoEnt) => {
+                let ttl = match self.config.lookup_cache {
+                    LookupCache::All => self.entry_ttl(&dir, self.now()),
+                    LookupCache::Positive | LookupCache::None => Duration::ZERO,
+                };
+                Ok(Found::Absent(ttl))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks the server for a name and learns the answer. The inode may not be the kernel's
+    /// yet.
+    pub(super) async fn find(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+    ) -> FsResult<(Arc<Inode>, Attributes)> {
+        self.know_fsid(cred).await?;
+        let stamp = Stamp::now();
+        let epoch = dir.state.lock().epoch;
+        let found = match self.nfs.lookup(cred, &dir.handle, name).await {
+            Ok(found) => found,
+            Err(error) => {
+                if let NfsError::Status(Status::NoEnt) = error {
+                    self.searched(cred, dir, stamp, None);
+                    self.remember_name(dir, stamp, epoch, name, Child::Absent);
+                }
+                return Err(self.note_error(dir, error));
+            }
+        };
+        self.learn(dir, stamp, found.dir.as_ref());
+        self.searched(cred, dir, stamp, found.dir.as_ref());
+        let attributes = match found.attributes {
+            Some(attributes) => attributes,
+            None => self.nfs.getattr(cred, &found.object).await?,
+        };
+        let inode = self.intern(stamp, &found.object, &attributes);
+        self.remember_name(dir, stamp, epoch, name, Child::Is(inode.clone()));
+        Ok((inode, attributes))
+    }
+
+    /// Remembers a name if the directory certainly is what it was when the question was sent.
+    fn remember_name(&self, dir: &Inode, stamp: Stamp, epoch: u64, name: &[u8], child: Child) {
+        let state = dir.state.lock();
+        if state.undisturbed(stamp) && state.epoch == epoch {
+            drop(state);
+            self.names.put(dir.nodeid, epoch, name, child);
+        }
+    }
+
+    /// The inode of a handle, with `attributes` learned. Not in the table yet if it is new.
+    pub(super) fn intern(
+        &self,
+        stamp: Stamp,
+        handle: &FileHandle,
+        attributes: &Attributes,
+    ) -> Arc<Inode> {
+        let inode = self.table.resolve(handle, attributes);
+        self.learn(&inode, stamp, Some(attributes));
+        inode
+    }
+
+    /// Learns which file system the export's root is on, for the inode numbers that are shown.
+    pub(super) async fn know_fsid(&self, cred: &Cred) -> FsResult<()> {
+        if self.fsid_known.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let root = self.inode(ROOT)?;
+        let stamp = Stamp::now();
+        let attributes = self.nfs.getattr(cred, &root.handle).await?;
+        self.learn(&root, stamp, Some(&attributes));
+        Ok(())
+    }
+
+    /// Forgets the names of directories that have changed since, or that the kernel has forgotten:
+    /// they are of no use, and hold memory. For when a mount rests.
+    pub fn forget_stale_names(&self) {
+        self.names.retain(|dir, epoch| {
+            let dir = self.table.get(dir);
+            dir.is_some_and(|dir| dir.state.lock().epoch == epoch)
+        });
+    }
+
+    /// The kernel forgets an inode `count` times.
+    pub fn forget(&self, nodeid: u64, count: u64) {
+        self.table.forget(nodeid, count);
+    }
+
+    /// The inode a name leads to: from memory if that is still true, else from the server.
+    pub(super) async fn child(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+    ) -> FsResult<Arc<Inode>> {
+        let known = {
+            let state = dir.state.lock();
+            state.fresh(self.now()).map(|_| state.epoch)
+        };
+        if let Some(epoch) = known
+            && let Some(Child::Is(inode)) = self.names.get(dir.nodeid, epoch, name)
+        {
+            return Ok(inode);
+        }
+        self.find(cred, dir, name).await.map(|found| found.0)
+    }
+
+    /// An own change made `name` lead to `inode`, or to nothing.
+    pub(super) fn own_name(&self, dir: &Inode, name: &[u8], child: Option<&Arc<Inode>>) {
+        let epoch = dir.state.lock().epoch;
+        let child = child.map_or(Child::Absent, |inode| Child::Is(inode.clone()));
+        self.names.put(dir.nodeid, epoch, name, child);
+    }
+}
+
+/// The answer to a look-up.
+#[derive(Debug, Clone)]
+pub enum Found {
+    Is(Entry),
+    /// There is no such name, to be believed for this long.
+    Absent(Duration),
+}

@@ -1,0 +1,126 @@
+//! OPEN, RELEASE: close-to-open consistency.
+
+use super::access::wanted_to_open;
+use super::*;
+use nfsrdma_nfs3::Cred;
+use nfsrdma_xdr::nfs3::SetAttributes;
+use std::sync::atomic::Ordering;
+
+/// An open file or directory, for the kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Opened {
+    /// Its number.
+    pub handle: u64,
+    /// Whether what the kernel caches of it is still true.
+    pub keep_cache: bool,
+    /// Whether the attributes the kernel was told, the size among them, no longer are.
+    pub attributes_changed: bool,
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// Opens a file: asks the server whether `cred` may, and whether the file changed
+    /// (close-to-open consistency: what others closed before is seen).
+    pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
+        let opened = self.open_node(cred, nodeid, flags).await;
+        if let Err(error) = &opened {
+            self.note_open_error(error);
+        }
+        opened
+    }
+
+    async fn open_node(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
+        let inode = self.inode(nodeid)?;
+        let _under_way = self.open_under_way(&inode);
+        let wanted = wanted_to_open(flags);
+        let since = Stamp::mark();
+        let known = if self.config.nocto {
+            let now = self.now();
+            let state = inode.state.lock();
+            state
+                .fresh(now)
+                .and_then(|_| state.granted(cred, wanted, now))
+        } else {
+            None
+        };
+        match known {
+            Some(granted) if granted & wanted == wanted => {}
+            Some(_) => return Err(FsError::AccessDenied),
+            None => {
+                self.ask_access(cred, &inode, wanted).await?;
+                self.revalidate(cred, &inode, since).await?;
+            }
+        }
+        if flags & libc::O_TRUNC != 0 {
+            let new = SetAttributes {
+                size: Some(0),
+                ..SetAttributes::default()
+            };
+            self.set(cred, &inode, &new, false).await?;
+        }
+        Ok(self.opened(inode, cred, flags))
+    }
+
+    /// Registers an open file.
+    pub(super) fn opened(&self, inode: Arc<Inode>, cred: &Cred, flags: i32) -> Opened {
+        inode.opens.fetch_add(1, Ordering::Relaxed);
+        let (keep_cache, attributes_changed) = {
+            let mut state = inode.state.lock();
+            let epoch = state.epoch;
+            let told = std::mem::replace(&mut state.told_epoch, epoch);
+            let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
+            (cached == epoch, told != 0 && told != epoch)
+        };
+        let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
+        let handle = self.files.write().insert(file) as u64;
+        Opened {
+            handle,
+            keep_cache,
+            attributes_changed,
+        }
+    }
+
+    /// Who opened a file: descriptors may be handed on, and carry the right to what they were
+    /// opened for.
+    pub fn opener(&self, handle: u64) -> Option<Cred> {
+        self.file(handle).ok().map(|file| file.cred.clone())
+    }
+
+    pub(super) fn file(&self, handle: u64) -> FsResult<Arc<OpenFile>> {
+        let files = self.files.read();
+        files
+            .get(handle as usize)
+            .cloned()
+            .ok_or(FsError::UnknownHandle)
+    }
+
+    /// The last descriptor of an open file is closed. Its data is written if closing has not
+    /// done so (a mapping may have outlived it).
+    pub async fn release(self: &Arc<Self>, handle: u64) -> FsResult<()> {
+        let file = self
+            .files
+            .write()
+            .try_remove(handle as usize)
+            .ok_or(FsError::UnknownHandle)?;
+        let inode = file.inode.clone();
+        // While it still counts as open, so that a rename meanwhile hides it.
+        let last = inode.opens.load(Ordering::Relaxed) == 1;
+        let _removal = last
+            .then(|| inode.state.lock().silly.is_some())
+            .filter(|&silly| silly)
+            .map(|_| self.removal());
+        if file.wrote.load(Ordering::Relaxed) {
+            self.write_back(&inode, true).await;
+        }
+        // Nobody hears of what the kernel is told here.
+        let (reported, lost) = file.take_failure();
+        self.lose(lost);
+        drop(file);
+        if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let silly = inode.state.lock().silly.take();
+            if let Some(silly) = silly {
+                self.remove_hidden(&inode, *silly).await;
+            }
+        }
+        reported
+    }
+}

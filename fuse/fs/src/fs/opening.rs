@@ -1,0 +1,148 @@
+//! Files that are about to be open.
+//!
+//! open(2) is two requests: LOOKUP of the name, OPEN of what it led to. If the file is removed
+//! or replaced in between, the server no longer knows it, and OPEN fails with ESTALE, upon which
+//! the kernel walks the path once more, asking for each name, and fails for good at the second
+//! ESTALE. Where a file is replaced again and again that happens. So that a program of this
+//! machine never sees it when the replacing goes through this mount:
+//!
+//! * A file counts as open while OPEN asks the server for it, so that RENAME and REMOVE hide it
+//!   ([`Fs::begin_hiding`]).
+//! * For a while after an OPEN failed, each file that LOOKUP answers with counts as open, until
+//!   OPEN comes for it or the time is up. Such a LOOKUP asks the server while no RENAME or
+//!   REMOVE of this mount is under way: one that is has not taken the file into account.
+
+use super::clock::Nanos;
+use super::*;
+use nfsrdma_rpcrdma::exec;
+use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// How long look-ups count as opens after an OPEN failed, and each of them at most.
+const HELD: Duration = Duration::from_secs(1);
+/// Files held at the same time, at most.
+const MOST: usize = 1024;
+
+/// What of this a file system keeps.
+#[derive(Debug, Default)]
+pub(super) struct Opening {
+    /// OPENs under way.
+    under_way: AtomicUsize,
+    /// Look-ups count as opens until then.
+    hold_until: AtomicU64,
+    /// Files that were looked up, and until when they count as open.
+    held: Mutex<Vec<(Nanos, Arc<Inode>)>>,
+    /// Taken for reading by what removes names.
+    removing: AsyncRwLock<()>,
+}
+
+/// A file that counts as open while this lives.
+#[derive(Debug)]
+pub(super) struct OpenUnderWay<'a, N: Nfs3> {
+    fs: &'a Arc<Fs<N>>,
+    inode: Arc<Inode>,
+}
+
+impl<N: Nfs3> Drop for OpenUnderWay<'_, N> {
+    fn drop(&mut self) {
+        self.fs.opening.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.fs.count_closed(&self.inode);
+        self.fs.release_held(&self.inode);
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// Has `inode` count as open for as long as OPEN takes.
+    pub(super) fn open_under_way<'a>(
+        self: &'a Arc<Self>,
+        inode: &Arc<Inode>,
+    ) -> OpenUnderWay<'a, N> {
+        self.opening.under_way.fetch_add(1, Ordering::Relaxed);
+        inode.opens.fetch_add(1, Ordering::SeqCst);
+        OpenUnderWay {
+            fs: self,
+            inode: inode.clone(),
+        }
+    }
+
+    /// OPEN failed: if it came too late, the kernel is going to look the name up again.
+    pub(super) fn note_open_error(&self, error: &FsError) {
+        let stale = matches!(error, FsError::Stale | FsError::UnknownInode)
+            || matches!(error.status(), Some(Status::Stale | Status::BadHandle));
+        if stale {
+            let until = self.now() + nanos(HELD);
+            self.opening.hold_until.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether look-ups count as opens now.
+    pub(super) fn holds_lookups(&self) -> bool {
+        self.now() < self.opening.hold_until.load(Ordering::Relaxed)
+    }
+
+    /// A look-up led to `inode`, while [`Fs::holds_lookups`].
+    pub(super) fn hold_for_open(&self, inode: &Arc<Inode>) {
+        let mut held = self.opening.held.lock();
+        if inode.kind == FileType::Regular && held.len() < MOST {
+            inode.opens.fetch_add(1, Ordering::SeqCst);
+            held.push((self.now() + nanos(HELD), inode.clone()));
+        }
+    }
+
+    /// OPEN came for `inode`.
+    fn release_held(self: &Arc<Self>, inode: &Arc<Inode>) {
+        let mut held = self.opening.held.lock();
+        let found = held.iter().position(|(_, other)| Arc::ptr_eq(other, inode));
+        if let Some(at) = found {
+            held.swap_remove(at);
+            drop(held);
+            self.count_closed(inode);
+        }
+    }
+
+    /// Lets files go for which no OPEN came; with `all`, at once.
+    pub(super) fn release_expired(self: &Arc<Self>, all: bool) {
+        let now = self.now();
+        let expired: Vec<_> = {
+            let mut held = self.opening.held.lock();
+            held.extract_if(.., |(until, _)| all || *until <= now)
+                .collect()
+        };
+        for (_, inode) in expired {
+            self.count_closed(&inode);
+        }
+    }
+
+    /// `inode` no longer counts as open for a reason above. If it was removed meanwhile, and
+    /// nobody has opened it, nobody else takes it away.
+    pub(super) fn count_closed(self: &Arc<Self>, inode: &Arc<Inode>) {
+        if inode.opens.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return;
+        }
+        let silly = inode.state.lock().silly.take();
+        if let Some(silly) = silly {
+            let (fs, inode) = (self.clone(), inode.clone());
+            self.begin_removal();
+            exec::spawn(async move {
+                let _removal = fs.begun_removal();
+                fs.remove_hidden(&inode, *silly).await;
+            });
+        }
+    }
+
+    /// Whether any file counts as open.
+    pub(super) fn any_open(&self) -> bool {
+        !self.files.read().is_empty()
+            || self.opening.under_way.load(Ordering::Relaxed) > 0
+            || !self.opening.held.lock().is_empty()
+    }
+
+    /// A name is about to be taken from a file.
+    pub(super) async fn removing(&self) -> RwLockReadGuard<'_, ()> {
+        self.opening.removing.read().await
+    }
+
+    /// While this lives, no name is.
+    pub(super) async fn not_removing(&self) -> RwLockWriteGuard<'_, ()> {
+        self.opening.removing.write().await
+    }
+}

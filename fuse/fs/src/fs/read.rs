@@ -1,0 +1,583 @@
+//! READ: from the cache, into the cache, past the cache, ahead of the program.
+
+use super::file::Inner;
+use super::*;
+use crate::cache::{MAX_PIECE, Piece};
+use nfsrdma_nfs3::Cred;
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_rpcrdma::exec;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::task::Poll;
+
+/// What to do about missing data.
+enum Step {
+    Done(Segs<Buf>),
+    /// Others read it already.
+    Wait,
+    /// Read these pieces; the number ends the pending READ.
+    Fetch(u64, Vec<Piece>),
+}
+
+/// What a READ brought.
+struct Came {
+    sent: Stamp,
+    start: u64,
+    got: u64,
+    /// The server's end of the file is there.
+    ends: bool,
+    /// It may be what the file held before somebody else's change that is known.
+    ambiguous: bool,
+}
+
+/// A READ of the kernel's that is not answered.
+///
+/// A short reply to a READ says where the file ends: the kernel takes over the smaller size, and
+/// then ignores what other READs say that were sent before (fuse_read_update_size compares
+/// versions). It sends several at a time. If somebody else has cut the file, and the READ behind
+/// the new end is answered first, the file seems to end where that READ begins, with zeros
+/// before it. So a short reply waits for READs of what is before, and for their replies.
+#[derive(Debug)]
+pub struct KernelRead {
+    data: Arc<FileData>,
+    id: u64,
+    offset: u64,
+}
+
+impl Drop for KernelRead {
+    fn drop(&mut self) {
+        self.data.with(|inner| inner.end_kernel_read(self.id));
+        self.data.changed.notify_waiters();
+    }
+}
+
+impl KernelRead {
+    /// Returns when what is before has been answered, if these `found` bytes are less than asked
+    /// for and the kernel does not know yet why.
+    pub async fn in_turn(&self, found: &FsResult<Segs<Buf>>, len: u32) {
+        let found = match found {
+            Ok(found) => found.iter().map(|buf| buf.len() as u64).sum(),
+            Err(_) => 0,
+        };
+        let told = self.data.inode.upgrade().is_some_and(|inode| {
+            let state = inode.state.lock();
+            state.told_epoch == state.epoch
+        });
+        if found < u64::from(len) && !told {
+            let first =
+                |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
+            self.data.until(first).await;
+        }
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// To be kept until the reply to READ is sent. `None` if the file is not open.
+    pub fn kernel_read(&self, handle: u64, offset: u64) -> Option<KernelRead> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        let data = self.data(&file.inode).clone();
+        let id = data.with(|inner| inner.begin_kernel_read(offset));
+        Some(KernelRead { data, id, offset })
+    }
+
+    /// Reads from the cache if all of it is there. The slices are consecutive; together they
+    /// are shorter than `len` only at the end of the file.
+    pub fn read_cached(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        len: u32,
+        flags: i32,
+    ) -> Option<Segs<Buf>> {
+        if OpenFile::is_direct(flags) {
+            return None;
+        }
+        let file = self.files.read().get(handle as usize).cloned()?;
+        let data = file.inode.data()?;
+        let (found, size) = data.with(|inner| {
+            let size = size_with(inner, &file.inode)?;
+            let end = offset + u64::from(len);
+            let range = offset..end.min(size);
+            if range.end < end && inner.is_kernel_reading_before(offset) {
+                // Perhaps to be answered after that: see `KernelRead`.
+                return None;
+            }
+            if range.is_empty() {
+                return Some((Segs::new(), size));
+            }
+            Some((inner.pages().get(range)?, size))
+        })?;
+        self.shared.stats.read_hits.add(1);
+        self.shared
+            .stats
+            .read_bytes
+            .add(found.iter().map(|b| b.len() as u64).sum());
+        self.read_ahead(&file, offset..offset + u64::from(len), size);
+        Some(found)
+    }
+
+    pub async fn read(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        len: u32,
+        flags: i32,
+    ) -> FsResult<Segs<Buf>> {
+        let file = self.file(handle)?;
+        let inode = &file.inode;
+        if OpenFile::is_direct(flags) {
+            return self.read_direct(&file, offset, len).await;
+        }
+        self.shared.stats.read_misses.add(1);
+        let size = self.known(&file.cred, inode).await?.size;
+        let data = self.data(inode);
+        self.read_ahead(&file, offset..offset + u64::from(len), size);
+        let mut end = offset + u64::from(len);
+        let unit = prev_power_of_two(u64::from(self.limits().rtmax)).clamp(4096, MAX_PIECE);
+        if u64::from(len) > unit {
+            // Several READs are needed: all at once. The first is sent below.
+            let rest = (offset / unit + 1) * unit..end.min(size);
+            self.start_reads(&file, rest, unit);
+        }
+        // Data that is voided as fast as it comes is read past the cache in the end.
+        for _ in 0..16 + u64::from(len) / unit {
+            let step = data
+                .until(|inner| {
+                    let size = size_with(inner, inode).unwrap_or(0);
+                    match self.next_step(inner, offset..end.min(size)) {
+                        Step::Wait => None,
+                        step => Some(step),
+                    }
+                })
+                .await;
+            match step {
+                Step::Done(found) => {
+                    self.shared
+                        .stats
+                        .read_bytes
+                        .add(found.iter().map(|b| b.len() as u64).sum());
+                    return Ok(found);
+                }
+                Step::Wait => {}
+                Step::Fetch(id, pieces) => {
+                    if let Some(eof) = self.fetch_pieces(&file.cred, inode, id, pieces).await? {
+                        end = end.min(eof.max(offset));
+                    }
+                }
+            }
+        }
+        self.read_direct(&file, offset, len).await
+    }
+
+    fn next_step(&self, inner: &mut Inner, range: Range<u64>) -> Step {
+        if range.is_empty() {
+            return Step::Done(Segs::new());
+        }
+        if let Some(found) = inner.pages().get(range.clone()) {
+            return Step::Done(found);
+        }
+        let Some(missing) = inner.pages().missing(range) else {
+            return Step::Wait;
+        };
+        if inner.reading(&missing).is_some() {
+            return Step::Wait;
+        }
+        let most = u64::from(self.limits().rtmax).max(1);
+        let end = missing.end.min(missing.start / 4096 * 4096 + most);
+        let piece = prev_power_of_two(most).clamp(4096, MAX_PIECE);
+        let mut pieces = inner.pages().plan(missing.start..end, piece);
+        // Rounding out must not exceed what one READ may carry.
+        let mut total = 0;
+        pieces.retain(|p| {
+            total += u64::from(p.len);
+            total <= most.max(4096)
+        });
+        let whole = span(&pieces);
+        Step::Fetch(inner.begin_read(whole), pieces)
+    }
+
+    /// READs `pieces`, which are consecutive, into the cache. Returns where the file ends if
+    /// it ends inside.
+    async fn fetch_pieces(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        id: u64,
+        pieces: Vec<Piece>,
+    ) -> FsResult<Option<u64>> {
+        /// Ends the pending READ also if the future is dropped.
+        struct End<'a>(&'a file::FileData, u64);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.with(|inner| inner.end_read(self.1));
+                self.0.changed.notify_waiters();
+            }
+        }
+        let data = self.data(inode);
+        let _end = End(data, id);
+        let range = span(&pieces);
+        let total = (range.end - range.start) as usize;
+        self.shared.budget.make_room(total);
+        let mut sink: Segs<BufMut> = Segs::new();
+        for piece in &pieces {
+            sink.push(self.alloc(piece.len as usize).await?);
+        }
+        // A server may take less than a page at a time.
+        let rtmax = u64::from(self.limits().rtmax);
+        if rtmax < 4096 {
+            return self.fetch_small(cred, inode, id, range, sink, rtmax).await;
+        }
+        let stamp = Stamp::now();
+        let answer = self.read_call(cred, inode, range.start, sink).await?;
+        let ambiguous = self.learn(inode, stamp, answer.attributes.as_ref());
+        let got = u64::from(answer.count).min(total as u64);
+        let ends = answer.eof && got < total as u64;
+        if !answer.eof && got == 0 {
+            return Err(
+                NfsError::PeerMisbehaved("READ returned nothing before the end".into()).into(),
+            );
+        }
+        let came = Came {
+            sent: stamp,
+            start: range.start,
+            got,
+            ends,
+            ambiguous,
+        };
+        Ok(self.take_read(inode, id, came, answer.data))
+    }
+
+    /// Puts what was read into the cache, and zeros behind it where only this client has
+    /// written behind the server's end of the file. Returns where the file ends, if the
+    /// server's end was met and is still where it was.
+    fn take_read(
+        &self,
+        inode: &Arc<Inode>,
+        id: u64,
+        came: Came,
+        sink: Segs<BufMut>,
+    ) -> Option<u64> {
+        let Came { start, got, .. } = came;
+        let data = self.data(inode);
+        let mut lent: SmallVec<[(u64, u32); 4]> = SmallVec::new();
+        let eof = data.with(|inner| {
+            // A WRITE behind that end may be done since.
+            let overtaken = {
+                let state = inode.state.lock();
+                let longer = state.attributes().is_some_and(|a| a.size > start + got);
+                longer && !state.undisturbed(came.sent)
+            };
+            let ends = came.ends && !overtaken && !came.ambiguous;
+            let valid_to = if ends {
+                inner.end().max(start + got)
+            } else {
+                start + got
+            };
+            let eof = ends.then_some(valid_to);
+            if !inner.end_read(id) || came.ambiguous {
+                return eof;
+            }
+            let mut at = start;
+            let written = inner.write_back().was_written();
+            for mut buf in sink {
+                let len = buf.len() as u64;
+                if !written {
+                    lent.push((at, len as u32));
+                }
+                let read = (start + got).saturating_sub(at).min(len);
+                let known = valid_to.saturating_sub(at).min(len);
+                if known > 0 {
+                    buf[read as usize..known as usize].fill(0);
+                    inner
+                        .pages()
+                        .fill(at, buf.freeze(), known as u32, &mut |len| {
+                            self.pool.alloc(len)
+                        });
+                }
+                at += len;
+            }
+            eof
+        });
+        data.lend(lent.into_iter());
+        eof
+    }
+
+    async fn read_call(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        offset: u64,
+        sink: Segs<BufMut>,
+    ) -> FsResult<nfsrdma_nfs3::ReadDone> {
+        self.shared.stats.reads_sent.add(1);
+        let _busy = self.shared.busy();
+        self.read_again(cred, inode, offset, sink).await
+    }
+
+    /// One page by several READs.
+    async fn fetch_small(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        id: u64,
+        range: Range<u64>,
+        mut sink: Segs<BufMut>,
+        rtmax: u64,
+    ) -> FsResult<Option<u64>> {
+        let mut got = 0;
+        let total = range.end - range.start;
+        let (mut ends, mut ambiguous) = (false, false);
+        let sent = Stamp::now();
+        while got < total && !ends {
+            let mut part = self.alloc(rtmax.min(total - got).max(1) as usize).await?;
+            part.resize(rtmax.min(total - got).max(1) as usize);
+            let stamp = Stamp::now();
+            let part = Segs::from_iter([part]);
+            let answer = self.read_call(cred, inode, range.start + got, part).await?;
+            ambiguous |= self.learn(inode, stamp, answer.attributes.as_ref());
+            let room = answer.data.iter().map(|buf| buf.len() as u64).sum();
+            let count = u64::from(answer.count).min(room);
+            ends = answer.eof;
+            if count == 0 && !ends {
+                return Err(NfsError::PeerMisbehaved(
+                    "READ returned nothing before the end".into(),
+                )
+                .into());
+            }
+            let mut from = 0;
+            for buf in &answer.data {
+                let n = buf.len().min((count - from) as usize);
+                copy_to(&mut sink, (got + from) as usize, &buf[..n]);
+                from += n as u64;
+            }
+            got += count;
+        }
+        let came = Came {
+            sent,
+            start: range.start,
+            got,
+            ends: ends && got < total,
+            ambiguous,
+        };
+        Ok(self.take_read(inode, id, came, sink))
+    }
+
+    /// Past the cache, straight from registered memory: O_DIRECT.
+    async fn read_direct(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        offset: u64,
+        len: u32,
+    ) -> FsResult<Segs<Buf>> {
+        let inode = &file.inode;
+        let wanted = offset..offset + u64::from(len);
+        // A server that restarted has lost what was not committed, the size included, and READ
+        // does not tell.
+        if let Some(data) = inode.data()
+            && data.with(|inner| !inner.is_safe())
+        {
+            self.write_back(inode, true).await;
+        }
+        let most = u64::from(self.limits().rtmax.max(1));
+        let starts = (offset..wanted.end).step_by(most as usize);
+        let parts = starts.map(|at| self.direct_part(file, at..wanted.end.min(at + most)));
+        let mut found = Segs::new();
+        let mut expected = offset;
+        for part in join(parts.collect()).await {
+            let (range, data) = part?;
+            if range.start != expected {
+                // Behind the end, or behind what the server gave less of.
+                break;
+            }
+            found.extend(data);
+            expected = range.end;
+        }
+        Ok(found)
+    }
+
+    /// One part of it, of at most one READ; several if the server gives less at a time.
+    /// Returns the bytes of the file it got.
+    async fn direct_part(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        wanted: Range<u64>,
+    ) -> FsResult<(Range<u64>, Segs<Buf>)> {
+        let inode = &file.inode;
+        let mut found = Segs::new();
+        let mut at = wanted.start;
+        while at < wanted.end {
+            let n = (wanted.end - at) as usize;
+            let sink = Segs::from_iter([self.alloc(n).await?]);
+            let stamp = Stamp::now();
+            let answer = self.read_call(&file.cred, inode, at, sink).await?;
+            self.learn(inode, stamp, answer.attributes.as_ref());
+            let mut left = (answer.count as usize).min(n);
+            at += left as u64;
+            for buf in answer.data {
+                let take = left.min(buf.len());
+                if take > 0 {
+                    found.push(buf.freeze().slice(..take));
+                }
+                left -= take;
+            }
+            if answer.eof || answer.count == 0 {
+                break;
+            }
+        }
+        Ok((wanted.start..at, found))
+    }
+
+    /// A buffer, waiting for one if all are in use.
+    pub(super) async fn alloc(self: &Arc<Self>, len: usize) -> FsResult<BufMut> {
+        let mut idle = 0;
+        loop {
+            let mut freed = std::pin::pin!(self.shared.freed.notified());
+            freed.as_mut().enable();
+            if let Some(buf) = self.pool.alloc(len) {
+                return Ok(buf);
+            }
+            // Freed blocks may lie apart: drop generously.
+            self.shared.budget.reclaim(len * 8);
+            if let Some(buf) = self.pool.alloc(len) {
+                return Ok(buf);
+            }
+            self.relieve();
+            if !self.is_busy() {
+                // All that was in the way is done already, or nothing ever will be.
+                idle += 1;
+                if idle > 3 {
+                    return Err(FsError::NoMemory);
+                }
+                continue;
+            }
+            idle = 0;
+            freed.await;
+        }
+    }
+
+    /// Fetches ahead of a program that reads in order.
+    fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, size: u64) {
+        let most = self.config.readahead_bytes.min(self.config.cache_bytes / 4) as u64;
+        let unit = prev_power_of_two(u64::from(self.limits().rtmax)).clamp(4096, MAX_PIECE);
+        let (ahead, left) = {
+            let mut readahead = file.readahead.lock();
+            let ahead = readahead.note(range, size, unit, most);
+            (ahead, readahead.left_behind(unit, most))
+        };
+        for part in ahead {
+            self.start_reads(file, part, unit);
+        }
+        if let (Some(left), Some(data)) = (left, file.inode.data()) {
+            data.with(|inner| inner.pages().invalidate_range(left));
+        }
+    }
+
+    /// Sends READs for what is missing of `range`, each within one multiple of `unit` bytes.
+    fn start_reads(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, unit: u64) {
+        let mut at = range.start / 4096 * 4096;
+        while at < range.end {
+            let stop = ((at / unit + 1) * unit).min(range.end);
+            let fetch = self.data(&file.inode).with(|inner| {
+                let missing = inner.pages().missing(at..stop)?;
+                if inner.reading(&missing).is_some() {
+                    return None;
+                }
+                let pieces = inner.pages().plan(missing, unit);
+                let range = span(&pieces);
+                // Rounded out it may touch what others read.
+                if pieces.is_empty() || inner.reading(&range).is_some() {
+                    return None;
+                }
+                Some((inner.begin_read(range), pieces))
+            });
+            if let Some((id, pieces)) = fetch {
+                let range = span(&pieces);
+                self.shared
+                    .stats
+                    .readahead_bytes
+                    .add(range.end - range.start);
+                let (fs, file) = (self.clone(), file.clone());
+                exec::spawn(async move {
+                    // Whoever needs it asks again and gets the error.
+                    let _ = fs.fetch_pieces(&file.cred, &file.inode, id, pieces).await;
+                });
+            }
+            at = stop;
+        }
+    }
+}
+
+/// Runs all of `futures` at the same time.
+pub(super) async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    if futures.len() == 1 {
+        let mut results = Vec::with_capacity(1);
+        for future in futures {
+            results.push(future.await);
+        }
+        return results;
+    }
+    let mut running: Vec<_> = futures
+        .into_iter()
+        .map(|future| (Some(Box::pin(future)), None))
+        .collect();
+    std::future::poll_fn(|context| {
+        let mut waiting = false;
+        for (slot, result) in &mut running {
+            let Some(future) = slot else { continue };
+            match future.as_mut().poll(context) {
+                Poll::Ready(value) => (*slot, *result) = (None, Some(value)),
+                Poll::Pending => waiting = true,
+            }
+        }
+        match waiting {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        }
+    })
+    .await;
+    running
+        .into_iter()
+        .filter_map(|(_, result)| result)
+        .collect()
+}
+
+/// The file's size with what is not at the server yet, if it is known. Asked with the data
+/// locked: what `end` no longer says the attributes know.
+fn size_with(inner: &Inner, inode: &Inode) -> Option<u64> {
+    let end = inner.end();
+    let size = inode.state.lock().attributes()?.size;
+    Some(size.max(end))
+}
+
+fn span(pieces: &[Piece]) -> Range<u64> {
+    match (pieces.first(), pieces.last()) {
+        (Some(first), Some(last)) => first.offset..last.offset + u64::from(last.len),
+        _ => 0..0,
+    }
+}
+
+fn prev_power_of_two(n: u64) -> u64 {
+    if n.is_power_of_two() {
+        n
+    } else {
+        n.next_power_of_two() / 2
+    }
+}
+
+/// Copies `data` to position `at` of the concatenated `sink`.
+fn copy_to(sink: &mut [BufMut], mut at: usize, mut data: &[u8]) {
+    for buf in sink {
+        if at >= buf.len() {
+            at -= buf.len();
+            continue;
+        }
+        let n = data.len().min(buf.len() - at);
+        buf[at..at + n].copy_from_slice(&data[..n]);
+        data = &data[n..];
+        at = 0;
+        if data.is_empty() {
+            return;
+        }
+    }
+}

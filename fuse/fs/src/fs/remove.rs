@@ -1,0 +1,308 @@
+//! UNLINK, RMDIR, and files that are unlinked while open.
+//!
+//! NFSv3 has no open files: what is removed is gone. A file this mount has open is therefore
+//! renamed to a hidden name instead, and removed when it is closed. Until then the hidden name
+//! is all that keeps its data: nobody on this machine can remove or rename it (EBUSY, as with
+//! Linux's client).
+
+use super::inode::Silly;
+use super::*;
+use nfsrdma_nfs3::Cred;
+use std::sync::atomic::Ordering;
+
+/// How hidden names begin.
+pub(super) const HIDDEN: &[u8] = b".nfs";
+
+/// A hidden file is on its way out; rmdir of its directory waits.
+pub(super) struct Removal<'a, N: Nfs3>(&'a Fs<N>);
+
+impl<N: Nfs3> Drop for Removal<'_, N> {
+    fn drop(&mut self) {
+        self.0.removals.fetch_sub(1, Ordering::Relaxed);
+        self.0.removed.notify_waiters();
+    }
+}
+
+/// A file is being hidden: until this is dropped nobody else removes one of its names, of which
+/// there may be several. Two of them hidden at the same time would leave one behind.
+pub(super) struct Hiding<'a, N: Nfs3> {
+    fs: &'a Arc<Fs<N>>,
+    /// It counts as open, so that the last close waits, too.
+    inode: Arc<Inode>,
+}
+
+impl<N: Nfs3> Drop for Hiding<'_, N> {
+    fn drop(&mut self) {
+        self.inode.hiding.store(false, Ordering::Release);
+        self.fs.removed.notify_waiters();
+        self.fs.count_closed(&self.inode);
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// To be called before a name of `inode` is removed. If the file is open and not hidden yet,
+    /// it is the caller who hides it.
+    pub(super) async fn begin_hiding<'a>(
+        self: &'a Arc<Self>,
+        inode: &Arc<Inode>,
+    ) -> Option<Hiding<'a, N>> {
+        loop {
+            let mut removed = std::pin::pin!(self.removed.notified());
+            removed.as_mut().enable();
+            {
+                let state = inode.state.lock();
+                if !inode.hiding.load(Ordering::Acquire) {
+                    if !must_hide(inode, &state) {
+                        return None;
+                    }
+                    inode.hiding.store(true, Ordering::Relaxed);
+                    inode.opens.fetch_add(1, Ordering::SeqCst);
+                    break;
+                }
+            }
+            removed.await;
+        }
+        Some(Hiding {
+            fs: self,
+            inode: inode.clone(),
+        })
+    }
+
+    pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
+        check_name(name)?;
+        let dir = self.inode(parent)?;
+        let _removing = self.removing().await;
+        if self.any_open() {
+            let child = self.child(cred, &dir, name).await?;
+            check_not_hidden(&dir, name, &child)?;
+            if let Some(_hiding) = self.begin_hiding(&child).await {
+                return self
+                    .hide_by_rename(cred, &dir, name, &child)
+                    .await
+                    .map(|_| ());
+            }
+        }
+        let known = self.known_child(&dir, name);
+        let wcc = self
+            .changing(&dir, self.nfs.remove(cred, &dir.handle, name), |wcc| *wcc)
+            .await?;
+        self.searched_to_change(cred, &dir, &wcc);
+        self.own_name(&dir, name, None);
+        if let Some(child) = known {
+            mark_removed(&child);
+            child.state.lock().named_otherwise();
+        }
+        Ok(())
+    }
+
+    pub async fn rmdir(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
+        check_name(name)?;
+        let dir = self.inode(parent)?;
+        // Files closed just now may still be leaving the directory.
+        self.removals_done().await;
+        // For who has it open: mostly known, as the kernel has just looked it up.
+        let child = match self.known_child(&dir, name) {
+            Some(child) => Some(child),
+            None => self.child(cred, &dir, name).await.ok(),
+        };
+        let wcc = self
+            .changing(&dir, self.nfs.rmdir(cred, &dir.handle, name), |wcc| *wcc)
+            .await?;
+        self.searched_to_change(cred, &dir, &wcc);
+        self.own_name(&dir, name, None);
+        if let Some(child) = child {
+            mark_removed(&child);
+        }
+        Ok(())
+    }
+
+    /// What memory has for a name, true or not.
+    pub(super) fn known_child(&self, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
+        let epoch = dir.state.lock().epoch;
+        match self.names.get(dir.nodeid, epoch, name)? {
+            names::Child::Is(inode) => Some(inode),
+            names::Child::Absent => None,
+        }
+    }
+
+    /// Waits until no hidden file is on its way out.
+    pub(super) async fn removals_done(&self) {
+        loop {
+            let mut removed = std::pin::pin!(self.removed.notified());
+            removed.as_mut().enable();
+            if self.removals.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            removed.await;
+        }
+    }
+
+    pub(super) fn removal(&self) -> Removal<'_, N> {
+        self.begin_removal();
+        self.begun_removal()
+    }
+
+    /// The same in two steps, for a task that is to be started.
+    pub(super) fn begin_removal(&self) {
+        self.removals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn begun_removal(&self) -> Removal<'_, N> {
+        Removal(self)
+    }
+
+    /// A name nothing in `dir` has: no two files of this mount get the same, and one left by
+    /// another client or an earlier mount is passed over.
+    async fn hidden_name(&self, cred: &Cred, dir: &Inode, inode: &Inode) -> FsResult<Box<[u8]>> {
+        for _ in 0..64 {
+            let name = self.next_hidden_name(inode);
+            match self.nfs.lookup(cred, &dir.handle, &name).await {
+                Err(NfsError::Status(Status::NoEnt)) => return Ok(name),
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(FsError::Exists)
+    }
+
+    pub(super) fn next_hidden_name(&self, inode: &Inode) -> Box<[u8]> {
+        let number = self.silly_number.fetch_add(1, Ordering::Relaxed);
+        // Two mounts should not need to try each other's numbers one by one.
+        let mixed = (number ^ std::ptr::from_ref(self) as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(u64::from(std::process::id()));
+        let mut name = HIDDEN.to_vec();
+        name.extend_from_slice(format!("{:016x}{mixed:016x}", inode.fileid).as_bytes());
+        name.into_boxed_slice()
+    }
+
+    /// Renames an open file out of sight. Returns the name it has now.
+    pub(super) async fn hide_by_rename(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) -> FsResult<Box<[u8]>> {
+        let hidden = self.hidden_name(cred, dir, inode).await?;
+        let call = self
+            .nfs
+            .rename(cred, &dir.handle, name, &dir.handle, &hidden);
+        self.changing(dir, call, |wcc| wcc.to_dir).await?;
+        self.own_name(dir, name, None);
+        self.hidden(cred, dir, &hidden, inode).await;
+        Ok(hidden)
+    }
+
+    /// `inode` is known by `hidden` only: to be removed when it is closed.
+    pub(super) async fn hidden(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        hidden: &[u8],
+        inode: &Arc<Inode>,
+    ) {
+        self.shared.stats.silly_renames.add(1);
+        mark_removed(inode);
+        let silly = Silly {
+            dir: dir.handle,
+            dir_node: dir.nodeid,
+            name: hidden.into(),
+            cred: cred.clone(),
+        };
+        {
+            let mut state = inode.state.lock();
+            state.named_otherwise();
+            state.silly = Some(Box::new(silly));
+            inode.hidden_links.fetch_add(1, Ordering::Relaxed);
+        }
+        // Closed meanwhile: then nobody else removes it.
+        if inode.opens.load(Ordering::SeqCst) == 0 {
+            let silly = inode.state.lock().silly.take();
+            if let Some(silly) = silly {
+                self.remove_hidden(inode, *silly).await;
+            }
+        }
+    }
+
+    /// Removes the hidden name of `inode`; until then it is not counted as a link.
+    pub(super) async fn remove_hidden(&self, inode: &Inode, silly: Silly) {
+        /// Ends it also if the future is dropped.
+        struct Gone<'a, N: Nfs3>(&'a Inode, Option<Removal<'a, N>>);
+        impl<N: Nfs3> Drop for Gone<'_, N> {
+            fn drop(&mut self) {
+                let mut state = self.0.state.lock();
+                state.named_otherwise();
+                self.0.hidden_links.fetch_sub(1, Ordering::Relaxed);
+                drop(state);
+                // Tells who waits.
+                self.1.take();
+            }
+        }
+        let _gone = Gone(inode, Some(self.removal()));
+        self.remove_silly(silly).await;
+    }
+
+    /// Waits while the hidden name of `inode` is on its way out: a reply of meanwhile may count it
+    /// as a link or not.
+    pub(super) async fn hidden_gone(&self, inode: &Inode) {
+        loop {
+            let mut removed = std::pin::pin!(self.removed.notified());
+            removed.as_mut().enable();
+            let on_its_way = inode.hidden_links.load(Ordering::Relaxed) > 0
+                && inode.state.lock().silly.is_none();
+            if !on_its_way {
+                break;
+            }
+            removed.await;
+        }
+    }
+
+    async fn remove_silly(&self, silly: Silly) {
+        let _removal = self.removal();
+        let call = self.nfs.remove(&silly.cred, &silly.dir, &silly.name);
+        let result = match self.table.get(silly.dir_node) {
+            Some(dir) if dir.handle == silly.dir => {
+                self.changing(&dir, call, |wcc| *wcc).await.map(|_| ())
+            }
+            _ => call.await.map(|_| ()).map_err(FsError::from),
+        };
+        if let Err(error) = result {
+            tracing::warn!(
+                name = %String::from_utf8_lossy(&silly.name),
+                %error,
+                "cannot remove a file that was unlinked while open"
+            );
+        }
+    }
+}
+
+/// Whether removing a name of `inode` must leave its contents.
+fn must_hide(inode: &Inode, state: &inode::State) -> bool {
+    inode.kind == FileType::Regular
+        && inode.opens.load(Ordering::Relaxed) > 0
+        && state.silly.is_none()
+}
+
+/// A hidden name of a file that is open here is not to be touched.
+pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsResult<()> {
+    match &inode.state.lock().silly {
+        Some(silly) if silly.dir == dir.handle && *silly.name == *name => Err(FsError::Busy),
+        _ => Ok(()),
+    }
+}
+
+/// The links a program is shown: a hidden name is none. Called with the state locked.
+pub(super) fn visible_links(inode: &Inode, attributes: &Attributes) -> u32 {
+    let hidden = inode.hidden_links.load(Ordering::Relaxed);
+    attributes.nlink.saturating_sub(u32::from(hidden))
+}
+
+/// A name of this object was taken away, its only one perhaps. If the server knows the handle no
+/// more from then on, this is why, and fstat(2) is answered from memory. That concerns what is
+/// open without the server's or this client's knowing: directories, FIFOs, devices, sockets, and
+/// descriptors opened with O_PATH.
+pub(super) fn mark_removed(inode: &Inode) {
+    inode.removed.store(true, Ordering::Relaxed);
+    inode.state.lock().expire();
+}

@@ -1,0 +1,155 @@
+//! RENAME.
+
+use super::remove::{HIDDEN, check_not_hidden, mark_removed};
+use super::*;
+use nfsrdma_nfs3::Cred;
+use std::sync::atomic::Ordering;
+
+/// How a target that is open was put out of the way.
+enum Aside {
+    /// It has a second, hidden name.
+    Linked(Box<[u8]>),
+    /// It has only the hidden one.
+    Renamed(Box<[u8]>),
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// `flags` of renameat2(2): NFSv3 has none of them. RENAME_NOREPLACE could only be
+    /// approached by LINK and REMOVE, which shows both names in between.
+    pub async fn rename(
+        self: &Arc<Self>,
+        cred: &Cred,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> FsResult<()> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        if flags != 0 {
+            return Err(FsError::Invalid);
+        }
+        let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
+        let _removing = self.removing().await;
+        let (mut aside, mut _hiding) = (None, None);
+        let mut target = self.known_child(&to_dir, to.1);
+        if self.any_open() {
+            target = match self.child(cred, &to_dir, to.1).await {
+                Ok(target) => Some(target),
+                Err(error) if error.status() == Some(Status::NoEnt) => None,
+                Err(error) => return Err(error),
+            };
+            if let Some(target) = &target {
+                check_not_hidden(&to_dir, to.1, target)?;
+            }
+            if from.1.starts_with(HIDDEN) {
+                let source = self.child(cred, &from_dir, from.1).await?;
+                check_not_hidden(&from_dir, from.1, &source)?;
+            }
+            if let Some(target) = &target {
+                _hiding = self.begin_hiding(target).await;
+            }
+            if let (Some(target), Some(_)) = (&target, &_hiding) {
+                let source = self.child(cred, &from_dir, from.1).await?;
+                // Two names of one file: RENAME does nothing (RFC 1813 section 3.3.14).
+                if source.handle != target.handle {
+                    aside = Some(self.put_aside(cred, &to_dir, to.1, target).await?);
+                }
+            }
+        }
+        let source = self.known_child(&from_dir, from.1);
+        let result = self
+            .rename_call(cred, (&from_dir, from.1), (&to_dir, to.1))
+            .await;
+        match (result, &target, aside) {
+            (Ok(()), Some(target), Some(Aside::Linked(hidden))) => {
+                self.hidden(cred, &to_dir, &hidden, target).await;
+            }
+            (Ok(()), _, _) => {}
+            (Err(error), target, Some(Aside::Linked(hidden))) => {
+                let call = self.nfs.remove(cred, &to_dir.handle, &hidden);
+                let _ = self.changing(&to_dir, call, |wcc| *wcc).await;
+                if let Some(target) = target {
+                    target.state.lock().named_otherwise();
+                }
+                return Err(error);
+            }
+            (Err(error), Some(target), Some(Aside::Renamed(hidden))) => {
+                let back = self
+                    .rename_call(cred, (&to_dir, &hidden), (&to_dir, to.1))
+                    .await;
+                if back.is_ok() {
+                    let mut state = target.state.lock();
+                    state.silly = None;
+                    state.named_otherwise();
+                    target.hidden_links.fetch_sub(1, Ordering::Relaxed);
+                    drop(state);
+                    self.own_name(&to_dir, to.1, Some(target));
+                }
+                return Err(error);
+            }
+            (Err(error), _, _) => return Err(error),
+        }
+        self.own_name(&from_dir, from.1, None);
+        match &source {
+            Some(source) => {
+                self.own_name(&to_dir, to.1, Some(source));
+                source.state.lock().named_otherwise();
+            }
+            None => self.names.remove(to_dir.nodeid, to.1),
+        }
+        if let Some(target) = target {
+            if source.is_none_or(|source| source.handle != target.handle) {
+                mark_removed(&target);
+            }
+            target.state.lock().named_otherwise();
+        }
+        Ok(())
+    }
+
+    async fn rename_call(
+        &self,
+        cred: &Cred,
+        from: (&Arc<Inode>, &[u8]),
+        to: (&Arc<Inode>, &[u8]),
+    ) -> FsResult<()> {
+        let call = self
+            .nfs
+            .rename(cred, &from.0.handle, from.1, &to.0.handle, to.1);
+        if Arc::ptr_eq(from.0, to.0) {
+            let wcc = self.changing(from.0, call, |wcc| wcc.to_dir).await?;
+            self.searched_to_change(cred, from.0, &wcc.to_dir);
+            return Ok(());
+        }
+        let change = self.change(to.0, Kind::Contents);
+        match self.changing(from.0, call, |wcc| wcc.from_dir).await {
+            Ok(wcc) => {
+                change.end(Some(&wcc.to_dir));
+                self.searched_to_change(cred, from.0, &wcc.from_dir);
+                self.searched_to_change(cred, to.0, &wcc.to_dir);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps an open file reachable by a hidden name while its own is taken over. A second
+    /// link leaves no moment without the name; where that is refused, it is renamed.
+    async fn put_aside(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        target: &Arc<Inode>,
+    ) -> FsResult<Aside> {
+        for _ in 0..64 {
+            let hidden = self.next_hidden_name(target);
+            match self.link_inode(cred, target, dir, &hidden).await {
+                Ok(()) => return Ok(Aside::Linked(hidden)),
+                Err(error) if error.status() == Some(Status::Exist) => {}
+                Err(_) => break,
+            }
+        }
+        let hidden = self.hide_by_rename(cred, dir, name, target).await?;
+        Ok(Aside::Renamed(hidden))
+    }
+}

@@ -1,0 +1,374 @@
+//! FLUSH, FSYNC, and writing back in general: data is on the server's stable storage when
+//! close or fsync returns (RFC 1813 sections 3.3.7, 3.3.21, 4.11).
+
+use super::file::FileData;
+use super::read::join;
+use super::*;
+use crate::cache::{Action, Goal, Verdict};
+use nfsrdma_nfs3::Cred;
+use nfsrdma_xdr::nfs3::Stable;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Data that could not be written when the file system was shut down.
+#[derive(Debug, Clone)]
+pub struct Unwritten {
+    /// The file's inode number.
+    pub fileid: u64,
+    /// A name it was last known by, if any.
+    pub name: Option<String>,
+    /// Bytes of the file: all that is lost lies in here.
+    pub range: Range<u64>,
+    /// How many ranges these are, which do not touch, and how many bytes in all.
+    pub ranges: u64,
+    pub bytes: u64,
+    /// Why.
+    pub reason: String,
+}
+
+/// Lost ranges of one file that are listed one by one, at most.
+const MOST_LISTED: usize = 16;
+/// Lost ranges remembered before those of each file are put together.
+const MOST_LOST: usize = 4096;
+/// Memory that was unused for so long goes back to the system.
+const REST: Nanos = 10_000_000_000;
+/// Files that are written back at the same time.
+const FILES_AT_A_TIME: usize = 8;
+
+impl Unwritten {
+    pub(super) fn new(fileid: u64, range: Range<u64>, reason: String) -> Self {
+        Unwritten {
+            fileid,
+            name: None,
+            ranges: 1,
+            bytes: range.end - range.start,
+            range,
+            reason,
+        }
+    }
+
+    /// Takes `other`, of the same file, into the account of this one.
+    pub(super) fn add(&mut self, other: &Unwritten) {
+        self.range.start = self.range.start.min(other.range.start);
+        self.range.end = self.range.end.max(other.range.end);
+        self.ranges += other.ranges;
+        self.bytes += other.bytes;
+    }
+}
+
+/// By file and place: ranges that touch as one, and many ranges of one file as one entry.
+fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
+    lost.sort_by(|a, b| {
+        (a.fileid, &a.reason, a.range.start).cmp(&(b.fileid, &b.reason, b.range.start))
+    });
+    lost.dedup_by(|next, last| {
+        let same = (last.fileid, &last.reason) == (next.fileid, &next.reason);
+        let single = last.ranges == 1 && next.ranges == 1;
+        let touch = same && single && next.range.start <= last.range.end;
+        if touch {
+            last.range.end = last.range.end.max(next.range.end);
+            last.bytes = last.range.end - last.range.start;
+        }
+        touch
+    });
+    let of_one_file = lost.chunk_by(|a, b| (a.fileid, &a.reason) == (b.fileid, &b.reason));
+    let entries = of_one_file.flat_map(|ranges| match ranges {
+        [first, rest @ ..] if ranges.len() > MOST_LISTED => {
+            let mut all = first.clone();
+            rest.iter().for_each(|range| all.add(range));
+            vec![all]
+        }
+        few => few.to_vec(),
+    });
+    entries.collect()
+}
+
+/// Writers wait while this lives.
+struct Flushing<'a>(&'a FileData);
+
+impl<'a> Flushing<'a> {
+    fn new(data: &'a FileData) -> Self {
+        data.with(|inner| inner.write_back().begin_flush());
+        Flushing(data)
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.write_back().end_flush());
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// FLUSH with nothing to do, which is most of them.
+    pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        if file.has_failed() {
+            return None;
+        }
+        if !file.can_write() {
+            return Some(Ok(()));
+        }
+        let Some(data) = file.inode.data() else {
+            return Some(Ok(()));
+        };
+        let clean = data.with(|inner| {
+            let under_way = inner.write_back().is_under_way();
+            !under_way && inner.is_safe()
+        });
+        // An error goes the long way, which finds out whether anybody hears of it. So does a file
+        // that still counts as unsafe: after close(2) it must not keep the mount busy.
+        let quick = clean && !file.has_failed() && !self.unsafe_files.lock().contains(data.id);
+        quick.then_some(Ok(()))
+    }
+
+    /// A descriptor is closed: if it may write, everything written to the file, by whatever
+    /// descriptor, is on stable storage, or the error is told to those who wrote.
+    ///
+    /// `tell` hands the result over and says whether a program heard it, which one that is being
+    /// killed does not: what is lost without anybody hearing of it is told at the unmount.
+    pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
+        let file = match self.file(handle) {
+            Ok(file) => file,
+            Err(error) => {
+                tell(Err(error));
+                return;
+            }
+        };
+        if file.can_write() {
+            self.write_back(&file.inode, true).await;
+        }
+        let (result, lost) = file.take_failure();
+        if !tell(result) {
+            self.lose(lost);
+        }
+    }
+
+    pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
+        let file = self.file(handle)?;
+        self.write_back(&file.inode, true).await;
+        file.take_error()
+    }
+
+    /// Writes everything dirty, and with `commit` also gets it onto stable storage. Errors go
+    /// to the open files that wrote.
+    pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
+        let Some(data) = inode.data() else { return };
+        let _flushing = Flushing::new(data);
+        let goal = match commit {
+            true => Goal::Committed,
+            false => Goal::Written,
+        };
+        loop {
+            let action = data.until(|inner| {
+                let limits = self.write_limits(inode);
+                match inner.write_back().next(goal, &limits) {
+                    Action::Wait => None,
+                    action => Some(action),
+                }
+            });
+            match action.await {
+                // The last one.
+                Action::Write(call) if call.stable == Stable::FileSync => {
+                    self.run_write(&call.cred, inode, call.job, call.stable)
+                        .await;
+                }
+                Action::Write(call) => self.spawn_write(inode, call),
+                Action::Commit(cred) => self.run_commit(&cred, inode, data).await,
+                Action::Again | Action::Wait => {}
+                Action::Done => break,
+            }
+        }
+        if data.with(|inner| inner.is_safe()) {
+            // `put` puts it back after the data.
+            let mut files = self.unsafe_files.lock();
+            let safe = data.with(|inner| {
+                let safe = inner.is_safe();
+                if safe {
+                    // What others lose later is not theirs to be told of.
+                    for writer in inner.write_back().take_writers() {
+                        writer.wrote.store(false, Ordering::Relaxed);
+                    }
+                }
+                safe
+            });
+            if safe {
+                files.remove(&data.id);
+            }
+        }
+    }
+
+    /// A COMMIT that [`WriteBack::next`] asked for.
+    ///
+    /// [`WriteBack::next`]: crate::cache::WriteBack::next
+    pub(super) async fn run_commit(&self, cred: &Cred, inode: &Arc<Inode>, data: &Arc<FileData>) {
+        /// A COMMIT that was given up has to be sent again.
+        struct End<'a>(&'a FileData);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.with(|inner| inner.write_back().commit_ended());
+                self.0.changed.notify_waiters();
+            }
+        }
+        let end = End(data);
+        self.shared.stats.commits_sent.add(1);
+        match self.commit_call(cred, inode).await {
+            Ok((_, verifier)) => {
+                let verdict = data.with(|inner| inner.write_back().commit_answered(verifier));
+                while !data.with(|inner| inner.write_back().end_commit()) {}
+                data.with(|inner| {
+                    if let Some(behind) = self.behind(inner) {
+                        inner.pages().invalidate_range(behind);
+                    }
+                });
+                if verdict == Verdict::Restarted {
+                    self.shared.stats.verifier_changes.add(1);
+                }
+            }
+            Err(error) => {
+                let error = self.note_error(inode, error);
+                let lost = data.with(|inner| inner.write_back().commit_failed());
+                self.write_failed(inode, data, &lost, &error);
+            }
+        }
+        drop(end);
+        self.shared.budget.make_room(0);
+        self.shared.freed.notify_waiters();
+    }
+
+    /// Starts to write what has been dirty for longer than the configuration allows. To be
+    /// called about once a second.
+    pub fn tick(self: &Arc<Self>) {
+        self.release_expired(false);
+        let now = self.now();
+        let calls = self.nfs.calls_at_a_time();
+        self.shared.calls.store(calls, Ordering::Relaxed);
+        for line in self.failures.lock().due(now) {
+            tracing::error!("{line}");
+        }
+        if now.saturating_sub(self.rested.load(Ordering::Relaxed)) >= REST {
+            self.rested.store(now, Ordering::Relaxed);
+            self.pool.release_unused();
+        }
+        let before = now.saturating_sub(nanos(self.config.dirty_age));
+        let mut files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        files.retain(|inode| {
+            let data = inode.data();
+            data.is_some_and(|data| data.with(|inner| inner.write_back().is_due(before)))
+        });
+        // One sweep at a time, of few files at a time: others' calls are not to wait behind
+        // those of thousands of files.
+        if files.is_empty() || self.sweeping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let fs = self.clone();
+        nfsrdma_rpcrdma::exec::spawn(async move {
+            fs.write_back_files(files).await;
+            fs.sweeping.store(false, Ordering::Release);
+        });
+    }
+
+    /// Writes back and commits `files`, some at the same time.
+    async fn write_back_files(self: &Arc<Self>, files: Vec<Arc<Inode>>) {
+        let workers = files.len().min(FILES_AT_A_TIME);
+        let files = Mutex::new(files);
+        let next = || files.lock().pop();
+        let worker = || async {
+            while let Some(inode) = next() {
+                self.write_back(&inode, true).await;
+            }
+        };
+        join((0..workers).map(|_| worker()).collect()).await;
+    }
+
+    /// The kernel will ask for nothing more. Data that still waits for room in the cache is not
+    /// taken: who wrote it was told of failure when the mount went, and after the last flush a
+    /// part of it in the middle of nowhere is all the file could get.
+    pub fn end_of_requests(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Has `hold` keep a reference to the mount while data are not safe at the server.
+    pub fn set_hold(&self, hold: Hold) {
+        self.unsafe_files.lock().set_hold(hold);
+    }
+
+    /// Whether any regular file is open.
+    pub fn has_open_files(&self) -> bool {
+        !self.files.read().is_empty()
+    }
+
+    /// Writes back and commits what is written so far. Programs may go on: their descriptors, and
+    /// the hidden files of those that are unlinked, stay as they are.
+    pub async fn write_back_all(self: &Arc<Self>) {
+        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        self.write_back_files(files).await;
+        for line in self.failures.lock().due(Nanos::MAX) {
+            tracing::error!("{line}");
+        }
+    }
+
+    /// What is lost and no descriptor was told of. It stays to be said by [`Fs::shutdown`].
+    pub fn lost(&self) -> Vec<Unwritten> {
+        let lost = self.lost.lock().clone();
+        self.summed_up(lost)
+    }
+
+    /// The connection to the kernel has ended, and nobody uses the mount any longer: writes back
+    /// and commits everything, removes the hidden files, and tells what could not be written.
+    pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
+        self.closing.store(true, Ordering::Relaxed);
+        self.write_back_all().await;
+        self.release_expired(true);
+        // A mount that was aborted (`umount -f`) leaves files open, and no RELEASE comes for them.
+        let open: Vec<_> = self
+            .files
+            .read()
+            .iter()
+            .map(|(_, file)| file.clone())
+            .collect();
+        for file in open {
+            let silly = file.inode.state.lock().silly.take();
+            if let Some(silly) = silly {
+                self.remove_hidden(&file.inode, *silly).await;
+            }
+        }
+        self.removals_done().await;
+        let lost = std::mem::take(&mut *self.lost.lock());
+        self.summed_up(lost)
+    }
+
+    /// What is written and not safe at the server, if nobody waits for it any longer.
+    pub fn unsaved(&self, reason: &str) -> Vec<Unwritten> {
+        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        let unsaved = files.iter().filter_map(|inode| {
+            let ranges = inode.data()?.with(|inner| inner.pages().unsaved());
+            let lost = |range| Unwritten::new(inode.fileid, range, reason.to_owned());
+            Some(ranges.into_iter().map(lost).collect::<Vec<_>>())
+        });
+        let lost = std::mem::take(&mut *self.lost.lock());
+        self.summed_up(lost.into_iter().chain(unsaved.flatten()).collect())
+    }
+
+    /// Remembers what nobody could be told of.
+    pub(super) fn lose(&self, lost: impl IntoIterator<Item = Unwritten>) {
+        let mut all = self.lost.lock();
+        all.extend(lost);
+        if all.len() >= MOST_LOST {
+            *all = put_together(std::mem::take(&mut *all));
+        }
+    }
+
+    /// By file and place, with names.
+    fn summed_up(&self, lost: Vec<Unwritten>) -> Vec<Unwritten> {
+        let mut lost = put_together(lost);
+        for at in 0..lost.len() {
+            lost[at].name = match at.checked_sub(1).map(|before| &lost[before]) {
+                Some(before) if before.fileid == lost[at].fileid => before.name.clone(),
+                _ => self.names.find(lost[at].fileid),
+            };
+        }
+        lost
+    }
+}

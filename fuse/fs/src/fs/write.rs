@@ -1,0 +1,465 @@
+//! WRITE: into the cache, and from there to the server.
+
+use super::file::{FileData, Inner};
+use super::read::join;
+use super::*;
+use crate::cache::{
+    Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteJob, WriteLimits,
+};
+use nfsrdma_nfs3::Cred;
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rpcrdma::exec;
+use nfsrdma_xdr::nfs3::Stable;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Files with data to write that are looked at in one go when memory is short.
+const RELIEVED: usize = 16;
+
+impl<N: Nfs3> Fs<N> {
+    /// Writes into the cache if it has room, which is all there is to do now.
+    pub fn write_cached(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        bytes: &[u8],
+        flags: i32,
+    ) -> Option<FsResult<u32>> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        if OpenFile::is_direct(flags) || file.is_sync() || self.config.sync {
+            return None;
+        }
+        let offset = {
+            let state = file.inode.state.lock();
+            if flags & libc::O_APPEND != 0 {
+                // The kernel goes by the size it was told; others may have appended since.
+                offset.max(state.fresh(self.now())?.size)
+            } else {
+                state.attributes()?;
+                offset
+            }
+        };
+        let bytes = match self.below_the_limit(offset, bytes) {
+            Ok(bytes) => bytes,
+            Err(error) => return Some(Err(error)),
+        };
+        match self.put(&file, offset, bytes) {
+            Ok(Accepted::All) => Some(Ok(bytes.len() as u32)),
+            Ok(Accepted::Wait | Accepted::Short | Accepted::OtherUser) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// The same, waiting for room; or straight to the server where that is asked for.
+    pub async fn write(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        bytes: &[u8],
+        flags: i32,
+    ) -> FsResult<u32> {
+        let file = self.file(handle)?;
+        let inode = &file.inode;
+        let size = if flags & libc::O_APPEND != 0 {
+            let known = inode.state.lock().fresh(self.now()).copied();
+            match known {
+                Some(attributes) => attributes.size,
+                None => self.fetch(&file.cred, inode).await?.size,
+            }
+        } else {
+            self.known(&file.cred, inode).await?;
+            0
+        };
+        let offset = offset.max(size);
+        let given = bytes.len();
+        let bytes = self.below_the_limit(offset, bytes)?;
+        if OpenFile::is_direct(flags) {
+            if bytes.len() < given {
+                // The kernel would make EIO of a short count.
+                return Err(FsError::TooLarge);
+            }
+            self.write_direct(&file, offset, bytes).await?;
+            return Ok(bytes.len() as u32);
+        }
+        let data = self.data(inode);
+        let mut idle = 0;
+        loop {
+            let mut changed = std::pin::pin!(data.changed.notified());
+            let mut freed = std::pin::pin!(self.shared.freed.notified());
+            changed.as_mut().enable();
+            freed.as_mut().enable();
+            match self.put(&file, offset, bytes)? {
+                Accepted::All => break,
+                Accepted::OtherUser => self.write_back(inode, false).await,
+                waits @ (Accepted::Wait | Accepted::Short) => {
+                    self.shared.stats.write_waits.add(1);
+                    self.start_writes(inode, data, Goal::Started);
+                    self.relieve();
+                    if !self.is_busy() && !data.with(|inner| inner.write_back().is_flushing()) {
+                        // All that was in the way is done already; others may be quicker
+                        // again. Memory, nobody may ever give back.
+                        if let Accepted::Short = waits {
+                            idle += 1;
+                        }
+                        if idle > 3 {
+                            return Err(FsError::NoMemory);
+                        }
+                        continue;
+                    }
+                    idle = 0;
+                    tokio::select! {
+                        () = changed => {}
+                        () = freed => {}
+                    }
+                }
+            }
+        }
+        if file.is_sync() || self.config.sync {
+            self.write_back(inode, true).await;
+            file.take_error()?;
+        }
+        Ok(bytes.len() as u32)
+    }
+
+    /// As much of `bytes` as the server's largest file takes at `offset` (FSINFO, RFC 1813
+    /// section 3.3.19); an error if that is nothing (write(2), EFBIG).
+    fn below_the_limit<'a>(&self, offset: u64, bytes: &'a [u8]) -> FsResult<&'a [u8]> {
+        let room = self.limits().max_file_size.saturating_sub(offset);
+        if room == 0 && !bytes.is_empty() {
+            return Err(FsError::TooLarge);
+        }
+        let fits = usize::try_from(room).map_or(bytes.len(), |room| bytes.len().min(room));
+        Ok(&bytes[..fits])
+    }
+
+    /// Puts data into the cache, and starts to write what makes full WRITEs.
+    fn put(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> FsResult<Accepted> {
+        let end = offset + bytes.len() as u64;
+        let inode = &file.inode;
+        let data = self.data(inode);
+        self.shared.budget.make_room(bytes.len() + 2 * 4096);
+        let dirty = self.shared.dirty.load(Ordering::Relaxed);
+        if dirty > 0 && dirty + bytes.len() > self.config.dirty_bytes {
+            return Ok(Accepted::Wait);
+        }
+        let result = data.with(|inner| {
+            if self.ended.load(Ordering::Relaxed) {
+                return Err(FsError::Ended);
+            }
+            let now = self.now();
+            let most = self.config.dirty_file_bytes;
+            let mut alloc = |len| self.pool.alloc(len);
+            let write_back = inner.write_back();
+            let accepted = write_back.write(&file.cred, offset, bytes, now, most, &mut alloc);
+            if matches!(accepted, Accepted::All | Accepted::Short) {
+                // At once: a WRITE of this data may fail before this thread goes on.
+                if !file.wrote.swap(true, Ordering::Relaxed) {
+                    write_back.add_writer(Arc::downgrade(file));
+                }
+                inner.void_reads(offset..end);
+            }
+            Ok(accepted)
+        })?;
+        if !matches!(result, Accepted::OtherUser) {
+            // Behind the data: who finds the file safe before takes it out.
+            let mut files = self.unsafe_files.lock();
+            files.insert(data.id, inode);
+        }
+        match result {
+            Accepted::All => {
+                self.shared.stats.write_bytes.add(bytes.len() as u64);
+                self.start_writes(inode, data, Goal::Full);
+            }
+            // Freed blocks may lie apart: drop generously.
+            Accepted::Short => {
+                self.shared.budget.reclaim(bytes.len() * 4);
+            }
+            Accepted::Wait | Accepted::OtherUser => {}
+        }
+        Ok(result)
+    }
+
+    /// What limits WRITEs of `inode` now. Half of the server's credits are left to reads and
+    /// to calls on names, which would else wait behind the WRITEs of a flush.
+    pub(super) fn write_limits(&self, inode: &Inode) -> WriteLimits {
+        let calls = self.shared.calls.load(Ordering::Relaxed);
+        let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
+        let wtmax = self.limits().wtmax.max(1);
+        let dirty = self.shared.dirty.load(Ordering::Relaxed);
+        // As long as the attributes are believed, nothing says that others change the file.
+        let gaps = match inode.state.lock().fresh(self.now()) {
+            Some(_) => Gaps::Join,
+            None => Gaps::Keep,
+        };
+        WriteLimits {
+            wtmax,
+            free: most.saturating_sub(self.shared.writes.load(Ordering::Relaxed)),
+            most_bytes: (self.config.dirty_bytes as u64 / 4).max(u64::from(wtmax)),
+            dirty_file_bytes: self.config.dirty_file_bytes,
+            crowded: dirty > self.config.dirty_bytes / 2,
+            gaps,
+        }
+    }
+
+    /// Starts WRITEs as `goal`, [`Goal::Full`] or [`Goal::Started`], has it.
+    pub(super) fn start_writes(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        data: &Arc<FileData>,
+        goal: Goal,
+    ) {
+        while let Action::Write(call) = data.with(|inner| {
+            let limits = self.write_limits(inode);
+            inner.write_back().next(goal, &limits)
+        }) {
+            self.spawn_write(inode, call);
+        }
+    }
+
+    /// Sends a WRITE without waiting for its reply.
+    pub(super) fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall<Cred>) {
+        let (fs, inode) = (self.clone(), inode.clone());
+        exec::spawn(async move {
+            let WriteCall { job, cred, stable } = call;
+            fs.run_write(&cred, &inode, job, stable).await;
+        });
+    }
+
+    /// Whether anything is under way that gives memory back.
+    pub(super) fn is_busy(&self) -> bool {
+        let shared = &self.shared;
+        [&shared.busy, &shared.dirty, &shared.uncommitted]
+            .iter()
+            .any(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Memory is short: writes what is dirty and commits what is written. Takes some files at a
+    /// time, the next ones when it is called again.
+    pub(super) fn relieve(self: &Arc<Self>) {
+        let files: Vec<_> = {
+            let files = self.unsafe_files.lock();
+            let from = self.relieved.load(Ordering::Relaxed);
+            let next = files.in_turn(from);
+            let next: Vec<_> = next
+                .take(RELIEVED)
+                .map(|(&id, f)| (id, f.clone()))
+                .collect();
+            let last = next.last().map_or(0, |(id, _)| id + 1);
+            self.relieved.store(last, Ordering::Relaxed);
+            next
+        };
+        for (_, inode) in files {
+            if let Some(data) = inode.data() {
+                self.start_writes(&inode, data, Goal::Started);
+                self.start_commit(&inode, data, 1);
+            }
+        }
+    }
+
+    /// Commits if at least `least` bytes wait for that: only then may they be dropped.
+    fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
+        let cred = loop {
+            match data.with(|inner| inner.write_back().commit_of(least as u64)) {
+                Action::Commit(cred) => break cred,
+                Action::Again => {}
+                _ => return,
+            }
+        };
+        let (fs, inode) = (self.clone(), inode.clone());
+        exec::spawn(async move {
+            let data = fs.data(&inode).clone();
+            fs.run_commit(&cred, &inode, &data).await;
+        });
+    }
+
+    /// One WRITE, and what follows from its reply.
+    pub(super) async fn run_write(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        job: WriteJob,
+        stable: Stable,
+    ) {
+        /// Data whose WRITE was given up is dirty again.
+        struct End<'a>(&'a FileData, Range<u64>);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0
+                    .with(|inner| inner.write_back().write_ended(self.1.clone()));
+                self.0.changed.notify_waiters();
+            }
+        }
+        let data = self.data(inode);
+        let sent = job.offset..job.offset + u64::from(job.len);
+        let mut end = End(data, sent.clone());
+        self.shared.stats.writes_sent.add(1);
+        let busy = self.shared.busy();
+        let answer = self
+            .write_call(cred, inode, job.offset, job.data, stable)
+            .await;
+        match answer {
+            Ok(done) => {
+                let count = done.count.min(job.len);
+                let verdict = data.with(|inner| {
+                    // A READ from before may bring what was there before, and the block may
+                    // be dropped before it comes.
+                    inner.void_reads(sent.clone());
+                    inner
+                        .write_back()
+                        .write_answered(sent, count, done.committed, done.verifier)
+                });
+                end.1 = 0..0;
+                if verdict == Verdict::Restarted {
+                    self.shared.stats.verifier_changes.add(1);
+                }
+            }
+            Err(error) => {
+                let error = self.note_error(inode, error);
+                data.with(|inner| inner.write_back().write_failed(sent.clone()));
+                end.1 = 0..0;
+                self.write_failed(inode, data, &[sent], &error);
+            }
+        }
+        drop(end);
+        drop(busy);
+        // The next full WRITE takes this one's place.
+        self.start_writes(inode, data, Goal::Full);
+        // What is clean now may be dropped.
+        self.shared.budget.make_room(0);
+        let all = self.shared.uncommitted.load(Ordering::Relaxed);
+        if all > self.config.cache_bytes / 4 {
+            self.start_commit(inode, data, self.config.cache_bytes / 32);
+        } else if data.with(|inner| self.behind(inner)).is_some() {
+            self.start_commit(inode, data, self.stream_bytes() as usize);
+        }
+    }
+
+    /// What a file keeps of a long run of writes in order, in bytes.
+    fn stream_bytes(&self) -> u64 {
+        self.config.cache_bytes as u64 / 8
+    }
+
+    /// What a long run of writes in order need not leave behind once the server has it: all
+    /// but its beginning, and the block it goes on in. To keep it would push out what others
+    /// use, and fill ever more memory where little does.
+    pub(super) fn behind(&self, inner: &mut Inner) -> Option<Range<u64>> {
+        let run = inner.pages().run();
+        let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
+        (left.start < left.end).then_some(left)
+    }
+
+    /// Data is lost: tells those who wrote, or remembers it if nobody is left.
+    pub(super) fn write_failed(
+        &self,
+        inode: &Inode,
+        data: &FileData,
+        ranges: &[Range<u64>],
+        error: &FsError,
+    ) {
+        self.shared.stats.write_errors.add(ranges.len() as u64);
+        if self
+            .failures
+            .lock()
+            .note(inode.fileid, ranges, error, self.now())
+        {
+            let range = ranges.first();
+            tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
+        }
+        let writers: Vec<_> = data.with(|inner| inner.write_back().writers().collect());
+        let told = !writers.is_empty();
+        for range in ranges {
+            let lost = Unwritten::new(inode.fileid, range.clone(), error.to_string());
+            for writer in &writers {
+                writer.fail(error, lost.clone());
+            }
+            if !told || self.closing.load(Ordering::Relaxed) {
+                self.lose([lost]);
+            }
+        }
+    }
+
+    /// O_DIRECT: on stable storage when it returns, nothing of it cached.
+    async fn write_direct(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> FsResult<()> {
+        /// Ends it, also if the future is dropped.
+        struct Direct<'a>(&'a FileData);
+        impl Drop for Direct<'_> {
+            fn drop(&mut self) {
+                self.0.with(Inner::end_direct);
+                self.0.changed.notify_waiters();
+            }
+        }
+        let inode = &file.inode;
+        let range = offset..offset + bytes.len() as u64;
+        let data = self.data(inode);
+        data.until(|inner| inner.begin_direct().then_some(())).await;
+        let _direct = Direct(data);
+        // Older data must not be written again over this after a restart of the server: so it
+        // is committed, not only written.
+        if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
+            self.write_back(inode, true).await;
+        }
+        let void = |inner: &mut Inner| inner.invalidate_range(range.clone());
+        data.with(void);
+        // As many WRITEs as it takes, all at once.
+        let wtmax = self.limits().wtmax.max(1) as usize;
+        let parts = bytes.chunks(wtmax).zip((offset..).step_by(wtmax));
+        let parts = parts.map(|(part, at)| self.write_part(file, at, part));
+        let results = join(parts.collect()).await;
+        // What was read meanwhile may be the old data.
+        data.with(void);
+        results.into_iter().collect::<FsResult<()>>()?;
+        self.shared.stats.write_bytes.add(bytes.len() as u64);
+        Ok(())
+    }
+
+    /// At most one WRITE of it; several if the server takes less at a time.
+    async fn write_part(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        offset: u64,
+        bytes: &[u8],
+    ) -> FsResult<()> {
+        let inode = &file.inode;
+        let mut at = 0;
+        while at < bytes.len() {
+            let n = bytes.len() - at;
+            let mut buf = self.alloc(n).await?;
+            buf.copy_from_slice(&bytes[at..at + n]);
+            let piece = Segs::from_iter([buf.freeze()]);
+            let busy = self.shared.busy();
+            self.shared.stats.writes_sent.add(1);
+            let place = offset + at as u64;
+            let call = self.write_call(&file.cred, inode, place, piece, Stable::FileSync);
+            match call.await {
+                Ok(done) => {
+                    if done.count == 0 {
+                        return Err(NfsError::PeerMisbehaved("WRITE took nothing".into()).into());
+                    }
+                    at += (done.count as usize).min(n);
+                    if done.committed != Stable::FileSync {
+                        // RFC 1813 section 3.3.7 forbids it; make it true.
+                        let commit = self.nfs.commit(&file.cred, &inode.handle, 0, 0).await?;
+                        if commit.1 != done.verifier {
+                            return Err(NfsError::Status(Status::Io).into());
+                        }
+                    }
+                }
+                Err(error) => {
+                    return Err(self.note_error(inode, error));
+                }
+            }
+            drop(busy);
+        }
+        Ok(())
+    }
+}

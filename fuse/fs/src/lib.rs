@@ -1,0 +1,11 @@
+//! The file system: NFSv3 with client caches, and its connection to FUSE.
+//!
+//! [`fs`] is the file system, one file for each group of operations, over the trait
+//! `nfsrdma_nfs3::Nfs3`; it knows nothing of FUSE. [`cache`] holds its data structures,
+//! without I/O. [`adapter`] turns FUSE requests, which `nfsrdma_channel` decodes, into calls of
+//! [`fs`].
+
+pub mod adapter;
+pub mod cache;
+pub mod fs;
+mod sync;

@@ -1,0 +1,407 @@
+//! Old and new, and what is kept, through the kernel: others change what this mount has cached,
+//! replies overtake each other, the server's clock steps, it restarts, and this machine runs
+//! short. docs/COHERENCE.md says what is promised.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use common::{Mounted, mount_of};
+use nfsrdma_fs::fs::FsConfig;
+use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
+use nfsrdma_nfs3::Nfs3;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+const PAGE: usize = 4096;
+const HOUR: Duration = Duration::from_secs(3600);
+const ALL: [PreOp; 3] = [PreOp::Atomic, PreOp::Never, PreOp::NotAtomic];
+
+/// Attributes are believed for an hour.
+fn hour() -> FsConfig {
+    FsConfig {
+        acregmin: HOUR,
+        acregmax: HOUR,
+        acdirmin: HOUR,
+        acdirmax: HOUR,
+        ..FsConfig::default()
+    }
+}
+
+/// Runs `test` on mounts of an export, one for each name.
+fn mounts<const N: usize>(
+    name: &str,
+    config: &FsConfig,
+    fill: impl FnOnce(&MemoryServer),
+    test: impl FnOnce([&Mounted; N]),
+) {
+    // Threads that answer in an order of their own.
+    let server = MemoryServer::with(MemoryServer::new().limits(), 2);
+    mounts_of(&server, name, config, fill, test);
+}
+
+/// The same with a server given.
+fn mounts_of<const N: usize>(
+    server: &Arc<MemoryServer>,
+    name: &str,
+    config: &FsConfig,
+    fill: impl FnOnce(&MemoryServer),
+    test: impl FnOnce([&Mounted; N]),
+) {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: there is no /dev/fuse");
+        return;
+    }
+    fill(server);
+    let all: [Mounted; N] =
+        std::array::from_fn(|n| mount_of(server, &format!("coherence-{name}-{n}"), config.clone()));
+    test(all.each_ref());
+    all.into_iter().for_each(Mounted::finish);
+}
+
+/// Waits for `condition`; false if it does not come true in time.
+fn within(time: Duration, condition: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + time;
+    while !condition() {
+        if Instant::now() > end {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+fn open(m: &Mounted) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(m.dir.join("f"))
+        .unwrap()
+}
+
+fn page(file: &File, at: usize) -> Vec<u8> {
+    let mut page = vec![0; PAGE];
+    file.read_exact_at(&mut page, (at * PAGE) as u64).unwrap();
+    page
+}
+
+#[test]
+fn what_another_closed_is_seen_on_open_though_this_mount_wrote_meanwhile() {
+    for pre_op in ALL {
+        for at_server in [false, true] {
+            let fill = |server: &MemoryServer| {
+                server.plant("f", &[b'o'; 4 * PAGE]);
+                server.set_pre_op(pre_op);
+            };
+            mounts("both", &hour(), fill, |[a, b]| {
+                let other = |with: u8, at: usize| match at_server {
+                    true => a
+                        .server
+                        .change_file("f", (at * PAGE) as u64, &[with; PAGE], None),
+                    false => open(b)
+                        .write_all_at(&[with; PAGE], (at * PAGE) as u64)
+                        .unwrap(),
+                };
+                let file = open(a);
+                assert_eq!(page(&file, 0), [b'o'; PAGE]);
+                other(b'B', 0);
+                // Many WRITEs at once.
+                file.write_all_at(&vec![b'a'; 8 << 20], 4 * PAGE as u64)
+                    .unwrap();
+                drop(file);
+                let context = format!("{pre_op:?}, at the server: {at_server}");
+                assert!(page(&open(a), 0) == [b'B'; PAGE], "{context}");
+                // Small records in turns.
+                for turn in 0..6u8 {
+                    let file = open(a);
+                    page(&file, 1);
+                    other(b'0' + turn, 1);
+                    file.write_all_at(&[turn; 100], 2 * PAGE as u64).unwrap();
+                    drop(file);
+                    assert!(
+                        page(&open(a), 1) == [b'0' + turn; PAGE],
+                        "turn {turn}, {context}"
+                    );
+                }
+            });
+        }
+    }
+}
+
+/// The hole in front of a record reads as zeros here while another fills it.
+#[test]
+fn what_another_wrote_into_an_empty_file_is_seen_though_this_mount_wrote_behind_it() {
+    for pre_op in ALL {
+        // The first time it is not known yet what the server's replies say.
+        for record in [3 * PAGE, PAGE, 0] {
+            let fill = |server: &MemoryServer| {
+                server.plant("f", b"");
+                server.set_pre_op(pre_op);
+            };
+            mounts("hole", &hour(), fill, |[a]| {
+                for turn in 1..4u8 {
+                    let file = open(a);
+                    file.set_len(0).unwrap();
+                    file.write_all_at(b"record", record as u64).unwrap();
+                    let mut hole = vec![9; record];
+                    file.read_exact_at(&mut hole, 0).unwrap();
+                    assert_eq!(hole, vec![0; record]);
+                    a.server.change_file("f", 0, &[turn; 5 * PAGE], None);
+                    drop(file);
+                    let mut wanted = vec![turn; 5 * PAGE];
+                    wanted[record..][..6].copy_from_slice(b"record");
+                    let mut read = vec![0; 5 * PAGE];
+                    open(a).read_exact_at(&mut read, 0).unwrap();
+                    let wrong = read.iter().zip(&wanted).position(|(a, b)| a != b);
+                    assert_eq!(wrong, None, "{pre_op:?}, record at {record}, turn {turn}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn own_writes_count_though_the_clock_of_the_server_steps_back() {
+    for pre_op in [PreOp::Atomic, PreOp::Never] {
+        let fill = |server: &MemoryServer| {
+            server.plant("f", b"");
+            server.set_pre_op(pre_op);
+        };
+        mounts("clock", &FsConfig::default(), fill, |[a]| {
+            let mut file = OpenOptions::new()
+                .append(true)
+                .open(a.dir.join("f"))
+                .unwrap();
+            let mut expected = Vec::new();
+            for turn in 0..6 {
+                let line = format!("line {turn}\n");
+                file.write_all(line.as_bytes()).unwrap();
+                file.sync_all().unwrap();
+                expected.extend_from_slice(line.as_bytes());
+                assert_eq!(file.metadata().unwrap().len(), expected.len() as u64);
+                a.server.step_clock(-3600);
+            }
+            drop(file);
+            let found = a.server.contents("f").unwrap();
+            assert!(found == expected, "{}", String::from_utf8_lossy(&found));
+        });
+    }
+}
+
+#[test]
+fn what_is_read_while_a_file_is_cut_does_not_come_back_when_it_is_extended() {
+    let fill = |server: &MemoryServer| server.plant("f", &[b'o'; PAGE]);
+    mounts("cut", &hour(), fill, |[a]| {
+        let file = open(a);
+        let (sent, go) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        {
+            let (sent, go) = (sent.clone(), go.clone());
+            a.server.set_hook(move |op, _| {
+                if op == Op::Setattr {
+                    sent.store(true, Ordering::SeqCst);
+                    within(Duration::from_secs(20), || go.load(Ordering::SeqCst));
+                }
+                Fate::Done
+            });
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| file.set_len(10).unwrap());
+            assert!(within(HOUR, || sent.load(Ordering::SeqCst)));
+            // The first READ of the file, by a descriptor of its own.
+            assert_eq!(page(&open(a), 0), [b'o'; PAGE]);
+            go.store(true, Ordering::SeqCst);
+        });
+        file.set_len(PAGE as u64).unwrap();
+        assert_eq!(page(&file, 0)[10..], [0; PAGE - 10]);
+        assert_eq!(page(&open(a), 0)[10..], [0; PAGE - 10]);
+    });
+}
+
+/// The mode as statx(2) tells it that is asked for nothing else.
+fn mode_only(path: &Path) -> u32 {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: statx is plain data, for which zeros are values.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a zero, and `found` is written to.
+    let done = unsafe {
+        libc::statx(
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            0,
+            libc::STATX_MODE,
+            &raw mut found,
+        )
+    };
+    assert_eq!(done, 0);
+    u32::from(found.stx_mode) & 0o7777
+}
+
+#[test]
+fn a_mode_that_a_write_has_changed_is_shown_at_once() {
+    let fill = |server: &MemoryServer| {
+        server.plant("f", &[b'o'; 100]);
+        server.change_file("f", 0, b"", Some(0o4755));
+    };
+    mounts("mode", &hour(), fill, |[a]| {
+        let path = a.dir.join("f");
+        assert_eq!(mode_only(&path), 0o4755);
+        let file = open(a);
+        assert_eq!(mode_only(&path), 0o4755);
+        // As servers do it with a WRITE by somebody else than the owner.
+        let server = a.server.clone();
+        a.server.set_hook(move |op, _| {
+            if op == Op::Write {
+                server.change_file("f", 0, b"", Some(0o755));
+            }
+            Fate::Done
+        });
+        file.write_all_at(b"x", 0).unwrap();
+        file.sync_all().unwrap();
+        let shown = || mode_only(&path) == 0o755;
+        assert!(within(Duration::from_secs(20), shown), "the old mode");
+    });
+}
+
+#[test]
+fn a_truncation_is_not_undone_by_what_is_written_again() {
+    let config = FsConfig {
+        dirty_age: Duration::ZERO,
+        ..FsConfig::default()
+    };
+    let fill = |server: &MemoryServer| server.plant("f", b"");
+    mounts("truncation", &config, fill, |[a]| {
+        let file = open(a);
+        file.write_all_at(&vec![b'x'; 8 << 20], 0).unwrap();
+        let before = a.server.calls(Op::Setattr);
+        a.server.keep(Some(Op::Setattr));
+        thread::scope(|scope| {
+            scope.spawn(|| file.set_len(10).unwrap());
+            assert!(within(HOUR, || a.server.calls(Op::Setattr) > before));
+            // It is done and not answered; whatever was not committed is lost.
+            let writes = a.server.calls(Op::Write);
+            a.server.restart();
+            // Write-back runs once a second.
+            within(Duration::from_secs(4), || {
+                a.server.calls(Op::Write) >= writes + 8
+            });
+            a.server.keep(None);
+        });
+        drop(file);
+        assert_eq!(a.server.contents("f").unwrap(), [b'x'; 10]);
+        a.server.restart();
+        assert_eq!(a.server.contents("f").unwrap(), [b'x'; 10]);
+    });
+}
+
+#[test]
+fn a_time_that_was_set_is_not_overwritten_by_what_is_written_again() {
+    let fill = |server: &MemoryServer| server.plant("f", b"");
+    mounts("time", &hour(), fill, |[a]| {
+        for size in [10, 8 << 20] {
+            let file = open(a);
+            file.write_all_at(&vec![b'x'; size], 0).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000))
+                .unwrap();
+            a.server.restart();
+            drop(file);
+            assert_eq!(a.server.contents("f").unwrap(), vec![b'x'; size]);
+            // A mount without memory of it.
+            let fresh = mount_of(&a.server, "coherence-time-fresh", hour());
+            let found = fs::metadata(fresh.dir.join("f")).unwrap();
+            assert_eq!((found.mtime(), found.len()), (1_000_000, size as u64));
+            fresh.finish();
+        }
+    });
+}
+
+#[test]
+fn write_set_times_and_close_cost_two_calls() {
+    let fill = |server: &MemoryServer| server.plant("f", b"");
+    mounts("calls", &hour(), fill, |[a]| {
+        let file = open(a);
+        let count = || [Op::Write, Op::Setattr, Op::Commit].map(|op| a.server.calls(op));
+        let before = count();
+        file.write_all_at(b"text", 0).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        drop(file);
+        let made: Vec<_> = count()
+            .into_iter()
+            .zip(before)
+            .map(|(n, m)| n - m)
+            .collect();
+        assert_eq!(made, [1, 1, 0]);
+    });
+}
+
+/// The first few calls of a procedure find no buffer.
+fn short(server: &MemoryServer, procedure: Op) -> Arc<AtomicU64> {
+    let refused = Arc::new(AtomicU64::new(0));
+    let count = refused.clone();
+    server.set_hook(move |op, _| {
+        if op == procedure && count.fetch_add(1, Ordering::SeqCst) < 3 {
+            return Fate::Local;
+        }
+        Fate::Done
+    });
+    refused
+}
+
+#[test]
+fn what_this_machine_lacks_for_a_while_loses_nothing() {
+    let fill = |server: &MemoryServer| server.plant("f", &[b'o'; 2 * PAGE]);
+    mounts("short", &FsConfig::default(), fill, |[a]| {
+        let file = open(a);
+        let tried = short(&a.server, Op::Read);
+        assert_eq!(page(&file, 0), [b'o'; PAGE]);
+        assert!(tried.load(Ordering::SeqCst) > 3);
+        let tried = short(&a.server, Op::Write);
+        file.write_all_at(&vec![b'w'; 3 << 20], 0).unwrap();
+        file.sync_all().unwrap();
+        assert!(tried.load(Ordering::SeqCst) > 3);
+        let tried = short(&a.server, Op::Commit);
+        file.write_all_at(&vec![b'c'; 3 << 20], 0).unwrap();
+        file.sync_all().unwrap();
+        assert!(tried.load(Ordering::SeqCst) > 3);
+        a.server.clear_hook();
+        assert!(a.server.durable("f").unwrap() == vec![b'c'; 3 << 20]);
+        assert!(file.as_raw_fd() > 0);
+    });
+}
+
+/// What a server without pre-operation attributes costs: a GETATTR for each burst of WRITEs on a
+/// file that is cached, beside the WRITE and not before it; none for a new file. The server answers
+/// in order: a GETATTR that the WRITE overtakes tells nothing, and what is cached is read again.
+#[test]
+fn a_server_without_pre_operation_attributes_is_asked_once_a_burst() {
+    let fill = |server: &MemoryServer| {
+        server.plant("f", &[b'o'; PAGE]);
+        server.set_pre_op(PreOp::Never);
+    };
+    mounts_of(&MemoryServer::new(), "asked", &hour(), fill, |[a]| {
+        fs::write(a.dir.join("first"), b"tells that there are none").unwrap();
+        let file = open(a);
+        assert_eq!(page(&file, 0), [b'o'; PAGE]);
+        let before = a.server.calls(Op::Getattr);
+        for _ in 0..5 {
+            file.write_all_at(b"record", 10).unwrap();
+            file.sync_data().unwrap();
+        }
+        assert_eq!(a.server.calls(Op::Getattr) - before, 5);
+        fs::write(a.dir.join("second"), vec![1; 500_000]).unwrap();
+        assert_eq!(a.server.calls(Op::Getattr) - before, 5);
+        // What is cached is still believed: nothing is read again.
+        let reads = a.server.calls(Op::Read);
+        page(&open(a), 0);
+        assert_eq!(a.server.calls(Op::Read), reads);
+    });
+}

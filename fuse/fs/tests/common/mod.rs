@@ -1,0 +1,72 @@
+//! A mount over /dev/fuse on a server in memory.
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "each crate of tests uses a part of it"
+)]
+
+use nfsrdma_fs::adapter::{self, FuseOptions, Session};
+use nfsrdma_fs::fs::{Fs, FsConfig};
+use nfsrdma_memory_server::MemoryServer;
+use nfsrdma_rdma::Pool;
+use nfsrdma_rpcrdma::exec;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A mount that goes away with the test, however it ends.
+pub struct Mounted {
+    session: Option<Session>,
+    fs: Arc<Fs<MemoryServer>>,
+    pub server: Arc<MemoryServer>,
+    pub dir: PathBuf,
+}
+
+/// Mounts what `fill` puts on the server.
+pub fn mount(name: &str, config: FsConfig, fill: impl FnOnce(&Path)) -> Option<Mounted> {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: there is no /dev/fuse");
+        return None;
+    }
+    let data = std::env::temp_dir().join(format!("nfsrdma-{}-{name}.data", std::process::id()));
+    fs::create_dir_all(&data).unwrap();
+    fill(&data);
+    let server = MemoryServer::new();
+    let filled = server.fill(&data);
+    fs::remove_dir_all(&data).unwrap();
+    filled.unwrap();
+    Some(mount_of(&server, name, config))
+}
+
+/// A mount of a server that others may mount, too.
+pub fn mount_of(server: &Arc<MemoryServer>, name: &str, config: FsConfig) -> Mounted {
+    let dir = std::env::temp_dir().join(format!("nfsrdma-{}-{name}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let pool = Pool::new(config.pool_bytes()).unwrap();
+    let fs = Fs::new(server.clone(), server.root(), pool, config);
+    let session = adapter::mount(fs.clone(), &dir, &FuseOptions::default()).unwrap();
+    Mounted {
+        session: Some(session),
+        fs,
+        server: server.clone(),
+        dir,
+    }
+}
+
+impl Mounted {
+    /// Unmounts and checks that nothing was lost.
+    pub fn finish(mut self) {
+        let session = self.session.take().unwrap();
+        session.unmount(false).unwrap();
+        session.join().unwrap();
+        let lost = exec::block_on(self.fs.shutdown());
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.session.take());
+        let _ = fs::remove_dir(&self.dir);
+    }
+}

@@ -1,0 +1,105 @@
+//! What a known inode takes, counted by the allocator. One test to a process: the count is of
+//! all threads.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use nfsrdma_fs::fs::{Fs, FsConfig, ROOT};
+use nfsrdma_memory_server::MemoryServer;
+use nfsrdma_nfs3::{Cred, Credential};
+use nfsrdma_rdma::Pool;
+use nfsrdma_rpcrdma::exec::block_on;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Bytes in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: all work is the system allocator's, by its own rules.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        USED.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        USED.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const FILES: usize = 100_000;
+/// Of a known inode, its name and all tables included.
+const MOST: usize = 512;
+
+/// Lists the root as the kernel does, which then knows every entry; gives their numbers.
+fn list(fs: &Arc<Fs<MemoryServer>>, cred: &Cred) -> Vec<u64> {
+    let opened = block_on(fs.opendir(cred, ROOT)).unwrap();
+    let (mut known, mut offset) = (Vec::with_capacity(FILES), 0);
+    loop {
+        let listing = match fs.readdir_cached(opened.handle, offset) {
+            Some(listing) => listing.unwrap(),
+            None => block_on(fs.readdir(opened.handle, offset)).unwrap(),
+        };
+        let Some(last) = listing.entries().last() else {
+            break;
+        };
+        offset = last.cookie;
+        let entries = listing.entries().iter();
+        known.extend(
+            entries
+                .filter_map(|listed| fs.listed_entry(&listing, listed))
+                .map(|entry| entry.nodeid),
+        );
+    }
+    fs.releasedir(opened.handle).unwrap();
+    known
+}
+
+#[test]
+fn a_known_inode_takes_at_most_512_bytes() {
+    let server = MemoryServer::new();
+    for n in 0..FILES {
+        server.plant(&format!("file-number-{n:06}"), b"");
+    }
+    let cred: Cred = Arc::new(Credential {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    });
+    let mount = |name_entries: usize| {
+        let config = FsConfig {
+            name_entries,
+            ..FsConfig::default()
+        };
+        let pool = Pool::new(config.pool_bytes()).unwrap();
+        Fs::new(server.clone(), server.root(), pool, config)
+    };
+
+    let fs = mount(2 * FILES);
+    let before = USED.load(Relaxed);
+    let known = list(&fs, &cred);
+    assert_eq!(known.len(), FILES);
+    let list_itself = known.capacity() * size_of::<u64>();
+    let taken = USED.load(Relaxed) - before - list_itself;
+    println!("{} bytes for each of {FILES} inodes", taken / FILES);
+    assert!(taken <= FILES * MOST, "{} bytes each", taken / FILES);
+    drop(fs);
+
+    // Forgotten, only names that are remembered keep them, and of those there is a limit.
+    let fs = mount(FILES / 50);
+    let before = USED.load(Relaxed);
+    for node in list(&fs, &cred) {
+        fs.forget(node, 1);
+    }
+    let left = USED.load(Relaxed) - before;
+    println!("{left} bytes are left of forgotten ones");
+    assert!(left <= FILES * MOST / 4, "{left} bytes");
+}

@@ -1,0 +1,285 @@
+//! Attributes, names, and what one mount sees of another.
+
+use crate::support::*;
+use nfsrdma_fs::fs::{FsConfig, LookupCache, ROOT};
+use nfsrdma_memory_server::{MemoryServer, Op};
+use nfsrdma_rpcrdma::exec::block_on;
+use nfsrdma_xdr::nfs3::SetAttributes;
+use std::time::Duration;
+
+#[test]
+fn what_one_mount_closes_the_other_sees_on_open() {
+    let server = MemoryServer::new();
+    let (a, b) = (Mount::of(&server, small()), Mount::of(&server, small()));
+    let (_, fa) = a.create("f");
+    a.write(fa, 0, b"first").unwrap();
+    a.close(fa).unwrap();
+    let node = b.node("f");
+    let fb = b.open(node, RW).unwrap();
+    assert_eq!(b.read(fb, 0, 100).unwrap(), b"first");
+    b.close(fb).unwrap();
+    for text in [&b"another"[..], b"same siz", b"same SIZ", b"", b"end"] {
+        let fa = a.open(a.node("f"), RW | libc::O_TRUNC).unwrap();
+        a.write(fa, 0, text).unwrap();
+        a.close(fa).unwrap();
+        // The clock stands still: no cache has run out.
+        let fb = b.open(node, RW).unwrap();
+        assert_eq!(b.read(fb, 0, 100).unwrap(), text);
+        assert_eq!(b.stat(node).unwrap().size, text.len() as u64);
+        b.close(fb).unwrap();
+    }
+}
+
+#[test]
+fn the_kernel_keeps_its_cache_only_of_what_did_not_change() {
+    let server = MemoryServer::new();
+    let (a, b) = (Mount::of(&server, small()), Mount::of(&server, small()));
+    server.plant("f", b"text");
+    let open = |m: &Mount| {
+        let opened = block_on(m.fs.open(&m.cred, m.node("f"), RW)).unwrap();
+        m.close(opened.handle).unwrap();
+        opened.keep_cache
+    };
+    assert!(!open(&a), "the first time nothing is known");
+    assert!(open(&a));
+    // Own changes are no reason to drop it.
+    let f = a.open(a.node("f"), RW).unwrap();
+    a.write(f, 0, b"own").unwrap();
+    a.close(f).unwrap();
+    assert!(open(&a));
+    let f = b.open(b.node("f"), RW).unwrap();
+    b.write(f, 0, b"foreign").unwrap();
+    b.close(f).unwrap();
+    assert!(!open(&a));
+    assert!(open(&a));
+}
+
+#[test]
+fn attributes_are_asked_for_again_after_their_time() {
+    let server = MemoryServer::new();
+    let (a, b) = (Mount::of(&server, small()), Mount::of(&server, small()));
+    server.plant("f", b"1");
+    let node = a.node("f");
+    let asked = || server.calls(Op::Getattr);
+    assert_eq!(a.stat(node).unwrap().size, 1);
+    let before = asked();
+    let f = b.open(b.node("f"), RW).unwrap();
+    b.write(f, 0, b"longer").unwrap();
+    b.close(f).unwrap();
+    let mine = asked();
+    assert_eq!(a.stat(node).unwrap().size, 1, "believed for acregmin");
+    assert_eq!(asked(), mine);
+    assert!(before <= mine);
+    a.clock.advance(Duration::from_secs(3));
+    assert_eq!(a.stat(node).unwrap().size, 6);
+    assert_eq!(asked(), mine + 1);
+    // Unchanged, it is believed longer and longer, up to acregmax.
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        let mut waited = 0;
+        let mine = asked();
+        while asked() == mine {
+            a.clock.advance(Duration::from_secs(1));
+            waited += 1;
+            a.stat(node).unwrap();
+        }
+        waits.push(waited);
+    }
+    assert_eq!(waits, [3, 6, 12, 24, 48, 60]);
+}
+
+#[test]
+fn noac_asks_each_time() {
+    let config = FsConfig {
+        acregmin: Duration::ZERO,
+        acregmax: Duration::ZERO,
+        acdirmin: Duration::ZERO,
+        acdirmax: Duration::ZERO,
+        ..small()
+    };
+    let m = Mount::of(&MemoryServer::new(), config);
+    m.server.plant("f", b"");
+    let node = m.node("f");
+    let before = m.server.calls(Op::Getattr);
+    m.stat(node).unwrap();
+    m.stat(node).unwrap();
+    assert_eq!(m.server.calls(Op::Getattr), before + 2);
+    assert_eq!(m.lookup("f").unwrap().attr_ttl, Duration::ZERO);
+}
+
+#[test]
+fn names_are_remembered_as_lookupcache_says() {
+    for (mode, again, nothing_again) in [
+        (LookupCache::All, 0, 0),
+        (LookupCache::Positive, 0, 1),
+        (LookupCache::None, 1, 1),
+    ] {
+        let m = Mount::of(
+            &MemoryServer::new(),
+            FsConfig {
+                lookup_cache: mode,
+                ..small()
+            },
+        );
+        m.server.plant("f", b"");
+        m.stat(ROOT).unwrap();
+        let lookups = || m.server.calls(Op::Lookup);
+        m.lookup("f").unwrap();
+        assert!(m.lookup("g").is_none());
+        let before = lookups();
+        m.lookup("f").unwrap();
+        assert_eq!(lookups() - before, again, "{mode:?}");
+        let before = lookups();
+        assert!(m.lookup("g").is_none());
+        assert_eq!(lookups() - before, nothing_again, "{mode:?}");
+    }
+}
+
+#[test]
+fn own_changes_of_a_directory_keep_its_names_and_foreign_ones_void_them() {
+    let server = MemoryServer::new();
+    let (a, b) = (Mount::of(&server, small()), Mount::of(&server, small()));
+    server.plant("f", b"");
+    a.stat(ROOT).unwrap();
+    a.lookup("f").unwrap();
+    assert!(a.lookup("new").is_none());
+    let (_, f) = a.create("own");
+    a.close(f).unwrap();
+    let before = server.calls(Op::Lookup);
+    assert!(a.lookup("f").is_some() && a.lookup("own").is_some() && a.lookup("new").is_none());
+    assert_eq!(server.calls(Op::Lookup), before);
+    let (_, f) = b.create("new");
+    b.close(f).unwrap();
+    assert!(a.lookup("new").is_none(), "believed for acdirmin");
+    a.clock.advance(Duration::from_secs(30));
+    a.stat(ROOT).unwrap();
+    assert!(a.lookup("new").is_some());
+}
+
+#[test]
+fn a_reused_fileid_is_another_object() {
+    let server = MemoryServer::new();
+    server.reuse_fileids();
+    let (a, b) = (Mount::of(&server, small()), Mount::of(&server, small()));
+    server.plant("f", b"old");
+    let old = a.lookup("f").unwrap();
+    let f = a.open(old.nodeid, RW).unwrap();
+    assert_eq!(a.read(f, 0, 10).unwrap(), b"old");
+    b.unlink("f").unwrap();
+    server.plant("f", b"new");
+    a.clock.advance(Duration::from_secs(100));
+    let new = a.lookup("f").unwrap();
+    assert_eq!(new.attributes.fileid, old.attributes.fileid);
+    assert_ne!(new.nodeid, old.nodeid);
+    let g = a.open(new.nodeid, RW).unwrap();
+    assert_eq!(a.read(g, 0, 10).unwrap(), b"new");
+    // What was looked up is what is meant: the old one is gone.
+    assert_eq!(errno(a.open(old.nodeid, RW)), libc::ESTALE);
+    // The kernel forgets the old one: the new one stays.
+    a.fs.forget(old.nodeid, 1);
+    assert_eq!(a.stat(new.nodeid).unwrap().size, 3);
+    a.release(f);
+    a.close(g).unwrap();
+    a.fs.forget(new.nodeid, 1);
+    assert_eq!(errno(a.stat(new.nodeid)), libc::ESTALE);
+}
+
+/// A handle is the identity (RFC 1813 section 3.3): snapshots have the fileids of what they
+/// are of.
+#[test]
+fn handles_that_differ_are_two_objects_though_fileids_are_equal() {
+    let m = Mount::new();
+    m.server.plant("live", b"live");
+    m.server.plant("snapshot", b"then");
+    m.server.share_fileid("live", "snapshot");
+    let (live, snapshot) = (m.lookup("live").unwrap(), m.lookup("snapshot").unwrap());
+    assert_eq!(live.attributes.fileid, snapshot.attributes.fileid);
+    assert_ne!(live.nodeid, snapshot.nodeid);
+    let (f, g) = (
+        m.open(live.nodeid, RW).unwrap(),
+        m.open(snapshot.nodeid, RW).unwrap(),
+    );
+    assert_eq!(m.read(f, 0, 10).unwrap(), b"live");
+    assert_eq!(m.read(g, 0, 10).unwrap(), b"then");
+    m.write(g, 0, b"THEN").unwrap();
+    m.close(g).unwrap();
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("live").unwrap(), b"live");
+    assert_eq!(m.server.contents("snapshot").unwrap(), b"THEN");
+}
+
+#[test]
+fn the_server_decides_who_may() {
+    let m = Mount::new();
+    let (node, f) = m.create("secret");
+    m.write(f, 0, b"secret").unwrap();
+    m.close(f).unwrap();
+    let new = SetAttributes {
+        mode: Some(0o600),
+        ..SetAttributes::default()
+    };
+    block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
+    let f = m.open(node, RW).unwrap();
+    assert_eq!(m.read(f, 0, 10).unwrap(), b"secret");
+    // Cached now, and still nobody else's.
+    let other = cred(1000);
+    assert_eq!(
+        errno(block_on(m.fs.open(&other, node, libc::O_RDONLY))),
+        libc::EACCES
+    );
+    assert_eq!(
+        errno(block_on(m.fs.access(&other, node, libc::R_OK))),
+        libc::EACCES
+    );
+    let before = m.server.calls(Op::Access);
+    assert_eq!(
+        m.fs.access_cached(&other, node, libc::R_OK).map(errno),
+        Some(libc::EACCES)
+    );
+    assert_eq!(
+        m.fs.access_cached(&m.cred, node, libc::R_OK).map(errno),
+        Some(0)
+    );
+    assert_eq!(m.server.calls(Op::Access), before);
+    let new = SetAttributes {
+        mode: Some(0o644),
+        ..SetAttributes::default()
+    };
+    block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
+    assert!(
+        m.fs.access_cached(&other, node, libc::R_OK).is_none(),
+        "chmod voids the answer"
+    );
+    assert_eq!(errno(block_on(m.fs.open(&other, node, libc::O_RDONLY))), 0);
+}
+
+#[test]
+fn one_mount_alone_sees_no_foreign_changes() {
+    let m = Mount::new();
+    let (node, f) = m.create("a");
+    m.write(f, 0, &[1; 10_000]).unwrap();
+    m.close(f).unwrap();
+    block_on(m.fs.link(&m.cred, node, ROOT, b"b")).unwrap();
+    m.rename("a", "c").unwrap();
+    m.unlink("b").unwrap();
+    m.clock.advance(Duration::from_secs(100));
+    let f = m.open(m.node("c"), RW).unwrap();
+    assert_eq!(m.read(f, 0, 10_000).unwrap(), [1; 10_000]);
+    m.write(f, 5, b"more").unwrap();
+    m.stat(node).unwrap();
+    m.truncate(node, 5).unwrap();
+    m.unlink("c").unwrap();
+    m.close(f).unwrap();
+    assert_eq!(m.server.calls(Op::Read), 0);
+    assert_eq!(m.count("foreign_changes"), 0);
+}
+
+#[test]
+fn an_unmount_with_open_files_leaves_no_hidden_names() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.write(f, 0, b"text").unwrap();
+    m.unlink("f").unwrap();
+    assert!(block_on(m.fs.shutdown()).is_empty());
+    assert!(m.server.names("").is_empty());
+}

@@ -1,0 +1,545 @@
+//! Reading, writing, and what is at the server when.
+
+use crate::support::*;
+use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
+use nfsrdma_memory_server::{Fate, MemoryServer, Op};
+use nfsrdma_nfs3::Limits;
+use nfsrdma_rpcrdma::exec::{self, block_on};
+use nfsrdma_xdr::nfs3::Status;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// With a cache so large that nothing is committed before it must be.
+fn roomy() -> Mount {
+    let config = FsConfig {
+        cache_bytes: 64 << 20,
+        ..small()
+    };
+    Mount::of(&MemoryServer::new(), config)
+}
+
+#[test]
+fn data_is_at_the_server_when_close_or_fsync_returns_and_small_files_take_one_write() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    m.write(f, 0, b"hello").unwrap();
+    assert_eq!(m.server.calls(Op::Write), 0);
+    assert_eq!(m.stat(node).unwrap().size, 5);
+    m.fsync(f).unwrap();
+    m.server.restart();
+    assert_eq!(m.server.contents("f").unwrap(), b"hello");
+    m.write(f, 5, b", world").unwrap();
+    m.close(f).unwrap();
+    m.server.restart();
+    assert_eq!(m.server.contents("f").unwrap(), b"hello, world");
+
+    let before = (m.server.calls(Op::Write), m.server.calls(Op::Commit));
+    let (_, g) = m.create("g");
+    m.write(g, 0, b"small").unwrap();
+    m.close(g).unwrap();
+    let after = (m.server.calls(Op::Write), m.server.calls(Op::Commit));
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 0));
+}
+
+#[test]
+fn closing_any_descriptor_that_may_write_writes_back_what_others_wrote() {
+    let m = Mount::new();
+    let (node, one) = m.create("f");
+    m.write(one, 0, b"safe").unwrap();
+    m.fsync(one).unwrap();
+    let other = m.open(node, RW).unwrap();
+    let reader = m.open(node, libc::O_RDONLY).unwrap();
+    m.write(other, 4, b" and more").unwrap();
+    m.close(reader).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), b"safe");
+    m.close(one).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), b"safe and more");
+    m.close(other).unwrap();
+}
+
+#[test]
+fn writes_in_order_are_gathered_to_full_ones() {
+    let m = roomy();
+    let (_, f) = m.create("f");
+    let data: Vec<u8> = (0..6u32 << 20).map(|i| (i / 7) as u8).collect();
+    for (i, part) in data.chunks(5000).enumerate() {
+        m.write(f, i as u64 * 5000, part).unwrap();
+    }
+    m.close(f).unwrap();
+    assert!(m.server.contents("f").unwrap() == data);
+    assert!(
+        m.server.calls(Op::Write) <= 8,
+        "{}",
+        m.server.calls(Op::Write)
+    );
+    assert_eq!(m.server.calls(Op::Commit), 1);
+}
+
+#[test]
+fn what_was_not_committed_is_written_again_after_a_restart() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    let data: Vec<u8> = (0..3u32 << 20).map(|i| (i / 3) as u8).collect();
+    let restarted = AtomicUsize::new(0);
+    for (i, part) in data.chunks(100_000).enumerate() {
+        m.write(f, i as u64 * 100_000, part).unwrap();
+        if i % 7 == 3 {
+            m.server.restart();
+            restarted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    m.close(f).unwrap();
+    m.server.restart();
+    assert!(m.server.contents("f").unwrap() == data);
+    assert!(m.count("verifier_changes") > 0);
+}
+
+#[test]
+fn the_server_restarts_between_write_and_commit() {
+    let m = roomy();
+    let (_, f) = m.create("f");
+    let data: Vec<u8> = (0..3u32 << 20).map(|i| (i / 3) as u8).collect();
+    m.write(f, 0, &data).unwrap();
+    let server = Arc::downgrade(&m.server);
+    m.server.set_hook(move |op, n| {
+        if op == Op::Commit
+            && n < 3
+            && let Some(server) = server.upgrade()
+        {
+            server.restart();
+        }
+        nfsrdma_memory_server::Fate::Done
+    });
+    m.close(f).unwrap();
+    m.server.clear_hook();
+    assert_eq!(m.server.calls(Op::Commit), 4);
+    m.server.restart();
+    assert!(m.server.contents("f").unwrap() == data);
+}
+
+#[test]
+fn reading_again_asks_nobody() {
+    let m = Mount::new();
+    let data: Vec<u8> = (0..2_000_000u32).map(|i| (i / 5) as u8).collect();
+    m.server.plant("f", &data);
+    let f = m.open(m.node("f"), RW).unwrap();
+    let whole = |m: &Mount| {
+        let mut all = Vec::new();
+        loop {
+            let part = m.read(f, all.len() as u64, 128 << 10).unwrap();
+            if part.is_empty() {
+                return all;
+            }
+            all.extend(part);
+        }
+    };
+    assert!(whole(&m) == data);
+    let before = m.server.all_calls();
+    assert!(whole(&m) == data);
+    assert_eq!(m.server.all_calls(), before);
+    assert_eq!(m.read(f, 1_999_999, 10).unwrap(), data[1_999_999..]);
+    assert_eq!(m.read(f, 3_000_000, 10).unwrap(), b"");
+    m.close(f).unwrap();
+}
+
+#[test]
+fn a_cache_smaller_than_the_files_still_reads_and_writes_right() {
+    let m = Mount::new();
+    let files = 6u64;
+    let text = |n: u64| -> Vec<u8> {
+        (0..4_000_000u64)
+            .map(|i| (i * (n + 3) / 11) as u8)
+            .collect()
+    };
+    let handles: Vec<_> = (0..files).map(|n| m.create(&format!("{n}")).1).collect();
+    for at in (0..4_000_000).step_by(200_000) {
+        for n in 0..files {
+            m.write(handles[n as usize], at as u64, &text(n)[at..at + 200_000])
+                .unwrap();
+        }
+    }
+    for n in 0..files {
+        for at in (0..4_000_000).step_by(500_000) {
+            let part = m.read(handles[n as usize], at as u64, 500_000).unwrap();
+            assert!(part == text(n)[at..at + 500_000], "{n} at {at}");
+        }
+        m.close(handles[n as usize]).unwrap();
+        assert!(m.server.contents(&format!("{n}")).unwrap() == text(n));
+    }
+    assert!(m.count("cache_bytes") <= 8 << 20);
+    assert_eq!(m.count("dirty_bytes"), 0);
+}
+
+#[test]
+fn small_transfer_sizes_work() {
+    for size in [512, 4096, 5000, 65536] {
+        let limits = Limits {
+            rtmax: size,
+            wtmax: size,
+            dtpref: 8192,
+            max_file_size: 1 << 40,
+        };
+        let m = Mount::of(&MemoryServer::with(limits, 0), small());
+        let (_, f) = m.create("f");
+        let data: Vec<u8> = (0..100_001u32).map(|i| (i / 3) as u8).collect();
+        m.write(f, 0, &data).unwrap();
+        m.close(f).unwrap();
+        assert!(m.server.contents("f").unwrap() == data);
+        let n = Mount::of(&m.server, small());
+        let f = n.open(n.node("f"), RW).unwrap();
+        let mut all = Vec::new();
+        for at in (0..100_001).step_by(33_333) {
+            all.extend(n.read(f, at, 33_333).unwrap());
+        }
+        all.extend(n.read(f, all.len() as u64, 33_333).unwrap());
+        assert!(all == data, "{size}");
+    }
+}
+
+#[test]
+fn truncating_cuts_what_is_cached_and_growing_shows_zeros() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[1; 10_000]).unwrap();
+    m.truncate(node, 5_000).unwrap();
+    assert_eq!(m.stat(node).unwrap().size, 5_000);
+    m.truncate(node, 8_000).unwrap();
+    let mut expected = vec![1; 5_000];
+    expected.resize(8_000, 0);
+    assert_eq!(m.read(f, 0, 20_000).unwrap(), expected);
+    m.write(f, 20_000, b"end").unwrap();
+    expected.resize(20_000, 0);
+    expected.extend(b"end");
+    assert_eq!(m.read(f, 0, 30_000).unwrap(), expected);
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), expected);
+}
+
+#[test]
+fn an_unlinked_open_file_lives_under_a_hidden_name() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.write(f, 0, b"text").unwrap();
+    m.unlink("f").unwrap();
+    assert!(m.lookup("f").is_none());
+    let hidden = m.server.names("");
+    assert!(
+        hidden.len() == 1 && hidden[0].starts_with(".nfs"),
+        "{hidden:?}"
+    );
+    assert_eq!(m.read(f, 0, 10).unwrap(), b"text");
+    m.close(f).unwrap();
+    assert!(m.server.names("").is_empty());
+
+    let (_, old) = m.create("old");
+    m.write(old, 0, b"old").unwrap();
+    let (_, new) = m.create("new");
+    m.close(new).unwrap();
+    m.rename("new", "old").unwrap();
+    assert_eq!(m.read(old, 0, 10).unwrap(), b"old");
+    assert_eq!(m.server.names("").len(), 2);
+    m.close(old).unwrap();
+    assert_eq!(m.server.names(""), ["old"]);
+}
+
+#[test]
+fn renaming_one_name_of_an_open_file_over_the_other_does_nothing() {
+    let m = Mount::new();
+    let (node, f) = m.create("a");
+    block_on(m.fs.link(&m.cred, node, 1, b"b")).unwrap();
+    m.rename("a", "b").unwrap();
+    let mut names = m.server.names("");
+    names.sort();
+    assert_eq!(names, ["a", "b"]);
+    m.close(f).unwrap();
+}
+
+#[test]
+fn a_failed_rename_gives_an_open_target_its_name_back() {
+    let m = Mount::new();
+    let (_, f) = m.create("target");
+    m.write(f, 0, b"text").unwrap();
+    m.server.plant("source", b"");
+    for refuse_link in [false, true] {
+        m.server.set_hook(move |op, n| {
+            use nfsrdma_memory_server::Fate;
+            use nfsrdma_xdr::nfs3::Status;
+            match op {
+                Op::Link if refuse_link => Fate::Refused(Status::Perm),
+                // With LINK refused, the first RENAME hides the target.
+                Op::Rename if n == u64::from(refuse_link) + u64::from(refuse_link) => {
+                    Fate::Refused(Status::RoFs)
+                }
+                _ => Fate::Done,
+            }
+        });
+        assert_eq!(errno(m.rename("source", "target")), libc::EROFS);
+        m.server.clear_hook();
+        let mut names = m.server.names("");
+        names.sort();
+        assert_eq!(names, ["source", "target"], "{refuse_link}");
+        assert_eq!(m.read(f, 0, 10).unwrap(), b"text");
+    }
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("target").unwrap(), b"text");
+}
+
+#[test]
+fn readers_of_one_missing_range_share_one_read() {
+    let limits = Limits {
+        rtmax: 1 << 20,
+        wtmax: 1 << 20,
+        dtpref: 8192,
+        max_file_size: 1 << 40,
+    };
+    let server = MemoryServer::with(limits, 1);
+    let m = Mount::of(&server, small());
+    server.plant("f", &[7; 8192]);
+    let f = m.open(m.node("f"), RW).unwrap();
+    m.stat(m.node("f")).unwrap();
+    server.hold(true);
+    let (tell, told) = std::sync::mpsc::channel();
+    for _ in 0..10 {
+        let (fs, tell) = (m.fs.clone(), tell.clone());
+        exec::spawn(async move {
+            let data = fs.read(f, 0, 4096, RW).await.unwrap();
+            tell.send(data.iter().map(|part| part.len()).sum::<usize>())
+                .unwrap();
+        });
+    }
+    server.hold(false);
+    for _ in 0..10 {
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)).unwrap(), 4096);
+    }
+    assert_eq!(server.calls(Op::Read), 1);
+}
+
+/// A file of 5 bytes, of which 10,000 to 10,100 are written and not sent.
+fn with_a_long_tail() -> (Mount, u64, u64) {
+    let server = MemoryServer::new();
+    server.plant("f", b"short");
+    let m = Mount::of(&server, small());
+    let node = m.node("f");
+    let f = m.open(node, RW).unwrap();
+    m.write(f, 10_000, &[1; 100]).unwrap();
+    (m, node, f)
+}
+
+#[test]
+fn a_read_from_before_a_write_does_not_end_the_file() {
+    let (m, _, f) = with_a_long_tail();
+    m.server.keep(Some(Op::Read));
+    let (tell, told) = std::sync::mpsc::channel();
+    // One reads the hole, the other waits for what that brings.
+    for _ in 0..2 {
+        let (fs, tell) = (m.fs.clone(), tell.clone());
+        exec::spawn(async move {
+            let data = fs.read(f, 4096, 4096, RW).await.unwrap();
+            let bytes: Vec<u8> = data.iter().flat_map(|part| part.to_vec()).collect();
+            tell.send(bytes).unwrap();
+        });
+    }
+    assert_eq!(m.server.calls(Op::Read), 1);
+    // The server said that the file ends at 5, and now knows better.
+    m.fsync(f).unwrap();
+    m.server.keep(None);
+    for _ in 0..2 {
+        let bytes = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(bytes == [0; 4096], "{} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn attributes_from_before_a_write_do_not_make_the_file_shorter() {
+    let (m, node, f) = with_a_long_tail();
+    m.clock.advance(Duration::from_secs(1000));
+    for procedure in [Op::Lookup, Op::Getattr] {
+        m.server.keep(Some(procedure));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (fs, cred) = (m.fs.clone(), m.cred.clone());
+        exec::spawn(async move {
+            let size = match procedure {
+                Op::Lookup => match fs.lookup(&cred, ROOT, b"f").await.unwrap() {
+                    Found::Is(entry) => entry.attributes.size,
+                    Found::Absent(_) => 0,
+                },
+                _ => fs.getattr(&cred, node, true).await.unwrap().0.size,
+            };
+            tell.send(size).unwrap();
+        });
+        m.fsync(f).unwrap();
+        m.server.keep(None);
+        let size = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(size, 10_100);
+        m.truncate(node, 5).unwrap();
+        m.write(f, 10_000, &[1; 100]).unwrap();
+        m.clock.advance(Duration::from_secs(1000));
+    }
+}
+
+#[test]
+fn writers_with_different_identities_write_as_themselves() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    let new = nfsrdma_xdr::nfs3::SetAttributes {
+        mode: Some(0o666),
+        ..Default::default()
+    };
+    block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
+    let g = block_on(m.fs.open(&cred(1000), node, RW)).unwrap().handle;
+    m.write(f, 0, b"root").unwrap();
+    m.write(g, 4, b"user").unwrap();
+    m.write(f, 8, b"root").unwrap();
+    m.close(g).unwrap();
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), b"rootuserroot");
+}
+
+#[test]
+fn old_dirty_data_is_written_unasked() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.write(f, 0, b"text").unwrap();
+    m.fs.tick();
+    assert_eq!(m.server.calls(Op::Write), 0);
+    m.clock.advance(Duration::from_secs(5));
+    m.fs.tick();
+    assert_eq!(m.server.contents("f").unwrap(), b"text");
+    m.release(f);
+}
+
+#[test]
+fn a_hole_before_unwritten_data_reads_as_zeros_however_small_a_read_may_be() {
+    let limits = Limits {
+        rtmax: 4096,
+        wtmax: 4096,
+        dtpref: 4096,
+        max_file_size: 1 << 40,
+    };
+    let server = MemoryServer::with(limits, 0);
+    let m = Mount::of(&server, small());
+    let (_, handle) = m.create("f");
+    m.write(handle, 1_500_000, b"the end").unwrap();
+    // By READs of 4 KiB, and straight from the server.
+    let got = m.read(handle, 100_000, 1 << 20).unwrap();
+    assert!(
+        got.len() == 1 << 20 && got.iter().all(|&b| b == 0),
+        "{}",
+        got.len()
+    );
+    m.write(handle, 1_600_000, b"the end").unwrap();
+    let got = block_on(m.fs.read(handle, 1_550_000, 10_000, libc::O_DIRECT)).unwrap();
+    assert_eq!(got.iter().map(|b| b.len()).sum::<usize>(), 10_000);
+}
+
+#[test]
+fn older_data_is_not_seen_or_written_again_over_what_went_past_the_cache() {
+    let m = roomy();
+    let direct = RW | libc::O_DIRECT;
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[1; 8192]).unwrap();
+    // At the server, and not committed: it is kept to be written again.
+    let stat = m.stat(node).unwrap();
+    assert_eq!((stat.size, m.server.calls(Op::Commit)), (8192, 0));
+    let d = m.open(node, direct).unwrap();
+    block_on(m.fs.write(d, 0, &[2; 4096], direct)).unwrap();
+    assert_eq!(m.read(f, 0, 4096).unwrap(), [2; 4096]);
+    m.server.restart();
+    m.fsync(f).unwrap();
+    m.close(f).unwrap();
+    m.close(d).unwrap();
+    let there = m.server.contents("f").unwrap();
+    assert!(there[..4096] == [2; 4096] && there[4096..] == [1; 4096]);
+}
+
+#[test]
+fn what_a_restart_lost_is_written_again_before_it_is_read_past_the_cache() {
+    let m = roomy();
+    let direct = RW | libc::O_DIRECT;
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[1; 8192]).unwrap();
+    m.close(f).unwrap();
+    let f = m.open(node, RW).unwrap();
+    m.write(f, 0, &[2; 8192]).unwrap();
+    m.stat(node).unwrap();
+    assert_eq!(m.server.calls(Op::Commit), 0);
+    m.server.restart();
+    let d = m.open(node, direct).unwrap();
+    let got = block_on(m.fs.read(d, 0, 8192, direct)).unwrap();
+    let got: Vec<u8> = got.iter().flat_map(|part| part.to_vec()).collect();
+    assert!(got == [2; 8192]);
+    // A hole before what was lost, which the server takes for the end.
+    m.write(f, 100_000, &[3; 10]).unwrap();
+    m.stat(node).unwrap();
+    m.server.restart();
+    let got = block_on(m.fs.read(d, 50_000, 4096, direct)).unwrap();
+    let got: Vec<u8> = got.iter().flat_map(|part| part.to_vec()).collect();
+    assert!(got == [0; 4096]);
+}
+
+#[test]
+fn a_refused_truncation_loses_nothing() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[7; 10_000]).unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Setattr => Fate::Refused(Status::Access),
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.truncate(node, 0)), libc::EACCES);
+    m.close(f).unwrap();
+    assert!(m.server.contents("f").unwrap() == [7; 10_000]);
+}
+
+#[test]
+fn a_long_run_of_writes_keeps_only_its_beginning_once_it_is_safe() {
+    const M: usize = 1 << 20;
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    let piece = |n: usize| vec![n as u8 + 1; M / 2];
+    for n in 0..12 {
+        m.write(f, (n * M / 2) as u64, &piece(n)).unwrap();
+    }
+    m.fsync(f).unwrap();
+    // An eighth of the cache of 8 MiB, and the block that would go on.
+    let kept = m.count("cache_bytes") as usize;
+    assert!((M..=2 * M).contains(&kept), "{kept}");
+    // The beginning is read from here, the rest from the server, and what comes next goes on.
+    m.write(f, 6 * M as u64, &piece(12)).unwrap();
+    assert!(m.read(f, 0, M as u32 / 2).unwrap() == piece(0));
+    assert_eq!(m.server.calls(Op::Read), 0);
+    for n in 1..13 {
+        let got = m.read(f, (n * M / 2) as u64, M as u32 / 2).unwrap();
+        assert!(got == piece(n), "{n}");
+    }
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("f").unwrap().len(), 13 * M / 2);
+}
+
+#[test]
+fn what_the_kernel_has_too_takes_a_part_of_the_cache_until_the_file_is_written() {
+    const PAGES: u64 = 1536;
+    // Any order but one that looks like a stream.
+    let pages = || (0..PAGES).map(|n| n * 767 % PAGES * 4096);
+    let bytes: Vec<u8> = (0..PAGES * 4096).map(|at| (at / 4096) as u8).collect();
+    let read = |m: &Mount, f| {
+        for at in pages() {
+            assert!(m.read(f, at, 4096).unwrap() == [(at / 4096) as u8; 4096]);
+        }
+    };
+    let m = Mount::new();
+    m.server.plant("f", &bytes);
+    let f = m.open(m.node("f"), RW).unwrap();
+    read(&m, f);
+    let most = small().cache_bytes as u64 / 4;
+    assert!((most / 2..=most).contains(&m.count("cache_bytes")));
+    // Now the kernel drops what it has of the file at each change.
+    m.write(f, 0, &[0; 1]).unwrap();
+    read(&m, f);
+    let reads = m.server.calls(Op::Read);
+    read(&m, f);
+    assert_eq!(m.server.calls(Op::Read), reads);
+    assert_eq!(m.count("cache_bytes"), PAGES * 4096);
+    m.close(f).unwrap();
+}

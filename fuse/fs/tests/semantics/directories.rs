@@ -1,0 +1,137 @@
+//! Listing.
+
+use crate::support::*;
+use nfsrdma_fs::fs::{FsConfig, ROOT};
+use nfsrdma_memory_server::{Fate, MemoryServer, Op};
+use nfsrdma_nfs3::Limits;
+use nfsrdma_rpcrdma::exec::block_on;
+use nfsrdma_xdr::nfs3::Status;
+use std::collections::BTreeSet;
+
+fn plant(server: &MemoryServer, count: usize) -> Vec<String> {
+    let names: Vec<_> = (0..count).map(|i| format!("entry-{i:06}")).collect();
+    names.iter().for_each(|name| server.plant(name, b""));
+    names
+}
+
+#[test]
+fn a_hundred_thousand_entries_list_completely_and_once() {
+    let m = Mount::new();
+    let mut expected = plant(&m.server, 100_000);
+    let mut names = m.list(ROOT, 1000, |_| {});
+    names.sort();
+    expected.sort();
+    assert!(names == expected);
+}
+
+#[test]
+fn what_stays_is_listed_once_while_the_rest_is_removed() {
+    let m = Mount::new();
+    let names = plant(&m.server, 3000);
+    let gone: Vec<_> = names.iter().step_by(2).cloned().collect();
+    let mut left = gone.iter();
+    let listed = m.list(ROOT, 50, |_| {
+        for name in left.by_ref().take(60) {
+            m.unlink(name).unwrap();
+        }
+    });
+    let unique: BTreeSet<_> = listed.iter().collect();
+    assert_eq!(unique.len(), listed.len());
+    assert!(
+        names
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .all(|name| unique.contains(name))
+    );
+    assert_eq!(m.server.names("").len(), 1500);
+}
+
+#[test]
+fn a_listing_survives_cookies_going_bad() {
+    let m = Mount::new();
+    let mut expected = plant(&m.server, 2000);
+    let mut next = 300;
+    let mut names = m.list(ROOT, 70, |so_far| {
+        if so_far > next {
+            m.server.renumber_cookies();
+            next += 500;
+        }
+    });
+    assert!(m.count("directory_restarts") > 0);
+    names.sort();
+    expected.sort();
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn listing_fills_the_caches() {
+    let m = Mount::new();
+    let names = plant(&m.server, 100);
+    m.list(ROOT, 1000, |_| {});
+    let before = m.server.all_calls();
+    for name in &names {
+        let entry = m.lookup(name).unwrap();
+        m.stat(entry.nodeid).unwrap();
+    }
+    assert_eq!(m.server.all_calls(), before);
+}
+
+#[test]
+fn servers_without_readdirplus_or_with_bare_entries_do() {
+    for how in 0..3 {
+        let config = FsConfig {
+            readdirplus: how != 2,
+            ..small()
+        };
+        let m = Mount::of(&MemoryServer::new(), config);
+        let expected = plant(&m.server, 300);
+        match how {
+            0 => m.server.bare_entries(),
+            1 => m.server.set_hook(|op, _| match op {
+                Op::Readdirplus => Fate::Refused(Status::NotSupp),
+                _ => Fate::Done,
+            }),
+            _ => {}
+        }
+        assert_eq!(m.list(ROOT, 100, |_| {}), expected);
+    }
+}
+
+#[test]
+fn entries_given_to_the_kernel_are_counted() {
+    let m = Mount::new();
+    plant(&m.server, 10);
+    let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
+    let listing = block_on(m.fs.readdir(opened.handle, 0)).unwrap();
+    let told: Vec<_> = listing
+        .entries()
+        .iter()
+        .filter_map(|entry| m.fs.listed_entry(&listing, entry))
+        .collect();
+    assert_eq!(told.len(), 10);
+    assert_eq!(m.count("inodes"), 11);
+    for entry in &told {
+        m.fs.forget(entry.nodeid, 1);
+    }
+    assert_eq!(m.count("inodes"), 1);
+}
+
+#[test]
+fn a_directory_that_goes_round_in_a_loop_is_an_error() {
+    // Pages smaller than the period (the loop is over several pages), and larger.
+    for (dtpref, period) in [(1000, 64), (1000, 11), (64 << 10, 100), (64 << 10, 1)] {
+        for step in [1, 7, 1000] {
+            let limits = Limits {
+                rtmax: 4096,
+                wtmax: 4096,
+                dtpref,
+                max_file_size: 1 << 30,
+            };
+            let m = Mount::of(&MemoryServer::with(limits, 0), small());
+            plant(&m.server, 500);
+            m.server.repeat_cookies(period);
+            assert_eq!(errno(m.try_list(ROOT, step, |_| {})), libc::EIO);
+        }
+    }
+}

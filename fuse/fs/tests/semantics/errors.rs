@@ -1,0 +1,247 @@
+//! What goes wrong is told to whom it concerns, once.
+
+use crate::support::*;
+use nfsrdma_memory_server::{Fate, MemoryServer, Op};
+use nfsrdma_nfs3::Limits;
+use nfsrdma_rpcrdma::exec::{self, block_on};
+use nfsrdma_xdr::nfs3::{FileType, Status};
+use std::time::Duration;
+
+#[test]
+fn a_full_disk_is_told_once_to_the_descriptor_that_wrote() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    let reader = m.open(node, libc::O_RDONLY).unwrap();
+    m.server.set_capacity(1000);
+    m.write(f, 0, &[1; 5000]).unwrap();
+    assert_eq!(errno(m.flush(reader)), 0);
+    assert_eq!(errno(m.flush(f)), libc::ENOSPC);
+    assert_eq!(errno(m.flush(f)), 0);
+    assert_eq!(m.server.contents("f").unwrap(), b"");
+    assert_eq!(m.read(f, 0, 100).unwrap(), b"", "what is lost is not shown");
+    m.server.set_capacity(1 << 30);
+    m.write(f, 0, b"fits").unwrap();
+    assert_eq!(errno(m.fsync(f)), 0);
+    assert_eq!(m.server.contents("f").unwrap(), b"fits");
+    m.release(reader);
+    m.close(f).unwrap();
+}
+
+#[test]
+fn each_status_of_a_write_reaches_fsync() {
+    for (status, expected) in [
+        (Status::DQuot, libc::EDQUOT),
+        (Status::Io, libc::EIO),
+        (Status::RoFs, libc::EROFS),
+        (Status::Stale, libc::ESTALE),
+        (Status::FBig, libc::EFBIG),
+    ] {
+        let m = Mount::new();
+        let (_, f) = m.create("f");
+        m.write(f, 0, b"text").unwrap();
+        m.server.set_hook(move |op, _| match op {
+            Op::Write => Fate::Refused(status),
+            _ => Fate::Done,
+        });
+        assert_eq!(errno(m.fsync(f)), expected);
+        m.release(f);
+        assert!(block_on(m.fs.shutdown()).is_empty(), "it was told already");
+    }
+}
+
+#[test]
+fn a_failed_commit_is_told() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    // Whether it is sent at once or with the flush.
+    m.server.set_hook(|op, _| match op {
+        Op::Commit => Fate::Refused(Status::Io),
+        _ => Fate::Done,
+    });
+    m.write(f, 0, &vec![1; 1 << 20]).unwrap();
+    m.write(f, 1 << 20, &vec![2; 1 << 20]).unwrap();
+    assert_eq!(errno(m.flush(f)), libc::EIO);
+    m.server.clear_hook();
+    m.release(f);
+}
+
+#[test]
+fn a_soft_mount_s_time_out_reaches_the_program() {
+    let m = Mount::new();
+    m.server.plant("f", b"text");
+    let f = m.open(m.node("f"), RW).unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Read | Op::Write => Fate::Lost,
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.read(f, 0, 10)), libc::ETIMEDOUT);
+    m.write(f, 0, b"more").unwrap();
+    assert_eq!(errno(m.flush(f)), libc::ETIMEDOUT);
+    m.server.clear_hook();
+    m.release(f);
+}
+
+#[test]
+fn data_nobody_waits_for_is_reported_at_shutdown() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.write(f, 100, &[1; 50]).unwrap();
+    m.server.set_capacity(0);
+    // Only RELEASE comes, and the kernel lets its error go nowhere.
+    assert_eq!(errno(block_on(m.fs.release(f))), libc::ENOSPC);
+    let refill = |name| {
+        m.server.set_capacity(1 << 30);
+        let (_, f) = m.create(name);
+        m.write(f, 200, &[1; 50]).unwrap();
+        m.server.set_capacity(0);
+        f
+    };
+    // A program killed in close has its answer before the server's comes.
+    let f = refill("g");
+    block_on(m.fs.flush(f, |_| false));
+    m.release(f);
+    // What somebody was told of is not told again.
+    let f = refill("h");
+    assert_eq!(errno(m.close(f)), libc::ENOSPC);
+    let lost = block_on(m.fs.shutdown());
+    let ranges: Vec<_> = lost.iter().map(|lost| lost.range.clone()).collect();
+    assert_eq!(ranges, [100..150, 200..250]);
+    // And what is not written when the end comes.
+    refill("i");
+    let lost = block_on(m.fs.shutdown());
+    assert_eq!(lost.len(), 1);
+    assert_eq!(lost[0].range, 200..250);
+    assert!(lost[0].reason.contains("NoSpc"), "{}", lost[0].reason);
+}
+
+#[test]
+fn a_write_that_waits_when_the_mount_goes_leaves_nothing_behind_the_rest() {
+    let limits = Limits {
+        rtmax: 1 << 20,
+        wtmax: 1 << 20,
+        dtpref: 8192,
+        max_file_size: 1 << 40,
+    };
+    let server = MemoryServer::with(limits, 1);
+    let config = small();
+    let (room, full) = (config.dirty_file_bytes as u64, config.dirty_file_bytes);
+    let m = Mount::of(&server, config);
+    let (_, f) = m.create("f");
+    server.hold(true);
+    m.write(f, 0, &vec![1; full]).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let fs = m.fs.clone();
+    exec::spawn(async move {
+        let result = fs.write(f, room, &vec![2; full], RW).await;
+        tell.send(result).unwrap();
+    });
+    // It waits for room before the mount goes.
+    assert!(m.count("write_waits") > 0);
+    m.fs.end_of_requests();
+    server.hold(false);
+    assert!(block_on(m.fs.shutdown()).is_empty());
+    let result = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(result.unwrap_err().errno(), libc::EIO);
+    assert!(block_on(m.fs.shutdown()).is_empty());
+    assert_eq!(server.contents("f").unwrap(), vec![1; full]);
+}
+
+#[test]
+fn what_nfs_cannot_do_is_refused() {
+    let m = Mount::new();
+    m.server.plant("f", b"");
+    let rename = |flags| errno(block_on(m.fs.rename(&m.cred, (1, b"f"), (1, b"g"), flags)));
+    assert_eq!(rename(libc::RENAME_NOREPLACE), libc::EINVAL);
+    assert_eq!(rename(libc::RENAME_EXCHANGE), libc::EINVAL);
+    assert_eq!(rename(0), 0);
+    let long = "n".repeat(256);
+    assert_eq!(errno(m.lookup_in(1, &long)), libc::ENAMETOOLONG);
+    assert_eq!(errno(m.stat(4711)), libc::ESTALE);
+    assert_eq!(errno(m.read(4711, 0, 1)), libc::EBADF);
+}
+
+#[test]
+fn exclusive_create_refuses_what_is_there() {
+    let m = Mount::new();
+    m.server.plant("f", b"");
+    let flags = RW | libc::O_CREAT | libc::O_EXCL;
+    assert_eq!(
+        errno(block_on(m.fs.create(&m.cred, 1, b"f", 0o644, flags))),
+        libc::EEXIST
+    );
+    let flags = RW | libc::O_CREAT;
+    assert_eq!(
+        errno(block_on(m.fs.create(&m.cred, 1, b"f", 0o644, flags))),
+        0
+    );
+}
+
+#[test]
+fn an_object_that_changes_its_type_is_an_error_of_its_own() {
+    let m = Mount::new();
+    m.server.plant("f", b"1");
+    m.server.plant("g", b"22");
+    let (f, g) = (m.node("f"), m.node("g"));
+    assert_eq!(m.stat(f).unwrap().size, 1);
+    for kind in [FileType::Directory, FileType::Symlink, FileType::Character] {
+        m.server.change_type("f", kind);
+        m.clock.advance(Duration::from_secs(3600));
+        assert_eq!(errno(m.stat(f)), libc::EIO, "{kind:?}");
+        assert_eq!(m.stat(g).unwrap().size, 2);
+    }
+    m.server.change_type("f", FileType::Regular);
+    assert_eq!(m.stat(f).unwrap().size, 1);
+}
+
+#[test]
+fn who_has_everything_on_the_server_is_not_told_of_what_others_lose() {
+    let m = Mount::new();
+    let (node, safe) = m.create("f");
+    m.write(safe, 0, b"safe").unwrap();
+    assert_eq!(errno(m.fsync(safe)), 0);
+    let other = m.open(node, RW).unwrap();
+    m.write(other, 100, b"other").unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Write => Fate::Refused(Status::DQuot),
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.fsync(safe)), 0);
+    assert_eq!(errno(m.fsync(other)), libc::EDQUOT);
+    // Both wrote: both are told, each once.
+    m.write(safe, 0, b"more").unwrap();
+    m.write(other, 100, b"other").unwrap();
+    assert_eq!(errno(m.fsync(safe)), libc::EDQUOT);
+    assert_eq!(errno(m.flush(other)), libc::EDQUOT);
+    assert_eq!(errno(m.flush(safe)), 0);
+    assert_eq!(errno(m.fsync(other)), 0);
+    m.server.clear_hook();
+    assert_eq!(m.server.contents("f").unwrap(), b"safe");
+    m.release(safe);
+    m.release(other);
+}
+
+#[test]
+fn what_is_lost_at_the_end_has_a_name() {
+    let m = Mount::new();
+    let dir = block_on(m.fs.mkdir(&m.cred, 1, b"dir", 0o755))
+        .unwrap()
+        .nodeid;
+    let (_, f) = {
+        let flags = RW | libc::O_CREAT;
+        let (entry, opened) = block_on(m.fs.create(&m.cred, dir, b"f", 0o644, flags)).unwrap();
+        (entry, opened.handle)
+    };
+    // Far apart, and touching.
+    m.write(f, 100, &[1; 50]).unwrap();
+    m.write(f, 5 << 20, &[1; 5000]).unwrap();
+    m.write(f, (5 << 20) + 5000, &[1; 5000]).unwrap();
+    let unsaved = m.fs.unsaved("nobody waits");
+    let ranges: Vec<_> = unsaved.iter().map(|lost| lost.range.clone()).collect();
+    assert_eq!(ranges, [100..150, 5 << 20..(5 << 20) + 10_000]);
+    m.server.set_capacity(0);
+    let lost = block_on(m.fs.shutdown());
+    for lost in unsaved.iter().chain(&lost) {
+        assert_eq!(lost.name.as_deref(), Some("/dir/f"));
+    }
+    assert_eq!(lost.last().unwrap().range.end, (5 << 20) + 10_000);
+}

@@ -1,0 +1,211 @@
+//! A file system on a server in memory, with blocking calls.
+
+use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsConfig, FsError, FsResult, ROOT};
+use nfsrdma_memory_server::MemoryServer;
+use nfsrdma_nfs3::{Cred, Credential};
+use nfsrdma_rdma::Pool;
+use nfsrdma_rpcrdma::exec::block_on;
+use nfsrdma_xdr::nfs3::{Attributes, SetAttributes};
+use std::sync::Arc;
+
+pub(crate) const RW: i32 = libc::O_RDWR;
+
+pub(crate) fn cred(uid: u32) -> Cred {
+    Arc::new(Credential {
+        uid,
+        gid: uid,
+        groups: Vec::new(),
+    })
+}
+
+/// One mount, as root, with a clock that stands still.
+pub(crate) struct Mount {
+    pub(crate) fs: Arc<Fs<MemoryServer>>,
+    pub(crate) server: Arc<MemoryServer>,
+    pub(crate) clock: Clock,
+    pub(crate) cred: Cred,
+}
+
+pub(crate) fn small() -> FsConfig {
+    FsConfig {
+        cache_bytes: 8 << 20,
+        dirty_bytes: 4 << 20,
+        dirty_file_bytes: 2 << 20,
+        ..FsConfig::default()
+    }
+}
+
+impl Mount {
+    pub(crate) fn new() -> Self {
+        Self::of(&MemoryServer::new(), small())
+    }
+
+    pub(crate) fn of(server: &Arc<MemoryServer>, config: FsConfig) -> Self {
+        let clock = Clock::manual();
+        let pool = Pool::new(config.pool_bytes()).unwrap();
+        Mount {
+            fs: Fs::with_clock(server.clone(), server.root(), pool, config, clock.clone()),
+            server: server.clone(),
+            clock,
+            cred: cred(0),
+        }
+    }
+
+    pub(crate) fn lookup_in(&self, dir: u64, name: &str) -> FsResult<Option<Entry>> {
+        let found = match self
+            .fs
+            .lookup_cached(dir, name.as_bytes(), 0, || self.cred.clone())
+        {
+            Some(known) => known,
+            None => block_on(self.fs.lookup(&self.cred, dir, name.as_bytes()))?,
+        };
+        Ok(match found {
+            Found::Is(entry) => Some(entry),
+            Found::Absent(_) => None,
+        })
+    }
+
+    pub(crate) fn lookup(&self, name: &str) -> Option<Entry> {
+        self.lookup_in(ROOT, name).unwrap()
+    }
+
+    pub(crate) fn node(&self, name: &str) -> u64 {
+        self.lookup(name).unwrap().nodeid
+    }
+
+    pub(crate) fn create(&self, name: &str) -> (u64, u64) {
+        let flags = RW | libc::O_CREAT | libc::O_EXCL;
+        let (entry, opened) =
+            block_on(
+                self.fs
+                    .create(&self.cred, ROOT, name.as_bytes(), 0o644, flags),
+            )
+            .unwrap();
+        (entry.nodeid, opened.handle)
+    }
+
+    pub(crate) fn open(&self, node: u64, flags: i32) -> FsResult<u64> {
+        block_on(self.fs.open(&self.cred, node, flags)).map(|opened| opened.handle)
+    }
+
+    pub(crate) fn write(&self, handle: u64, offset: u64, data: &[u8]) -> FsResult<()> {
+        let done = match self.fs.write_cached(handle, offset, data, RW) {
+            Some(done) => done,
+            None => block_on(self.fs.write(handle, offset, data, RW)),
+        };
+        assert_eq!(done? as usize, data.len());
+        Ok(())
+    }
+
+    pub(crate) fn read(&self, handle: u64, offset: u64, len: u32) -> FsResult<Vec<u8>> {
+        let data = match self.fs.read_cached(handle, offset, len, RW) {
+            Some(data) => data,
+            None => block_on(self.fs.read(handle, offset, len, RW))?,
+        };
+        Ok(data.iter().flat_map(|part| part.to_vec()).collect())
+    }
+
+    pub(crate) fn stat(&self, node: u64) -> FsResult<Attributes> {
+        if let Some(known) = self.fs.getattr_cached(node, false) {
+            return Ok(known.0);
+        }
+        block_on(self.fs.getattr(&self.cred, node, false)).map(|known| known.0)
+    }
+
+    pub(crate) fn truncate(&self, node: u64, size: u64) -> FsResult<()> {
+        let new = SetAttributes {
+            size: Some(size),
+            ..SetAttributes::default()
+        };
+        block_on(self.fs.setattr(&self.cred, node, &new, false)).map(|_| ())
+    }
+
+    pub(crate) fn flush(&self, handle: u64) -> FsResult<()> {
+        match self.fs.flush_cached(handle) {
+            Some(done) => done,
+            None => {
+                let mut result = Ok(());
+                let tell = |told| {
+                    result = told;
+                    true
+                };
+                block_on(self.fs.flush(handle, tell));
+                result
+            }
+        }
+    }
+
+    pub(crate) fn fsync(&self, handle: u64) -> FsResult<()> {
+        block_on(self.fs.fsync(handle))
+    }
+
+    pub(crate) fn release(&self, handle: u64) {
+        block_on(self.fs.release(handle)).unwrap();
+    }
+
+    /// close(2), with what it returns.
+    pub(crate) fn close(&self, handle: u64) -> FsResult<()> {
+        let result = self.flush(handle);
+        self.release(handle);
+        result
+    }
+
+    pub(crate) fn unlink(&self, name: &str) -> FsResult<()> {
+        block_on(self.fs.unlink(&self.cred, ROOT, name.as_bytes()))
+    }
+
+    pub(crate) fn rename(&self, from: &str, to: &str) -> FsResult<()> {
+        block_on(self.fs.rename(
+            &self.cred,
+            (ROOT, from.as_bytes()),
+            (ROOT, to.as_bytes()),
+            0,
+        ))
+    }
+
+    /// All names of a directory, as a program gets them that takes `step` entries at a time.
+    pub(crate) fn list(&self, node: u64, step: usize, between: impl FnMut(usize)) -> Vec<String> {
+        self.try_list(node, step, between).unwrap()
+    }
+
+    pub(crate) fn try_list(
+        &self,
+        node: u64,
+        step: usize,
+        mut between: impl FnMut(usize),
+    ) -> FsResult<Vec<String>> {
+        let opened = block_on(self.fs.opendir(&self.cred, node))?;
+        let mut names = Vec::new();
+        let mut offset = 0;
+        loop {
+            let listing = match self.fs.readdir_cached(opened.handle, offset) {
+                Some(known) => known?,
+                None => block_on(self.fs.readdir(opened.handle, offset))?,
+            };
+            if listing.entries().is_empty() {
+                break;
+            }
+            for entry in listing.entries().iter().take(step) {
+                names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                offset = entry.cookie;
+            }
+            assert!(names.len() < 1_000_000, "a listing without end");
+            between(names.len());
+        }
+        self.fs.releasedir(opened.handle)?;
+        names.retain(|name| name != "." && name != "..");
+        Ok(names)
+    }
+
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let list = self.fs.statistics();
+        list.iter().find(|(known, _)| *known == name).unwrap().1
+    }
+}
+
+pub(crate) fn errno<T>(result: FsResult<T>) -> i32 {
+    match result {
+        Ok(_) => 0,
+        Err(error) => FsError::errno(&error),
+    }
+}

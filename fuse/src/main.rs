@@ -1,7 +1,0 @@
-//! `nfsrdma`, also callable as `mount.nfsrdma` and `umount.nfsrdma`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    ExitCode::from(nfsrdma_fuse::program::main(std::env::args_os().collect()))
-}

@@ -1,0 +1,378 @@
+//! An NFSv3 server in memory: what tests run the file system against, and what a benchmark
+//! measures as the most FUSE can give.
+//!
+//! It can be slow, answer out of order, refuse calls, run out of space, restart and lose what
+//! was not committed.
+
+mod calls;
+mod data;
+mod fill;
+mod sync;
+mod tree;
+
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex};
+use nfsrdma_nfs3::{Limits, NfsError, NfsResult};
+use nfsrdma_xdr::nfs3::{FileHandle, FileType, Status, Verifier};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::oneshot;
+use tree::Tree;
+
+/// The procedures of RFC 1813.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    Null,
+    Getattr,
+    Setattr,
+    Lookup,
+    Access,
+    Readlink,
+    Read,
+    Write,
+    Create,
+    Mkdir,
+    Symlink,
+    Mknod,
+    Remove,
+    Rmdir,
+    Rename,
+    Link,
+    Readdir,
+    Readdirplus,
+    Fsstat,
+    Fsinfo,
+    Pathconf,
+    Commit,
+}
+
+/// Decides what becomes of a call: its procedure, and how many of that procedure came before.
+pub type Hook = dyn Fn(Op, u64) -> Fate + Send + Sync;
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is done.
+    Done,
+    /// It is refused and does nothing.
+    Refused(Status),
+    /// It is done, and the answer never comes in time.
+    Lost,
+    /// It cannot be sent for want of something on the client's machine.
+    Local,
+}
+
+/// What a WRITE is answered with as the state before it (pre_op_attr).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PreOp {
+    /// The state it was applied to.
+    #[default]
+    Atomic,
+    /// Nothing, as Linux knfsd does.
+    Never,
+    /// The state when the call came, as of a server that does not lock the file from then on.
+    NotAtomic,
+}
+
+/// The server.
+pub struct MemoryServer {
+    tree: Mutex<Tree>,
+    limits: Limits,
+    hook: Mutex<Option<Arc<Hook>>>,
+    calls: [AtomicU64; 22],
+    workers: Option<Workers>,
+    /// Of one procedure, answers that wait.
+    kept: Mutex<(Option<Op>, Vec<oneshot::Sender<()>>)>,
+}
+
+/// Threads that answer, so that answers come later and in any order.
+struct Workers {
+    queue: Arc<Queue>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Queue {
+    waiting: Mutex<(Vec<oneshot::Sender<()>>, bool)>,
+    more: Condvar,
+    /// Answers are held back while this is set.
+    held: Mutex<bool>,
+    seed: AtomicU64,
+}
+
+impl MemoryServer {
+    /// An empty export, answering at once on the caller's thread.
+    pub fn new() -> Arc<Self> {
+        Self::with(
+            Limits {
+                rtmax: 1 << 20,
+                wtmax: 1 << 20,
+                dtpref: 64 << 10,
+                max_file_size: i64::MAX as u64,
+            },
+            0,
+        )
+    }
+
+    /// With `workers` threads that answer in an order of their own; 0 answers at once.
+    pub fn with(limits: Limits, workers: usize) -> Arc<Self> {
+        Arc::new(MemoryServer {
+            tree: Mutex::new(Tree::new()),
+            limits,
+            hook: Mutex::new(None),
+            calls: Default::default(),
+            workers: (workers > 0).then(|| Workers::start(workers)),
+            kept: Mutex::default(),
+        })
+    }
+
+    /// The root directory's handle.
+    pub fn root(&self) -> FileHandle {
+        self.tree.lock().root()
+    }
+
+    /// Lets `hook` decide what becomes of calls from now on.
+    pub fn set_hook(&self, hook: impl Fn(Op, u64) -> Fate + Send + Sync + 'static) {
+        *self.hook.lock() = Some(Arc::new(hook));
+    }
+
+    /// Calls are done again.
+    pub fn clear_hook(&self) {
+        *self.hook.lock() = None;
+    }
+
+    /// Holds back all answers of the worker threads, or lets them go.
+    pub fn hold(&self, held: bool) {
+        if let Some(workers) = &self.workers {
+            *workers.queue.held.lock() = held;
+            workers.queue.more.notify_all();
+        }
+    }
+
+    /// Keeps back the answers to calls of `procedure`, which are run; with `None` lets them go.
+    pub fn keep(&self, procedure: Option<Op>) {
+        let waiting = {
+            let mut kept = self.kept.lock();
+            kept.0 = procedure;
+            std::mem::take(&mut kept.1)
+        };
+        for answer in waiting {
+            // Whoever gave up no longer waits.
+            let _ = answer.send(());
+        }
+    }
+
+    /// Calls of a procedure so far.
+    pub fn calls(&self, procedure: Op) -> u64 {
+        self.calls[procedure as usize].load(Ordering::Relaxed)
+    }
+
+    /// Calls of all procedures so far.
+    pub fn all_calls(&self) -> u64 {
+        self.calls
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Loses what was written and not committed, and has another write verifier.
+    pub fn restart(&self) {
+        self.tree.lock().restart();
+    }
+
+    /// Bytes of file contents it will hold.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.tree.lock().capacity = bytes;
+    }
+
+    /// Gives the fileid of a removed object to the next new one.
+    pub fn reuse_fileids(&self) {
+        self.tree.lock().reuse = true;
+    }
+
+    /// Makes all directory cookies given so far bad.
+    pub fn renumber_cookies(&self) {
+        self.tree.lock().renumber();
+    }
+
+    /// Tells directory cookies modulo `period`, so that they come again.
+    pub fn repeat_cookies(&self, period: u64) {
+        self.tree.lock().cookies_repeat = Some(period);
+    }
+
+    /// Answers READDIRPLUS without handles and attributes.
+    pub fn bare_entries(&self) {
+        self.tree.lock().bare = true;
+    }
+
+    /// Lets the clock stand: everything from now on happens at the same time.
+    pub fn stop_clock(&self) {
+        self.tree.lock().clock_stands = true;
+    }
+
+    /// Says of files from now on what they were before a WRITE, or not, or something that is
+    /// not true any more.
+    pub fn set_pre_op(&self, pre_op: PreOp) {
+        self.tree.lock().pre_op = pre_op;
+    }
+
+    /// Moves the clock, forwards or back.
+    pub fn step_clock(&self, seconds: i64) {
+        self.tree.lock().offset += seconds * 1_000_000_000;
+    }
+
+    /// Tells times in whole seconds.
+    pub fn whole_seconds(&self) {
+        self.tree.lock().whole_seconds = true;
+    }
+
+    /// Writes to the file at `path` and sets its mode, at the server itself.
+    pub fn change_file(&self, path: &str, offset: u64, data: &[u8], mode: Option<u32>) {
+        self.tree.lock().change_file(path, offset, data, mode);
+    }
+
+    /// What a restart would leave of the file at `path`.
+    pub fn durable(&self, path: &str) -> Option<Vec<u8>> {
+        self.tree.lock().durable(path)
+    }
+
+    /// The contents of the file at `path`.
+    pub fn contents(&self, path: &str) -> Option<Vec<u8>> {
+        self.tree.lock().contents(path)
+    }
+
+    /// Names in the directory at `path`, `.` and `..` left out.
+    pub fn names(&self, path: &str) -> Vec<String> {
+        self.tree.lock().names(path)
+    }
+
+    /// Says from now on that the object at `path` is of another type.
+    pub fn change_type(&self, path: &str, kind: FileType) {
+        self.tree.lock().change_type(path, kind);
+    }
+
+    /// The fileid of the object at `path`.
+    pub fn fileid(&self, path: &str) -> Option<u64> {
+        self.tree.lock().fileid(path)
+    }
+
+    /// Gives the object at `with` the fileid of the one at `of`, as a snapshot of it has.
+    pub fn share_fileid(&self, of: &str, with: &str) {
+        self.tree.lock().share_fileid(of, with);
+    }
+
+    /// Makes a file in the root without a call.
+    pub fn plant(&self, name: &str, contents: &[u8]) {
+        self.tree.lock().plant(name, contents);
+    }
+
+    /// Counts the call, lets the worker threads decide when and the hook what.
+    async fn call<T>(
+        &self,
+        procedure: Op,
+        run: impl FnOnce(&mut Tree) -> Result<T, Status>,
+    ) -> NfsResult<T> {
+        let before = self.calls[procedure as usize].fetch_add(1, Ordering::Relaxed);
+        self.turn().await;
+        let hook = self.hook.lock().clone();
+        let fate = hook.map_or(Fate::Done, |hook| hook(procedure, before));
+        if let Fate::Refused(status) = fate {
+            return Err(NfsError::Status(status));
+        }
+        if fate == Fate::Local {
+            return Err(NfsError::Local("no buffer".into()));
+        }
+        let result = run(&mut self.tree.lock()).map_err(NfsError::Status);
+        self.turn().await;
+        let kept = {
+            let mut kept = self.kept.lock();
+            (kept.0 == Some(procedure)).then(|| {
+                let (give, take) = oneshot::channel();
+                kept.1.push(give);
+                take
+            })
+        };
+        if let Some(kept) = kept {
+            let _ = kept.await;
+        }
+        if fate == Fate::Lost {
+            return Err(NfsError::TimedOut);
+        }
+        result
+    }
+
+    async fn turn(&self) {
+        if let Some(workers) = &self.workers {
+            let (give, take) = oneshot::channel();
+            workers.queue.waiting.lock().0.push(give);
+            workers.queue.more.notify_one();
+            // The workers end only with the server, which is borrowed here.
+            let _ = take.await;
+        }
+    }
+}
+
+impl Workers {
+    fn start(threads: usize) -> Self {
+        let queue = Arc::new(Queue {
+            waiting: Mutex::default(),
+            more: Condvar::new(),
+            held: Mutex::new(false),
+            seed: AtomicU64::new(0x2545_f491_4f6c_dd1d),
+        });
+        let threads = (0..threads)
+            .map(|_| {
+                let queue = queue.clone();
+                thread::spawn(move || queue.run())
+            })
+            .collect();
+        Workers { queue, threads }
+    }
+}
+
+impl Queue {
+    fn run(&self) {
+        loop {
+            let next = {
+                let mut waiting = self.waiting.lock();
+                while !waiting.1 && (waiting.0.is_empty() || *self.held.lock()) {
+                    self.more.wait(&mut waiting);
+                }
+                if waiting.1 {
+                    return;
+                }
+                let mixed = self
+                    .seed
+                    .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+                let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                let at = (mixed >> 33) as usize % waiting.0.len();
+                waiting.0.swap_remove(at)
+            };
+            // Runs what waits for it, on this thread.
+            let _ = next.send(());
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.queue.waiting.lock().1 = true;
+        self.queue.more.notify_all();
+        for thread in self.threads.drain(..) {
+            // The last reference may go on one of the threads itself.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for MemoryServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryServer").finish_non_exhaustive()
+    }
+}
+
+fn verifier(number: u64) -> Verifier {
+    Verifier(number.to_be_bytes())
+}
