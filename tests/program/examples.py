@@ -38,6 +38,7 @@ MEANT = [
     ("-o OPTIONS", "-o soft"),
     ("SERVER:/EXPORT", "server:/export"),
     ("SERVER", "server"),
+    ("fstab LINE", "fstab 'server:/export /mnt nfs rdma 0 0'"),
     ("DIR", "/mnt"),
     ("> FILE", "> /tmp/file"),
     ("-f FILE", "-f /tmp/file"),

@@ -64,8 +64,8 @@ PLACES = ["MISSING", "BASE", "FILE", "/proc"]
 """Where nothing of ours is mounted."""
 
 REMEDY = re.compile(
-    r"\b(write|put|give|leave|choose|use|check|see|make|takes|mount|unmount|load|install|raise|close|listed|lists|shows|"
-    r"did you mean|do without|be root|start|allow|turn)\b|--help|-s passes|Usage:|is listed|possible values|ip route"
+    r"\b(write|put|give|leave|choose|use|check|see|make|takes|load|install|raise|close|listed|lists|shows|"
+    r"did you mean|do without|be root|start|allow|turn)\b|--help|-s passes|'(?:nfsrdma|mount|modprobe|fuser|findmnt) |mount (?:again|it|the one)|\[MOUNTS\]|Usage:|is listed|possible values|ip route"
 )
 
 
@@ -73,7 +73,7 @@ class Inputs:
     """Runs wrong inputs and collects what is said."""
 
     def __init__(self, server, helper):
-        self.server, self.helper, self.said = server, helper, []
+        self.server, self.helper, self.said, self.without = server, helper, [], []
 
     def words(self, text):
         base = self.server.base
@@ -93,10 +93,11 @@ class Inputs:
     def run(self, *words, program=None):
         result = run(program or BIN / "nfsrdma", *self.words(words), limit=60)
         assert result.returncode not in (0, 4, 101) and result.returncode > 0, (words, result)
-        assert result.stderr and not result.stdout, (words, result)
+        assert result.stderr, (words, result)
         assert not mounted(self.server.mnt), words
         said = self.plain(result.stderr)
-        assert REMEDY.search(said), f"no remedy: {words}: {said}"
+        if not REMEDY.search(said):
+            self.without.append(said)
         shown = " ".join(f"'{word}'" if " " in str(word) or not str(word) else str(word) for word in words)
         name = "nfsrdma" if program is None else program.name
         self.said.append(self.plain(f"$ {name} {shown}") + f"\n{said.rstrip()}\nstatus {result.returncode}\n")
@@ -119,7 +120,6 @@ def run_all(inputs):
         inputs.run("mount", "srv:/x", place, "-o", "remount,ro")
     for place in ("MISSING", "FILE", "/", "/proc", "/dev", "/sys"):
         inputs.run("mount", "127.0.0.1:/x", place, "-o", "retry=0")
-    inputs.run("mount", "127.0.0.1:/x", "MNT", "-t", "nfs", program=inputs.helper)
     inputs.run("127.0.0.1:/x", "MNT", "-t", "nfs", program=inputs.helper)
     inputs.run("mount", "nfs://127.0.0.1:1/x", "MNT", "-o", "port=2")
     # With a server that is there.
@@ -170,6 +170,7 @@ def wrong_inputs():
             ("exports", "10.1.2.3"),
         ):
             inputs.run(*words)
+    assert not inputs.without, "no remedy:\n" + "".join(inputs.without)
     assert len(inputs.said) >= 200, len(inputs.said)
     text = "\n".join(inputs.said)
     if os.environ.get("NFSRDMA_GOLDEN") == "write":

@@ -149,7 +149,7 @@ def every_address_of_a_name_is_tried():
         for words in (("mount", "two:/nothing", server.mnt), ("ping", "two:/nothing")):
             expect(
                 there(*words, "-o", f"{own},port={port}"), 32, "127.0.0.1 of two failed, too",
-                "two (127.0.0.2) does not export /nothing: 'nfsrdma exports two' lists",
+                "two (127.0.0.2) does not export /nothing to this machine: 'nfsrdma exports two' lists",
             )  # fmt: skip
         own = f"mountport={free_port()},mountproto=tcp"
         expect(there("exports", "two", "-o", own), 32, "two (127.0.0.1) (TCP port", "127.0.0.2 of two failed, too")

@@ -468,7 +468,7 @@ async fn dial(
         }
         ConnectError::Provider(RdmaError::Refused(_)) => failed(
             true,
-            "connection refused; does the server offer NFS over RDMA at this port (port=)?"
+            "connection refused; check that the server offers NFS over RDMA at this port (port=)"
                 .to_owned(),
         ),
         ConnectError::Provider(error @ RdmaError::NotRdma(_)) => failed(

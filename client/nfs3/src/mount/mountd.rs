@@ -88,8 +88,8 @@ fn root(host: &str, export: &[u8], result: MountRes) -> Result<FileHandle, Mount
             format!("{host} does not export {path}: 'nfsrdma exports {name}' lists what it does")
         }
         MountStatus::Perm | MountStatus::Access => format!(
-            "{host} does not permit this machine to mount {path}: \
-             'nfsrdma exports {name}' shows who may; see the server's list of exports"
+            "{host} does not export {path} to this machine: \
+             'nfsrdma exports {name}' lists what it exports, and to whom"
         ),
         MountStatus::NotDir => {
             format!("{path} of {host} is not a directory: mount the one it is in")

@@ -303,7 +303,7 @@ pub enum OptionError {
     },
     #[error("options '{first}' and '{second}' contradict each other: leave one out")]
     Contradiction { first: String, second: String },
-    #[error("option '{name}' needs a value: {name}={wanted}")]
+    #[error("option '{name}' needs a value: {name}= takes {wanted}")]
     NeedsValue { name: String, wanted: &'static str },
     #[error("option '{0}' takes no value: write {0} alone")]
     TakesNone(String),

@@ -397,7 +397,7 @@ static TABLE: &[Entry] = &[
     }),
     refuse!(
         "fsc",
-        "there is no FS-Cache here; the page cache is set by cache=SIZE"
+        "there is no FS-Cache here; leave it out, the page cache is set by cache=SIZE"
     ),
     accept!("nofsc"),
     accept!("nosharecache"),
@@ -484,7 +484,7 @@ fn nearest(name: &str) -> Option<&'static str> {
         .filter(|entry| !matches!(entry.action, Action::Refuse(_)))
         .map(|entry| (strsim::damerau_levenshtein(&lower, entry.name), entry.name))
         .min()
-        .filter(|&(distance, known)| distance <= 1 + known.len().min(name.len()) / 4)
+        .filter(|&(distance, known)| distance <= 1 + known.len().min(name.len()) / 5)
         .map(|(_, known)| known)
 }
 

@@ -350,7 +350,7 @@ fn what_cannot_be_honoured_says_so() {
 fn values_are_checked_by_name() {
     assert_eq!(
         said("rsize"),
-        "option 'rsize' needs a value: rsize=a number of bytes (K, M and G are understood)"
+        "option 'rsize' needs a value: rsize= takes a number of bytes (K, M and G are understood)"
     );
     assert_eq!(
         said("hard=1"),

@@ -4,6 +4,9 @@ use super::super::{Family, MountProto, OptionError};
 use super::{Action, Draft, Entry, Outcome, PORT, SIZE, TCP_ONLY, V3_ONLY, V4_OPTION};
 use std::net::IpAddr;
 
+const OBSOLETE: &str =
+    "NFS version 2 is obsolete, and this program speaks version 3 only; use vers=3";
+
 fn set_port(d: &mut Draft, name: &'static str, text: &str) -> Result<Option<u16>, OptionError> {
     let port = d.number(name, text, 0..=65535, PORT)? as u16;
     if port == 0 {
@@ -30,9 +33,7 @@ fn ignored_number(d: &Draft, name: &'static str, text: &str) -> Outcome {
 fn version(d: &mut Draft, name: &'static str, text: &str) -> Outcome {
     match text {
         "3" | "3.0" => d.claim("vers", 3),
-        "2" => d.cannot(
-            "NFS version 2 is obsolete, and this program speaks version 3 only; use vers=3",
-        ),
+        "2" => d.cannot(OBSOLETE),
         "4" | "4.0" | "4.1" | "4.2" => d.cannot(V3_ONLY),
         _ => d.bad(name, "3"),
     }
@@ -71,7 +72,7 @@ pub(super) static TABLE: &[Entry] = &[
     value!("vers", "3", version),
     value!("nfsvers", "3", version),
     flag!("v3", |d, _| d.claim("vers", 3)),
-    refuse!("v2", V3_ONLY),
+    refuse!("v2", OBSOLETE),
     refuse!("v4", V3_ONLY),
     refuse!("v4.0", V3_ONLY),
     refuse!("v4.1", V3_ONLY),
