@@ -357,30 +357,48 @@ def sighup_opens_the_log_anew():
 @case
 def replies_to_interrupted_calls_are_no_errors():
     script = (
-        "import os, sys\n"
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: None)\n"
+        "n, mnt, me = 0, sys.argv[1], os.getpid()\n"
+        "print(flush=True)\n"
         "while True:\n"
-        "    for f in (lambda: os.listdir(sys.argv[1]), lambda: os.stat(sys.argv[1] + '/f'),\n"
-        "              lambda: open(sys.argv[1] + '/f', 'rb').read(), lambda: os.mkdir(sys.argv[1] + '/d')):\n"
+        "    n += 1\n"
+        "    for f in (lambda: os.listdir(mnt), lambda: os.stat(mnt + '/f'), lambda: open(mnt + '/f', 'rb').read(),\n"
+        "              lambda: open(f'{mnt}/x{me}', 'wb').write(b'y' * 300000), lambda: os.mkdir(f'{mnt}/m{me}-{n}'),\n"
+        "              lambda: os.getxattr(mnt + '/f', 'user.x'), lambda: os.open(mnt + '/f', os.O_RDONLY | os.O_DIRECT)):\n"
         "        try: f()\n"
         "        except OSError: pass\n"
     )
+
+    def caller():
+        child = subprocess.Popen([sys.executable, "-S", "-c", script, server.mnt], stdout=subprocess.PIPE)
+        assert child.stdout.read(1) == b"\n"
+        return child
+
     with Server() as server:
         log = server.base / "log"
-        (server.export / "f").write_bytes(os.urandom(1 << 20))
+        (server.export / "f").write_bytes(os.urandom(8 << 20))
+        for number in range(50):
+            (server.export / f"d{number}").mkdir()
         expect(server.mount("actimeo=0", "--log", log), 0)
         callers = []
         try:
-            for _ in range(300):
+            for turn in range(1500):
                 while len(callers) < 8:
-                    callers.append(subprocess.Popen([sys.executable, "-S", "-c", script, server.mnt]))
-                time.sleep(0.01)
-                caller = callers.pop(0)
-                caller.kill()
-                caller.wait()
+                    callers.append(caller())
+                time.sleep(0.005)
+                child = callers[turn * 5 % 8]
+                child.send_signal(signal.SIGUSR1)
+                if turn % 20 == 0:
+                    child.kill()
+                    child.wait()
+                    child.stdout.close()
+                    callers.remove(child)
         finally:
-            for caller in callers:
-                caller.kill()
-                caller.wait()
+            for child in callers:
+                child.kill()
+                child.wait()
+                child.stdout.close()
         # Calls under way when the connection is aborted.
         with subprocess.Popen([sys.executable, "-S", "-c", script, server.mnt]) as caller:
             try:
