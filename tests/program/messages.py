@@ -151,6 +151,9 @@ def every_address_of_a_name_is_tried():
                 there(*words, "-o", f"{own},port={port}"), 32, "127.0.0.1 of two failed, too",
                 "two (127.0.0.2) does not export /nothing to this machine: 'nfsrdma exports two' lists",
             )  # fmt: skip
+        # Also those of mounthost.
+        own = f"{own},port={server.port},mounthost=two"
+        expect(there("ping", f"127.0.0.1:{server.export}", "-o", own), 0, "null ")
         own = f"mountport={free_port()},mountproto=tcp"
         expect(there("exports", "two", "-o", own), 32, "two (127.0.0.1) (TCP port", "127.0.0.2 of two failed, too")
 

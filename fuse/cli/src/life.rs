@@ -417,8 +417,8 @@ fn with_hint(mut failure: Failure, dir: &Path) -> Failure {
 /// One try: the mount, and why it is by this provider.
 async fn attempt(plan: &Plan, pool: &Pool) -> Result<(Mounted, String), Failure> {
     let options = &plan.options;
-    let client = settings::client(options)?;
-    let target = settings::target(&plan.spec, options)?;
+    let client = settings::client(options);
+    let target = settings::target(&plan.spec);
     let chosen = provider::choose(options, &target.host)?;
     let mounted = mount::connect(&target, &client, chosen.provider.clone(), pool.clone()).await;
     let mounted = mounted.map_err(|error| chosen.failed(error))?;

@@ -52,8 +52,8 @@ fn prepare(args: &ServerArgs) -> Result<(Spec, Options), Failure> {
 /// Prints a line for each export: the path, and who may mount it.
 pub(super) fn exports(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
-    let client = settings::client(&options)?;
-    let host = settings::target(&spec, &options)?.host;
+    let client = settings::client(&options);
+    let host = settings::target(&spec).host;
     let exports = runtime()?.block_on(mount::exports(&host, &client))?;
     let width = exports.iter().map(|export| export.path.len()).max();
     for export in &exports {
@@ -92,8 +92,8 @@ fn name(step: Step) -> &'static str {
 /// Prints a line for each step: its name, its time, what was found.
 pub(super) fn ping(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
-    let client = settings::client(&options)?;
-    let host = settings::target(&spec, &options)?.host;
+    let client = settings::client(&options);
+    let host = settings::target(&spec).host;
     let pool = Pool::new(POOL).map_err(|e| Failure::new(Exit::System, e.to_string()))?;
     // Who has seen enough does not end the ping: its exit status counts, too.
     let mut unwritten = None;

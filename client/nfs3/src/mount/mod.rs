@@ -159,7 +159,7 @@ pub async fn connect(
 ) -> Result<Mounted, MountError> {
     let checked = options.check();
     checked.map_err(|message| MountError::new(Step::Options, false, message))?;
-    let addresses = resolve(&target.host, options.connect_timeout).await?;
+    let addresses = resolve(&target.host, options.connect_timeout, options.ipv6_only).await?;
     let mut attempts = Attempts::new(&target.host, options);
     for address in addresses {
         match mount_at(target, options, address, provider.clone(), pool.clone()).await {
@@ -243,8 +243,12 @@ fn at_address(host: &str, address: IpAddr) -> String {
     }
 }
 
-/// The host's addresses, each once.
-async fn resolve(host: &str, timeout: Duration) -> Result<Vec<IpAddr>, MountError> {
+/// The host's addresses, each once; with `ipv6_only` those of IPv6.
+async fn resolve(
+    host: &str,
+    timeout: Duration,
+    ipv6_only: bool,
+) -> Result<Vec<IpAddr>, MountError> {
     let failed = |transient, why: &str| {
         MountError::new(
             Step::Resolve,
@@ -269,6 +273,14 @@ async fn resolve(host: &str, timeout: Duration) -> Result<Vec<IpAddr>, MountErro
             addresses.push(address);
         }
     }
+    if ipv6_only {
+        addresses.retain(IpAddr::is_ipv6);
+        if addresses.is_empty() {
+            let message =
+                format!("host {host} has no IPv6 address, which rdma6 asks for: use proto=rdma");
+            return Err(MountError::new(Step::Resolve, false, message));
+        }
+    }
     Ok(addresses)
 }
 
@@ -283,11 +295,52 @@ impl Drop for Undo {
     }
 }
 
-/// The host that is asked for MOUNT, for messages.
-fn asked(options: &ClientOptions, host: &str, at: IpAddr) -> String {
-    match &options.mounthost {
-        Some(name) => at_address(name, at),
-        None => host.to_owned(),
+/// What MNT over TCP or UDP needs.
+#[derive(Debug, Clone, Copy)]
+struct PlainMount<'a> {
+    /// The server's name and address, for messages.
+    server: &'a str,
+    address: IpAddr,
+    options: &'a ClientOptions,
+    machine: &'a str,
+    cred: &'a Cred,
+    export: &'a [u8],
+}
+
+impl PlainMount<'_> {
+    /// Asks the server's mountd, or that of `mounthost` at each of its addresses until one
+    /// answers. `located` is told where mountd was found.
+    async fn run(
+        &self,
+        mut located: impl FnMut(&Mountd),
+    ) -> Result<(Mountd, FileHandle), MountError> {
+        let options = self.options;
+        let Some(host) = &options.mounthost else {
+            return self.ask(self.address, self.server, &mut located).await;
+        };
+        let mut attempts = Attempts::new(host, options);
+        for at in resolve(host, options.connect_timeout, options.mount_ipv6_only).await? {
+            match self.ask(at, &at_address(host, at), &mut located).await {
+                Ok(mounted) => return Ok(mounted),
+                Err(error) => attempts.failed(at, error),
+            }
+        }
+        Err(attempts.error())
+    }
+
+    async fn ask(
+        &self,
+        at: IpAddr,
+        host: &str,
+        located: &mut impl FnMut(&Mountd),
+    ) -> Result<(Mountd, FileHandle), MountError> {
+        let mut mountd = Mountd::new(self.machine);
+        mountd.locate(at, host, self.options).await?;
+        located(&mountd);
+        let timeout = self.options.connect_timeout;
+        let root = mountd.mnt_plain(self.cred, self.export, host, timeout);
+        let root = root.await?;
+        Ok((mountd, root))
     }
 }
 
@@ -309,18 +362,16 @@ async fn mount_at(
     // Over TCP or UDP, mountd is asked first: its refusals say more than a connection does.
     let mut root = None;
     if options.mountproto != MountProtocol::Rdma {
-        let mount_host = match &options.mounthost {
-            Some(name) => resolve(name, timeout).await?.first().copied(),
-            None => None,
+        let ask = PlainMount {
+            server: host,
+            address,
+            options,
+            machine: &machine,
+            cred: &cred,
+            export: &target.export,
         };
-        let at = mount_host.unwrap_or(address);
-        let asked_host = &asked(options, host, at);
-        mountd.locate(at, asked_host, options).await?;
-        root = Some(
-            mountd
-                .mnt_plain(&cred, &target.export, asked_host, timeout)
-                .await?,
-        );
+        let (found, handle) = ask.run(|_| ()).await?;
+        (mountd, root) = (found, Some(handle));
     }
     let peer = SocketAddr::new(address, options.port);
     let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
@@ -505,5 +556,62 @@ fn unreachable_text(kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::HostUnreachable => "host unreachable",
         _ => "network unreachable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn addresses_of_one_family() {
+        let of = |host, ipv6_only| resolve(host, TIME, ipv6_only);
+        assert_eq!(of("127.0.0.1", false).await.unwrap().len(), 1);
+        assert_eq!(of("::1", true).await.unwrap().len(), 1);
+        let error = of("127.0.0.1", true).await.unwrap_err();
+        assert_eq!(
+            error.message,
+            "host 127.0.0.1 has no IPv6 address, which rdma6 asks for: use proto=rdma"
+        );
+    }
+
+    #[test]
+    fn the_address_that_got_furthest_is_told_of() {
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let error = |step: Step| MountError::new(step, true, format!("{step:?}"));
+        let told = |mountproto, steps: &[Step]| {
+            let options = ClientOptions {
+                mountproto,
+                ..ClientOptions::default()
+            };
+            let mut attempts = Attempts::new("srv", &options);
+            for (last, step) in steps.iter().enumerate() {
+                attempts.failed(address(last as u8), error(*step));
+            }
+            attempts.error().message
+        };
+        let tcp = MountProtocol::Tcp;
+        assert_eq!(told(tcp, &[Step::Mount]), "Mount");
+        assert_eq!(
+            told(tcp, &[Step::Mount, Step::Connect, Step::Connect]),
+            "Connect; 10.0.0.0, 10.0.0.2 of srv failed, too"
+        );
+        // There MOUNT comes behind connecting.
+        assert_eq!(
+            told(MountProtocol::Rdma, &[Step::Connect, Step::Export]),
+            "Export; 10.0.0.0 of srv failed, too"
+        );
+        assert!(told(tcp, &[]).starts_with("srv has no address"));
+    }
+
+    #[test]
+    fn hosts_are_shown_with_their_address() {
+        let address = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(at_address("localhost", address), "localhost (127.0.0.1)");
+        assert_eq!(at_address("127.0.0.1", address), "127.0.0.1");
+        let local = "fe80::1".parse().unwrap();
+        assert_eq!(at_address("fe80::1%eth0", local), "fe80::1%eth0");
     }
 }

@@ -1,7 +1,9 @@
 //! Trying a server without mounting it: what it exports, and each step of reaching it.
 
 use super::mountd::Mountd;
-use super::{Attempts, MountError, Probe, Step, Undo, asked, at_address, dial, identity, resolve};
+use super::{
+    Attempts, MountError, PlainMount, Probe, Step, Undo, at_address, dial, identity, resolve,
+};
 use crate::client::Nfs3Client;
 use crate::options::{ClientOptions, MountProtocol};
 use nfsrdma_rdma::{Pool, Provider};
@@ -38,7 +40,11 @@ pub async fn exports(host: &str, options: &ClientOptions) -> Result<Vec<Exported
     }
     let host = options.mounthost.as_deref().unwrap_or(host);
     let mut attempts = Attempts::new(host, options);
-    for at in resolve(host, options.connect_timeout).await? {
+    let ipv6_only = match &options.mounthost {
+        Some(_) => options.mount_ipv6_only,
+        None => options.ipv6_only,
+    };
+    for at in resolve(host, options.connect_timeout, ipv6_only).await? {
         match exports_at(at, &at_address(host, at), options).await {
             Ok(exports) => return Ok(exports),
             Err(error) => attempts.failed(at, error),
@@ -89,7 +95,7 @@ pub async fn ping(
     let checked = options.check();
     checked.map_err(|message| MountError::new(Step::Options, false, message))?;
     let begun = Instant::now();
-    let addresses = resolve(target.host, options.connect_timeout).await?;
+    let addresses = resolve(target.host, options.connect_timeout, options.ipv6_only).await?;
     report(PingEvent::Taken(Taken {
         step: Step::Resolve,
         time: begun.elapsed(),
@@ -147,16 +153,16 @@ async fn ping_at(
     if let Some(export) = export
         && options.mountproto != MountProtocol::Rdma
     {
-        let mount_host = match &options.mounthost {
-            Some(name) => resolve(name, timeout).await?.first().copied(),
-            None => None,
+        let ask = PlainMount {
+            server: shown,
+            address,
+            options,
+            machine: &machine,
+            cred: &cred,
+            export,
         };
-        let at = mount_host.unwrap_or(address);
-        let asked = &asked(options, shown, at);
-        let mut mountd = Mountd::new(&machine);
-        mountd.locate(at, asked, options).await?;
-        taken(Step::Mount, mountd.place());
-        let root = mountd.mnt_plain(&cred, export, asked, timeout).await?;
+        let located = |mountd: &Mountd| taken(Step::Mount, mountd.place());
+        let (_, root) = ask.run(located).await?;
         let bytes = root.as_bytes().len();
         taken(Step::Export, format!("file handle of {bytes} bytes"));
     }
