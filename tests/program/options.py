@@ -154,7 +154,7 @@ def sizes():
     with Server() as server:
         for rsize, wsize, chunk in ((65536, 32768, "pz"), (131072, 131072, "reduced")):
             (server.export / "from-server").write_bytes(payload)
-            with mount(server, f"rsize={rsize},wsize={wsize},write_chunk={chunk}"), Counted(server) as counted:
+            with mount(server, f"rsize={rsize},wsize={wsize},write_chunk={chunk},nconnect=1"), Counted(server) as counted:
                 (server.mnt / "a").write_bytes(payload)
                 assert (server.mnt / "from-server").read_bytes() == payload
                 (link,) = document(server)["connections"]
@@ -206,7 +206,7 @@ def ipv6():
     with Server("--ipv6", host="[::1]") as server:
         ways = ((f"tcp6,mountport={server.mountport}", 0), ("rdma6", 0), (f"udp6,mountport={server.mountport}", 32))
         for proto, status in ways:
-            words = f"port={server.port},proto=rdma6,mountproto={proto},retry=0"
+            words = f"port={server.port},proto=rdma6,mountproto={proto},retry=0,nconnect=1"
             result = nfsrdma("mount", server.spec, server.mnt, "-o", words)
             expect(result, status)
             if status == 0:
@@ -218,13 +218,13 @@ def ipv6():
 @effect("inline", "credits")
 def inline_and_credits():
     with Server("--inline", "65536", "--credits", "32") as server:
-        with mount(server, "inline=4K,credits=8"), Counted(server):
+        with mount(server, "inline=4K,credits=8,nconnect=1"), Counted(server):
             (server.mnt / "a").write_bytes(b"x" * 20_000)
             (link,) = document(server)["connections"]
             assert (link["inline_call"], link["credits_wanted"]) == (4096, 8), link
             assert link["credits_granted"] <= 8, link
             assert link["counters"]["position_zero_chunks"] > 0, link
-        with mount(server, "inline=32K,credits=512,wsize=16K"):
+        with mount(server, "inline=32K,credits=512,wsize=16K,nconnect=1"):
             (server.mnt / "a").write_bytes(b"x" * 20_000)
             (link,) = document(server)["connections"]
             assert (link["inline_call"], link["credits_wanted"]) == (32768, 512), link
@@ -635,6 +635,33 @@ def reader_threads():
                 names_of = [os.readlink(link) for link in Path(f"/proc/{said['pid']}/fd").iterdir()]
                 seen[number] = sum(name == "/dev/fuse" for name in names_of)
     assert seen[7] - seen[1] == 6, seen
+
+
+@effect("workers")
+def event_loops():
+    with Server() as server:
+        (server.export / "a").write_bytes(b"x" * 100_000)
+        for words, workers, links in (
+            ("workers=0", 0, 1),
+            ("workers=1", 1, 1),
+            ("workers=3", 3, 3),
+            ("workers=6", 6, 4),
+            ("workers=2,nconnect=5", 2, 5),
+        ):
+            with mount(server, words) as said:
+                names = [(task / "comm").read_text() for task in Path(f"/proc/{said['pid']}/task").iterdir()]
+                assert sum(name.startswith("worker-") for name in names) == workers, (words, names)
+                assert any(name.startswith("fuse-") for name in names) == (workers == 0), (words, names)
+                options = said["options"].split(",")
+                assert f"workers={workers}" in options and f"nconnect={links}" in options, (words, options)
+                # The first is up before the mount is; the others follow.
+                until(
+                    lambda: [link["connected"] for link in document(server)["connections"]] == [True] * links,
+                    f"{links} connections with {words}",
+                )
+                assert (server.mnt / "a").read_bytes() == b"x" * 100_000
+                (server.mnt / f"b-{workers}").write_bytes(os.urandom(3 << 20))
+        expect(server.mount("workers=17"), 1, "'workers=17' is not allowed")
 
 
 @effect("metrics")

@@ -463,7 +463,7 @@ def a_file_whose_making_was_answered_by_nothing_is_opened_as_an_own_one(server):
     """The reply is lost with the connection, the server makes the file again: EXIST."""
     file = server.mnt / "file"
     assert by(A, opened, file, os.O_CREAT | os.O_RDWR, 0o444, b"own")[1] == b"own"
-    assert procedures(server)["CREATE"]["resends"] >= 1
+    assert procedures(server)["CREATE"]["retransmits"] >= 1
     assert (server.export / "file").read_bytes() == b"own"
 
 

@@ -14,7 +14,7 @@ from support import *  # noqa: F403
 @case
 def stats_count_what_was_done():
     with Server() as server:
-        server.mount_well("wsize=64K,rsize=64K")
+        server.mount_well("wsize=64K,rsize=64K,nconnect=1")
         before = procedures(server)
         payload = os.urandom(1 << 20)
         for name in ("a", "b", "c"):
@@ -41,7 +41,7 @@ def stats_count_what_was_done():
         assert new("LOOKUP", "errors") >= 1, "nobody missed 'missing'"
         for name, entry in after.items():
             assert entry["calls"] == sum(bucket["calls"] for bucket in entry["latency"]), name
-            assert entry["errors"] <= entry["calls"] and entry["resends"] == 0, entry
+            assert entry["errors"] <= entry["calls"] and entry["retransmits"] == 0, entry
             assert entry["total_ns"] == entry["queue_ns"] + entry["round_trip_ns"], entry
             assert (entry["p50_us"] is None) == (entry["calls"] == 0), entry
             assert entry["calls"] == 0 or entry["p50_us"] <= entry["p99_us"], entry
@@ -55,7 +55,7 @@ def stats_count_what_was_done():
         assert link["credits_granted"] > 0 and link["inline_call"] >= 1024, link
         assert counters["rdma_write_bytes"] >= 1 << 20 and counters["rdma_read_bytes"] >= 3 << 20, counters
         assert counters["connects"] == 1 and counters["write_chunks"] >= 16, counters
-        assert counters["exposures"] == counters["local_invalidations"] + link["leases"], counters
+        assert counters["registrations"] == counters["local_invalidations"] + link["open_registrations"], counters
 
 
 @case

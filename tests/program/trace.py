@@ -119,7 +119,7 @@ def trace_tells_each_call():
         assert calls <= told and sum(told.values()) <= sum(calls.values()) + 20, (calls, told)
         for line in lines:
             transport, reply = line["transport"], line["reply"]
-            assert transport["connection"] == 1 and transport["sending"] == 1, line
+            assert transport["connection"] == 1 and transport["transmission"] == 1, line
             assert 1 <= transport["credits_in_use"] <= transport["credits_granted"], line
             assert reply["round_trip_ns"] > 0, line
         reads = [line for line in lines if line["procedure"] == "READ"]

@@ -191,7 +191,7 @@ def thousands_of_callers_killed():
             said = child.stdout.readline()
             # None got an answer, none had an error: each was killed while it waited.
             assert said == "[-9]\n", f"{said}{child.stderr.read() if not said else ''}"
-            most = max(most, setup.counter("leases"))
+            most = max(most, setup.counter("open_registrations"))
             if time % SILENT == SILENT - 1:
                 setup.go_on()
                 setup.quiet()

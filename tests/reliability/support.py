@@ -139,7 +139,7 @@ class Setup:
     def quiet(self):
         """No call is under way, and the server can reach none of our memory."""
         until(
-            lambda: all(self.counter(n) == 0 for n in ("leases", "credits_in_use", "waiting")),
+            lambda: all(self.counter(n) == 0 for n in ("open_registrations", "credits_in_use", "waiting")),
             f"leases, calls: {[c for c in self.stats()['connections']]}",
         )  # fmt: skip
 

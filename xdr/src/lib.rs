@@ -12,6 +12,7 @@ pub mod nfs3;
 pub mod nfs_acl;
 pub mod nlm4;
 pub mod nsm;
+pub mod posix_acl;
 pub mod private_data;
 pub mod procedure;
 pub mod record;

@@ -7,6 +7,7 @@
 //! names that are components.
 
 pub use nfsrdma_rpcrdma::rpc::{Cred, Credential};
+pub use nfsrdma_rpcrdma::transport::Driver;
 
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -14,6 +15,7 @@ use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FsinfoOk, FsstatOk, LinkWcc, PathconfOk, RenameWcc, SetAttributes,
     SpecData, Stable, Status, Verifier, WccData,
 };
+use nfsrdma_xdr::posix_acl::PosixAcl;
 use std::future::Future;
 use thiserror::Error;
 
@@ -108,6 +110,14 @@ pub enum Special {
     Fifo,
 }
 
+/// The access control lists of an object. Empty stands for none: the mode alone, or nothing to inherit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Acls {
+    pub access: PosixAcl,
+    /// Of a directory only.
+    pub default: PosixAcl,
+}
+
 /// One directory entry, owned.
 #[derive(Debug, Clone)]
 pub struct DirEntry {
@@ -185,6 +195,20 @@ pub trait Nfs3: Send + Sync + 'static {
         -> impl Future<Output = NfsResult<FsinfoOk>> + Send;
     fn pathconf(&self, cred: &Cred, object: &FileHandle)
         -> impl Future<Output = NfsResult<PathconfOk>> + Send;
+    /// Whether the server has NFS_ACL.
+    fn has_acl(&self) -> bool {
+        false
+    }
+    /// GETACL of NFS_ACL; of a directory with what it hands on.
+    fn getacl(&self, _cred: &Cred, _object: &FileHandle, _directory: bool)
+        -> impl Future<Output = NfsResult<(Option<Attributes>, Acls)>> + Send {
+        async { Err(NfsError::Status(Status::NotSupp)) }
+    }
+    /// SETACL: both lists of a directory, the access ACL of anything else, which is not empty.
+    fn setacl(&self, _cred: &Cred, _object: &FileHandle, _acls: &Acls, _directory: bool)
+        -> impl Future<Output = NfsResult<Option<Attributes>>> + Send {
+        async { Err(NfsError::Status(Status::NotSupp)) }
+    }
     /// What the server and this connection allow, from FSINFO at mount, option limits
     /// applied.
     fn limits(&self) -> Limits;
@@ -194,6 +218,10 @@ pub trait Nfs3: Send + Sync + 'static {
     }
     /// Sends them.
     fn flush(&self) {}
+    /// The connections, for event loops to poll; none where there is nothing to poll.
+    fn drivers(&self) -> Vec<Driver> {
+        Vec::new()
+    }
 
     /// Calls that the server takes at a time (credits, RFC 8166 section 3.3.1), over all
     /// connections; more wait here.

@@ -11,13 +11,15 @@ use nfsrdma_rpcrdma::rpc::Credentials;
 use nfsrdma_rpcrdma::tap::Tap;
 use nfsrdma_rpcrdma::transport::{Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rpcrdma::{Recovery, Stats};
-use nfsrdma_xdr::codec::{Encode, roundup};
+use nfsrdma_xdr::codec::{Encode, Encoder, roundup};
 use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpc::CallTemplate;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before a call answered JUKEBOX is made again.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A mounted server. Clones share connections and counters.
@@ -33,6 +35,8 @@ struct Inner {
     known: Known,
     recovery: Recovery,
     errors: ErrorCounters,
+    /// The server has NFS_ACL, and it is wanted.
+    acl: AtomicBool,
 }
 
 /// Makes a call until its answer is not JUKEBOX ("the client should [...] wait a while, then
@@ -84,8 +88,19 @@ impl Nfs3Client {
                 known: Known::new(),
                 recovery,
                 errors: ErrorCounters::default(),
+                acl: AtomicBool::new(false),
             }),
         }
+    }
+
+    /// Whether the server has NFS_ACL.
+    pub(super) fn set_acl(&self, present: bool) {
+        self.inner.acl.store(present, Ordering::Relaxed);
+    }
+
+    /// The header of calls of another program.
+    pub(super) fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
+        self.inner.credentials.template_of(program, version, cred)
     }
 
     pub(super) fn known(&self) -> &Known {
@@ -150,22 +165,37 @@ impl Nfs3Client {
             },
             payload,
         };
-        let call = self.inner.engine.call(request, |xid, to| {
+        self.submit(request, |xid, to| {
             template.encode(xid, P::NUMBER, to);
             args.encode(to);
-        });
+        })
+        .await
+    }
+
+    /// Makes the call; what a soft mount gives up is an I/O error.
+    pub(super) async fn submit(
+        &self,
+        request: Request,
+        encode: impl FnOnce(u32, &mut Encoder),
+    ) -> NfsResult<RpcReply> {
+        let call = self.inner.engine.call(request, encode);
         call.await.map_err(|error| match error.into() {
             NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
             other => other,
         })
     }
 
-    fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
-        self.inner.errors.count(P::NUMBER);
+    /// The server refused a call that `counter` counts.
+    pub(super) fn refused_at<T>(&self, counter: usize, status: Status) -> NfsResult<T> {
+        self.inner.errors.count(counter, status);
         Err(NfsError::Status(status))
     }
 
-    async fn wait(&self, patience: &mut Duration) {
+    fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
+        self.refused_at(P::NUMBER as usize, status)
+    }
+
+    pub(super) async fn wait(&self, patience: &mut Duration) {
         self.inner.engine.sleep(*patience).await;
         *patience = (*patience * 2).min(LONGEST_PAUSE);
     }
@@ -294,6 +324,29 @@ impl Nfs3Client {
 }
 
 impl Nfs3 for Nfs3Client {
+    fn has_acl(&self) -> bool {
+        self.inner.acl.load(Ordering::Relaxed)
+    }
+
+    async fn getacl(
+        &self,
+        cred: &Cred,
+        object: &FileHandle,
+        directory: bool,
+    ) -> NfsResult<(Option<Attributes>, Acls)> {
+        self.get_acls(cred, object, directory).await
+    }
+
+    async fn setacl(
+        &self,
+        cred: &Cred,
+        object: &FileHandle,
+        acls: &Acls,
+        directory: bool,
+    ) -> NfsResult<Option<Attributes>> {
+        self.set_acls(cred, object, acls, directory).await
+    }
+
     async fn getattr(&self, cred: &Cred, object: &FileHandle) -> NfsResult<Attributes> {
         let args = GetattrArgs { object: *object };
         call!(self, Getattr, cred, args, |ok| Ok(ok.attributes))
@@ -745,6 +798,10 @@ impl Nfs3 for Nfs3Client {
 
     fn flush(&self) {
         self.inner.engine.flush();
+    }
+
+    fn drivers(&self) -> Vec<Driver> {
+        self.inner.engine.drivers()
     }
 
     fn calls_at_a_time(&self) -> usize {

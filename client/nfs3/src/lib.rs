@@ -4,6 +4,7 @@
 //! ([`Nfs3`]), and [`client`] makes calls of it ([`Nfs3Client`]). `resent` judges the answers
 //! of calls that were sent twice, `limits` keeps the sizes that the server takes.
 
+mod acl;
 pub mod api;
 mod checks;
 pub mod client;

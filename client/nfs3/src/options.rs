@@ -86,6 +86,8 @@ pub struct ClientOptions {
     /// Whether to come from a privileged port where MOUNT runs over TCP or UDP. Without the
     /// permission for one an ordinary port is taken.
     pub resvport: bool,
+    /// Whether to use NFS_ACL where the server has it.
+    pub acl: bool,
     /// For each step of mounting and for each connection attempt.
     pub connect_timeout: Duration,
     /// RDMA Reads of the server served at a time (IRD), at least 1.
@@ -114,6 +116,7 @@ impl Default for ClientOptions {
             mountport: None,
             mountproto: MountProtocol::default(),
             resvport: true,
+            acl: true,
             connect_timeout: transport.connect_timeout,
             reads_in: transport.reads_in,
             machine_name: None,

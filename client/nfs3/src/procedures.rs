@@ -2,7 +2,9 @@
 //! was answered with an NFS error.
 
 use nfsrdma_rpcrdma::{Program, Stats};
-use nfsrdma_xdr::nfs3::{PROGRAM, ProcedureNumber, VERSION};
+use nfsrdma_xdr::nfs_acl;
+use nfsrdma_xdr::nfs3::{PROGRAM, ProcedureNumber, Status, VERSION};
+use nfsrdma_xdr::procedure::Procedure;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const NAMES: [&str; ProcedureNumber::COUNT] = {
@@ -20,23 +22,73 @@ pub(crate) const NFS3: Program = Program {
     number: PROGRAM,
     version: VERSION,
     procedures: &NAMES,
+    side_procedures: &[nfs_acl::Getacl::NAME, nfs_acl::Setacl::NAME],
 };
 
-/// Replies whose status was an error, by procedure.
-#[derive(Debug, Default)]
-pub(crate) struct ErrorCounters([AtomicU64; ProcedureNumber::COUNT]);
+/// Counters after those of NFS: of calls of other programs together, and of NFS_ACL's procedures.
+pub(crate) const OTHER_COUNTER: usize = ProcedureNumber::COUNT;
+pub(crate) const GETACL_COUNTER: usize = OTHER_COUNTER + 1;
+pub(crate) const SETACL_COUNTER: usize = OTHER_COUNTER + 2;
+
+/// Replies whose status was an error, by counter and by status in the order of [`Status::ALL`].
+#[derive(Debug)]
+pub(crate) struct ErrorCounters(Vec<Box<[AtomicU64]>>);
+
+impl Default for ErrorCounters {
+    fn default() -> Self {
+        let statuses = |_| Status::ALL.iter().map(|_| AtomicU64::default()).collect();
+        ErrorCounters((0..=SETACL_COUNTER).map(statuses).collect())
+    }
+}
 
 impl ErrorCounters {
-    pub(crate) fn count(&self, procedure: u32) {
-        if let Some(counter) = self.0.get(procedure as usize) {
-            counter.fetch_add(1, Relaxed);
+    pub(crate) fn count(&self, counter: usize, status: Status) {
+        let at = Status::ALL.iter().position(|known| *known == status);
+        if let (Some(counters), Some(at)) = (self.0.get(counter), at) {
+            counters[at].fetch_add(1, Relaxed);
         }
     }
 
     /// Adds these errors to those that the transport counted.
     pub(crate) fn add_to(&self, stats: &mut Stats) {
-        for (procedure, counter) in stats.procedures.iter_mut().zip(&self.0) {
-            procedure.errors += counter.load(Relaxed);
+        // The transport does not tell of the other programs' calls.
+        let counted = self
+            .0
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != OTHER_COUNTER);
+        for (procedure, (_, counters)) in stats.procedures.iter_mut().zip(counted) {
+            for (status, counter) in Status::ALL.iter().zip(counters) {
+                let count = counter.load(Relaxed);
+                if count > 0 {
+                    procedure.errors += count;
+                    procedure.statuses.push((status.name(), count));
+                }
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_rpcrdma::stats::ProcedureStats;
+
+    #[test]
+    fn errors_are_counted_by_status() {
+        let counters = ErrorCounters::default();
+        counters.count(3, Status::NoEnt);
+        counters.count(3, Status::NoEnt);
+        counters.count(3, Status::Stale);
+        counters.count(99, Status::Stale);
+        let mut stats = Stats {
+            procedures: vec![ProcedureStats::default(); 4],
+            ..Stats::default()
+        };
+        stats.procedures[3].errors = 1;
+        counters.add_to(&mut stats);
+        assert_eq!(stats.procedures[3].errors, 4);
+        assert_eq!(stats.procedures[3].statuses, [("NoEnt", 2), ("Stale", 1)]);
+        assert!(stats.procedures[2].statuses.is_empty());
     }
 }

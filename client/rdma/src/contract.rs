@@ -8,14 +8,15 @@
 //! owner was dropped too early does not return to the pool while a peer can reach it.
 //!
 //! **Threads.** [`QueuePair`] is shared: any thread posts. [`CompletionQueue`] has one
-//! owner, the connection's completion thread; a soft provider does its receiving inside
-//! [`CompletionQueue::poll`], so that the thread that reads the socket is the one that
-//! handles the completion. A provider never calls back.
+//! owner, the connection's completion thread or an event loop; a soft provider does its
+//! receiving inside [`CompletionQueue::poll`], so that the thread that reads the socket is the
+//! one that handles the completion. A provider never calls back.
 
 use crate::{Buf, BufMut, Error, Pool, Result};
 use smallvec::SmallVec;
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -407,4 +408,33 @@ pub trait CompletionQueue: Send {
     /// also flush what was posted since. The side whose peer broke a rule gets [`Error::PeerMisbehaved`]; the peer gets
     /// [`Error::PeerReported`] where the transport tells it.
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> Result<()>;
+
+    /// The descriptors that an event loop waits for in place of a poll that waits. They are the
+    /// same as long as the connection lives, and are waited for by epoll(7): edge-triggered, for
+    /// reading and writing. After an event, or when [`CompletionQueue::arm`] says so, poll with
+    /// [`Wait::No`]; after an event that tells of the end (EPOLLRDHUP, EPOLLHUP, EPOLLERR),
+    /// again and again until it gives an error. `None`: the provider has none, and a thread of
+    /// the connection's own has to wait inside `poll`.
+    fn descriptors(&self) -> Option<Segs<BorrowedFd<'_>>> {
+        None
+    }
+
+    /// Prepares to wait for the descriptors: from now on everything that happens makes one of
+    /// them ready.
+    fn arm(&mut self) -> Armed {
+        Armed::Ready
+    }
+
+    /// The wait is over: nothing needs to make the descriptors ready until the next
+    /// [`CompletionQueue::arm`].
+    fn disarm(&mut self) {}
+}
+
+/// Whether to wait for the descriptors of a [`CompletionQueue`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Armed {
+    /// Something has happened, or may have: poll first.
+    Ready,
+    /// Wait, until then at most (`None`: for ever), and poll.
+    Idle(Option<Instant>),
 }

@@ -13,6 +13,7 @@
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Mutex, thread_cell};
+use crate::tap::caller;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -30,6 +31,8 @@ const DONE: u8 = 4;
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Task {
+    /// The process it works for, as the one that spawned it.
+    pid: u32,
     state: AtomicU8,
     future: Mutex<Option<Work>>,
 }
@@ -72,7 +75,7 @@ impl Task {
             self.state.store(RUNNING, Ordering::Release);
             let mut slot = self.future.lock();
             let Some(future) = slot.as_mut() else { return };
-            if future.as_mut().poll(&mut context).is_ready() {
+            if caller::with(self.pid, || future.as_mut().poll(&mut context)).is_ready() {
                 self.state.store(DONE, Ordering::Release);
                 let finished = slot.take();
                 drop(slot);
@@ -128,6 +131,7 @@ fn drain(first: Arc<Task>) {
 /// as soon as that one waits).
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     schedule(Arc::new(Task {
+        pid: caller::current(),
         state: AtomicU8::new(QUEUED),
         future: Mutex::new(Some(Box::pin(future))),
     }));

@@ -25,7 +25,7 @@ pub enum Recovery {
 }
 
 /// The RPC program that a transport is for. Calls of other programs can go the same way; they
-/// are counted together.
+/// are counted together, but for the `side_procedures`.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     pub number: u32,
@@ -33,6 +33,9 @@ pub struct Program {
     /// The names of its procedures, by their numbers; procedure 0 does nothing (RFC 5531
     /// section 12).
     pub procedures: &'static [&'static str],
+    /// Names of procedures of other programs that are counted each by itself: the first has the
+    /// number after the one that stands for all others.
+    pub side_procedures: &'static [&'static str],
 }
 
 /// How calls are transported.

@@ -12,7 +12,7 @@ pub const LATENCY_BUCKETS: usize = 28;
 /// Counters of one client since it was mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// One for each procedure of the program, by number.
+    /// One for each procedure of the program, by number, then those that are counted apart.
     pub procedures: Vec<ProcedureStats>,
     pub connections: Vec<ConnectionStats>,
 }
@@ -26,6 +26,8 @@ pub struct ProcedureStats {
     /// Of these, those without a reply; the program's client adds those whose results are an
     /// error.
     pub errors: u64,
+    /// Of the errors, those with a status of the program, by its name; from the program's client.
+    pub statuses: Vec<(&'static str, u64)>,
     /// Calls sent again on a new connection.
     pub resends: u64,
     /// Times a call's time ran out (`timeo`).

@@ -2,6 +2,7 @@
 
 use super::abi::OUT_HEADER;
 use super::clone;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,6 +24,16 @@ impl AsFd for Device {
     }
 }
 
+/// What a device gave.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received<'a> {
+    Request(&'a [u8]),
+    /// There is none at this moment.
+    Empty,
+    /// The mount is gone.
+    Ended,
+}
+
 /// Slices that one writev(2) takes (IOV_MAX of limits.h).
 const MAX_SLICES: usize = 1024;
 
@@ -32,14 +43,21 @@ impl Device {
         clone::clone(self.as_fd()).map(Device)
     }
 
-    /// Waits for a request. `None` once the mount is gone.
-    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    /// From now on [`Device::receive`] does not wait.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.0)?;
+        Ok(rustix::fs::fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
+    }
+
+    /// Takes a request, waiting for it unless the device is non-blocking.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Received<'a>> {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
-                Ok(len) => return Ok(Some(&buffer[..len])),
+                Ok(len) => return Ok(Received::Request(&buffer[..len])),
                 // ENOENT: the request was interrupted before it was read.
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-                Err(Errno::NODEV) => return Ok(None),
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Empty),
+                Err(Errno::NODEV) => return Ok(Received::Ended),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -33,11 +33,11 @@ mod serve;
 #[cfg(feature = "test-support")]
 pub mod support;
 
-pub use device::Device;
+pub use device::{Device, Received};
 pub use directory::{Directory, DirectoryPlus};
 pub use mount::{Channel, Features, MountOptions, Users, Wanted};
 pub use notify::Notifier;
 pub use out::{Attr, Entry, Lock, Statfs};
 pub use reply::Reply;
 pub use request::{Forgets, Header, Malformed, Operation, Request, SetAttr, TimeOrNow};
-pub use serve::{Handler, Serving};
+pub use serve::{Handler, ReadResult, Reader, Serving};

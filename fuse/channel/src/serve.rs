@@ -1,12 +1,14 @@
-//! Threads that read requests and hand them over.
+//! Threads that read requests and hand them over: readers that block ([`Channel::serve`]), or
+//! event loops of the caller's, which wait for other things too ([`Channel::serve_loops`]).
 
 use super::abi::{MIN_READ_BUFFER, opcode};
-use super::device::Device;
+use super::device::{Device, Received};
 use super::mount::{Channel, Users};
 use super::reply::Reply;
 use super::request::{Header, Operation, Request};
 use rustix::io::Errno;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
@@ -36,30 +38,109 @@ pub struct Serving {
 const ROOM: usize = 4096;
 const LEAST: usize = 128 << 10;
 
+/// What [`Reader::read`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadResult {
+    /// A request was handed over.
+    Handled,
+    /// There is no request. Only where reading does not block.
+    Empty,
+    /// The mount is gone.
+    Ended,
+}
+
+/// Reads requests from a descriptor of its own.
+#[derive(Debug)]
+pub struct Reader {
+    device: Arc<Device>,
+    buffer: Vec<u8>,
+    users: Users,
+    owner: u32,
+}
+
+impl AsFd for Reader {
+    /// Readable when there is a request, and at the mount's end.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
+impl Reader {
+    /// Reads one request and hands it over.
+    pub fn read(&mut self, handler: &impl Handler) -> io::Result<ReadResult> {
+        let Reader {
+            device,
+            buffer,
+            users,
+            owner,
+        } = self;
+        let bytes = match device.receive(buffer)? {
+            Received::Request(bytes) => bytes,
+            Received::Empty => return Ok(ReadResult::Empty),
+            Received::Ended => return Ok(ReadResult::Ended),
+        };
+        handle(device, bytes, handler, |header| {
+            may_use(*users, *owner, header)
+        })
+    }
+}
+
 impl Channel {
-    /// Starts `threads` threads, each with a device of its own.
+    /// Starts `threads` threads that read requests, each with a device of its own.
     pub fn serve(self, threads: usize, handler: Arc<impl Handler>) -> io::Result<Serving> {
         let mut devices = vec![self.device().clone()];
         for _ in 1..threads {
             devices.push(Arc::new(self.device().try_clone()?));
         }
+        let readers = devices.into_iter().map(|device| self.reader(device));
+        let readers: Vec<_> = readers.collect();
+        self.start("fuse", readers, move |mut reader| {
+            while reader.read(&*handler)? != ReadResult::Ended {}
+            Ok(())
+        })
+    }
+
+    /// Starts as many threads as there are `loops`, each of which runs one with a reader that
+    /// does not block, until the mount's end.
+    pub fn serve_loops<L>(self, loops: Vec<L>) -> io::Result<Serving>
+    where
+        L: FnOnce(Reader) -> io::Result<()> + Send + 'static,
+    {
+        let mut parts = Vec::new();
+        for body in loops {
+            // Not the device of the mount itself: others may have its open file description.
+            let device = self.device().try_clone()?;
+            device.set_nonblocking()?;
+            parts.push((self.reader(Arc::new(device)), body));
+        }
+        self.start("worker", parts, |(reader, body)| body(reader))
+    }
+
+    fn reader(&self, device: Arc<Device>) -> Reader {
         let size = (self.features().max_write as usize).max(LEAST) + ROOM;
-        let owner = rustix::process::geteuid().as_raw();
-        let users = self.users;
+        Reader {
+            device,
+            buffer: vec![0; size.max(MIN_READ_BUFFER)],
+            users: self.users,
+            owner: rustix::process::geteuid().as_raw(),
+        }
+    }
+
+    fn start<P: Send + 'static>(
+        self,
+        name: &str,
+        parts: Vec<P>,
+        body: impl FnOnce(P) -> io::Result<()> + Clone + Send + 'static,
+    ) -> io::Result<Serving> {
         let mut serving = Serving {
             channel: self,
             threads: Vec::new(),
         };
-        for (number, device) in devices.into_iter().enumerate() {
-            let handler = handler.clone();
+        for (number, part) in parts.into_iter().enumerate() {
+            let body = body.clone();
             let thread = Builder::new()
-                .name(format!("fuse-{number}"))
-                .spawn(move || {
-                    let mut buffer = vec![0; size.max(MIN_READ_BUFFER)];
-                    read_requests(&device, &mut buffer, &*handler, |header| {
-                        may_use(users, owner, header)
-                    })
-                })?;
+                .name(format!("{name}-{number}"))
+                .spawn(move || body(part))?;
             serving.threads.push(thread);
         }
         Ok(serving)
@@ -89,55 +170,54 @@ fn may_use(users: Users, owner: u32, header: &Header) -> bool {
     )
 }
 
-fn read_requests(
+/// Hands one message of the kernel over.
+fn handle(
     device: &Arc<Device>,
-    buffer: &mut [u8],
+    bytes: &[u8],
     handler: &impl Handler,
     may_use: impl Fn(&Header) -> bool,
-) -> io::Result<()> {
-    while let Some(bytes) = device.receive(buffer)? {
-        let request = match Request::parse(bytes) {
-            Ok(request) => request,
-            Err(error) => {
-                let (header, _) = Header::parse(bytes).map_err(io::Error::other)?;
-                let operation = opcode::name(header.opcode);
-                tracing::error!(operation, %error, "a request of the kernel");
-                if !matches!(
-                    header.opcode,
-                    opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
-                ) {
-                    Reply::new(device, &header).error(Errno::IO.raw_os_error());
-                }
-                continue;
+) -> io::Result<ReadResult> {
+    let request = match Request::parse(bytes) {
+        Ok(request) => request,
+        Err(error) => {
+            let (header, _) = Header::parse(bytes).map_err(io::Error::other)?;
+            let operation = opcode::name(header.opcode);
+            tracing::error!(operation, %error, "a request of the kernel");
+            if !matches!(
+                header.opcode,
+                opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
+            ) {
+                Reply::new(device, &header).error(Errno::IO.raw_os_error());
             }
-        };
-        let header = &request.header;
-        tracing::trace!(
-            operation = opcode::name(header.opcode),
-            unique = header.unique,
-            node = header.nodeid,
-            uid = header.uid(),
-            gid = header.gid(),
-            thread = header.pid(),
-            "request"
-        );
-        match request.operation {
-            Operation::Forget { count } => handler.forget(header.nodeid, count),
-            Operation::BatchForget(forgets) => {
-                forgets.for_each(|(nodeid, count)| handler.forget(nodeid, count));
-            }
-            Operation::Interrupt { unique } => handler.interrupt(unique),
-            Operation::Destroy => {
-                Reply::new(device, header).ok();
-                return Ok(());
-            }
-            _ if !may_use(header) => {
-                Reply::new(device, header).error(Errno::ACCESS.raw_os_error());
-            }
-            _ => handler.handle(&request, Reply::new(device, header)),
+            return Ok(ReadResult::Handled);
         }
+    };
+    let header = &request.header;
+    tracing::trace!(
+        operation = opcode::name(header.opcode),
+        unique = header.unique,
+        node = header.nodeid,
+        uid = header.uid(),
+        gid = header.gid(),
+        thread = header.pid(),
+        "request"
+    );
+    match request.operation {
+        Operation::Forget { count } => handler.forget(header.nodeid, count),
+        Operation::BatchForget(forgets) => {
+            forgets.for_each(|(nodeid, count)| handler.forget(nodeid, count));
+        }
+        Operation::Interrupt { unique } => handler.interrupt(unique),
+        Operation::Destroy => {
+            Reply::new(device, header).ok();
+            return Ok(ReadResult::Ended);
+        }
+        _ if !may_use(header) => {
+            Reply::new(device, header).error(Errno::ACCESS.raw_os_error());
+        }
+        _ => handler.handle(&request, Reply::new(device, header)),
     }
-    Ok(())
+    Ok(ReadResult::Handled)
 }
 
 impl Serving {

@@ -16,6 +16,8 @@ pub enum Command {
     Exports(ServerArgs),
     Ping(ServerArgs),
     Stats(StatsArgs),
+    Top(TopArgs),
+    Metrics(MetricsArgs),
     Log(LogArgs),
     Trace(TraceArgs),
     Capture(CaptureArgs),
@@ -59,10 +61,37 @@ pub struct ServerArgs {
 /// `stats`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StatsArgs {
-    pub dir: PathBuf,
+    /// `None`: all mounts.
+    pub dir: Option<PathBuf>,
     pub form: StatsForm,
     /// Again and again, with this pause.
     pub watch: Option<Duration>,
+}
+
+/// `top`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TopArgs {
+    /// Only these mounts (all by default)
+    #[arg(value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+    /// Seconds between two looks at the mounts
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub delay: u32,
+    /// End after COUNT intervals
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Plain text, a block for each interval, also on a terminal
+    #[arg(short, long)]
+    pub batch: bool,
+}
+
+/// `metrics`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct MetricsArgs {
+    /// Where: ADDRESS:PORT, PORT (on 127.0.0.1) or unix:/PATH
+    #[arg(short, long, value_name = "WHERE", value_parser = super::stats::metrics::place)]
+    pub listen: super::options::MetricsAt,
 }
 
 /// `log`.
@@ -199,8 +228,17 @@ enum CliCommand {
     Exports(CliServer),
     /// Try a server step by step
     Ping(CliServer),
-    /// Show what a mount is doing
+    /// Show what a mount is doing, or list all mounts
+    ///
+    /// Without DIR: a line for each mount, and for each one that is still being tried.
     Stats(CliStats),
+    /// Watch all mounts: rates, latencies, credits, caches
+    ///
+    /// On a terminal a screen that is drawn again and again: q ends it, p shows the procedures of a
+    /// mount, c its connections. Otherwise plain text.
+    Top(TopArgs),
+    /// Serve the metrics of all mounts of this host for Prometheus
+    Metrics(MetricsArgs),
     /// Show or change how much a mount logs
     Log(LogArgs),
     /// Show a mount's calls as they happen
@@ -292,19 +330,19 @@ struct CliServer {
 
 #[derive(Debug, Args)]
 struct CliStats {
-    /// The mount
+    /// The mount; all of them by default
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
     /// One JSON document; with --watch one on each line
     #[arg(long, conflicts_with_all = ["mountstats", "prometheus"])]
     json: bool,
-    /// In the format of /proc/self/mountstats, for mountstats(8) and nfsiostat(8)
+    /// In the format of /proc/self/mountstats, for 'mountstats -f FILE'
     #[arg(long, conflicts_with = "prometheus")]
     mountstats: bool,
     /// As Prometheus text
     #[arg(long)]
     prometheus: bool,
-    /// Again every SECONDS (2 by default), as text only what has changed
+    /// Again every SECONDS (2 by default), as text what happened meanwhile, with rates
     #[arg(
         long,
         value_name = "SECONDS",
@@ -431,6 +469,8 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         CliCommand::Exports(args) => Command::Exports(args.into()),
         CliCommand::Ping(args) => Command::Ping(args.into()),
         CliCommand::Stats(args) => Command::Stats(args.into()),
+        CliCommand::Top(args) => Command::Top(args),
+        CliCommand::Metrics(args) => Command::Metrics(args),
         CliCommand::Log(args) => Command::Log(args),
         CliCommand::Trace(args) => Command::Trace(args),
         CliCommand::Capture(args) => Command::Capture(args),
@@ -562,7 +602,7 @@ mod tests {
     fn statistics() {
         let stats = |form, watch: Option<u64>| {
             Command::Stats(StatsArgs {
-                dir: "/mnt".into(),
+                dir: Some("/mnt".into()),
                 form,
                 watch: watch.map(Duration::from_secs),
             })
@@ -582,6 +622,29 @@ mod tests {
         );
         assert!(refused("nfsrdma stats /mnt --json --prometheus").contains("cannot be used with"));
         assert!(refused("nfsrdma stats /mnt --watch 0").contains("0 is not in"));
+    }
+
+    #[test]
+    fn all_mounts() {
+        let all = StatsArgs::default();
+        assert_eq!(run("nfsrdma stats"), Command::Stats(all));
+        let top = TopArgs {
+            dirs: vec!["/mnt".into()],
+            delay: 5,
+            count: Some(3),
+            batch: true,
+        };
+        assert_eq!(run("nfsrdma top -b -n 3 -d 5 /mnt"), Command::Top(top));
+        assert!(refused("nfsrdma top -d 0").contains("0 is not in"));
+        let metrics = MetricsArgs {
+            listen: super::super::options::MetricsAt::Tcp("127.0.0.1:9000".parse().unwrap()),
+        };
+        assert_eq!(
+            run("nfsrdma metrics --listen 9000"),
+            Command::Metrics(metrics)
+        );
+        assert!(refused("nfsrdma metrics").contains("--listen"));
+        assert!(refused("nfsrdma metrics --listen nowhere").contains("'nowhere'"));
     }
 
     #[test]

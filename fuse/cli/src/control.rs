@@ -35,13 +35,16 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest answer a client takes, in bytes.
 const ANSWER_MAX: u64 = 4 << 20;
 /// How long the asking side waits for the whole answer.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// What the asking side sends for the statistics.
 pub const STATS: &str = "stats";
 
+/// How the names of these sockets end.
+pub(super) const SUFFIX: &str = ".control";
+
 /// The name of the socket of the mount with this `major:minor`.
 fn name(device: &str) -> String {
-    format!("{device}.control")
+    format!("{device}{SUFFIX}")
 }
 
 /// Writes to the client for as long as it likes.
@@ -237,7 +240,17 @@ pub enum AskError {
 
 /// Asks the process that serves `device`, mounted by `owner`. The answer may be anything.
 pub fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, AskError> {
-    read_answer(&mut begin_to_ask(device, owner, request)?).map_err(AskError::Broken)
+    ask_within(device, owner, request, ANSWER_TIME)
+}
+
+/// The same, with another limit for the whole answer.
+pub fn ask_within(
+    device: &str,
+    owner: Option<u32>,
+    request: &str,
+    limit: Duration,
+) -> Result<Vec<u8>, AskError> {
+    read_answer(&mut begin_to_ask(device, owner, request)?, limit).map_err(AskError::Broken)
 }
 
 /// Connects and sends the request.
@@ -252,12 +265,12 @@ pub fn begin_to_ask(
     Ok(stream)
 }
 
-fn read_answer(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+fn read_answer(stream: &mut UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
     let begin = Instant::now();
     let mut answer = Vec::new();
     let mut piece = [0; 16 << 10];
     loop {
-        let left = ANSWER_TIME.saturating_sub(begin.elapsed());
+        let left = limit.saturating_sub(begin.elapsed());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -266,6 +279,9 @@ fn read_answer(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
             Ok(0) => return Ok(answer),
             Ok(n) => answer.extend_from_slice(&piece[..n]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => {
                 return Ok(answer);
             }

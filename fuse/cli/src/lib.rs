@@ -6,6 +6,7 @@ pub mod control;
 pub mod daemon;
 pub mod failure;
 mod fstab;
+mod gather;
 mod levels;
 mod life;
 pub mod log;
@@ -14,6 +15,7 @@ mod nfsmount_conf;
 pub mod observe;
 pub mod options;
 pub mod output;
+mod pending;
 pub mod presence;
 mod privileges;
 pub mod provider;
@@ -25,7 +27,9 @@ pub mod size;
 pub mod sockets;
 pub mod spec;
 pub mod stats;
+mod summary;
 mod sync;
+mod top;
 mod unmount;
 mod utab;
 
@@ -68,6 +72,8 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Exports(args) => server::exports(args),
         Command::Ping(args) => server::ping(args),
         Command::Stats(args) => stats::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Metrics(args) => stats::metrics::run(args),
         Command::Log(args) => levels::run(args),
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),

@@ -6,10 +6,11 @@ use super::failure::{Exit, Failure, Patience};
 use super::log::Log;
 use super::mounts::MountPoint;
 use super::options::Options;
+use super::pending::{Announcement, Pending};
 use super::spec::Spec;
 use super::{
     attach, control, fstab, mounts, nfsmount_conf, output, presence, privileges, provider, remount,
-    settings, stats, sync, utab,
+    settings, stats, summary, sync, utab,
 };
 use nfsrdma_fs::adapter::{self, Session};
 use nfsrdma_fs::fs::{Fs, Unwritten};
@@ -42,9 +43,17 @@ struct Plan {
     spec: Spec,
     point: MountPoint,
     options: Options,
+    options_given: String,
     verbose: bool,
     /// Without the summary line.
     quiet: bool,
+}
+
+impl Plan {
+    /// The mount in the log.
+    fn name(&self) -> String {
+        format!("{} on {}", self.spec, self.point.path.display())
+    }
 }
 
 /// Runs `mount`. Returns a line to print, if any, when the mount works (in the foreground:
@@ -89,10 +98,12 @@ fn mount(
         spec,
         point,
         options,
+        options_given: args.options.clone(),
         verbose: args.verbose > 0,
         quiet: args.quiet,
     };
-    let log = || Log::install(args.foreground, args.verbose, args.log.as_deref());
+    let name = plan.name();
+    let log = || Log::install(args.foreground, args.verbose, args.log.as_deref(), &name);
     if args.foreground {
         return serve(&plan, &log()?, Reporter::foreground()).map(|()| None);
     }
@@ -160,7 +171,7 @@ fn serve(plan: &Plan, log: &Log, mut reporter: Reporter) -> Result<(), Failure> 
         Err(failure) => {
             if !reporter.is_foreground() && !reporter.reports() {
                 // With `bg` the parent has gone long ago.
-                error!("{}: {failure}", plan.spec);
+                error!("{failure}");
             }
             reporter.failure(&failure);
             Err(failure)
@@ -269,15 +280,16 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         let _inside = runtime.enter();
         let answer = answer_sync(fs.clone(), probe, source.clone().answer());
         control::Control::start(&mount.device, log.answer(answer))
-            .inspect_err(|error| warn!("no statistics of {}: {error}", plan.spec))
+            .inspect_err(|error| warn!("no statistics: {error}"))
             .ok()
     });
     if let Some(listener) = metrics {
-        runtime.spawn(stats::metrics::serve(listener, source));
+        runtime.spawn(stats::metrics::serve(listener, source.render()));
     }
     raise_read_ahead(plan);
-    let line = summary(plan, &mounted, &reason);
+    let line = summary::line(&plan.spec, &plan.point.path, &mounted.description);
     if plan.verbose {
+        reporter.notice(&format!("{}; {reason}", mounted.description));
         reporter.notice(&format!(
             "options: {}",
             settings::effective(&plan.options, &mounted.client)
@@ -290,7 +302,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         reporter.success(told).map_err(system)?;
         log.detach();
     }
-    info!("{line}");
+    info!("mounted: {}; {reason}", mounted.description);
     let service = Service {
         mounted,
         fs,
@@ -298,7 +310,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         signals,
         presence,
         control,
-        name: format!("{} on {}", plan.spec, plan.point.path.display()),
+        name: plan.name(),
         source: plan.spec.source(),
         lost: Vec::new(),
     };
@@ -343,16 +355,6 @@ fn raise_read_ahead(plan: &Plan) {
     }
 }
 
-/// The one line that says what was mounted how.
-fn summary(plan: &Plan, mounted: &Mounted, reason: &str) -> String {
-    format!(
-        "{} mounted on {}: {}; {reason}",
-        plan.spec,
-        plan.point.path.display(),
-        mounted.description
-    )
-}
-
 /// Connects, again and again as `retry`, `bg` and `fg` say; also gives why by this provider.
 async fn connect(
     plan: &Plan,
@@ -368,9 +370,19 @@ async fn connect(
         (None, false) => FOREGROUND_RETRY,
     };
     let mut pause = Duration::from_secs(1);
+    let mut announced: Option<Announcement> = None;
     loop {
-        let failure = match attempt(plan, pool).await {
-            Ok(connected) => return Ok(connected),
+        let outcome = tokio::select! {
+            outcome = attempt(plan, pool) => outcome,
+            () = cancelled(announced.as_ref()) => return Err(was_cancelled(plan)),
+        };
+        let failure = match outcome {
+            Ok(connected) => {
+                if let Some(announced) = announced {
+                    announced.stop().await;
+                }
+                return Ok(connected);
+            }
             Err(failure) => failure,
         };
         let wait = match failure.patience {
@@ -400,8 +412,13 @@ async fn connect(
                 limit.as_secs() / 60
             ));
         }
-        warn!("{}: {failure}; trying again in {pause:?}", plan.spec);
-        tokio::time::sleep(pause).await;
+        warn!("{failure}; trying again in {pause:?}");
+        let announced = announced.get_or_insert_with(|| announce(plan, start));
+        announced.failed(&failure.message);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = announced.cancelled() => return Err(was_cancelled(plan)),
+        }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
@@ -412,6 +429,37 @@ fn with_hint(mut failure: Failure, dir: &Path) -> Failure {
         failure.message += "; its line in /etc/fstab lacks _netdev, so that it is mounted before the network is up";
     }
     failure
+}
+
+/// Lets others see what is being tried, and cancel it.
+fn announce(plan: &Plan, since: Instant) -> Announcement {
+    let pending = Pending {
+        pid: std::process::id(),
+        source: String::from_utf8_lossy(&plan.spec.source()).into_owned(),
+        directory: plan.point.path.to_string_lossy().into_owned(),
+        options: plan.options_given.clone(),
+        background: plan.options.background,
+        ..Pending::default()
+    };
+    Announcement::new(pending, since)
+}
+
+async fn cancelled(announced: Option<&Announcement>) {
+    match announced {
+        Some(announced) => announced.cancelled().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn was_cancelled(plan: &Plan) -> Failure {
+    Failure::new(
+        Exit::Interrupted,
+        format!(
+            "mounting {} on {} was cancelled by 'nfsrdma umount'",
+            plan.spec,
+            plan.point.path.display()
+        ),
+    )
 }
 
 /// One try: the mount, and why it is by this provider.
@@ -454,7 +502,7 @@ impl Service {
                 },
                 name = self.signals.next() => {
                     signalled += 1;
-                    info!("{}: {name}: unmounting", self.name);
+                    info!("{name}: unmounting");
                     if signalled > 1 {
                         break (Ok(Ok(())), None);
                     }
@@ -467,8 +515,8 @@ impl Service {
         };
         match outcome {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!("{}: {error}", self.name),
-            Err(error) => error!("{}: {error}", self.name),
+            Ok(Err(error)) => warn!("{error}"),
+            Err(error) => error!("{error}"),
         }
         self.fs.end_of_requests();
         self.last_flush(presence.as_mut()).await;
@@ -487,14 +535,14 @@ impl Service {
         std::mem::forget(presence);
         let farewell = tokio::time::timeout(FAREWELL, self.mounted.unmount()).await;
         if farewell.is_err() {
-            debug!("{}: the server did not answer UMNT", self.name);
+            debug!("the server did not answer UMNT");
         }
         // Whoever listens has heard the last flush, too.
         self.mounted.client.tap().close();
         if let Some(feeds) = feeds {
             feeds.finish().await;
         }
-        info!("{}: ended", self.name);
+        info!("ended");
         if lost.is_empty() {
             return Ok(());
         }
@@ -527,18 +575,16 @@ impl Service {
     async fn leave(&mut self) -> bool {
         match self.unmount_by(false).await {
             Ok(()) => return true,
-            Err(error) => info!(
-                "{}: {error}: flushing and detaching; ends with its last user",
-                self.name
-            ),
+            Err(error) => {
+                info!("{error}: flushing and detaching; ends with its last user");
+            }
         }
         self.flush_in_use().await;
         match self.unmount_by(true).await {
             Ok(()) => true,
             Err(error) => {
                 error!(
-                    "{}: cannot unmount: {error}; goes on until that is possible, or until the next signal",
-                    self.name
+                    "cannot unmount: {error}; goes on until that is possible, or until the next signal"
                 );
                 false
             }
@@ -579,7 +625,7 @@ impl Service {
     fn note_lost(&mut self, lost: Vec<Unwritten>) {
         for line in lost.iter().map(sync::lost_line) {
             if !self.lost.contains(&line) {
-                error!("{}: {line}", self.name);
+                error!("{line}");
                 self.lost.push(line);
             }
         }

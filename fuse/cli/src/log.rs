@@ -1,21 +1,30 @@
 //! Where the log goes: standard error while in the foreground, syslog (or a file) once
 //! detached.
+//!
+//! A line is `SERVER:/EXPORT on DIR: message`, with the time (UTC) and the level in front where
+//! nobody else puts them. Lines of `debug` and `trace`, which are for those who know the source,
+//! name the module before the message.
 
 use super::control::{Answer, Said};
 use super::failure::{Exit, Failure};
 use super::output::without_number;
+use super::stats::text::plain;
 use parking_lot::{Mutex, RwLock};
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use tracing::{Level, Metadata};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::Registry;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
 
 /// The syslog facility "daemon" (RFC 3164 section 4.1.1).
@@ -120,7 +129,13 @@ fn initial(verbose: u8) -> (EnvFilter, String) {
 
 impl Log {
     /// Installs the subscriber. RUST_LOG decides on levels, else `verbose` does.
-    pub fn install(foreground: bool, verbose: u8, file: Option<&Path>) -> Result<Log, Failure> {
+    /// `mount`: whose log it is, for each line.
+    pub fn install(
+        foreground: bool,
+        verbose: u8,
+        file: Option<&Path>,
+        mount: &str,
+    ) -> Result<Log, Failure> {
         let file = match file {
             None => None,
             Some(path) => Some(LogFile::open(path).map_err(|error| {
@@ -142,18 +157,17 @@ impl Log {
             }),
         };
         let (filter, handle) = reload::Layer::<EnvFilter, Registry>::new(filter);
-        let plain = tracing_subscriber::fmt::layer()
+        let lines = tracing_subscriber::fmt::layer()
             // It would tell of errors by a macro that panics where standard error is closed.
             .log_internal_errors(false)
             .with_ansi(false)
+            .event_format(LineFormat {
+                mount: plain(mount),
+                // syslog and systemd put the time and the level themselves.
+                stamped: foreground || log.shared.file.is_some(),
+            })
             .with_writer(log.clone());
-        // syslog and systemd put the time and the level themselves.
-        let plain = if foreground || log.shared.file.is_some() {
-            plain.boxed()
-        } else {
-            plain.without_time().with_level(false).boxed()
-        };
-        let installed = Registry::default().with(filter).with(plain).try_init();
+        let installed = Registry::default().with(filter).with(lines).try_init();
         installed.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
         let change = move |level: &str| {
             let filter = match level {
@@ -213,6 +227,37 @@ impl Log {
     /// From now on nobody watches standard error.
     pub fn detach(&self) {
         self.shared.detached.store(true, Ordering::Release);
+    }
+}
+
+/// How a line looks.
+struct LineFormat {
+    mount: String,
+    stamped: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for LineFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut to: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        if self.stamped {
+            SystemTime.format_time(&mut to)?;
+            write!(to, " {:<5} ", metadata.level())?;
+        }
+        write!(to, "{}: ", self.mount)?;
+        if *metadata.level() > Level::INFO {
+            write!(to, "{}: ", metadata.target())?;
+        }
+        context.field_format().format_fields(to.by_ref(), event)?;
+        writeln!(to)
     }
 }
 
@@ -293,6 +338,45 @@ mod tests {
             assert!(EnvFilter::try_new(text).is_ok(), "{text}");
         }
         assert_eq!(directives("loud"), None);
+    }
+
+    #[test]
+    fn lines_name_the_mount() {
+        let lines = |stamped, level| {
+            let path = std::env::temp_dir().join(format!(
+                "nfsrdma-lines-{}-{stamped}-{level}",
+                std::process::id()
+            ));
+            let file = File::create(&path).unwrap();
+            let layer = tracing_subscriber::fmt::layer()
+                .with_ansi(false)
+                .event_format(LineFormat {
+                    mount: "srv:/x on /mnt".into(),
+                    stamped,
+                })
+                .with_writer(file);
+            let subscriber = Registry::default().with(layer);
+            tracing::subscriber::with_default(subscriber, || match level {
+                Level::WARN => tracing::warn!(fileid = 7, "server {} OK", "srv"),
+                _ => tracing::debug!("a detail"),
+            });
+            let text = std::fs::read_to_string(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            text
+        };
+        assert_eq!(
+            lines(false, Level::WARN),
+            "srv:/x on /mnt: server srv OK fileid=7\n"
+        );
+        let stamped = lines(true, Level::WARN);
+        let (time, rest) = stamped.split_once(' ').unwrap();
+        assert!(time.ends_with('Z'), "{stamped}");
+        assert_eq!(rest, "WARN  srv:/x on /mnt: server srv OK fileid=7\n");
+        let detail = lines(false, Level::DEBUG);
+        assert_eq!(
+            detail,
+            format!("srv:/x on /mnt: {}: a detail\n", module_path!())
+        );
     }
 
     #[test]

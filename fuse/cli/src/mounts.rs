@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 pub const FSTYPE: &str = "fuse.nfsrdma";
 
 /// One mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mount {
     /// The mount's ID.
     pub id: u64,

@@ -43,7 +43,12 @@ fn runtime() -> Result<Runtime, Failure> {
 }
 
 fn prepare(args: &ServerArgs) -> Result<(Spec, Options), Failure> {
-    Log::install(args.verbose > 0, args.verbose, None)?;
+    Log::install(
+        args.verbose > 0,
+        args.verbose,
+        None,
+        &args.server.to_string_lossy(),
+    )?;
     let spec = target(&args.server)?;
     let options = Options::parse_with_port(&args.options, spec.port)?;
     Ok((spec, options))
@@ -86,6 +91,7 @@ fn name(step: Step) -> &'static str {
         Step::PrivateData => "private data",
         Step::Null => "null",
         Step::Fsinfo => "fsinfo",
+        Step::Acl => "acl",
     }
 }
 

@@ -3,7 +3,7 @@
 use super::attach::{allow_other, permissions};
 use super::options::show::Settled;
 use super::options::{
-    Family, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk,
+    Family, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk, cpus,
 };
 use super::spec::Spec;
 use nfsrdma_fs::adapter::{Access, FuseOptions};
@@ -66,7 +66,7 @@ pub fn client(options: &Options) -> ClientOptions {
             Recovery::Soft => engine::Recovery::Soft,
             Recovery::Softerr => engine::Recovery::SoftErr,
         },
-        nconnect: options.nconnect,
+        nconnect: options.connections(),
         mounthost: options.mount_host.clone(),
         ipv6_only: options.family == Family::V6,
         mount_ipv6_only: options.mount_family == Family::V6,
@@ -78,6 +78,7 @@ pub fn client(options: &Options) -> ClientOptions {
             Some(MountProto::Rdma) => engine::MountProtocol::Rdma,
         },
         resvport: options.reserved_port,
+        acl: options.acl,
         ..ClientOptions::default()
     }
 }
@@ -124,13 +125,12 @@ pub fn file_system(options: &Options) -> FsConfig {
 pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
     // Each credit may have a call and a reply, in blocks of a power of two.
     let message = (options.inline as usize).next_power_of_two().max(4096);
-    let calls = options.credits as usize * options.nconnect as usize;
+    let calls = options.credits as usize * options.connections() as usize;
     config.pool_bytes() + MESSAGES + 4 * calls * message
 }
 
 /// What the adapter is told.
 pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     FuseOptions {
         source: spec.to_string(),
         access: if allow_other(options) {
@@ -139,7 +139,9 @@ pub fn fuse(spec: &Spec, options: &Options) -> FuseOptions {
             Access::Owner
         },
         // Waking a thread on an idle CPU costs more than a call: few readers.
-        threads: options.threads.unwrap_or(cpus.clamp(1, 4)),
+        workers: options.workers(),
+        threads: options.threads.unwrap_or(cpus().clamp(1, 4)),
+        kernel_checks: permissions(options) == Permissions::Kernel,
         ..FuseOptions::default()
     }
 }

@@ -145,6 +145,37 @@ pub fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
     }
 }
 
+/// Names of sockets in the directories of this user, for root in those of all users, which begin
+/// with `prefix` and end with `suffix`, without the suffix; and whose they are, as [`connect`]
+/// takes it. At most `most` of them.
+pub fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32>)> {
+    let own = geteuid().as_raw();
+    let mut owners = vec![own];
+    if own == 0 {
+        let users = fs::read_dir("/run/user").into_iter().flatten();
+        let users = users.take(MOST_ENTRIES).filter_map(Result::ok);
+        owners.extend(users.filter_map(|user| user.file_name().to_str()?.parse::<u32>().ok()));
+        owners.dedup();
+    }
+    let mut found = Vec::new();
+    for owner in owners {
+        let proper = Some(proper_directory(owner)).filter(|dir| is_private(dir, owner));
+        for dir in proper.into_iter().chain(makeshift_directories(owner)) {
+            let entries = fs::read_dir(&dir).into_iter().flatten();
+            let entries = entries.take(MOST_ENTRIES).filter_map(Result::ok);
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            let names = names.filter(|name| name.starts_with(prefix));
+            found.extend(names.filter_map(|name| {
+                let name = name.strip_suffix(suffix)?.to_owned();
+                Some((name, (owner != 0).then_some(owner)))
+            }));
+        }
+    }
+    found.sort();
+    found.truncate(most);
+    found
+}
+
 /// Connects to `name` of a mount that `owner` made, `None` for root. PermissionDenied if this
 /// process may not.
 pub fn connect(name: &str, owner: Option<u32>) -> io::Result<UnixStream> {

@@ -6,7 +6,7 @@ use super::mounts::{self, Mount};
 use super::output;
 use super::presence::{End, Watch};
 use super::sync::{self, Outcome};
-use super::utab;
+use super::{pending, reach, utab};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
@@ -29,7 +29,18 @@ const RELEASED: Duration = Duration::from_secs(2);
 /// Runs `umount`: returns when the mount is gone and its process has ended.
 pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
-    let (dir, mount) = mounts::find(&args.dir)?;
+    let (dir, mount) = match mounts::find(&args.dir) {
+        Ok(found) => found,
+        Err(failure) => {
+            if let Ok(dir) = mounts::resolve(&args.dir)
+                && cancel_pending(&args.dir, &dir)?
+            {
+                return Ok(());
+            }
+            // It may have been mounted just then.
+            mounts::find(&args.dir).map_err(|_| failure)?
+        }
+    };
     let source = mount.source.to_string_lossy().into_owned();
     let verbose = |text: &str| {
         if args.verbose > 0 {
@@ -90,6 +101,19 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         End::Gone(said) => Err(lost(&args.dir, &said)),
         End::NotYet => Err(still_writing(&args.dir)),
     }
+}
+
+/// Ends attempts to mount something on `dir`. False if there are none.
+fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
+    let cancelled = pending::cancel(dir).map_err(|error| reach::failure(shown, error))?;
+    for pending in &cancelled {
+        let source: String = pending.source.chars().filter(|c| !c.is_control()).collect();
+        output::message(format_args!(
+            "no longer tries to mount {source} on {}",
+            shown.display()
+        ));
+    }
+    Ok(!cancelled.is_empty())
 }
 
 fn lost(dir: &Path, lines: &str) -> Failure {

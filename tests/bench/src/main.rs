@@ -34,6 +34,9 @@ struct Arguments {
     /// SERVER:/EXPORT,PORT,MOUNTPORT: also time the requester without FUSE on this server.
     #[arg(long, value_parser = server)]
     requester: Option<requester::Server>,
+    /// The server's process, whose CPU time is shown.
+    #[arg(long)]
+    server_pid: Option<u32>,
     /// Also time the exported data themselves.
     #[arg(long)]
     local: bool,
@@ -85,6 +88,11 @@ struct Cell {
     cpu_seconds: f64,
     /// Peak resident memory of the mounting process, in MiB.
     peak_mib: f64,
+    /// CPU time for one operation or megabyte, the median of the rounds, in microseconds: of the
+    /// mounting process, of the server (if its process is known), and of the program.
+    client_us: f64,
+    server_us: Option<f64>,
+    program_us: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -151,7 +159,17 @@ fn machine() -> String {
     format!("{count} x {model}, Linux {}", kernel.trim())
 }
 
-type Samples = BTreeMap<(usize, usize), Vec<(f64, target::Usage)>>;
+/// What a row did in a round.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// In the row's unit.
+    rate: f64,
+    /// Operations or megabytes.
+    amount: f64,
+    used: target::Usage,
+}
+
+type Samples = BTreeMap<(usize, usize), Vec<Sample>>;
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
@@ -240,6 +258,11 @@ fn main() -> Result<()> {
                 }
                 for &n in group {
                     let before = mounted.usage();
+                    let cpu = || {
+                        let server = arguments.server_pid.map_or(0.0, target::cpu_seconds);
+                        (server, target::own_cpu_seconds())
+                    };
+                    let cpu_before = cpu();
                     match (all[n].run)(&mounted.dir, &scale) {
                         Ok(done) => {
                             let amount = match all[n].unit {
@@ -248,10 +271,14 @@ fn main() -> Result<()> {
                             };
                             let mut used = mounted.usage();
                             used.cpu_seconds -= before.cpu_seconds;
-                            samples
-                                .entry((n, t))
-                                .or_default()
-                                .push((amount / done.seconds, used));
+                            let cpu_after = cpu();
+                            used.server_seconds = cpu_after.0 - cpu_before.0;
+                            used.program_seconds = cpu_after.1 - cpu_before.1;
+                            samples.entry((n, t)).or_default().push(Sample {
+                                rate: amount / done.seconds,
+                                amount,
+                                used,
+                            });
                         }
                         Err(error) => {
                             errors.insert((n, t), format!("{error:#}"));
@@ -287,12 +314,17 @@ fn main() -> Result<()> {
                 let Some(list) = samples.get(&(n, t)) else {
                     continue;
                 };
-                let mut values: Vec<f64> = list.iter().map(|s| s.0).collect();
+                let mut values: Vec<f64> = list.iter().map(|s| s.rate).collect();
                 let value = median(&mut values);
                 let used = list
                     .iter()
-                    .find(|s| s.0 == value)
-                    .map_or(target::Usage::default(), |s| s.1);
+                    .find(|s| s.rate == value)
+                    .map_or(target::Usage::default(), |s| s.used);
+                let each = |of: fn(&target::Usage) -> f64| {
+                    let mut values: Vec<f64> =
+                        list.iter().map(|s| of(&s.used) * 1e6 / s.amount).collect();
+                    median(&mut values)
+                };
                 row.cells.insert(
                     target.name.clone(),
                     Cell {
@@ -301,6 +333,9 @@ fn main() -> Result<()> {
                         highest: values[values.len() - 1],
                         cpu_seconds: used.cpu_seconds,
                         peak_mib: used.peak_bytes as f64 / f64::from(1 << 20),
+                        client_us: each(|used| used.cpu_seconds),
+                        server_us: (arguments.server_pid).map(|_| each(|used| used.server_seconds)),
+                        program_us: each(|used| used.program_seconds),
                     },
                 );
             }
@@ -371,7 +406,11 @@ fn print_table(report: &Report, targets: &[Target]) {
         for target in targets {
             let cell = match row.cells.get(&target.name) {
                 Some(c) if target.command.is_some() => {
-                    format!("{:.0} {:.2}s {:.0}M", c.value, c.cpu_seconds, c.peak_mib)
+                    let server = c.server_us.map_or("-".into(), |us| format!("{us:.0}"));
+                    format!(
+                        "{:.0} {:.0}+{server}+{:.0} {:.0}M",
+                        c.value, c.client_us, c.program_us, c.peak_mib
+                    )
                 }
                 Some(c) => format!("{:.0}", c.value),
                 None => String::new(),
@@ -393,6 +432,6 @@ fn print_table(report: &Report, targets: &[Target]) {
         }
     }
     println!(
-        "\nEach cell: figure, CPU seconds and peak MiB of the mounting process. The bound is what\nthis run's ceilings allow the first target; the share of it that is the target stands in brackets."
+        "\nEach cell: figure; microseconds of CPU for one operation or MB, of the mounting process, the\nserver and the program; peak MiB of the mounting process. The bound is what\nthis run's ceilings allow the first target; the share of it that is the target stands in brackets."
     );
 }

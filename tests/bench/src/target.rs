@@ -28,6 +28,10 @@ pub(crate) struct Mounted {
 pub(crate) struct Usage {
     pub(crate) cpu_seconds: f64,
     pub(crate) peak_bytes: u64,
+    /// Of the server.
+    pub(crate) server_seconds: f64,
+    /// Of the program that makes the system calls.
+    pub(crate) program_seconds: f64,
 }
 
 fn is_mounted(dir: &Path) -> bool {
@@ -123,6 +127,32 @@ impl Drop for Mounted {
     }
 }
 
+/// CPU time of a process's threads, to the nanosecond (proc(5), schedstat), in seconds. Threads
+/// that have ended are not in it.
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0.0;
+    };
+    let nanoseconds = threads.flatten().filter_map(|thread| {
+        let line = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        line.split(' ').next()?.parse::<u64>().ok()
+    });
+    nanoseconds.sum::<u64>() as f64 / 1e9
+}
+
+/// CPU time of this process and of the programs it has waited for, in seconds.
+pub(crate) fn own_cpu_seconds() -> f64 {
+    let of = |who| {
+        // SAFETY: zeros are a valid rusage.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` is ours and outlives the call.
+        unsafe { libc::getrusage(who, &mut usage) };
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        seconds(usage.ru_utime) + seconds(usage.ru_stime)
+    };
+    of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)
+}
+
 /// CPU time of a process and its waited-for children, and its peak resident memory.
 pub(crate) fn usage(pid: u32) -> Usage {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -143,5 +173,6 @@ pub(crate) fn usage(pid: u32) -> Usage {
     Usage {
         cpu_seconds: cpu as f64 / ticks,
         peak_bytes: peak << 10,
+        ..Usage::default()
     }
 }

@@ -7,6 +7,7 @@
 use nfsrdma_rdma::Pool;
 use nfsrdma_responder::fs::handle::Key;
 use nfsrdma_responder::fs::{ExportSpec, FileSystem, Mapping, Settings};
+use nfsrdma_responder::lock::LockService;
 use nfsrdma_responder::rdma::plan::{self, Intake, Limits};
 use nfsrdma_responder::rpc::{HEADROOM, Message, Outcome, Peer, Placed, Service, split_write};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
@@ -92,8 +93,10 @@ impl World {
             variants: Default::default(),
         };
         let fs = FileSystem::new(settings).ok()?;
+        // It is not run: callbacks to clients are prepared and not sent.
+        let locks = LockService::start(Default::default()).ok()?;
         let mut world = World {
-            service: Service::new(fs, 64, Duration::ZERO, &[]),
+            service: Service::new(fs, locks, 64, Duration::ZERO, &[]),
             pool: Pool::new(4 << 20).ok()?,
             outside,
             handles: Vec::new(),
@@ -156,6 +159,7 @@ impl World {
             remote: SocketAddr::from((Ipv4Addr::LOCALHOST, 700)),
             local: SocketAddr::from((Ipv4Addr::LOCALHOST, 2049)),
             rdma,
+            udp: false,
         };
         let _ = self.service.weigh(&message);
         let alloc = |len| self.pool.alloc(len);

@@ -25,6 +25,7 @@ const PROGRAM: Program = Program {
     number: 100_003,
     version: 3,
     procedures: &[],
+    side_procedures: &[],
 };
 const CREDITS: u32 = 3;
 const BULK: usize = 8192;

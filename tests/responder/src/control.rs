@@ -2,9 +2,12 @@
 //! it runs. Each is answered with one line that begins with `ok` or `error`.
 
 use crate::fs::variants::PreOp;
+use crate::lock::CallbackStyle;
+use crate::lock::ranges::Range;
 use crate::rpc::{Delaying, Failing, Script, Stage, procedure};
 use crate::server::Remote;
 use clap::ValueEnum;
+use nfsrdma_xdr::nlm4;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -25,7 +28,8 @@ one-second-times on|off    show whole seconds only
 pre-op MODE                always, not-for-write, never, not-atomic
 pre-op-gap MS              how far not-atomic samples are apart from the change
 restart                    new write verifier; unstable data in memory, the calls
-                           remembered and all connections are lost
+                           remembered, all locks and all connections are lost; hosts
+                           with locks are told, and the grace period begins
 disconnect                 end all connections
 fail PROC=WHAT[:N][/EVERY] as --fail
 jukebox PROC [N]           fail PROC=JUKEBOX:N
@@ -38,6 +42,16 @@ wait-held N MS             wait until N calls are held
 release [PROC]             let held calls go on, and hold no more
 clear                      forget failures and delays, and release
 calls                      how many calls came, by procedure
+acl-calls                  how many calls of NFS_ACL came, by procedure
+lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
+unlock PATH [OFF LEN]      give it back
+locks                      every lock and waiter
+grace TIME                 the length of grace periods; 0s ends the present one
+lock-callback STYLE        as --lock-callback
+lose-callbacks on|off      as --lose-callbacks
+nlm-silent on|off          calls of NLM are neither run nor answered
+nlm-drop N                 the next N calls of NLM are run, and not answered
+nlm-calls                  how many came, by procedure
 help                       this, on one line";
 
 /// A listening control socket. Dropped, it is gone.
@@ -154,7 +168,74 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
         }
         ["help"] => Ok(HELP.replace('\n', "; ")),
         ["calls"] => Ok(calls(script)),
+        ["acl-calls"] => {
+            let calls = remote.acl_calls().all();
+            let calls = calls.map(|(name, count)| format!("{name}={count}"));
+            Ok(calls.collect::<Vec<_>>().join(" "))
+        }
+        [
+            "lock" | "unlock" | "locks" | "grace" | "lock-callback" | "lose-callbacks"
+            | "nlm-silent" | "nlm-drop" | "nlm-calls",
+            ..,
+        ] => run_locks(&words, remote),
         _ => run_script(&words, script),
+    }
+}
+
+/// The commands about locks.
+fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
+    let locks = remote.locks();
+    let file = |path: &str| {
+        let found = remote.fs().find_path(path.as_bytes());
+        found.map_err(|status| format!("{path}: {}", status.name()))
+    };
+    let range = |rest: &[&str]| match rest {
+        [] => Range::new(0, 0).ok_or_else(String::new),
+        [offset, length] => Range::new(number(offset)?, number(length)?)
+            .ok_or_else(|| "the range is too large".to_string()),
+        _ => Err("an offset and a length are wanted".to_string()),
+    };
+    let granted = |status| match status {
+        nlm4::Status::Granted => Ok(String::new()),
+        status => Err(format!("{status:?}")),
+    };
+    match *words {
+        ["lock", path, kind @ ("shared" | "exclusive"), ref rest @ ..] => {
+            let (file, range) = (file(path)?, range(rest)?);
+            granted(locks.lock_for_script(file, kind == "exclusive", range))
+        }
+        ["unlock", path, ref rest @ ..] => {
+            let (file, range) = (file(path)?, range(rest)?);
+            granted(locks.unlock_for_script(file, range))
+        }
+        ["locks"] => Ok(locks.with(|table, _| table.describe())),
+        ["grace", time] => {
+            let time = nanoseconds(time)?.unsigned_abs();
+            locks.set_grace(Duration::from_nanos(time));
+            Ok(String::new())
+        }
+        ["lock-callback", style] => {
+            let style = CallbackStyle::from_str(style, false)?;
+            locks.with(|table, _| table.policy.style = style);
+            Ok(String::new())
+        }
+        ["lose-callbacks", on @ ("on" | "off")] => {
+            locks.with(|table, _| table.policy.lose_callbacks = on == "on");
+            Ok(String::new())
+        }
+        ["nlm-silent", on @ ("on" | "off")] => {
+            locks.set_silent(on == "on");
+            Ok(String::new())
+        }
+        ["nlm-drop", count] => {
+            locks.drop_replies(number(count)?);
+            Ok(String::new())
+        }
+        ["nlm-calls"] => {
+            let calls = locks.calls().map(|(name, count)| format!("{name}={count}"));
+            Ok(calls.collect::<Vec<_>>().join(" "))
+        }
+        _ => Err("no such command; try help".into()),
     }
 }
 

@@ -4,12 +4,14 @@
 
 pub mod control;
 pub mod fs;
+pub mod lock;
 pub mod options;
 pub mod rdma;
 pub mod rpc;
 pub mod server;
 mod sys;
 pub mod tcp;
+pub mod udp;
 pub mod workers;
 
 /// Takes over a descriptor inherited by number. Call once for each, before files are opened.

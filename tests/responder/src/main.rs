@@ -7,6 +7,7 @@ use nfsrdma_rdma::Provider;
 use nfsrdma_responder::control::Control;
 use nfsrdma_responder::fs::handle::Key;
 use nfsrdma_responder::fs::{self, FileSystem, Mapping};
+use nfsrdma_responder::lock;
 use nfsrdma_responder::options::{Options, Switch, Transport};
 use nfsrdma_responder::rpc::Ports;
 use nfsrdma_responder::server::{self, Server};
@@ -73,6 +74,14 @@ fn run(options: Options) -> Result<()> {
         nfs_address: tcp,
         mount_address: options.mount_port.and_then(beside),
         portmap_address: options.portmap_port.and_then(beside),
+        lock_address: options.lock_port.and_then(beside),
+        no_acl: options.no_acl,
+        locks: lock::Settings {
+            off: options.no_locks,
+            policy: options.lock_policy(),
+            client_ports: options.client_ports(),
+            state_dir: options.state_dir.clone(),
+        },
         rdma: rdma::Settings {
             credits: options.credits,
             inline: options.inline,
@@ -138,6 +147,8 @@ fn ready(options: &Options, file: Option<File>, ports: Ports) -> Result<()> {
         ("nfs", ports.nfs),
         ("mount", ports.mount),
         ("portmap", ports.portmap),
+        ("lock", ports.lock),
+        ("status", ports.lock),
     ]
     .into_iter()
     .filter_map(|(name, port)| Some(format!(" {name}={}", port?)))

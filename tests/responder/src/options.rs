@@ -2,6 +2,7 @@
 
 use crate::fs::ExportSpec;
 use crate::fs::variants::{self, PreOp};
+use crate::lock::{CallbackStyle, ClientPorts, Policy};
 use crate::rdma::Habit;
 use crate::rpc::{Delaying, Failing};
 use clap::{Parser, ValueEnum};
@@ -74,15 +75,21 @@ pub struct Options {
     #[arg(long, value_name = "PORT")]
     pub portmap_port: Option<u16>,
 
+    /// A port of its own for NLM and NSM (over TCP and UDP), at the address of --tcp [default: the
+    /// port of NFS over TCP]
+    #[arg(long, value_name = "PORT")]
+    pub lock_port: Option<u16>,
+
     /// Serve TCP only
     #[arg(long, conflicts_with_all = ["no_tcp", "listen", "rdma_port"])]
     pub no_rdma: bool,
 
     /// Serve RDMA only
-    #[arg(long, conflicts_with_all = ["tcp", "nfs_port", "mount_port", "portmap_port"])]
+    #[arg(long, conflicts_with_all = ["tcp", "nfs_port", "mount_port", "portmap_port", "lock_port"])]
     pub no_tcp: bool,
 
-    /// When ready, print "ready rdma=PORT nfs=PORT mount=PORT portmap=PORT" (those served)
+    /// When ready, print "ready rdma=PORT nfs=PORT mount=PORT portmap=PORT lock=PORT
+    /// status=PORT" (those served)
     #[arg(long)]
     pub print_ports: bool,
 
@@ -211,6 +218,53 @@ pub struct Options {
           default_missing_value = "1")]
     pub equal_fileids: Option<NonZeroU64>,
 
+    /// Be without NFS_ACL
+    #[arg(long)]
+    pub no_acl: bool,
+
+    /// Be without NLM and NSM
+    #[arg(long)]
+    pub no_locks: bool,
+
+    /// How long after a start only locks held before it are given (5s); 0s: not at all
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
+    pub grace: Duration,
+
+    /// How a client that waits for a lock learns that it is granted: callback (GRANTED_MSG, as
+    /// Linux 6.1), callback-sync (GRANTED), never (it has to ask again, as with Linux 6.12) or takes
+    /// (the lock is taken for it, and the callback comes seconds later, as Linux 7.3)
+    #[arg(
+        long,
+        value_name = "STYLE",
+        default_value = "callback",
+        hide_possible_values = true
+    )]
+    pub lock_callback: CallbackStyle,
+
+    /// Send no callbacks, as if they were lost on the way
+    #[arg(long)]
+    pub lose_callbacks: bool,
+
+    /// Locks held and waited for, at most; more are answered with DENIED_NOLOCKS
+    #[arg(long, value_name = "N", default_value_t = 65536)]
+    pub max_locks: usize,
+
+    /// Let locks wait for each other in a circle instead of answering DEADLCK
+    #[arg(long)]
+    pub no_deadlock_detection: bool,
+
+    /// Where clients' rpcbind is asked for the ports of their lock manager and status monitor
+    #[arg(long, value_name = "PORT", default_value_t = nfsrdma_xdr::rpcbind::PORT)]
+    pub client_rpcbind_port: u16,
+
+    /// The port of clients' lock managers, instead of asking rpcbind
+    #[arg(long, value_name = "PORT")]
+    pub client_lock_port: Option<u16>,
+
+    /// The port of clients' status monitors, instead of asking rpcbind
+    #[arg(long, value_name = "PORT")]
+    pub client_status_port: Option<u16>,
+
     /// Take commands that change all this while the server runs, one a line, at this Unix
     /// socket (the command "help" lists them)
     #[arg(long, value_name = "PATH")]
@@ -253,6 +307,11 @@ fn offset(text: &str) -> Result<i64, String> {
     }
 }
 
+fn duration(text: &str) -> Result<Duration, String> {
+    let nanoseconds = crate::control::nanoseconds(text)?;
+    Ok(Duration::from_nanos(nanoseconds.unsigned_abs()))
+}
+
 fn inline(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(n @ 1024..=262_144) if n % 1024 == 0 => Ok(n),
@@ -278,6 +337,26 @@ impl Options {
             clock_offset: self.clock_offset,
             one_second_times: self.one_second_times,
             equal_fileids: self.equal_fileids,
+        }
+    }
+
+    /// How locks behave.
+    pub fn lock_policy(&self) -> Policy {
+        Policy {
+            grace: self.grace,
+            style: self.lock_callback,
+            lose_callbacks: self.lose_callbacks,
+            max_locks: self.max_locks,
+            detect_deadlocks: !self.no_deadlock_detection,
+        }
+    }
+
+    /// Where clients' programs are.
+    pub fn client_ports(&self) -> ClientPorts {
+        ClientPorts {
+            rpcbind: self.client_rpcbind_port,
+            lock: self.client_lock_port,
+            status: self.client_status_port,
         }
     }
 

@@ -1,15 +1,17 @@
 //! A running server: listeners, connections, and their end.
 
 use crate::fs::FileSystem;
+use crate::lock::{self, LockService};
 use crate::rdma;
-use crate::rpc::{Failing, Hangup, Ports, Script, Service};
+use crate::rpc::{AclCalls, Failing, Hangup, Ports, Script, Service};
 use crate::tcp;
+use crate::udp;
 use crate::workers::Workers;
 use nfsrdma_rdma::{Listener, Provider, QueuePair};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +29,11 @@ pub struct Settings {
     pub nfs_address: Option<SocketAddr>,
     pub mount_address: Option<SocketAddr>,
     pub portmap_address: Option<SocketAddr>,
+    /// For NLM and NSM, over TCP and UDP; `None`: at the address of NFS over TCP.
+    pub lock_address: Option<SocketAddr>,
+    pub locks: lock::Settings,
+    /// NFS_ACL is not there.
+    pub no_acl: bool,
     pub rdma: rdma::Settings,
     pub workers: usize,
     pub max_connections: usize,
@@ -83,16 +90,27 @@ impl Remote {
         &self.shared.service.script
     }
 
+    /// What came of NFS_ACL.
+    pub fn acl_calls(&self) -> &AclCalls {
+        &self.shared.service.acl_calls
+    }
+
+    /// The lock manager.
+    pub fn locks(&self) -> &LockService {
+        &self.shared.service.locks
+    }
+
     /// Ends all connections; who wants more makes new ones.
     pub fn disconnect(&self) {
         self.shared.disconnect(|_| true);
     }
 
     /// What clients see of a restart: UNSTABLE data in memory and the calls remembered are
-    /// lost, the write verifier is another, all connections end. The clock goes on.
+    /// lost, locks are, too, the write verifier is another, all connections end. The clock goes on.
     pub fn restart(&self) -> io::Result<()> {
         self.fs().restart()?;
         self.shared.service.forget_calls();
+        self.shared.service.locks.restart();
         self.disconnect();
         Ok(())
     }
@@ -103,6 +121,7 @@ pub struct Server {
     shared: Arc<Shared>,
     rdma: Option<Arc<dyn Listener>>,
     tcp: Vec<SocketAddr>,
+    udp: Vec<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
     ports: Ports,
 }
@@ -122,12 +141,10 @@ impl Server {
         settings: Settings,
         provider: Option<Arc<dyn Provider>>,
     ) -> io::Result<Self> {
-        let service = Arc::new(Service::new(
-            fs,
-            settings.drc,
-            settings.delay,
-            &settings.failing,
-        ));
+        let locks = LockService::start(settings.locks.clone())?;
+        let mut service = Service::new(fs, locks, settings.drc, settings.delay, &settings.failing);
+        service.with_acl = !settings.no_acl;
+        let service = Arc::new(service);
         let workers = Arc::new(Workers::start(settings.workers)?);
         let shared = Arc::new(Shared {
             service,
@@ -146,6 +163,7 @@ impl Server {
             shared,
             rdma: None,
             tcp: Vec::new(),
+            udp: Vec::new(),
             threads: Vec::new(),
             ports: Ports::default(),
         };
@@ -171,8 +189,18 @@ impl Server {
             self.spawn("rdma-listen", move || accept_rdma(&shared, &*listener))?;
         }
         self.ports.nfs = self.listen_tcp(settings.nfs_address)?;
+        self.ports.acl = self.ports.nfs.filter(|_| !settings.no_acl);
         self.ports.mount = self.listen_tcp(settings.mount_address)?.or(self.ports.nfs);
         self.ports.portmap = self.listen_tcp(settings.portmap_address)?;
+        self.ports.portmap_udp = self.listen_udp(settings.portmap_address, self.ports.portmap);
+        if self.shared.service.locks.is_on() {
+            let own = settings.lock_address;
+            self.ports.lock = self.listen_tcp(own)?.or(self.ports.nfs);
+            let address = own.or(settings.nfs_address);
+            self.ports.lock_udp = self.listen_udp(address, self.ports.lock);
+            let locks = self.shared.service.locks.clone();
+            self.spawn("locks", move || locks.run())?;
+        }
         // Nobody else sets them.
         let _ = self.shared.service.ports.set(self.ports);
         let shared = self.shared.clone();
@@ -190,6 +218,33 @@ impl Server {
         let shared = self.shared.clone();
         self.spawn("tcp-listen", move || accept_tcp(&shared, &listener))?;
         Ok(Some(local.port()))
+    }
+
+    /// Listens at the port that the same programs have over TCP. A program of another's may have it over UDP: then
+    /// it is not served there.
+    fn listen_udp(&mut self, address: Option<SocketAddr>, port: Option<u16>) -> Option<u16> {
+        let mut address = address?;
+        address.set_port(port?);
+        let listening = UdpSocket::bind(address).and_then(|socket| {
+            let local = socket.local_addr()?;
+            let shared = self.shared.clone();
+            self.spawn("udp", move || {
+                if let Err(error) = udp::serve(&socket, &shared.service, || shared.stopping()) {
+                    tracing::warn!(%error, "no more datagrams");
+                }
+            })?;
+            Ok(local)
+        });
+        match listening {
+            Ok(local) => {
+                self.udp.push(local);
+                Some(local.port())
+            }
+            Err(error) => {
+                tracing::warn!(%error, %address, "not served over UDP");
+                None
+            }
+        }
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -233,6 +288,11 @@ impl Server {
             // Wakes accept(), which then sees that it is over.
             let _ = TcpStream::connect_timeout(address, Duration::from_secs(1));
         }
+        for address in &self.udp {
+            // Likewise, for the thread that receives.
+            wake_receiver(*address);
+        }
+        self.shared.service.locks.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -250,6 +310,20 @@ impl Server {
                 return;
             }
         }
+    }
+}
+
+/// Sends a datagram to a socket of this process, whatever address it is bound to.
+fn wake_receiver(mut address: SocketAddr) {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let any = SocketAddr::new(address.ip(), 0);
+    if let Ok(socket) = UdpSocket::bind(any) {
+        let _ = socket.send_to(&[], address);
     }
 }
 

@@ -8,11 +8,11 @@ use crate::proto::fault::Fault;
 use crate::proto::rx::{Event, Receiver, Step};
 use crate::wire::ddp::TAGGED_HEADER;
 use crate::wire::mpa::LENGTH_FIELD;
-use nfsrdma_rdma::{Completion, CompletionQueue, Error, Handle, Result, Segs, Wait};
-use smallvec::SmallVec;
+use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Handle, Result, Segs, Wait};
+use smallvec::{SmallVec, smallvec};
 use std::io::{self, IoSliceMut, Read};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -95,6 +95,8 @@ pub(crate) struct IwarpCompletionQueue {
     /// Payload of the last tagged segment, to guess the next.
     last_payload: usize,
     responses: bool,
+    /// The socket had no more when it was read last.
+    drained: bool,
     /// No receiving once the connection ended.
     over: bool,
     spin: Spin,
@@ -112,6 +114,7 @@ impl IwarpCompletionQueue {
             },
             last_payload: 0,
             responses: false,
+            drained: false,
             over: false,
             spin: Spin::new(spin),
         }
@@ -286,6 +289,7 @@ impl IwarpCompletionQueue {
     fn receive(&mut self, out: &mut Vec<Completion>) -> std::result::Result<Stop, End> {
         let before = out.len();
         let fpdus = self.rx.fpdus();
+        self.drained = false;
         for _ in 0..ROUNDS {
             let next = self.consume(out)?;
             if fpdus == 0 && self.rx.fpdus() > 0 {
@@ -304,6 +308,7 @@ impl IwarpCompletionQueue {
                 }
                 (Ok(n), asked) if n < asked => {
                     // Short: the socket is empty. Use what came and wait for more.
+                    self.drained = true;
                     self.consume(out)?;
                     if fpdus == 0 && self.rx.fpdus() > 0 {
                         self.first_fpdu();
@@ -319,7 +324,10 @@ impl IwarpCompletionQueue {
                     });
                 }
                 (Ok(_), _) => {}
-                (Err(e), _) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Stop::Drained),
+                (Err(e), _) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.drained = true;
+                    return Ok(Stop::Drained);
+                }
                 (Err(e), _) if e.kind() == io::ErrorKind::Interrupted => {}
                 (Err(e), _) => return Err(End::Error(link_lost(&e))),
             }
@@ -392,8 +400,9 @@ impl IwarpCompletionQueue {
         }
     }
 
-    /// Sleeps until there is something to do.
-    fn sleep(&mut self, until: Option<Instant>) -> Result<()> {
+    /// Announces that this thread is going to sleep. Whether it may, because nothing happened
+    /// that it was not woken for, and when to look after the nudge.
+    fn may_sleep(&self) -> (bool, Option<Instant>) {
         let shared = &*self.shared;
         shared.sleeping.store(true, Ordering::SeqCst);
         // Whoever changed something before it could see `sleeping` did not wake us.
@@ -404,6 +413,13 @@ impl IwarpCompletionQueue {
         let stay = idle
             && !shared.woken.load(Ordering::SeqCst)
             && !shared.is_closing.load(Ordering::SeqCst);
+        (stay, nudge)
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&mut self, until: Option<Instant>) -> Result<()> {
+        let shared = &*self.shared;
+        let (stay, nudge) = self.may_sleep();
         let result = if stay {
             let until = [until, nudge].into_iter().flatten().min();
             let blocked = shared.tx_blocked.load(Ordering::SeqCst);
@@ -494,13 +510,16 @@ impl CompletionQueue for IwarpCompletionQueue {
                 let ended = self.shared.state.lock().ended.clone();
                 return Err(ended.unwrap_or_else(|| Error::LinkLost("ended".into())));
             }
-            if out.len() > before || woken || expired(wait) {
+            if out.len() > before || woken {
                 if out.len() > before {
                     self.spin.found(Instant::now);
                 }
                 return Ok(());
             }
             self.check_nudge();
+            if expired(wait) {
+                return Ok(());
+            }
             let now = Instant::now();
             if !waiting {
                 waiting = true;
@@ -517,6 +536,35 @@ impl CompletionQueue for IwarpCompletionQueue {
             };
             self.sleep(until)?;
         }
+    }
+
+    fn descriptors(&self) -> Option<Segs<BorrowedFd<'_>>> {
+        let shared = &*self.shared;
+        Some(smallvec![shared.socket.as_fd(), shared.event.as_fd()])
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.over || !self.drained {
+            return Armed::Ready;
+        }
+        match self.may_sleep() {
+            (true, nudge) => {
+                // Whoever filled the socket may have said so after the edge that tells of room:
+                // trying once more is what the next edge follows.
+                if self.shared.tx_blocked.load(Ordering::SeqCst) {
+                    self.shared.pump();
+                }
+                Armed::Idle(nudge)
+            }
+            (false, _) => {
+                self.disarm();
+                Armed::Ready
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.shared.sleeping.store(false, Ordering::SeqCst);
     }
 }
 

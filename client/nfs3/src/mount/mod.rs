@@ -49,6 +49,8 @@ pub enum Step {
     Null,
     /// FSINFO, PATHCONF, or the root's attributes.
     Fsinfo,
+    /// NFS_ACL, without which a server is mounted as well.
+    Acl,
 }
 
 /// Why a mount failed: one sentence for people.
@@ -204,7 +206,7 @@ impl<'a> Attempts<'a> {
             Step::Connect => 5,
             Step::PrivateData => 6,
             Step::Null => 9,
-            Step::Fsinfo => 10,
+            Step::Fsinfo | Step::Acl => 10,
         }
     }
 
@@ -424,6 +426,10 @@ async fn mount_at(
     if root_attributes.kind != FileType::Directory {
         let message = format!("what {host} exports is not a directory: mount the one it is in");
         return Err(MountError::new(Step::Fsinfo, false, message));
+    }
+    if options.acl {
+        // A server that does not even answer does not have it.
+        let _ = tokio::time::timeout(timeout, client.probe_acl(&cred)).await;
     }
     let session = engine.session().ok_or_else(|| {
         let message = format!("{host} closed the connection after it was mounted");

@@ -195,6 +195,15 @@ async fn ping_at(
         Step::Null,
         format!("{CALLS} calls, the quickest in {quickest:.0?}, credits {credits}"),
     );
+    if options.acl {
+        let probe = tokio::time::timeout(timeout, client.probe_acl(&cred));
+        let found = match probe.await {
+            Ok(true) => "NFS_ACL version 3",
+            Ok(false) => "none: the server does not have NFS_ACL",
+            Err(_) => "none: the server does not answer NFS_ACL",
+        };
+        taken(Step::Acl, found.to_owned());
+    }
     if let Some(export) = export
         && options.mountproto == MountProtocol::Rdma
     {

@@ -1,13 +1,18 @@
 //! Two ends of a connection, each with the thread that polls it.
 
 use nfsrdma_rdma::{
-    Buf, BufMut, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
+    Armed, Buf, BufMut, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
     Invalidation, Memory, Pool, Provider, QueuePair, RemoteSegment, Result, Segs, Wait, WorkId,
     WorkRequest,
 };
 use parking_lot::{Condvar, Mutex};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 use smallvec::smallvec;
 use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -88,7 +93,8 @@ impl<'a> Bench<'a> {
 
     pub(super) fn pair_with(&self, a: ConnectParams, b: ConnectParams) -> (End, End) {
         let (connector, acceptor) = self.connect(&a, &b);
-        let a = End::new(connector, a.pool);
+        // Both ways to wait are tried.
+        let a = End::in_event_loop(connector, a.pool);
         let b = End::new(acceptor, b.pool);
         a.send(b"hello");
         let (id, data) = b.receive();
@@ -120,11 +126,26 @@ pub(super) struct End {
 
 impl End {
     pub(super) fn new(connection: Connection, pool: Pool) -> Self {
+        Self::polled(connection, pool, None)
+    }
+
+    /// An end that waits for the descriptors of its connection, if the provider has them.
+    pub(super) fn in_event_loop(connection: Connection, pool: Pool) -> Self {
+        let event_loop = connection.completions.descriptors().map(EventLoop::new);
+        Self::polled(connection, pool, event_loop)
+    }
+
+    fn polled(connection: Connection, pool: Pool, mut event_loop: Option<EventLoop>) -> Self {
         let shared = Watched::default();
         let poller = std::thread::spawn({
             let shared = shared.clone();
             let mut queue = connection.completions;
-            move || poll(queue.as_mut(), &shared)
+            move || {
+                poll(&shared, |out, wait| match &mut event_loop {
+                    Some(event_loop) if wait != Wait::No => event_loop.poll(queue.as_mut(), out),
+                    _ => queue.poll(out, wait),
+                });
+            }
         });
         End {
             qp: connection.queue_pair,
@@ -375,12 +396,57 @@ impl Drop for End {
     }
 }
 
-fn poll(queue: &mut dyn CompletionQueue, shared: &Watched) {
+/// Waits for the descriptors of a connection.
+struct EventLoop {
+    epoll: OwnedFd,
+    hung_up: bool,
+}
+
+impl EventLoop {
+    fn new(descriptors: Segs<BorrowedFd<'_>>) -> Self {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let edge = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        for descriptor in descriptors {
+            epoll::add(&epoll, descriptor, EventData::new_u64(0), edge).unwrap();
+        }
+        EventLoop {
+            epoll,
+            hung_up: false,
+        }
+    }
+
+    /// Waits until something may have happened, and takes it.
+    fn poll(&mut self, queue: &mut dyn CompletionQueue, out: &mut Vec<Completion>) -> Result<()> {
+        let armed = match self.hung_up {
+            true => Armed::Ready,
+            false => queue.arm(),
+        };
+        if let Armed::Idle(until) = armed {
+            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = left.map(|left| Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos().div_ceil(1_000_000)) * 1_000_000,
+            });
+            let mut events = Vec::with_capacity(4);
+            let waited = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref());
+            assert!(matches!(waited, Ok(_) | Err(Errno::INTR)), "{waited:?}");
+            queue.disarm();
+            let end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+            self.hung_up = events.iter().any(|event| {
+                let flags = event.flags;
+                flags.intersects(end)
+            });
+        }
+        queue.poll(out, Wait::No)
+    }
+}
+
+fn poll(shared: &Watched, mut poll_queue: impl FnMut(&mut Vec<Completion>, Wait) -> Result<()>) {
     let (lock, changed) = &**shared;
     let mut out = Vec::new();
     let mut wait = Wait::Forever;
     loop {
-        let outcome: Result<()> = queue.poll(&mut out, wait);
+        let outcome = poll_queue(&mut out, wait);
         let mut shared = lock.lock();
         shared.happened.append(&mut out);
         if let Err(error) = outcome {

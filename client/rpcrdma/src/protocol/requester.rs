@@ -163,9 +163,14 @@ impl<C> Requester<C> {
     /// new requests [...] is then the lower of the current requested and granted credit
     /// values, minus the number of requests in flight", section 3.3.1.)
     pub fn reserve(&mut self) -> bool {
-        let free = self.used < self.granted.min(self.receives);
+        let free = self.has_credit();
         self.used += u32::from(free);
         free
+    }
+
+    /// Whether [`Requester::reserve`] would succeed.
+    pub fn has_credit(&self) -> bool {
+        self.used < self.granted.min(self.receives)
     }
 
     /// Gives a reservation back.

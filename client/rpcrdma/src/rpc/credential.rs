@@ -62,6 +62,11 @@ impl Credentials {
         }
     }
 
+    /// The header of calls of another program under `cred`, which is not remembered.
+    pub fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
+        CallTemplate::new(program, version, auth(&self.machine, cred))
+    }
+
     /// The header of calls under `cred`.
     pub fn template(&self, cred: &Cred) -> Arc<CallTemplate> {
         CACHE.with_borrow_mut(|cache| {
@@ -101,6 +106,7 @@ mod tests {
         number: 100_003,
         version: 3,
         procedures: &[],
+        side_procedures: &[],
     };
 
     fn cred(uid: u32) -> Cred {

@@ -63,6 +63,8 @@ pub struct Sent {
     /// When it was sent; without `transport`, when it was begun.
     pub time: SystemTime,
     pub xid: u32,
+    /// The process on whose behalf it is made ([`caller`](super::caller)); 0: none.
+    pub pid: u32,
     /// The procedure's number in the transport's program; for other programs the number after
     /// its last one.
     pub procedure: usize,

@@ -5,6 +5,7 @@
 //! a queue of its own, bounded in events and bytes: what does not fit is counted and dropped,
 //! so a slow listener loses events and never delays a call.
 
+pub mod caller;
 mod event;
 mod queue;
 

@@ -6,6 +6,7 @@ fn sent(procedure: usize, sending: u32) -> Arc<Sent> {
     Arc::new(Sent {
         time: SystemTime::UNIX_EPOCH,
         xid: 7,
+        pid: 0,
         procedure,
         head: Box::new([0; 100]),
         argument: 0,

@@ -100,6 +100,8 @@ impl Reply {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) xid: u32,
+    /// The process it is made for; 0: none.
+    pub(super) pid: u32,
     /// Which counter it belongs to.
     pub(super) procedure: usize,
     /// The encoded RPC message without the DDP-eligible argument; the same bytes at each

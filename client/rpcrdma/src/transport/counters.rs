@@ -53,6 +53,7 @@ impl ProcedureCounters {
             name,
             calls: self.calls.load(Relaxed),
             errors: self.errors.load(Relaxed),
+            statuses: Vec::new(),
             resends: self.resends.load(Relaxed),
             timeouts: self.timeouts.load(Relaxed),
             bytes_sent: self.bytes_sent.load(Relaxed),
@@ -65,22 +66,26 @@ impl ProcedureCounters {
     }
 }
 
-/// Of every procedure of a program.
+/// Of every procedure of a program, and of those of other programs that are counted apart.
 #[derive(Debug)]
 pub(super) struct Procedures {
-    names: &'static [&'static str],
+    program: Program,
     counters: Vec<ProcedureCounters>,
     /// Of calls of other programs.
     other: ProcedureCounters,
 }
 
+/// The names of the procedures that are counted, in the order of their counters.
+fn names(program: &Program) -> impl Iterator<Item = &'static str> {
+    let all = program.procedures.iter().chain(program.side_procedures);
+    all.copied()
+}
+
 impl Procedures {
     pub(super) fn new(program: &Program) -> Self {
         Procedures {
-            names: program.procedures,
-            counters: program
-                .procedures
-                .iter()
+            program: *program,
+            counters: names(program)
                 .map(|_| ProcedureCounters::default())
                 .collect(),
             other: ProcedureCounters::default(),
@@ -88,11 +93,17 @@ impl Procedures {
     }
 
     pub(super) fn get(&self, procedure: usize) -> &ProcedureCounters {
-        self.counters.get(procedure).unwrap_or(&self.other)
+        let own = self.program.procedures.len();
+        let at = match procedure {
+            number if number < own => number,
+            number if number == own => return &self.other,
+            number => number - 1,
+        };
+        self.counters.get(at).unwrap_or(&self.other)
     }
 
     pub(super) fn snapshot(&self) -> Vec<ProcedureStats> {
-        let each = self.names.iter().zip(&self.counters);
+        let each = names(&self.program).zip(&self.counters);
         each.map(|(name, counters)| counters.snapshot(name))
             .collect()
     }

@@ -2,6 +2,7 @@
 
 use super::call::{Call, CallFuture, Payload, Slot};
 use super::counters::Procedures;
+use super::event_loop::{Driver, home};
 use super::launch::{Kit, encoded, registered};
 use super::link::Link;
 use super::memory::Blocks;
@@ -14,7 +15,7 @@ use crate::protocol::{Shape, Thresholds};
 use crate::rpc::{Retry, RetryPolicy, Xids};
 use crate::stats::Stats;
 use crate::sync::thread;
-use crate::tap::Tap;
+use crate::tap::{Tap, caller};
 use nfsrdma_rdma::{Buf, Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
 use std::fmt;
@@ -194,6 +195,7 @@ impl Engine {
             .fetch_add((len + argument) as u64, Relaxed);
         let call = Call {
             xid,
+            pid: caller::current(),
             procedure: request.procedure,
             shape: Shape {
                 head: len,
@@ -220,10 +222,23 @@ impl Engine {
         waiter
     }
 
-    /// The connection for a call of `bytes` payload. The first one is kept for small calls as
-    /// long as there are others, so that they never wait behind bulk ones.
+    /// The connection for a call of `bytes` payload. On the thread of an event loop it is the
+    /// loop's own, unless that is down or out of credits and another one is not; or unless it
+    /// has more bulk to move than another one, whose thread then takes a share. Elsewhere the
+    /// first one is kept for small calls as long as there are others, so that they never wait
+    /// behind bulk ones.
     fn pick(&self, bytes: usize) -> &Link {
         let links = &self.links;
+        if let Some(own) = home().and_then(|slot| links.get(slot)) {
+            let all = std::iter::once(own).chain(links);
+            let mut able = all.filter(|link| link.has_room());
+            return match bytes as u64 > BULK {
+                // The first of several equal ones: its own.
+                true => able.min_by_key(|link| link.load.load(Relaxed)),
+                false => able.next(),
+            }
+            .unwrap_or(own);
+        }
         let only = links.len() == 1;
         if only || (bytes as u64 <= BULK && links[0].backlog() == (false, 0)) {
             return &links[0];
@@ -234,6 +249,11 @@ impl Engine {
             Some(link) if !link.backlog().0 || links[0].backlog().0 => link,
             Some(_) | None => &links[0],
         }
+    }
+
+    /// The connections, for event loops to poll: one for each slot.
+    pub fn drivers(&self) -> Vec<Driver> {
+        self.links.iter().cloned().map(Driver::new).collect()
     }
 
     /// Calls whose sending was put off ([`crate::exec::deferring`]).

@@ -7,6 +7,7 @@
 use super::call::{Call, Reply};
 use super::counters::{LinkCounters, count};
 use super::ending::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
+use super::event_loop::{Lending, Polling, home};
 use super::launch::{Launched, NotSent, Unprepared, post};
 use super::memory::{Blocks, ReplyBytes};
 use super::retransmit::FIRST_WAIT;
@@ -48,6 +49,8 @@ pub(super) struct Link {
     pub(super) no_memory: AtomicBool,
     /// Ends a pause between attempts.
     hurry: Condvar,
+    /// To the event loop that polls in place of the slot's thread, if there is one.
+    pub(super) lending: Lending,
 }
 
 pub(super) struct State {
@@ -104,6 +107,7 @@ impl Link {
             }),
             no_memory: AtomicBool::new(false),
             hurry: Condvar::new(),
+            lending: Lending::default(),
             shared,
         })
     }
@@ -200,8 +204,9 @@ impl Link {
             return self.could_not_send(session, failed);
         }
         count(&self.counters.sends);
-        // Other calls are under way: at the latest the thread that takes their replies sends it.
-        let defer = busy && small && exec::is_deferring();
+        // An event loop sends it at the end of its round. Elsewhere, if other calls are under
+        // way: at the latest the thread that takes their replies sends it.
+        let defer = small && exec::is_deferring() && (busy || home().is_some());
         if let Err(error) = post(queue_pair, prepared.send, defer) {
             // In one step: `lost` must see it in the table or among the failed.
             let mut state = self.state.lock();
@@ -311,40 +316,34 @@ impl Link {
 
     /// Uses an installed connection until it ends. Whether a reply came on it.
     fn serve(&self, established: Established) -> bool {
-        let Established {
-            session,
-            mut completions,
-            ..
-        } = established;
-        let mut local = Local::default();
-        let mut events = Vec::new();
-        exec::batch(|| self.pump(&session));
+        let mut polling = Polling::new(established);
+        exec::batch(|| self.pump(&polling.session));
         let why = loop {
+            let (back, ended) = self.lending.lend(polling);
+            polling = back;
+            if let Some(error) = ended {
+                break error;
+            }
             let until = match self.no_memory.load(Relaxed) {
                 true => self.state.lock().no_memory,
                 false => None,
             };
-            let result = completions.poll(&mut events, until.map_or(Wait::Forever, Wait::Until));
-            if self.no_memory.load(Relaxed) {
-                self.memory_may_be_back(!events.is_empty(), &mut local);
-            }
-            exec::batch(|| {
-                for completion in events.drain(..) {
-                    self.completed(&session, &mut local, completion);
-                }
-                self.end_failed(&session, &mut local);
-                self.pump(&session);
-            });
-            self.flush_on(&session);
-            if let Err(error) = result {
+            let wait = until.map_or(Wait::Forever, Wait::Until);
+            if let Err(error) = self.poll(&mut polling, wait) {
                 break error;
             }
         };
+        let Polling {
+            session,
+            mut completions,
+            mut local,
+            ..
+        } = polling;
         self.lost(&session, &mut *completions, &mut local, &why)
     }
 
     /// Ends a wait for memory: it is over, or some may have come back with the completions.
-    fn memory_may_be_back(&self, returned: bool, local: &mut Local) {
+    pub(super) fn memory_may_be_back(&self, returned: bool, local: &mut Local) {
         let mut state = self.state.lock();
         if returned {
             local.wait.1 = Duration::ZERO;
@@ -369,14 +368,14 @@ impl Link {
         }
     }
 
-    fn flush_on(&self, session: &Session) {
+    pub(super) fn flush_on(&self, session: &Session) {
         if self.deferred.swap(0, AcqRel) > 0 {
             session.queue_pair.flush();
         }
     }
 
     /// Sends waiting calls for which there are credits.
-    fn pump(&self, session: &Session) {
+    pub(super) fn pump(&self, session: &Session) {
         loop {
             let mut state = self.state.lock();
             if state.session.is_none() || state.no_memory.is_some() {
@@ -749,6 +748,12 @@ impl Link {
             stats.inline_reply = session.thresholds.reply as u64;
         }
         stats
+    }
+
+    /// Whether a call can be sent at once.
+    pub(super) fn has_room(&self) -> bool {
+        let state = self.state.lock();
+        state.session.is_some() && state.waiting.is_empty() && state.machine.has_credit()
     }
 
     /// Whether there is no connection, and calls that wait for it or for a credit.

@@ -1,13 +1,15 @@
 //! Drives the state machine of `rpcrdma` over a provider.
 //!
 //! A caller's thread encodes, exposes memory, marshals and posts ([`Engine::call`]); the
-//! thread of the connection ([`link`]) polls for completions, ends exposures, and then wakes
-//! the callers, which go on there. One more thread per client ([`timer`]) looks at time-outs.
+//! thread of the connection ([`link`]), or an event loop in its place ([`event_loop`]), polls for
+//! completions, ends exposures, and then wakes the callers, which go on there. One more thread
+//! per client ([`timer`]) looks at time-outs.
 
 mod call;
 mod counters;
 mod ending;
 mod engine;
+mod event_loop;
 mod launch;
 mod link;
 mod memory;
@@ -22,5 +24,6 @@ mod trial;
 
 pub use call::{CallFuture, Payload, Reply};
 pub use engine::{Engine, Request, SessionInfo};
+pub use event_loop::{Driver, Waker};
 pub use session::ConnectError;
 pub use timer::Sleep;

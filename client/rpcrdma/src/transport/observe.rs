@@ -80,6 +80,7 @@ impl Link {
             let sent = Arc::new(Sent {
                 time,
                 xid: call.xid,
+                pid: call.pid,
                 procedure: self.procedure(call),
                 head: head(call),
                 argument: call.shape.argument,
@@ -211,6 +212,7 @@ impl Link {
             Arc::new(Sent {
                 time: time.checked_sub(age).unwrap_or(time),
                 xid: call.xid,
+                pid: call.pid,
                 procedure: self.procedure(call),
                 head: head(call),
                 argument: call.shape.argument,

@@ -125,6 +125,7 @@ impl Link {
         let slot = Slot::new();
         slot.abandon();
         Call {
+            pid: 0,
             xid,
             procedure: 0,
             shape: Shape {

@@ -13,11 +13,16 @@ pub(super) struct Arguments {
     pub(super) handle: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
+    /// The path of `handle` below the mount, as far as it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) path: Option<String>,
     /// Of RENAME and LINK: the second directory and name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) to_handle: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) to_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) to_path: Option<String>,
     /// Of READ, WRITE and COMMIT; of READDIR and READDIRPLUS the cookie.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) offset: Option<u64>,
@@ -31,8 +36,22 @@ pub(super) fn hash(handle: &[u8]) -> String {
     format!("0x{:08x}", crc as u32)
 }
 
-fn handle(from: &mut Decoder<'_>) -> Result<Option<String>> {
-    Ok(Some(hash(FileHandle::decode(from)?.as_bytes())))
+/// The handle's short name, and its path.
+fn handle(from: &mut Decoder<'_>, find: Find<'_>) -> Result<(Option<String>, Option<String>)> {
+    let handle = FileHandle::decode(from)?;
+    Ok((Some(hash(handle.as_bytes())), find(&handle)))
+}
+
+/// Finds the path of a handle.
+pub(super) type Find<'a> = &'a mut dyn FnMut(&FileHandle) -> Option<String>;
+
+/// A call as its head tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Description {
+    pub(super) procedure: String,
+    /// Of AUTH_SYS.
+    pub(super) uid: Option<u32>,
+    pub(super) arguments: Arguments,
 }
 
 fn name(from: &mut Decoder<'_>) -> Result<Option<String>> {
@@ -40,11 +59,18 @@ fn name(from: &mut Decoder<'_>) -> Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(name.0).into_owned()))
 }
 
-/// The procedure's name, and its arguments as far as `head` has them.
-pub(super) fn describe(head: &[u8]) -> (String, Arguments) {
+/// The procedure's name, its caller, and its arguments as far as `head` has them.
+pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
     let mut from = Decoder::new(head);
     let Ok(call) = rpc::Call::parse(&mut from) else {
-        return ("?".to_owned(), Arguments::default());
+        return Description {
+            procedure: "?".to_owned(),
+            ..Description::default()
+        };
+    };
+    let uid = match &call.credential {
+        rpc::Auth::Sys(sys) => Some(sys.uid),
+        _ => None,
     };
     let number = ProcedureNumber::ALL
         .iter()
@@ -53,31 +79,41 @@ pub(super) fn describe(head: &[u8]) -> (String, Arguments) {
         Some(number) if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) => {
             let mut arguments = Arguments::default();
             // What cannot be read is left out.
-            let _ = fill(&mut arguments, *number, &mut from);
-            (number.label().to_owned(), arguments)
+            let _ = fill(&mut arguments, *number, &mut from, find);
+            Description {
+                procedure: number.label().to_owned(),
+                uid,
+                arguments,
+            }
         }
-        _ => {
-            let name = format!("{}.{}.{}", call.program, call.version, call.procedure);
-            (name, Arguments::default())
-        }
+        _ => Description {
+            procedure: format!("{}.{}.{}", call.program, call.version, call.procedure),
+            uid,
+            arguments: Arguments::default(),
+        },
     }
 }
 
-fn fill(to: &mut Arguments, number: ProcedureNumber, from: &mut Decoder<'_>) -> Result<()> {
+fn fill(
+    to: &mut Arguments,
+    number: ProcedureNumber,
+    from: &mut Decoder<'_>,
+    find: Find<'_>,
+) -> Result<()> {
     use ProcedureNumber::*;
     if number == Null {
         return Ok(());
     }
-    to.handle = handle(from)?;
+    (to.handle, to.path) = handle(from, find)?;
     match number {
         Lookup | Create | Mkdir | Symlink | Mknod | Remove | Rmdir => to.name = name(from)?,
         Rename => {
             to.name = name(from)?;
-            to.to_handle = handle(from)?;
+            (to.to_handle, to.to_path) = handle(from, find)?;
             to.to_name = name(from)?;
         }
         Link => {
-            to.to_handle = handle(from)?;
+            (to.to_handle, to.to_path) = handle(from, find)?;
             to.to_name = name(from)?;
         }
         Read | Write | Commit => {
@@ -124,17 +160,21 @@ mod tests {
             to.u32(4096);
         });
         let handle = Some("0xcbf43926".to_owned());
+        let path = Some("/a/b".to_owned());
+        let mut find = |_: &FileHandle| Some("/a/b".to_owned());
         assert_eq!(
-            describe(&read),
-            (
-                "READ".to_owned(),
-                Arguments {
+            describe(&read, &mut find),
+            Description {
+                procedure: "READ".to_owned(),
+                uid: None,
+                arguments: Arguments {
                     handle: handle.clone(),
+                    path: path.clone(),
                     offset: Some(65536),
                     count: Some(4096),
                     ..Arguments::default()
                 }
-            )
+            }
         );
         let rename = call(100003, 14, |to| {
             to.opaque(file);
@@ -142,8 +182,10 @@ mod tests {
             to.opaque(file);
             to.opaque(b"b\xff");
         });
-        let (name, arguments) = describe(&rename);
-        assert_eq!(name, "RENAME");
+        let described = describe(&rename, &mut find);
+        let arguments = described.arguments;
+        assert_eq!(described.procedure, "RENAME");
+        assert_eq!((&arguments.path, &arguments.to_path), (&path, &path));
         assert_eq!(arguments.name.as_deref(), Some("a"));
         assert_eq!(arguments.to_name.as_deref(), Some("b\u{fffd}"));
         assert_eq!(arguments.to_handle, handle);
@@ -153,19 +195,27 @@ mod tests {
                 to.u32(word);
             }
         });
-        let (_, arguments) = describe(&plus);
+        let arguments = describe(&plus, &mut |_| None).arguments;
+        assert_eq!(arguments.path, None);
         assert_eq!((arguments.offset, arguments.count), (Some(9), Some(8192)));
-        assert_eq!(describe(&call(100005, 1, |_| {})).0, "100005.3.1");
+        assert_eq!(
+            describe(&call(100005, 1, |_| {}), &mut find).procedure,
+            "100005.3.1"
+        );
         // Cut in the middle: what is there is shown.
-        let (name, arguments) = describe(&read[..read.len() - 3]);
-        assert_eq!((name.as_str(), arguments.count), ("READ", None));
+        let described = describe(&read[..read.len() - 3], &mut find);
+        let arguments = described.arguments;
+        assert_eq!(
+            (described.procedure.as_str(), arguments.count),
+            ("READ", None)
+        );
         assert_eq!(arguments.offset, Some(65536));
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_described(bytes: Vec<u8>) {
-            describe(&bytes);
+            describe(&bytes, &mut |_| None);
         }
     }
 }

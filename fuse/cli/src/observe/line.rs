@@ -1,6 +1,7 @@
 //! The stream of `trace`: one JSON object on each line, and the same for people.
 
 use super::arguments::{Arguments, describe};
+use super::context::Context;
 use super::printable;
 use nfsrdma_rpcrdma::tap::{Ended, Event, Outcome, Sent};
 use nfsrdma_xdr::nfs3::Status;
@@ -46,6 +47,12 @@ pub(super) struct Call {
     pub(super) time_ns: u64,
     pub(super) xid: u32,
     pub(super) procedure: String,
+    /// The process whose operation began the call; absent where none did, as for write-back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pid: Option<u32>,
+    /// Of the call's credential.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) uid: Option<u32>,
     pub(super) arguments: Arguments,
     /// Absent if it was never sent, or before the trace began.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,8 +66,9 @@ pub(super) struct Call {
 pub(super) struct Transport {
     pub(super) connection: u64,
     pub(super) slot: usize,
-    /// 2: sent again.
-    pub(super) sending: u32,
+    /// 2: retransmitted.
+    #[serde(alias = "sending")]
+    pub(super) transmission: u32,
     /// Of the message, without what goes by chunks.
     pub(super) bytes: usize,
     pub(super) chunks: Vec<Chunk>,
@@ -81,7 +89,7 @@ pub(super) struct Reply {
     /// `OK`, the name of an NFS status (`NOENT`), or why there is none.
     pub(super) status: String,
     pub(super) error: bool,
-    /// From its beginning to the last sending, and from there to the end.
+    /// From its beginning to the last transmission, and from there to the end.
     pub(super) queue_ns: u64,
     pub(super) round_trip_ns: u64,
     /// Of the reply, what came by the Write chunk included.
@@ -119,17 +127,19 @@ fn chunks(lists: &ChunkLists) -> Vec<Chunk> {
     found
 }
 
-fn call(sent: &Sent) -> Call {
-    let (procedure, arguments) = describe(&sent.head);
+fn call(sent: &Sent, context: &mut Context) -> Call {
+    let described = describe(&sent.head, &mut |handle| context.path(handle));
     Call {
         time_ns: since_epoch(sent.time),
         xid: sent.xid,
-        procedure,
-        arguments,
+        procedure: described.procedure,
+        pid: (sent.pid != 0).then(|| context.process(sent.pid)),
+        uid: described.uid,
+        arguments: described.arguments,
         transport: sent.transport.as_ref().map(|transport| Transport {
             connection: transport.connection,
             slot: transport.slot,
-            sending: transport.sending,
+            transmission: transport.sending,
             bytes: transport.message,
             chunks: chunks(&transport.chunks),
             credits_in_use: transport.credits_in_use,
@@ -165,7 +175,7 @@ fn reply(ended: &Ended) -> Reply {
     }
 }
 
-fn line(event: &Event) -> Option<Line> {
+fn line(event: &Event, context: &mut Context) -> Option<Line> {
     Some(match event {
         Event::Connected(connected) => Line::Connected {
             time_ns: since_epoch(connected.time),
@@ -182,10 +192,10 @@ fn line(event: &Event) -> Option<Line> {
             why: gone.why.clone(),
             calls: gone.calls,
         },
-        Event::Sent(sent) => Line::Sent(call(sent)),
+        Event::Sent(sent) => Line::Sent(call(sent, context)),
         Event::Ended(ended) => Line::Call(Call {
             reply: Some(reply(ended)),
-            ..call(&ended.sent)
+            ..call(&ended.sent, context)
         }),
         Event::Lost(events) => Line::Lost { events: *events },
         Event::Outgoing(_) | Event::Incoming(_) => return None,
@@ -200,8 +210,8 @@ fn write(line: &Line, to: &mut Vec<u8>) {
 }
 
 /// Appends the line of an event.
-pub(super) fn encode(event: &Event, to: &mut Vec<u8>) {
-    if let Some(line) = line(event) {
+pub(super) fn encode(event: &Event, context: &mut Context, to: &mut Vec<u8>) {
+    if let Some(line) = line(event, context) {
         write(&line, to);
     }
 }
@@ -227,25 +237,40 @@ fn show_call(call: &Call, to: &mut String) -> std::fmt::Result {
     }
     write!(to, "{:08x} {}", call.xid, printable(&call.procedure))?;
     let arguments = &call.arguments;
-    let object = |to: &mut String, handle: &Option<String>, name: &Option<String>| {
+    type Text = Option<String>;
+    let object = |to: &mut String, handle: &Text, path: &Text, name: &Text| {
         if let Some(handle) = handle {
             write!(to, " {}", printable(handle))?;
+        }
+        if let Some(path) = path {
+            write!(to, " {}", printable(path))?;
         }
         if let Some(name) = name {
             write!(to, " \"{}\"", printable(name))?;
         }
         Ok(())
     };
-    object(to, &arguments.handle, &arguments.name)?;
+    object(to, &arguments.handle, &arguments.path, &arguments.name)?;
     if arguments.to_handle.is_some() {
         to.push_str(" to");
-        object(to, &arguments.to_handle, &arguments.to_name)?;
+        object(
+            to,
+            &arguments.to_handle,
+            &arguments.to_path,
+            &arguments.to_name,
+        )?;
     }
     if let Some(offset) = arguments.offset {
         write!(to, " at {offset}")?;
     }
     if let Some(count) = arguments.count {
         write!(to, " count {count}")?;
+    }
+    match (call.pid, call.uid) {
+        (Some(pid), Some(uid)) => write!(to, ", pid {pid} uid {uid}")?,
+        (None, Some(uid)) => write!(to, ", uid {uid}")?,
+        (Some(pid), None) => write!(to, ", pid {pid}")?,
+        (None, None) => {}
     }
     if let Some(transport) = &call.transport {
         write!(to, ", {} bytes", transport.bytes)?;
@@ -259,8 +284,8 @@ fn show_call(call: &Call, to: &mut String) -> std::fmt::Result {
         }
         let (used, granted) = (transport.credits_in_use, transport.credits_granted);
         write!(to, ", credits {used}/{granted}")?;
-        if transport.sending > 1 {
-            write!(to, ", sending {}", transport.sending)?;
+        if transport.transmission > 1 {
+            write!(to, ", transmission {}", transport.transmission)?;
         }
     }
     if let Some(reply) = &call.reply {
@@ -339,6 +364,7 @@ mod tests {
             sent: Arc::new(Sent {
                 time,
                 xid: 0x1234,
+                pid: std::process::id(),
                 procedure: 6,
                 head: head.into_vec().into(),
                 argument: 0,
@@ -366,23 +392,28 @@ mod tests {
     #[test]
     fn a_call_as_json_and_as_text() {
         let mut bytes = Vec::new();
-        encode(&Event::Ended(Arc::new(ended())), &mut bytes);
+        let mut context = Context::new(Box::new(|_| Some("/a/b".to_owned())));
+        encode(&Event::Ended(Arc::new(ended())), &mut context, &mut bytes);
+        let pid = std::process::id();
         let expected = concat!(
-            r#"{"event":"call","time_ns":3661000250000,"xid":4660,"procedure":"READ","#,
-            r#""arguments":{"handle":"0xcbf43926","offset":65536,"count":4096},"#,
-            r#""transport":{"connection":2,"slot":0,"sending":1,"bytes":140,"#,
+            r#"{"event":"call","time_ns":3661000250000,"xid":4660,"procedure":"READ","pid":PID,"#,
+            r#""arguments":{"handle":"0xcbf43926","path":"/a/b","offset":65536,"count":4096},"#,
+            r#""transport":{"connection":2,"slot":0,"transmission":1,"bytes":140,"#,
             r#""chunks":[{"kind":"write","segments":1,"bytes":4096}],"#,
             r#""credits_in_use":3,"credits_granted":32},"#,
             r#""reply":{"status":"OK","error":false,"queue_ns":1000,"round_trip_ns":212000,"#,
             r#""bytes":4224,"written_bytes":4096}}"#,
             "\n"
-        );
+        )
+        .replace("PID", &pid.to_string());
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
-        let line: Line = serde_json::from_str(expected).unwrap();
+        let line: Line = serde_json::from_str(&expected).unwrap();
         assert_eq!(
             show(&line),
-            "01:01:01.000250 #2 00001234 READ 0xcbf43926 at 65536 count 4096, 140 bytes \
-             + write 4096/1, credits 3/32: OK, 4224 bytes in 212 us"
+            format!(
+                "01:01:01.000250 #2 00001234 READ 0xcbf43926 /a/b at 65536 count 4096, pid {pid}, \
+                 140 bytes + write 4096/1, credits 3/32: OK, 4224 bytes in 212 us"
+            )
         );
     }
 
@@ -390,7 +421,8 @@ mod tests {
     fn errors_losses_and_the_end() {
         let mut failed = ended();
         failed.outcome = Outcome::Status(2);
-        let Some(Line::Call(call)) = line(&Event::Ended(Arc::new(failed))) else {
+        let mut context = Context::new(Box::new(|_| None));
+        let Some(Line::Call(call)) = line(&Event::Ended(Arc::new(failed)), &mut context) else {
             panic!("no call");
         };
         let reply = call.reply.unwrap();
@@ -398,7 +430,7 @@ mod tests {
         assert_eq!(status(&Outcome::Status(77777)), "status 77777");
         assert_eq!(status(&Outcome::Status(10004)), "NOTSUPP");
         let mut bytes = Vec::new();
-        encode(&Event::Lost(7), &mut bytes);
+        encode(&Event::Lost(7), &mut context, &mut bytes);
         assert_eq!(bytes, b"{\"event\":\"lost\",\"events\":7}\n");
         assert_eq!(end(), b"{\"event\":\"end\"}\n");
     }

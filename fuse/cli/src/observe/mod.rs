@@ -5,12 +5,16 @@
 
 mod arguments;
 pub(super) mod capture;
+mod context;
 mod frame;
 mod line;
 mod packet;
 pub(super) mod trace;
 
+pub(super) use context::FindPath;
+
 use super::control::Feed;
+use context::Context;
 use nfsrdma_rpcrdma::tap::{Event, Filter, Interest, Listener, Tap};
 use nfsrdma_xdr::nfs3::ProcedureNumber;
 use std::fmt::Write;
@@ -55,7 +59,11 @@ fn capture_request(limit: usize) -> String {
 }
 
 /// How a feed writes events.
-type Encode = fn(&Event, &mut Vec<u8>);
+type Encode = fn(&Event, &mut Context, &mut Vec<u8>);
+
+fn frame_of(event: &Event, _: &mut Context, to: &mut Vec<u8>) {
+    frame::encode(event, to);
+}
 
 /// What a request asks to listen to.
 fn parse(request: &str) -> Option<(Interest, Encode, Vec<u8>)> {
@@ -74,19 +82,22 @@ fn parse(request: &str) -> Option<(Interest, Encode, Vec<u8>)> {
         }
         ("capture", &[limit]) => {
             let limit = limit.try_into().ok()?;
-            Some((Interest::Messages { limit }, frame::encode, frame::end()))
+            Some((Interest::Messages { limit }, frame_of, frame::end()))
         }
         _ => None,
     }
 }
 
 /// The feed for a request; `None` if it asks for none.
-pub(super) fn answer(tap: &Arc<Tap>, request: &str) -> Option<Feed> {
+///
+/// `paths` finds the path of a handle.
+pub(super) fn answer(tap: &Arc<Tap>, paths: FindPath, request: &str) -> Option<Feed> {
     let (interest, encode, end) = parse(request)?;
     let tap = tap.clone();
     Some(Box::new(move |stream| {
         Box::pin(async move {
             let mut listener = tap.listen(interest);
+            let mut context = Context::new(paths);
             let (mut from, mut to) = stream.into_split();
             // What the client says is of no interest, that it goes away is.
             let gone = async {
@@ -94,7 +105,7 @@ pub(super) fn answer(tap: &Arc<Tap>, request: &str) -> Option<Feed> {
                 while from.read(&mut word).await.is_ok_and(|n| n > 0) {}
             };
             tokio::select! {
-                _ = feed(&mut listener, encode, end, &mut to) => {}
+                _ = feed(&mut listener, (encode, &mut context), end, &mut to) => {}
                 () = gone => {}
             }
         })
@@ -103,7 +114,7 @@ pub(super) fn answer(tap: &Arc<Tap>, request: &str) -> Option<Feed> {
 
 async fn feed(
     listener: &mut Listener,
-    encode: Encode,
+    (encode, context): (Encode, &mut Context),
     end: Vec<u8>,
     to: &mut (impl AsyncWriteExt + Unpin),
 ) -> io::Result<()> {
@@ -112,12 +123,12 @@ async fn feed(
     to.write_all(&bytes).await?;
     while let Some(event) = listener.next().await {
         bytes.clear();
-        encode(&event, &mut bytes);
+        encode(&event, context, &mut bytes);
         while bytes.len() < BATCH {
             let Some(event) = listener.try_next() else {
                 break;
             };
-            encode(&event, &mut bytes);
+            encode(&event, context, &mut bytes);
         }
         to.write_all(&bytes).await?;
     }

@@ -181,8 +181,8 @@ pub struct Options {
     pub close_to_open: bool,
     pub lookup_cache: LookupCache,
     pub readdirplus: bool,
-    /// Connections to the server.
-    pub nconnect: u32,
+    /// Connections to the server; `None` is one for each event loop, up to four.
+    pub nconnect: Option<u32>,
     /// Use a port below 1024 for MOUNT.
     pub reserved_port: bool,
     pub transport: Transport,
@@ -201,7 +201,9 @@ pub struct Options {
     pub dirty: Option<u64>,
     /// Bytes to read ahead of a sequential reader.
     pub readahead: u64,
-    /// FUSE reader threads; `None` picks by the number of CPUs.
+    /// Event loops; `None` picks by the number of CPUs.
+    pub workers: Option<usize>,
+    /// FUSE reader threads in place of event loops; `None` picks by the number of CPUs.
     pub threads: Option<usize>,
     /// Where Prometheus metrics are served.
     pub metrics: Option<MetricsAt>,
@@ -209,6 +211,8 @@ pub struct Options {
     pub allow_other: Option<bool>,
     /// `None` is the kernel where others are let in, else the server.
     pub permissions: Option<Permissions>,
+    /// Use NFS_ACL where the server has it.
+    pub acl: bool,
     /// Accept unknown options.
     pub sloppy: bool,
     /// Leave /etc/fstab's promise: a failed mount is no failure of the boot.
@@ -258,7 +262,7 @@ impl Default for Options {
             close_to_open: true,
             lookup_cache: LookupCache::All,
             readdirplus: true,
-            nconnect: 1,
+            nconnect: None,
             reserved_port: true,
             transport: Transport::Auto,
             write_chunk: WriteChunk::PositionZero,
@@ -269,10 +273,12 @@ impl Default for Options {
             cache: 256 << 20,
             dirty: None,
             readahead: 4 << 20,
+            workers: None,
             threads: None,
             metrics: None,
             allow_other: None,
             permissions: None,
+            acl: true,
             sloppy: false,
             nofail: false,
             remount: false,
@@ -329,8 +335,29 @@ impl Options {
         table::parse(text, port)
     }
 
+    /// Event loops: one for each CPU, up to four. 0 if threads read requests and others receive
+    /// replies.
+    pub fn workers(&self) -> usize {
+        match (self.workers, self.threads) {
+            (Some(workers), _) => workers,
+            (None, Some(_)) => 0,
+            (None, None) => cpus().min(4),
+        }
+    }
+
+    /// Connections to the server.
+    pub fn connections(&self) -> u32 {
+        let one_each = self.workers().clamp(1, 4) as u32;
+        self.nconnect.unwrap_or(one_each)
+    }
+
     /// Bytes that may wait to be written.
     pub fn dirty_limit(&self) -> u64 {
         self.dirty.unwrap_or(self.cache / 4)
     }
+}
+
+/// CPUs this process may use.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -69,6 +69,9 @@ impl Options {
         if !self.close_to_open {
             words.flag("nocto");
         }
+        if !self.acl {
+            words.flag("noacl");
+        }
         match self.lookup_cache {
             LookupCache::All => {}
             LookupCache::Positive => words.value("lookupcache", "positive"),
@@ -89,7 +92,7 @@ impl Options {
             },
         );
         words.value("port", self.port);
-        words.value("nconnect", self.nconnect);
+        words.value("nconnect", self.connections());
         words.value("timeo", self.timeo.as_millis() / 100);
         words.value("retrans", self.retrans);
         if let Some(retry) = self.retry {
@@ -156,6 +159,7 @@ impl Options {
         words.value("cache", show_size(self.cache));
         words.value("dirty", show_size(self.dirty_limit()));
         words.value("readahead", show_size(self.readahead));
+        words.value("workers", self.workers());
         if let Some(threads) = self.threads {
             words.value("threads", threads);
         }

@@ -392,7 +392,7 @@ static TABLE: &[Entry] = &[
     }),
     value!("nconnect", "a number from 1 to 16", |d, n, v| {
         let count = d.number(n, v, 1..=16, "a number from 1 to 16")?;
-        d.options.nconnect = count as u32;
+        d.options.nconnect = Some(count as u32);
         d.claim(n, count)
     }),
     refuse!(
@@ -419,11 +419,11 @@ static TABLE: &[Entry] = &[
     }),
     accept!("alignwrite"),
     accept!("noalignwrite"),
-    refuse!(
-        "acl",
-        "the NFS_ACL side protocol is not spoken; leave it out"
-    ),
-    accept!("noacl"),
+    flag!("acl", |d, _| d.claim("acl", true)),
+    flag!("noacl", |d, _| {
+        d.options.acl = false;
+        d.claim("acl", false)
+    }),
     // Security.
     // nfs(5): a list, of which the first that the server has is used.
     value!("sec", "sys", |d, n, v| {

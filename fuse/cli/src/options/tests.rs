@@ -38,6 +38,7 @@ fn nothing_and_defaults_are_the_defaults() {
         "fg",
         "ac",
         "cto",
+        "acl",
         "rdirplus",
         "lookupcache=all",
         "nointr",
@@ -53,7 +54,7 @@ fn nothing_and_defaults_are_the_defaults() {
         "nouser",
         "x-systemd.automount,x-systemd.requires=a.service",
         "comment=hello",
-        "noacl,nofsc",
+        "nofsc",
         "crc",
         "transport=auto",
         "write_chunk=pz",
@@ -63,7 +64,6 @@ fn nothing_and_defaults_are_the_defaults() {
         "port=20049",
         "timeo=600",
         "retrans=2",
-        "nconnect=1",
         "cache=256M",
     ] {
         assert_eq!(ok(text), Options::default(), "{text}");
@@ -110,6 +110,7 @@ fn each_option_sets_its_setting() {
         ("acdirmax=70", |o| o.attributes = times([3, 60, 30, 70])),
         ("actimeo=9", |o| o.attributes = times([9; 4])),
         ("nocto", |o| o.close_to_open = false),
+        ("noacl", |o| o.acl = false),
         ("lookupcache=pos", |o| {
             o.lookup_cache = LookupCache::Positive
         }),
@@ -118,7 +119,7 @@ fn each_option_sets_its_setting() {
         }),
         ("lookupcache=none", |o| o.lookup_cache = LookupCache::None),
         ("nordirplus", |o| o.readdirplus = false),
-        ("nconnect=4", |o| o.nconnect = 4),
+        ("nconnect=4", |o| o.nconnect = Some(4)),
         ("noresvport", |o| o.reserved_port = false),
         ("ro", |o| o.vfs.read_only = true),
         ("sync", |o| o.vfs.sync = true),
@@ -161,6 +162,7 @@ fn each_option_sets_its_setting() {
         ("cache=1G", |o| o.cache = 1 << 30),
         ("dirty=8M", |o| o.dirty = Some(8 << 20)),
         ("readahead=0", |o| o.readahead = 0),
+        ("workers=3", |o| o.workers = Some(3)),
         ("threads=2", |o| o.threads = Some(2)),
         ("metrics=9100", |o| {
             o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
@@ -234,6 +236,7 @@ fn contradictions_name_both() {
         ("ac", "noac"),
         ("noac", "acregmax=60"),
         ("cto", "nocto"),
+        ("acl", "noacl"),
         ("crc", "nocrc"),
         ("actimeo=5", "acdirmin=6"),
         ("rdirplus", "nordirplus"),
@@ -334,7 +337,6 @@ fn what_cannot_be_honoured_says_so() {
         ("local_lock=none", "use nolock"),
         ("mountvers=1", "MOUNT version 3"),
         ("fsc", "cache=SIZE"),
-        ("acl", "NFS_ACL"),
         ("transport=verbs,nocrc", "soft-iWARP"),
     ] {
         let said = said(text);
@@ -388,6 +390,7 @@ fn values_are_checked_by_name() {
         "proto=",
         "proto=ib",
         "cache=1K",
+        "workers=17",
         "threads=0",
         "mounthost=",
         "mountproto=quic",

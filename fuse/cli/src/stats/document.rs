@@ -19,6 +19,10 @@ pub struct Document {
     /// `iwarp`, `verbs`.
     pub transport: String,
     pub server: ServerLimits,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub process: Process,
     /// Since the mount, in nanoseconds.
     pub age_ns: u64,
     pub procedures: Vec<Procedure>,
@@ -37,19 +41,49 @@ pub struct ServerLimits {
     pub name_max: u32,
 }
 
+/// What the sizes among the counters are bounded by, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// Options `cache` and `dirty`.
+    pub cache_bytes: u64,
+    pub dirty_bytes: u64,
+    /// The buffer pool: the cache, and messages in flight.
+    pub pool_bytes: u64,
+    /// READ and WRITE sizes in force.
+    pub rsize: u64,
+    pub wsize: u64,
+}
+
+/// The process that serves the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Process {
+    /// User and system time.
+    pub cpu_ns: u64,
+    pub resident_bytes: u64,
+    pub virtual_bytes: u64,
+    pub open_descriptors: u64,
+    pub descriptor_limit: u64,
+    pub threads: u64,
+}
+
 /// One NFS procedure.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Procedure {
     pub name: String,
     pub calls: u64,
     pub errors: u64,
-    pub resends: u64,
+    /// Of the errors, those with an NFS status, by its name (RFC 1813 section 2.6).
+    #[serde(default)]
+    pub statuses: BTreeMap<String, u64>,
+    /// Transmissions after the first.
+    #[serde(alias = "resends")]
+    pub retransmits: u64,
     pub timeouts: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// From the call to its end, all calls together.
     pub total_ns: u64,
-    /// The part of it before the last sending.
+    /// The part of it before the last transmission.
     pub queue_ns: u64,
     /// The part of it after.
     pub round_trip_ns: u64,
@@ -85,15 +119,16 @@ pub struct Connection {
     /// Calls that wait for a credit or for the connection.
     pub waiting: u64,
     /// Memory accessible to the server at this moment.
-    pub leases: u64,
+    #[serde(alias = "leases")]
+    pub open_registrations: u64,
     pub counters: ConnectionCounters,
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident: $help:literal,)*) => {
+    ($($(#[$meta:meta])* $name:ident = $from:ident: $help:literal,)*) => {
         /// What a connection slot counts since the mount.
         #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-        pub struct ConnectionCounters { $($(#[$doc])* #[doc = $help] pub $name: u64,)* }
+        pub struct ConnectionCounters { $($(#[$meta])* #[doc = $help] pub $name: u64,)* }
 
         impl ConnectionCounters {
             /// Names, what they mean, and values.
@@ -108,33 +143,36 @@ macro_rules! counters {
 
         impl From<&ConnectionStats> for ConnectionCounters {
             fn from(stats: &ConnectionStats) -> Self {
-                ConnectionCounters { $($name: stats.$name,)* }
+                ConnectionCounters { $($name: stats.$from,)* }
             }
         }
     };
 }
 
 counters! {
-    connects: "Connections made, the first included",
-    connect_failures: "Attempts to connect that failed",
-    sends: "RPC-over-RDMA messages sent",
-    receives: "RPC-over-RDMA messages received",
-    inline_calls: "Calls sent wholly inline",
-    read_chunks: "Calls whose argument went by Read chunk",
-    position_zero_chunks: "Calls sent as a Position-Zero Read chunk",
-    write_chunks: "Calls that offered a Write chunk",
-    reply_chunks: "Calls that offered a Reply chunk",
-    rdma_write_bytes: "Bytes the server put here by RDMA Write",
-    rdma_read_bytes: "Bytes offered in Read chunks of answered calls",
-    exposures: "Registrations of memory for the server",
-    exposed_bytes: "Bytes of memory registered for the server",
-    local_invalidations: "Registrations ended here",
-    remote_invalidations: "Messages by which the server invalidated a handle",
-    resends: "Calls sent again on a new connection",
-    timeouts: "Times a call ran out of time",
-    discards: "Messages thrown away without notice",
-    rdma_errors: "Calls ended by RDMA_ERROR",
-    violations: "Calls ended because the reply contradicted what was offered",
+    connects = connects: "Connections made, the first included",
+    connect_failures = connect_failures: "Attempts to connect that failed",
+    sends = sends: "RPC-over-RDMA messages sent",
+    receives = receives: "RPC-over-RDMA messages received",
+    inline_calls = inline_calls: "Calls sent wholly inline",
+    read_chunks = read_chunks: "Calls whose argument went by Read chunk",
+    position_zero_chunks = position_zero_chunks: "Calls sent as a Position-Zero Read chunk",
+    write_chunks = write_chunks: "Calls that offered a Write chunk",
+    reply_chunks = reply_chunks: "Calls that offered a Reply chunk",
+    rdma_write_bytes = rdma_write_bytes: "Bytes the server wrote here by RDMA Write",
+    rdma_read_bytes = rdma_read_bytes: "Bytes offered in Read chunks of answered calls",
+    #[serde(alias = "exposures")]
+    registrations = exposures: "Registrations of memory for the server",
+    #[serde(alias = "exposed_bytes")]
+    registered_bytes = exposed_bytes: "Bytes of memory registered for the server",
+    local_invalidations = local_invalidations: "Registrations ended here",
+    remote_invalidations = remote_invalidations: "Messages by which the server invalidated a handle",
+    #[serde(alias = "resends")]
+    retransmits = resends: "Calls retransmitted on a new connection",
+    timeouts = timeouts: "Times a call ran out of time",
+    discards = discards: "Messages thrown away without notice",
+    rdma_errors = rdma_errors: "Calls ended by RDMA_ERROR",
+    violations = violations: "Calls ended because the reply contradicted what was offered",
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -152,7 +190,12 @@ impl From<&ProcedureStats> for Procedure {
             name: stats.name.to_owned(),
             calls: stats.calls,
             errors: stats.errors,
-            resends: stats.resends,
+            statuses: stats
+                .statuses
+                .iter()
+                .map(|(status, count)| (status.to_ascii_uppercase(), *count))
+                .collect(),
+            retransmits: stats.resends,
             timeouts: stats.timeouts,
             bytes_sent: stats.bytes_sent,
             bytes_received: stats.bytes_received,
@@ -167,6 +210,20 @@ impl From<&ProcedureStats> for Procedure {
         procedure.set_percentiles();
         procedure
     }
+}
+
+/// All calls of `procedures` in one histogram, in order.
+pub(crate) fn all_latencies(procedures: &[Procedure]) -> Vec<Bucket> {
+    let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+    for bucket in procedures.iter().flat_map(|p| &p.latency) {
+        let sum = sums.entry(bucket.below_us.unwrap_or(u64::MAX)).or_default();
+        *sum = sum.saturating_add(bucket.calls);
+    }
+    let bucket = |(below, calls)| Bucket {
+        below_us: (below < u64::MAX).then_some(below),
+        calls,
+    };
+    sums.into_iter().map(bucket).collect()
 }
 
 impl Procedure {
@@ -188,7 +245,16 @@ impl Procedure {
             name: self.name.clone(),
             calls: self.calls.saturating_sub(before.calls),
             errors: self.errors.saturating_sub(before.errors),
-            resends: self.resends.saturating_sub(before.resends),
+            statuses: self
+                .statuses
+                .iter()
+                .map(|(name, count)| {
+                    let old = before.statuses.get(name).copied().unwrap_or(0);
+                    (name.clone(), count.saturating_sub(old))
+                })
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+            retransmits: self.retransmits.saturating_sub(before.retransmits),
             timeouts: self.timeouts.saturating_sub(before.timeouts),
             bytes_sent: self.bytes_sent.saturating_sub(before.bytes_sent),
             bytes_received: self.bytes_received.saturating_sub(before.bytes_received),
@@ -207,7 +273,7 @@ impl Procedure {
 
 /// The time within which `part` (0 to 1) of the calls ended, in microseconds: evenly spread
 /// within the bucket it falls into. Buckets are in order.
-fn percentile(buckets: &[Bucket], part: f64) -> Option<f64> {
+pub(crate) fn percentile(buckets: &[Bucket], part: f64) -> Option<f64> {
     let all = buckets
         .iter()
         .fold(0u64, |sum, bucket| sum.saturating_add(bucket.calls));
@@ -244,7 +310,7 @@ impl From<&ConnectionStats> for Connection {
             credits_granted: stats.credits.into(),
             credits_in_use: stats.in_flight,
             waiting: stats.waiting,
-            leases: stats.leases,
+            open_registrations: stats.leases,
             counters: stats.into(),
         }
     }
@@ -300,8 +366,26 @@ impl Document {
         for (new, old) in change.connections.iter_mut().zip(&before.connections) {
             new.counters = new.counters.since(&old.counters);
         }
+        change.process.cpu_ns = self.process.cpu_ns.saturating_sub(before.process.cpu_ns);
         change.set_hit_rates();
         change
+    }
+
+    /// A procedure by its name.
+    pub fn procedure(&self, name: &str) -> Option<&Procedure> {
+        self.procedures
+            .iter()
+            .find(|procedure| procedure.name == name)
+    }
+
+    /// Hits and misses of all caches together.
+    pub fn all_hits(&self) -> (u64, u64) {
+        let all = CACHES
+            .into_iter()
+            .map(|(_, hits, misses)| self.hits(hits, misses));
+        all.fold((0, 0), |(hits, misses), (h, m)| {
+            (hits.saturating_add(h), misses.saturating_add(m))
+        })
     }
 }
 

@@ -1,14 +1,17 @@
-//! Prometheus text over HTTP/1.1 (RFC 9112), on the address or the Unix socket of option
-//! `metrics`: `GET /metrics` and nothing else.
+//! Prometheus text over HTTP/1.1 (RFC 9112): `GET /metrics` and nothing else. A mount serves its own
+//! on the address or the Unix socket of option `metrics`, `nfsrdma metrics` those of all mounts.
 //!
 //! Whoever connects may be anybody: a request has at most [`REQUEST_MAX`] bytes and
 //! [`PATIENCE`], its headers are not looked at, and no more than [`CLIENTS`] are served at a
-//! time. Each connection carries one request.
+//! time. Each connection carries one request. Making the text has its own limit, [`RENDERING`].
 
-use super::{Source, prometheus};
+use super::prometheus::{self, CONTENT_TYPE};
+use crate::cli::MetricsArgs;
 use crate::failure::{Exit, Failure};
+use crate::gather;
 use crate::options::MetricsAt;
 use nix::sys::stat::{Mode, umask};
+use parking_lot::Mutex;
 use std::fs::{Metadata, symlink_metadata};
 use std::io;
 use std::net::TcpListener;
@@ -16,14 +19,19 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 /// Requests at a time; others wait in the listener's backlog.
 const CLIENTS: usize = 4;
-/// For one request and its answer.
+/// For one request, and for one answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For making one text.
+const RENDERING: Duration = Duration::from_secs(60);
+/// The text of all mounts is made anew when it is older than this.
+const FRESH: Duration = Duration::from_secs(1);
 /// Longest request with its headers, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 
@@ -52,6 +60,21 @@ impl Drop for SocketFile {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Where to serve, for clap: `ADDRESS:PORT`, `PORT` on 127.0.0.1, or `unix:/PATH`.
+pub(crate) fn place(text: &str) -> Result<MetricsAt, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return match path.starts_with('/') {
+            true => Ok(MetricsAt::Unix(path.into())),
+            false => Err("the path of the socket begins with /".to_owned()),
+        };
+    }
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(MetricsAt::Tcp(([127, 0, 0, 1], port).into()));
+    }
+    let wrong = |_| "an address is 127.0.0.1:9100, [::1]:9100, 9100 or unix:/PATH".to_owned();
+    text.parse().map(MetricsAt::Tcp).map_err(wrong)
 }
 
 /// Takes the address: before anything is mounted, so that a mistake is told.
@@ -111,8 +134,11 @@ impl Ready {
     }
 }
 
+/// Makes the text.
+pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// Serves until it is dropped. Runs in tokio.
-pub(crate) async fn serve(listener: Listener, source: Arc<Source>) -> io::Result<()> {
+pub(crate) async fn serve(listener: Listener, render: Render) -> io::Result<()> {
     let (listener, _file) = match listener {
         Listener::Tcp(listener) => (
             Ready::Tcp(tokio::net::TcpListener::from_std(listener)?),
@@ -130,10 +156,10 @@ pub(crate) async fn serve(listener: Listener, source: Arc<Source>) -> io::Result
         };
         match listener.accept().await {
             Ok(stream) => {
-                let source = source.clone();
+                let render = render.clone();
                 tokio::spawn(async move {
-                    let talk = converse(stream, || prometheus::render(&source.document()));
-                    let _ = tokio::time::timeout(PATIENCE, talk).await;
+                    // Whoever hangs up or is too slow has no answer.
+                    let _ = converse(stream, render).await;
                     drop(slot);
                 });
             }
@@ -145,38 +171,100 @@ pub(crate) async fn serve(listener: Listener, source: Arc<Source>) -> io::Result
     }
 }
 
-async fn converse(
-    mut stream: Box<dyn Connection>,
-    metrics: impl FnOnce() -> String,
-) -> io::Result<()> {
-    let mut request = Vec::with_capacity(1024);
-    let whole = loop {
+/// Reads a request; false if it is no whole one.
+async fn receive(stream: &mut Box<dyn Connection>, request: &mut Vec<u8>) -> io::Result<bool> {
+    loop {
         if request.windows(4).any(|end| end == b"\r\n\r\n") {
-            break true;
+            return Ok(true);
         }
         let room = REQUEST_MAX - request.len();
-        if room == 0
-            || (&mut stream)
-                .take(room as u64)
-                .read_buf(&mut request)
-                .await?
-                == 0
-        {
-            break false;
+        if room == 0 || stream.take(room as u64).read_buf(request).await? == 0 {
+            return Ok(false);
         }
-    };
+    }
+}
+
+async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result<()> {
+    use tokio::time::timeout;
+    let mut request = Vec::with_capacity(1024);
+    let whole = timeout(PATIENCE, receive(&mut stream, &mut request)).await??;
     let (status, body) = match status(&request, whole) {
-        "200 OK" => ("200 OK", metrics()),
+        // It may wait for other processes.
+        "200 OK" => {
+            let text = tokio::task::spawn_blocking(move || render());
+            let text = timeout(RENDERING, text).await?;
+            ("200 OK", text.map_err(io::Error::other)?)
+        }
         other => (other, format!("{other}\n")),
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(body.as_bytes()).await?;
-    stream.shutdown().await
+    let answer = async {
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(body.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    timeout(PATIENCE, answer).await?
+}
+
+impl Listener {
+    /// Where it is, as one would give it to curl.
+    fn url(&self) -> String {
+        match self {
+            Listener::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => format!("http://{address}/metrics"),
+                Err(error) => format!("an unknown address: {error}"),
+            },
+            Listener::Unix(_, file) => format!("unix:{}", file.path.display()),
+        }
+    }
+}
+
+/// The text of all mounts. Those who ask at the same time, or again at once, get the same: the
+/// mounts are not asked more often than once in [`FRESH`], whoever asks here.
+fn all_mounts() -> Render {
+    let last: Mutex<Option<(Instant, String)>> = Mutex::new(None);
+    Arc::new(move || {
+        let mut last = last.lock();
+        if let Some((at, text)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return text.clone();
+        }
+        let found = gather::all().unwrap_or_default();
+        let text = prometheus::render_all(&gather::on_top(found));
+        *last = Some((Instant::now(), text.clone()));
+        text
+    })
+}
+
+/// Runs `metrics`: until a signal ends it.
+pub(crate) fn run(args: &MetricsArgs) -> Result<(), Failure> {
+    let listener = listen(&args.listen)?;
+    let system = |error: io::Error| Failure::new(Exit::System, format!("cannot serve: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system)?;
+    let served = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        crate::output::message(format_args!(
+            "serving the metrics of all mounts at {}",
+            listener.url()
+        ));
+        tokio::select! {
+            served = serve(listener, all_mounts()) => served,
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+        }
+    });
+    // A mount that does not answer is not waited for.
+    runtime.shutdown_background();
+    served.map_err(system)
 }
 
 /// The answer to a request line (RFC 9112 section 3).

@@ -1,23 +1,28 @@
 //! `stats`: what a mount is doing, asked from the process that serves it.
 
-mod document;
+pub(super) mod document;
+pub(super) mod list;
 pub(super) mod metrics;
 mod mountstats;
+mod process;
 mod prometheus;
-mod text;
+pub(super) mod text;
 
 pub use document::Document;
 
 use super::cli::{StatsArgs, StatsForm};
 use super::control::{self, Said};
 use super::failure::{Exit, Failure};
+use super::gather::{self, MountState};
 use super::options::Options;
 use super::output::{self, Reader};
 use super::{observe, reach, settings};
-use document::ServerLimits;
-use nfsrdma_fs::fs::Fs;
-use nfsrdma_nfs3::Nfs3Client;
+use document::{Limits, ServerLimits};
+use nfsrdma_fs::fs::{Fs, Paths};
 use nfsrdma_nfs3::mount::Mounted;
+use nfsrdma_nfs3::{Nfs3, Nfs3Client};
+use nfsrdma_xdr::nfs3::FileHandle;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,11 +78,30 @@ impl Source {
             options: settings::effective(&self.options, &self.client),
             procedures: stats.procedures.iter().map(Into::into).collect(),
             connections: stats.connections.iter().map(Into::into).collect(),
+            limits: self.limits(),
+            process: process::usage(),
             cache: self.fs.statistics().into_iter().map(named).collect(),
             ..self.constant.clone()
         };
         document.set_hit_rates();
         document
+    }
+
+    fn limits(&self) -> Limits {
+        let config = settings::file_system(&self.options);
+        let sizes = self.client.limits();
+        Limits {
+            cache_bytes: config.cache_bytes as u64,
+            dirty_bytes: config.dirty_bytes as u64,
+            pool_bytes: settings::pool_bytes(&self.options, &config) as u64,
+            rsize: sizes.rtmax.into(),
+            wsize: sizes.wtmax.into(),
+        }
+    }
+
+    /// For the mount's own endpoint.
+    pub(super) fn render(self: Arc<Self>) -> metrics::Render {
+        Arc::new(move || prometheus::render(&self.document()))
     }
 
     /// For the control socket.
@@ -86,7 +110,11 @@ impl Source {
             control::STATS => serde_json::to_string(&self.document())
                 .ok()
                 .map(Said::Document),
-            _ => observe::answer(self.client.tap(), request).map(Said::Feed),
+            _ => {
+                let mut paths = Paths::new(self.fs.clone());
+                let find = Box::new(move |handle: &FileHandle| paths.find(handle));
+                observe::answer(self.client.tap(), find, request).map(Said::Feed)
+            }
         })
     }
 }
@@ -94,36 +122,93 @@ impl Source {
 /// Runs `stats`.
 pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
     let mut before: Option<Document> = None;
+    let mut screen = super::top::Plain::default();
     loop {
-        let document = fetch(&args.dir)?;
-        let text = match args.form {
-            StatsForm::Text => match &before {
-                // Another process, another mount: nothing to compare with.
-                Some(old) if old.pid == document.pid => {
-                    format!("\n{}", text::render(&document.since(old), true))
-                }
-                _ => text::render(&document, false),
-            },
-            StatsForm::Json => json(&document, args.watch.is_some())?,
-            StatsForm::Mountstats => mountstats::render(&document),
-            StatsForm::Prometheus => prometheus::render(&document),
+        let mut next = None;
+        let text = match &args.dir {
+            Some(dir) => {
+                let document = fetch(dir)?;
+                let text = one(args, &document, before.as_ref())?;
+                next = Some(document);
+                text
+            }
+            None => everything(args, &mut screen)?,
         };
-        if output::result(text.as_bytes())? == Reader::Gone {
+        if !print(&text)? {
             return Ok(());
         }
         let Some(pause) = args.watch else {
             return Ok(());
         };
-        before = Some(document);
+        before = next;
         std::thread::sleep(pause);
     }
 }
 
+/// Writes to standard output. False if nobody reads it any more.
+pub(super) fn print(text: &str) -> Result<bool, Failure> {
+    Ok(output::result(text.as_bytes())? == Reader::There)
+}
+
+/// Of one mount.
+fn one(
+    args: &StatsArgs,
+    document: &Document,
+    before: Option<&Document>,
+) -> Result<String, Failure> {
+    Ok(match args.form {
+        StatsForm::Text => match before {
+            // Another process, another mount: nothing to compare with.
+            Some(old) if old.pid == document.pid => {
+                format!("\n{}", text::render(&document.since(old), true))
+            }
+            _ => text::render(document, false),
+        },
+        StatsForm::Json => json(document, args.watch.is_some())?,
+        StatsForm::Mountstats => mountstats::render(document),
+        StatsForm::Prometheus => prometheus::render(document),
+    })
+}
+
+/// Of all mounts: a line each, and with `--watch` after the first time their rates.
+fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String, Failure> {
+    let found = gather::all().map_err(no_table)?;
+    let documents = found.iter().filter_map(|one| match &one.state {
+        MountState::Answers(document) => Some(document),
+        _ => None,
+    });
+    Ok(match args.form {
+        StatsForm::Text => {
+            let first = screen.is_new();
+            let rates = screen.block(&found, Instant::now());
+            match args.watch {
+                Some(_) if !first => format!("\n{rates}"),
+                _ if found.is_empty() => "no nfsrdma mounts\n".to_owned(),
+                _ => found.iter().map(|one| list::line(one) + "\n").collect(),
+            }
+        }
+        StatsForm::Json => {
+            let entries: Vec<_> = found.iter().map(list::entry).collect();
+            json(&entries, args.watch.is_some())?
+        }
+        StatsForm::Mountstats => documents.map(|d| mountstats::render(d)).collect(),
+        StatsForm::Prometheus => prometheus::render_all(&gather::on_top(found)),
+    })
+}
+
+/// The mounts cannot be listed.
+pub(super) fn no_table(error: io::Error) -> Failure {
+    Failure::new(
+        Exit::System,
+        format!("cannot read the table of mounts: {error}"),
+    )
+}
+
 /// Indented, or one line for each moment.
-fn json(document: &Document, line: bool) -> Result<String, Failure> {
+fn json(what: &impl serde::Serialize, line: bool) -> Result<String, Failure> {
     let text = match line {
-        true => serde_json::to_string(document),
-        false => serde_json::to_string_pretty(document),
+        true => serde_json::to_string(what),
+        false => serde_json::to_string_pretty(what),
     };
     text.map(|text| text + "\n")
         .map_err(|error| Failure::new(Exit::Internal, format!("cannot write JSON: {error}")))

@@ -1,5 +1,6 @@
 //! The counters in the format of /proc/self/mountstats (statvers 1.1, as Linux 6.12 prints
-//! it), which the tools of nfs-common read: mountstats(8), nfsiostat(8).
+//! it), which mountstats(8) of nfs-common reads from a file (`-f`). nfsiostat(8) reads only the
+//! kernel's table.
 //!
 //! What this program has no counterpart of is zero.
 
@@ -64,7 +65,7 @@ fn write(document: &Document, out: &mut String) -> std::fmt::Result {
             procedure.name,
             join(&[
                 procedure.calls,
-                procedure.calls.saturating_add(procedure.resends),
+                procedure.calls.saturating_add(procedure.retransmits),
                 procedure.timeouts,
                 procedure.bytes_sent,
                 procedure.bytes_received,
@@ -151,7 +152,7 @@ fn transport(connection: &Connection) -> [u64; 27] {
         counters.position_zero_chunks,
         0, // MRs recycled
         0, // MRs orphaned
-        counters.exposures,
+        counters.registrations,
         counters
             .local_invalidations
             .saturating_sub(counters.remote_invalidations),
@@ -182,7 +183,7 @@ mod tests {
                 name: "GETATTR".into(),
                 calls: 3,
                 errors: 1,
-                resends: 2,
+                retransmits: 2,
                 bytes_sent: 300,
                 bytes_received: 336,
                 total_ns: 9_000_000,
@@ -197,7 +198,7 @@ mod tests {
                     receives: 4,
                     local_invalidations: 9,
                     remote_invalidations: 2,
-                    exposures: 8,
+                    registrations: 8,
                     rdma_read_bytes: 10,
                     rdma_write_bytes: 11,
                     ..ConnectionCounters::default()

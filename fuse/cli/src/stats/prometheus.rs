@@ -1,224 +1,413 @@
-//! The counters as Prometheus text (exposition format 0.0.4).
+//! The counters as Prometheus text (exposition format 0.0.4), of one mount or of several.
+//!
+//! The numbers come from the serving processes as documents, so there is no registry of live
+//! metrics: families are put together for each scrape and written by the encoder of the crate
+//! `prometheus`.
 
-use super::document::{Document, Procedure, STATES};
-use std::fmt::{self, Write};
+use super::document::{Connection, Document, Procedure, STATES};
+use crate::gather::{Found, MountState};
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
+use prometheus::{Encoder, TextEncoder};
+use std::collections::HashMap;
 
-/// A label's value, escaped.
-struct Label<'a>(&'a str);
+/// What the encoder writes.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-impl fmt::Display for Label<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            match character {
-                '\\' => f.write_str("\\\\")?,
-                '"' => f.write_str("\\\"")?,
-                '\n' => f.write_str("\\n")?,
-                other => f.write_char(other)?,
-            }
-        }
-        Ok(())
+/// Upper bounds of the latency buckets, in microseconds: powers of four, from 16 us to 67 s. The
+/// histogram behind them has powers of two from 1 us on; each series of a bucket costs a server of
+/// Prometheus memory, for each procedure of each mount.
+const BOUNDS_US: [u64; 12] = {
+    let mut bounds = [0; 12];
+    let mut at = 0;
+    while at < bounds.len() {
+        bounds[at] = 1 << (4 + 2 * at);
+        at += 1;
     }
+    bounds
+};
+
+/// Families in the order in which they came.
+#[derive(Default)]
+struct Families {
+    list: Vec<MetricFamily>,
+    by_name: HashMap<String, usize>,
 }
 
-/// Whether a word can be part of a metric's name.
-fn is_name(word: &str) -> bool {
-    !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+type Label<'a> = (&'a str, &'a str);
+
+impl Families {
+    fn add(
+        &mut self,
+        kind: MetricType,
+        name: &str,
+        help: &str,
+        labels: &[Label<'_>],
+        fill: impl FnOnce(&mut Metric),
+    ) {
+        let at = *self.by_name.entry(name.to_owned()).or_insert_with(|| {
+            let mut family = MetricFamily::default();
+            family.set_name(format!("nfsrdma_{name}"));
+            family.set_help(help.to_owned());
+            family.set_field_type(kind);
+            self.list.push(family);
+            self.list.len() - 1
+        });
+        let mut metric = Metric::default();
+        let pair = |(name, value): &Label<'_>| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value((*value).to_owned());
+            pair
+        };
+        metric.set_label(labels.iter().map(pair).collect());
+        fill(&mut metric);
+        self.list[at].mut_metric().push(metric);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: &[Label<'_>], value: f64) {
+        self.add(MetricType::GAUGE, name, help, labels, |metric| {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        });
+    }
+
+    fn counter(&mut self, name: &str, help: &str, labels: &[Label<'_>], value: f64) {
+        self.add(MetricType::COUNTER, name, help, labels, |metric| {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        });
+    }
+
+    fn text(&self) -> String {
+        let mut out = Vec::new();
+        // Writing to a Vec does not fail, and no family is empty.
+        let _ = TextEncoder::new().encode(&self.list, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
 }
 
 /// All metrics of one mount.
 pub(super) fn render(document: &Document) -> String {
-    let mut out = String::new();
-    // Writing into a string does not fail.
-    let _ = write(document, &mut out);
-    out
+    let mut families = Families::default();
+    mount(document, &mut families);
+    families.text()
 }
 
-fn family(out: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
-    writeln!(out, "# HELP nfsrdma_{name} {help}")?;
-    writeln!(out, "# TYPE nfsrdma_{name} {kind}")
+/// All metrics of several mounts, and which of them do not answer.
+pub(super) fn render_all(found: &[Found]) -> String {
+    let mut families = Families::default();
+    families.gauge(
+        "mounts",
+        "Mounts of this host, with those being tried.",
+        &[],
+        found.len() as f64,
+    );
+    for one in found {
+        let labels = [("mount", one.directory.as_str()), ("source", &one.source)];
+        let answers = matches!(one.state, MountState::Answers(_));
+        let help = "Whether the mount's process answers.";
+        families.gauge("mount_up", help, &labels, f64::from(answers));
+    }
+    for one in found {
+        let labels = [("mount", one.directory.as_str()), ("source", &one.source)];
+        if let MountState::Pending(pending) = &one.state {
+            let help = "Time since the first attempt of a mount that is still being tried.";
+            families.gauge(
+                "mount_pending_seconds",
+                help,
+                &labels,
+                pending.age_ns as f64 / 1e9,
+            );
+        }
+    }
+    for one in found {
+        if let MountState::Answers(document) = &one.state {
+            mount(document, &mut families);
+        }
+    }
+    families.text()
 }
 
-fn write(document: &Document, out: &mut String) -> fmt::Result {
-    let mount = format!("mount=\"{}\"", Label(&document.directory));
-    family(
-        out,
+fn mount(document: &Document, to: &mut Families) {
+    let mount = ("mount", document.directory.as_str());
+    let about = [
+        mount,
+        ("source", &document.source),
+        ("transport", &document.transport),
+        ("version", &document.version),
+    ];
+    to.gauge(
         "info",
-        "gauge",
         "What is mounted, and the program that serves it.",
-    )?;
-    writeln!(
-        out,
-        "nfsrdma_info{{{mount},source=\"{}\",transport=\"{}\",version=\"{}\"}} 1",
-        Label(&document.source),
-        Label(&document.transport),
-        Label(&document.version)
-    )?;
-    family(out, "age_seconds", "gauge", "Time since the mount.")?;
-    writeln!(
-        out,
-        "nfsrdma_age_seconds{{{mount}}} {}",
-        document.age_ns as f64 / 1e9
-    )?;
-    procedures(document, &mount, out)?;
+        &about,
+        1.0,
+    );
+    to.gauge(
+        "age_seconds",
+        "Time since the mount.",
+        &[mount],
+        document.age_ns as f64 / 1e9,
+    );
+    for procedure in &document.procedures {
+        calls(procedure, mount, to);
+    }
     for (name, value) in &document.cache {
-        if !is_name(name) {
+        // A label may hold anything, a name may not; another version's document might.
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
             continue;
         }
-        let (suffix, kind) = match STATES.contains(&name.as_str()) {
-            true => ("", "gauge"),
-            false => ("_total", "counter"),
-        };
-        let words = name.replace('_', " ");
-        let full = format!("fs_{name}{suffix}");
-        family(out, &full, kind, &format!("File system: {words}."))?;
-        writeln!(out, "nfsrdma_{full}{{{mount}}} {value}")?;
+        let help = format!("File system: {}.", name.replace('_', " "));
+        if STATES.contains(&name.as_str()) {
+            to.gauge(&format!("fs_{name}"), &help, &[mount], *value as f64);
+        } else {
+            to.counter(&format!("fs_{name}_total"), &help, &[mount], *value as f64);
+        }
     }
-    connections(document, &mount, out)
+    limits(document, mount, to);
+    process(document, mount, to);
+    for (index, link) in document.connections.iter().enumerate() {
+        connection(link, &[mount, ("connection", &index.to_string())], to);
+    }
 }
 
-fn procedures(document: &Document, mount: &str, out: &mut String) -> fmt::Result {
+fn calls(procedure: &Procedure, mount: Label<'_>, to: &mut Families) {
     type Value = fn(&Procedure) -> f64;
     let counters: [(&str, &str, Value); 8] = [
-        ("calls_total", "Calls that ended.", |p| p.calls as f64),
-        ("errors_total", "Calls that ended without NFS3_OK.", |p| {
+        ("calls", "Calls that ended.", |p| p.calls as f64),
+        ("errors", "Calls that ended without NFS3_OK.", |p| {
             p.errors as f64
         }),
-        ("resends_total", "Calls sent again.", |p| p.resends as f64),
-        ("timeouts_total", "Times a call ran out of time.", |p| {
+        (
+            "retransmits",
+            "Transmissions of calls after the first.",
+            |p| p.retransmits as f64,
+        ),
+        ("timeouts", "Times a call ran out of time.", |p| {
             p.timeouts as f64
         }),
-        ("sent_bytes_total", "RPC message bytes sent.", |p| {
+        ("sent_bytes", "RPC message bytes sent.", |p| {
             p.bytes_sent as f64
         }),
-        ("received_bytes_total", "RPC message bytes received.", |p| {
+        ("received_bytes", "RPC message bytes received.", |p| {
             p.bytes_received as f64
         }),
+        ("queue_seconds", "Time before the last transmission.", |p| {
+            p.queue_ns as f64 / 1e9
+        }),
         (
-            "queue_seconds_total",
-            "Time before the last sending.",
-            |p| p.queue_ns as f64 / 1e9,
-        ),
-        (
-            "round_trip_seconds_total",
-            "Time after the last sending.",
+            "round_trip_seconds",
+            "Time after the last transmission.",
             |p| p.round_trip_ns as f64 / 1e9,
         ),
     ];
+    let labels = [mount, ("procedure", procedure.name.as_str())];
     for (name, help, value) in counters {
-        let full = format!("procedure_{name}");
-        family(out, &full, "counter", help)?;
-        for procedure in &document.procedures {
-            let label = Label(&procedure.name);
-            writeln!(
-                out,
-                "nfsrdma_{full}{{{mount},procedure=\"{label}\"}} {}",
-                value(procedure)
-            )?;
-        }
+        to.counter(
+            &format!("procedure_{name}_total"),
+            help,
+            &labels,
+            value(procedure),
+        );
     }
-    let full = "procedure_duration_seconds";
-    family(
-        out,
-        full,
-        "histogram",
-        "Time of calls, from their beginning to their end.",
-    )?;
-    for procedure in &document.procedures {
-        let labels = format!("{mount},procedure=\"{}\"", Label(&procedure.name));
-        let mut sum = 0u64;
-        // Every document has the same bounds: a histogram must not change them.
-        for shift in 0..nfsrdma_rpcrdma::stats::LATENCY_BUCKETS - 1 {
-            let below = 1u64 << shift;
-            let filled = procedure.latency.iter().find(|b| b.below_us == Some(below));
-            sum = sum.saturating_add(filled.map_or(0, |bucket| bucket.calls));
-            writeln!(
-                out,
-                "nfsrdma_{full}_bucket{{{labels},le=\"{}\"}} {sum}",
-                below as f64 / 1e6
-            )?;
-        }
-        let rest = procedure.latency.iter().find(|b| b.below_us.is_none());
-        sum = sum.saturating_add(rest.map_or(0, |bucket| bucket.calls));
-        writeln!(out, "nfsrdma_{full}_bucket{{{labels},le=\"+Inf\"}} {sum}")?;
-        let total = procedure.total_ns as f64 / 1e9;
-        writeln!(out, "nfsrdma_{full}_sum{{{labels}}} {total}")?;
-        writeln!(out, "nfsrdma_{full}_count{{{labels}}} {sum}")?;
+    let statuses: u64 = procedure.statuses.values().sum();
+    let none = procedure.errors.saturating_sub(statuses);
+    let others = [("NONE".to_owned(), none)];
+    let other = others
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| (name, count));
+    for (status, count) in procedure.statuses.iter().chain(other) {
+        let labels = [mount, labels[1], ("status", status.as_str())];
+        let help = "Calls that ended without NFS3_OK, by status; NONE: without an NFS reply.";
+        to.counter(
+            "procedure_errors_by_status_total",
+            help,
+            &labels,
+            *count as f64,
+        );
     }
-    Ok(())
+    // A histogram may begin when there is something to count.
+    if procedure.calls == 0 {
+        return;
+    }
+    let below = |bound: u64| {
+        let within = procedure
+            .latency
+            .iter()
+            .filter(|b| b.below_us.is_some_and(|us| us <= bound));
+        within.fold(0u64, |sum, bucket| sum.saturating_add(bucket.calls))
+    };
+    let all = procedure
+        .latency
+        .iter()
+        .fold(0u64, |sum, b| sum.saturating_add(b.calls));
+    let bucket = |(bound, count): (f64, u64)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(count);
+        bucket
+    };
+    let bounds = BOUNDS_US.map(|bound| (bound as f64 / 1e6, below(bound)));
+    let help = "Time of calls, from their beginning to their end.";
+    to.add(
+        MetricType::HISTOGRAM,
+        "procedure_duration_seconds",
+        help,
+        &labels,
+        |metric| {
+            let mut histogram = Histogram::default();
+            histogram.set_bucket(
+                bounds
+                    .into_iter()
+                    .chain([(f64::INFINITY, all)])
+                    .map(bucket)
+                    .collect(),
+            );
+            histogram.set_sample_sum(procedure.total_ns as f64 / 1e9);
+            histogram.set_sample_count(all);
+            metric.set_histogram(histogram);
+        },
+    );
 }
 
-fn connections(document: &Document, mount: &str, out: &mut String) -> fmt::Result {
-    type Value = fn(&super::document::Connection) -> u64;
-    let states: [(&str, &str, Value); 6] = [
-        ("up", "Whether it is connected.", |c| c.connected.into()),
-        ("credits_wanted", "Credits asked for.", |c| c.credits_wanted),
-        ("credits_granted", "Credits the server grants.", |c| {
-            c.credits_granted
-        }),
-        ("credits_in_use", "Calls sent and not answered.", |c| {
-            c.credits_in_use
-        }),
+fn limits(document: &Document, mount: Label<'_>, to: &mut Families) {
+    let limits = &document.limits;
+    let gauges = [
+        (
+            "fs_cache_limit_bytes",
+            "Most that is cached (option cache).",
+            limits.cache_bytes,
+        ),
+        (
+            "fs_dirty_limit_bytes",
+            "Most that waits to be written (option dirty).",
+            limits.dirty_bytes,
+        ),
+        (
+            "pool_limit_bytes",
+            "Buffer pool: cache and messages.",
+            limits.pool_bytes,
+        ),
+        (
+            "read_size_bytes",
+            "Largest READ (rsize in force).",
+            limits.rsize,
+        ),
+        (
+            "write_size_bytes",
+            "Largest WRITE (wsize in force).",
+            limits.wsize,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        to.gauge(name, help, &[mount], value as f64);
+    }
+}
+
+fn process(document: &Document, mount: Label<'_>, to: &mut Families) {
+    let process = &document.process;
+    let help = "User and system time of the serving process.";
+    to.counter(
+        "process_cpu_seconds_total",
+        help,
+        &[mount],
+        process.cpu_ns as f64 / 1e9,
+    );
+    let gauges = [
+        (
+            "process_resident_memory_bytes",
+            "Resident memory of the serving process.",
+            process.resident_bytes,
+        ),
+        (
+            "process_virtual_memory_bytes",
+            "Address space of the serving process.",
+            process.virtual_bytes,
+        ),
+        (
+            "process_open_fds",
+            "Open descriptors of the serving process.",
+            process.open_descriptors,
+        ),
+        (
+            "process_max_fds",
+            "Most descriptors it may open.",
+            process.descriptor_limit,
+        ),
+        (
+            "process_threads",
+            "Threads of the serving process.",
+            process.threads,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        to.gauge(name, help, &[mount], value as f64);
+    }
+}
+
+fn connection(link: &Connection, labels: &[Label<'_>], to: &mut Families) {
+    let states = [
+        ("up", "Whether it is connected.", u64::from(link.connected)),
+        ("credits_wanted", "Credits asked for.", link.credits_wanted),
+        (
+            "credits_granted",
+            "Credits the server grants.",
+            link.credits_granted,
+        ),
+        (
+            "credits_in_use",
+            "Calls sent and not answered.",
+            link.credits_in_use,
+        ),
         (
             "waiting",
             "Calls that wait for a credit or for the connection.",
-            |c| c.waiting,
+            link.waiting,
         ),
         (
-            "leases",
+            "open_registrations",
             "Registrations the server can use at this moment.",
-            |c| c.leases,
+            link.open_registrations,
         ),
     ];
     for (name, help, value) in states {
-        let full = format!("connection_{name}");
-        family(out, &full, "gauge", help)?;
-        for (index, connection) in document.connections.iter().enumerate() {
-            let value = value(connection);
-            writeln!(
-                out,
-                "nfsrdma_{full}{{{mount},connection=\"{index}\"}} {value}"
-            )?;
-        }
+        to.gauge(&format!("connection_{name}"), help, labels, value as f64);
     }
-    let lists: Vec<_> = document
-        .connections
-        .iter()
-        .map(|c| c.counters.list())
-        .collect();
-    let Some(first) = lists.first() else {
-        return Ok(());
-    };
-    for (at, (name, help, _)) in first.iter().enumerate() {
+    for (name, help, value) in link.counters.list() {
         let full = format!("connection_{name}_total");
-        family(out, &full, "counter", &format!("{help}."))?;
-        for (index, list) in lists.iter().enumerate() {
-            let value = list[at].2;
-            writeln!(
-                out,
-                "nfsrdma_{full}{{{mount},connection=\"{index}\"}} {value}"
-            )?;
-        }
+        to.counter(&full, &format!("{help}."), labels, value as f64);
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::{Bucket, Connection};
+    use super::super::document::Bucket as Filled;
     use super::*;
+    use crate::pending::Pending;
 
-    #[test]
-    fn families_labels_and_buckets() {
-        let bucket = |below_us, calls| Bucket { below_us, calls };
-        let document = Document {
+    fn document() -> Document {
+        let bucket = |below_us, calls| Filled { below_us, calls };
+        Document {
             directory: "/m\"\\\n".into(),
-            procedures: vec![Procedure {
-                name: "READ".into(),
-                calls: 3,
-                total_ns: 1_500_000_000,
-                latency: vec![bucket(Some(2), 1), bucket(None, 2)],
-                ..Procedure::default()
-            }],
+            procedures: vec![
+                Procedure {
+                    name: "READ".into(),
+                    calls: 4,
+                    errors: 3,
+                    statuses: [("STALE".to_owned(), 2)].into(),
+                    total_ns: 1_500_000_000,
+                    latency: vec![bucket(Some(2), 1), bucket(Some(64), 1), bucket(None, 2)],
+                    ..Procedure::default()
+                },
+                Procedure {
+                    name: "MKNOD".into(),
+                    ..Procedure::default()
+                },
+            ],
             cache: [
                 ("read_hits".to_owned(), 7),
                 ("inodes".to_owned(), 8),
@@ -227,27 +416,74 @@ mod tests {
             .into(),
             connections: vec![Connection::default(); 2],
             ..Document::default()
-        };
-        let text = render(&document);
+        }
+    }
+
+    fn once_described(text: &str) {
+        let mut types: Vec<_> = text.lines().filter(|l| l.starts_with("# TYPE")).collect();
+        let all = types.len();
+        types.sort_unstable();
+        types.dedup();
+        assert_eq!(types.len(), all, "a family is described twice: {text}");
+    }
+
+    #[test]
+    fn families_labels_and_buckets() {
+        let text = render(&document());
         let labels = r#"mount="/m\"\\\n",procedure="READ""#;
         for line in [
-            format!("nfsrdma_procedure_calls_total{{{labels}}} 3"),
-            format!("nfsrdma_procedure_duration_seconds_bucket{{{labels},le=\"0.000001\"}} 0"),
-            format!("nfsrdma_procedure_duration_seconds_bucket{{{labels},le=\"0.000002\"}} 1"),
-            format!("nfsrdma_procedure_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 3"),
+            format!("nfsrdma_procedure_calls_total{{{labels}}} 4"),
+            format!("nfsrdma_procedure_errors_by_status_total{{{labels},status=\"STALE\"}} 2"),
+            format!("nfsrdma_procedure_errors_by_status_total{{{labels},status=\"NONE\"}} 1"),
+            format!("nfsrdma_procedure_duration_seconds_bucket{{{labels},le=\"0.000016\"}} 1"),
+            format!("nfsrdma_procedure_duration_seconds_bucket{{{labels},le=\"0.000064\"}} 2"),
+            format!("nfsrdma_procedure_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 4"),
             format!("nfsrdma_procedure_duration_seconds_sum{{{labels}}} 1.5"),
             r#"nfsrdma_fs_read_hits_total{mount="/m\"\\\n"} 7"#.into(),
             r#"nfsrdma_fs_inodes{mount="/m\"\\\n"} 8"#.into(),
+            r#"nfsrdma_fs_dirty_limit_bytes{mount="/m\"\\\n"} 0"#.into(),
             r#"nfsrdma_connection_up{mount="/m\"\\\n",connection="1"} 0"#.into(),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
         }
         assert!(!text.contains("b d"));
-        // Each family is described once, before its samples.
-        let mut types: Vec<_> = text.lines().filter(|l| l.starts_with("# TYPE")).collect();
-        let all = types.len();
-        types.sort_unstable();
-        types.dedup();
-        assert_eq!(types.len(), all);
+        let buckets = text.lines().filter(|l| l.contains("_bucket{")).count();
+        assert_eq!(buckets, BOUNDS_US.len() + 1, "of READ, and none of MKNOD");
+        once_described(&text);
+    }
+
+    #[test]
+    fn several_mounts() {
+        let found = |directory: &str, state| Found {
+            source: "srv:/x".into(),
+            directory: directory.into(),
+            state,
+        };
+        let of = |directory: &str| Document {
+            directory: directory.into(),
+            ..document()
+        };
+        let pending = Pending {
+            age_ns: 2_500_000_000,
+            ..Pending::default()
+        };
+        let text = render_all(&[
+            found("/a", MountState::Answers(Box::new(of("/a")))),
+            found("/b", MountState::Answers(Box::new(of("/b")))),
+            found("/c", MountState::Silent("x".into())),
+            found("/d", MountState::Pending(pending)),
+        ]);
+        for line in [
+            "nfsrdma_mounts 4",
+            r#"nfsrdma_mount_up{mount="/b",source="srv:/x"} 1"#,
+            r#"nfsrdma_mount_up{mount="/c",source="srv:/x"} 0"#,
+            r#"nfsrdma_mount_pending_seconds{mount="/d",source="srv:/x"} 2.5"#,
+            r#"nfsrdma_fs_read_hits_total{mount="/a"} 7"#,
+            r#"nfsrdma_fs_read_hits_total{mount="/b"} 7"#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
+        }
+        once_described(&text);
+        assert_eq!(render_all(&[]).lines().count(), 3);
     }
 }

@@ -4,13 +4,13 @@ use super::document::{CACHES, Document, Procedure, STATES};
 use std::fmt::{self, Write};
 
 /// What a document holds, without what a terminal would obey.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let safe = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(safe).collect()
 }
 
 /// `3.2 MB`; powers of 1000.
-fn bytes(number: u64) -> String {
+pub(crate) fn bytes(number: u64) -> String {
     scaled(
         number as f64,
         &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")],
@@ -19,7 +19,7 @@ fn bytes(number: u64) -> String {
 }
 
 /// Microseconds as `12 us`, `3.4 ms`, `5.6 s`.
-fn time(micros: Option<f64>) -> String {
+pub(crate) fn time(micros: Option<f64>) -> String {
     match micros {
         None => "-".to_owned(),
         Some(micros) => scaled(micros, &[(1e6, "s"), (1e3, "ms")], "us"),
@@ -33,7 +33,7 @@ fn scaled(number: f64, units: &[(f64, &str)], smallest: &str) -> String {
     }
 }
 
-fn age(nanoseconds: u64) -> String {
+pub(crate) fn age(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     match (
         seconds / 86400,
@@ -62,7 +62,15 @@ pub(super) fn render(document: &Document, change: bool) -> String {
 
 fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
     if change {
-        writeln!(out, "in the last {:.1} s:", document.age_ns as f64 / 1e9)?;
+        let rates = Rates::of(document);
+        writeln!(
+            out,
+            "in the last {:.1} s: read {}/s, write {}/s, {:.1} calls/s",
+            document.age_ns as f64 / 1e9,
+            bytes(rates.read as u64),
+            bytes(rates.write as u64),
+            rates.calls
+        )?;
     } else {
         writeln!(
             out,
@@ -74,40 +82,79 @@ fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
         )?;
         writeln!(out, "options: {}", plain(&document.options))?;
     }
-    procedures(document, out)?;
+    procedures(document, change, out)?;
     caches(document, out)?;
     connections(document, change, out)
 }
 
-fn procedures(document: &Document, out: &mut String) -> fmt::Result {
+/// What happens in a second, of a document that is a change.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Rates {
+    /// Bytes of READ replies and of WRITE calls.
+    pub(crate) read: f64,
+    pub(crate) write: f64,
+    /// Calls of all procedures that ended.
+    pub(crate) calls: f64,
+}
+
+impl Rates {
+    pub(crate) fn of(change: &Document) -> Rates {
+        let all = change.procedures.iter().map(|p| p.calls as f64).sum();
+        let of = |name: &str, value: fn(&Procedure) -> u64| {
+            change.procedure(name).map_or(0.0, |p| value(p) as f64)
+        };
+        Rates {
+            read: per_second(change, of("READ", |p| p.bytes_received)),
+            write: per_second(change, of("WRITE", |p| p.bytes_sent)),
+            calls: per_second(change, all),
+        }
+    }
+}
+
+/// `amount` by the seconds of a change.
+pub(crate) fn per_second(change: &Document, amount: f64) -> f64 {
+    let seconds = change.age_ns as f64 / 1e9;
+    if seconds > 0.0 { amount / seconds } else { 0.0 }
+}
+
+/// Since the mount: sums. Of a change: rates.
+fn procedures(document: &Document, change: bool, out: &mut String) -> fmt::Result {
+    let [calls, sent, received] = match change {
+        true => ["calls/s", "sent/s", "received/s"],
+        false => ["calls", "sent", "received"],
+    };
     writeln!(
         out,
-        "\n{:<12} {:>9} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "\n{:<12} {calls:>9} {:>7} {:>11} {:>8} {sent:>9} {received:>10} {:>9} {:>9} {:>9} {:>9} {:>10}",
         "procedure",
-        "calls",
         "errors",
-        "resends",
+        "retransmits",
         "timeouts",
-        "sent",
-        "received",
         "mean",
         "p50",
         "p99",
         "queue",
         "round trip"
     )?;
-    let busy = |p: &&Procedure| p.calls > 0 || p.resends > 0 || p.timeouts > 0;
+    let busy = |p: &&Procedure| p.calls > 0 || p.retransmits > 0 || p.timeouts > 0;
     for procedure in document.procedures.iter().filter(busy) {
+        let amount = |number: u64| match change {
+            true => per_second(document, number as f64),
+            false => number as f64,
+        };
+        let calls = match change {
+            true => format!("{:.1}", amount(procedure.calls)),
+            false => procedure.calls.to_string(),
+        };
         writeln!(
             out,
-            "{:<12} {:>9} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "{:<12} {calls:>9} {:>7} {:>11} {:>8} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10}",
             plain(&procedure.name),
-            procedure.calls,
             procedure.errors,
-            procedure.resends,
+            procedure.retransmits,
             procedure.timeouts,
-            bytes(procedure.bytes_sent),
-            bytes(procedure.bytes_received),
+            bytes(amount(procedure.bytes_sent) as u64),
+            bytes(amount(procedure.bytes_received) as u64),
             time(mean(procedure.total_ns, procedure.calls)),
             time(procedure.p50_us),
             time(procedure.p99_us),
@@ -189,7 +236,7 @@ fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Resu
             connection.credits_granted,
             connection.credits_wanted,
             connection.waiting,
-            connection.leases
+            connection.open_registrations
         )?;
         let c = &connection.counters;
         writeln!(
@@ -210,17 +257,17 @@ fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Resu
         writeln!(
             out,
             "  registrations: {} of {}; {} ended here, {} messages invalidated one remotely",
-            c.exposures,
-            bytes(c.exposed_bytes),
+            c.registrations,
+            bytes(c.registered_bytes),
             c.local_invalidations,
             c.remote_invalidations
         )?;
         writeln!(
             out,
-            "  connects: {}, {} failed; {} resends, {} time-outs, {} discards, {} RDMA errors, {} violations",
+            "  connects: {}, {} failed; {} retransmits, {} time-outs, {} discards, {} RDMA errors, {} violations",
             c.connects,
             c.connect_failures,
-            c.resends,
+            c.retransmits,
             c.timeouts,
             c.discards,
             c.rdma_errors,
@@ -234,6 +281,29 @@ fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Resu
 mod tests {
     use super::super::document::Connection;
     use super::*;
+
+    #[test]
+    fn a_change_has_rates() {
+        let change = Document {
+            age_ns: 2_000_000_000,
+            procedures: vec![Procedure {
+                name: "READ".into(),
+                calls: 5,
+                bytes_received: 4_000_000,
+                ..Procedure::default()
+            }],
+            ..Document::default()
+        };
+        let page = render(&change, true);
+        assert!(
+            page.starts_with("in the last 2.0 s: read 2.0 MB/s, write 0 B/s, 2.5 calls/s\n"),
+            "{page}"
+        );
+        let row = page.lines().find(|line| line.starts_with("READ")).unwrap();
+        let words: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(words[1], "2.5");
+        assert!(row.contains("2.0 MB"), "{row}");
+    }
 
     #[test]
     fn a_page() {

@@ -11,7 +11,7 @@ use super::replies::{
 };
 use super::signals::hears;
 use super::waiting::{Held, Waiting};
-use crate::fs::{Entry, Found, Fs, FsResult, Opened};
+use crate::fs::{Entry, Found, Fs, FsResult, NewMode, Opened};
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{
     self as channel, Attr, Directory, DirectoryPlus, Handler, Header, Notifier, Operation, Reply,
@@ -19,6 +19,7 @@ use nfsrdma_channel::{
 };
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
+use nfsrdma_rpcrdma::tap::caller;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::ffi::OsStr;
@@ -34,10 +35,22 @@ pub(super) struct Adapter<N> {
     pub(super) waiting: Arc<Waiting>,
     /// Tells the kernel what it must not believe any more.
     pub(super) notifier: Notifier,
-    /// The FUSE device, to see whether there are more requests.
-    pub(super) queue: Option<Arc<channel::Device>>,
+    pub(super) sending: Sending,
     /// Requests that came, and inodes the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
+    /// The kernel leaves the umask to this side.
+    pub(super) applies_umask: bool,
+}
+
+/// When calls leave.
+pub(super) enum Sending {
+    /// Each by itself.
+    AtOnce,
+    /// Together with those of the kernel's next requests, if it has some already: the device is
+    /// asked.
+    Together(Arc<channel::Device>),
+    /// At the end of a round of the event loop.
+    ByRound,
 }
 
 /// Calls sent together, at most.
@@ -53,16 +66,27 @@ fn has_request(device: &Arc<channel::Device>) -> bool {
 }
 
 impl<N: Nfs3> Adapter<N> {
-    fn cred(&self, request: &Header) -> Cred {
+    /// A new object's mode and the umask that is still to be applied to it.
+    fn masked(&self, bits: u32, umask: u32) -> NewMode {
+        match self.applies_umask {
+            true => NewMode {
+                bits,
+                umask: umask & 0o777,
+            },
+            false => bits.into(),
+        }
+    }
+
+    pub(super) fn cred(&self, request: &Header) -> Cred {
         self.credentials.of(request)
     }
 
     /// Runs an operation: now, and where it waits for the server, on the thread that gets the
     /// answer.
-    fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
-        match self.queue {
-            Some(_) => exec::deferring(|| exec::spawn(operation)),
-            None => exec::spawn(operation),
+    pub(super) fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
+        match self.sending {
+            Sending::Together(_) => exec::deferring(|| exec::spawn(operation)),
+            Sending::AtOnce | Sending::ByRound => exec::spawn(operation),
         }
         self.settle();
     }
@@ -71,11 +95,12 @@ impl<N: Nfs3> Adapter<N> {
     /// with those of this one; otherwise this is the moment to send them. (The kernel's other
     /// request may need no call and end elsewhere, as FUSE_INTERRUPT does: then the next reply
     /// sends them.)
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
+        let Sending::Together(device) = &self.sending else {
+            return;
+        };
         let deferred = self.fs.deferred();
-        if deferred > 0
-            && (deferred >= MOST_DEFERRED || !self.queue.as_ref().is_some_and(has_request))
-        {
+        if deferred > 0 && (deferred >= MOST_DEFERRED || !has_request(device)) {
             self.fs.send_deferred();
         }
     }
@@ -92,8 +117,25 @@ fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
 
 impl<N: Nfs3> Handler for Adapter<N> {
     fn handle(&self, request: &Request<'_>, reply: Reply) {
-        let (header, node) = (&request.header, request.header.nodeid);
         self.requests.fetch_add(1, Ordering::Relaxed);
+        caller::with(request.header.pid(), || self.dispatch(request, reply));
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.fs.forget(node, count);
+        self.settle();
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.waiting.interrupt(unique);
+    }
+}
+
+/// The operations, each after the request of its name.
+impl<N: Nfs3> Adapter<N> {
+    fn dispatch(&self, request: &Request<'_>, reply: Reply) {
+        let (header, node) = (&request.header, request.header.nodeid);
         match request.operation {
             Operation::Lookup { name } => self.lookup(header, node, name, reply),
             Operation::Getattr { handle } => self.getattr(header, node, handle, reply),
@@ -101,9 +143,18 @@ impl<N: Nfs3> Handler for Adapter<N> {
             Operation::Readlink => self.readlink(header, node, reply),
             Operation::Symlink { name, target } => self.symlink(header, node, name, target, reply),
             Operation::Mknod {
-                name, mode, rdev, ..
-            } => self.mknod(header, node, name, mode, rdev, reply),
-            Operation::Mkdir { name, mode, .. } => self.mkdir(header, node, name, mode, reply),
+                name,
+                mode,
+                rdev,
+                umask,
+            } => {
+                let mode = self.masked(mode, umask);
+                self.mknod(header, node, name, mode, rdev, reply);
+            }
+            Operation::Mkdir { name, mode, umask } => {
+                let mode = self.masked(mode, umask);
+                self.mkdir(header, node, name, mode, reply);
+            }
             Operation::Unlink { name } => self.unlink(header, node, name, reply),
             Operation::Rmdir { name } => self.rmdir(header, node, name, reply),
             Operation::Rename {
@@ -147,27 +198,33 @@ impl<N: Nfs3> Handler for Adapter<N> {
             Operation::Statfs => self.statfs(header, node, reply),
             Operation::Access { mask } => self.access(header, node, mask, reply),
             Operation::Create {
-                name, mode, flags, ..
-            } => self.create(header, node, name, mode, flags, reply),
+                name,
+                mode,
+                umask,
+                flags,
+            } => {
+                let mode = self.masked(mode, umask);
+                self.create(header, node, name, mode, flags, reply);
+            }
+            // Where there are none, ENOSYS has the kernel not ask again.
+            Operation::Getxattr { name, size } if self.fs.has_acl() => {
+                self.getxattr(header, node, name, size, reply);
+            }
+            Operation::Listxattr { size } if self.fs.has_acl() => {
+                self.listxattr(header, node, size, reply);
+            }
+            Operation::Setxattr { name, value, flags } if self.fs.has_acl() => {
+                self.setxattr(header, node, name, value, flags, reply);
+            }
+            Operation::Removexattr { name } if self.fs.has_acl() => {
+                self.removexattr(header, node, name, reply);
+            }
             // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
             // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
             _ => reply.error(libc::ENOSYS),
         }
     }
 
-    fn forget(&self, node: u64, count: u64) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        self.fs.forget(node, count);
-        self.settle();
-    }
-
-    fn interrupt(&self, unique: u64) {
-        self.waiting.interrupt(unique);
-    }
-}
-
-/// The operations, each after the request of its name.
-impl<N: Nfs3> Adapter<N> {
     fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let tell = |reply, found| match found {
             Found::Is(entry) => tell_entry(reply, entry),
@@ -249,7 +306,7 @@ impl<N: Nfs3> Adapter<N> {
         request: &Header,
         parent: u64,
         name: &OsStr,
-        mode: u32,
+        mode: NewMode,
         rdev: u32,
         reply: Reply,
     ) {
@@ -261,7 +318,7 @@ impl<N: Nfs3> Adapter<N> {
         });
     }
 
-    fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: u32, reply: Reply) {
+    fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: NewMode, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -548,7 +605,7 @@ impl<N: Nfs3> Adapter<N> {
         request: &Header,
         parent: u64,
         name: &OsStr,
-        mode: u32,
+        mode: NewMode,
         flags: i32,
         reply: Reply,
     ) {

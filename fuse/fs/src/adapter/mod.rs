@@ -3,6 +3,7 @@
 mod bdi;
 mod convert;
 mod credentials;
+mod crew;
 mod filesystem;
 pub mod heap;
 mod invalidate;
@@ -11,13 +12,15 @@ mod signals;
 mod table;
 mod unmount;
 mod waiting;
+mod worker;
+mod xattr;
 
 pub use bdi::set_read_ahead;
 pub use unmount::OwnMount;
 
 use crate::fs::Fs;
 use credentials::Credentials;
-use filesystem::Adapter;
+use filesystem::{Adapter, Sending};
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
@@ -31,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use waiting::Waiting;
+use worker::{Worker, Workers};
 
 /// Who may use the mount besides root's own view of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,12 +56,17 @@ pub struct FuseOptions {
     /// Shown after `fuse.` as the type.
     pub subtype: String,
     pub access: Access,
-    /// Threads that read requests, each with a cloned descriptor.
+    /// Event loops that read requests and poll the connections, each with a cloned descriptor;
+    /// 0 has `threads` read requests, and a thread for each connection.
+    pub workers: usize,
+    /// Threads that read requests where there are no workers, each with a cloned descriptor.
     pub threads: usize,
     /// Requests the kernel may have in flight in the background (read-ahead, direct I/O).
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
     pub max_write: u32,
+    /// The kernel checks permissions (`default_permissions`), by the ACLs where there are any.
+    pub kernel_checks: bool,
     /// Generic mount options by their mount(8) names: `ro nodev nosuid noexec noatime dirsync
     /// sync`; others are handed to the kernel as they are.
     pub options: Vec<String>,
@@ -69,9 +78,11 @@ impl Default for FuseOptions {
             source: "nfsrdma".into(),
             subtype: "nfsrdma".into(),
             access: Access::Owner,
+            workers: 0,
             threads: 2,
             max_background: 64,
             max_write: 1 << 20,
+            kernel_checks: false,
             options: Vec::new(),
         }
     }
@@ -97,7 +108,7 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
         &dir,
         &mount_options(options),
         users(options),
-        wanted(options),
+        wanted(options, acl_flags(&fs, options)),
     )?;
     start(fs, channel, OwnMount::on(&dir), options, false)
 }
@@ -113,7 +124,7 @@ pub fn mount_other(
         dir,
         &mount_options(options),
         users(options),
-        wanted(options),
+        wanted(options, 0),
     )?;
     channel.serve(options.threads, handler)
 }
@@ -128,14 +139,34 @@ pub fn serve<N: Nfs3>(
     options: &FuseOptions,
 ) -> io::Result<Session> {
     let own = OwnMount::on(dir);
-    let channel = Channel::adopt(device, users(options), wanted(options))?;
+    let channel = Channel::adopt(
+        device,
+        users(options),
+        wanted(options, acl_flags(&fs, options)),
+    )?;
     start(fs, channel, own, options, true)
 }
 
-/// What is wanted of the kernel.
-fn wanted(options: &FuseOptions) -> Wanted {
+/// What is wanted of the kernel besides on a mount with ACLs.
+///
+/// With extended attributes the kernel asks for `security.capability` at each write(2), unless HANDLE_KILLPRIV_V2 lets it
+/// remember that there is none.
+fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
+    if !fs.has_acl() {
+        return 0;
+    }
+    let checks = match options.kernel_checks {
+        true => init::POSIX_ACL,
+        false => 0,
+    };
+    init::DONT_MASK | init::HANDLE_KILLPRIV_V2 | checks
+}
+
+/// What is wanted of the kernel, with these flags in addition.
+fn wanted(options: &FuseOptions, more: u64) -> Wanted {
     Wanted {
-        flags: init::ATOMIC_O_TRUNC
+        flags: more
+            | init::ATOMIC_O_TRUNC
             | init::AUTO_INVAL_DATA
             | init::DO_READDIRPLUS
             | init::READDIRPLUS_AUTO
@@ -185,16 +216,36 @@ fn start<N: Nfs3>(
         waiting: waiting.clone(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
-        queue: deferring.then(|| channel.device().clone()),
+        sending: match (options.workers, deferring) {
+            (0, false) => Sending::AtOnce,
+            (0, true) => Sending::Together(channel.device().clone()),
+            _ => Sending::ByRound,
+        },
         requests: requests.clone(),
+        applies_umask: channel.features().has(init::DONT_MASK),
     };
-    let serving = channel.serve(options.threads, Arc::new(adapter))?;
+    let workers = Workers::new(options.workers)?;
+    let serving = match options.workers {
+        0 => channel.serve(options.threads, Arc::new(adapter))?,
+        _ => {
+            let workers = workers_of(&workers, options.workers, Arc::new(adapter))?;
+            let loops = workers
+                .into_iter()
+                .map(|worker| |reader| worker.run(reader));
+            channel.serve_loops(loops.collect())?
+        }
+    };
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let ticker = {
         let stop = stop.clone();
         std::thread::Builder::new()
             .name("write-back".into())
-            .spawn(move || tick(&fs, &requests, &credentials, &stop))?
+            .spawn(move || {
+                let mut seen = Vec::new();
+                tick(&fs, &requests, &credentials, &stop, || {
+                    workers.look_after(&mut seen);
+                });
+            })?
     };
     let interrupts = waiting.watch()?;
     Ok(Session {
@@ -208,6 +259,22 @@ fn start<N: Nfs3>(
     })
 }
 
+/// As many event loops, with the connections spread over them.
+fn workers_of<N: Nfs3>(
+    all: &Arc<Workers>,
+    number: usize,
+    adapter: Arc<Adapter<N>>,
+) -> io::Result<Vec<Worker<N>>> {
+    let mut shares: Vec<Vec<_>> = (0..number).map(|_| Vec::new()).collect();
+    for (index, driver) in adapter.fs.drivers().into_iter().enumerate() {
+        shares[index % number].push(driver);
+    }
+    let workers = shares.into_iter().enumerate();
+    workers
+        .map(|(number, drivers)| Worker::new(all, number, adapter.clone(), drivers))
+        .collect()
+}
+
 /// Writes back what is old, once a second until told to stop, and gives unused memory and
 /// descriptors back.
 fn tick<N: Nfs3>(
@@ -215,12 +282,14 @@ fn tick<N: Nfs3>(
     requests: &AtomicU64,
     credentials: &Credentials,
     stop: &(Mutex<bool>, Condvar),
+    mut look_after_workers: impl FnMut(),
 ) {
     let mut rest = heap::Rest::default();
     let mut stopped = stop.0.lock();
     while !*stopped {
         stop.1.wait_for(&mut stopped, Duration::from_secs(1));
         parking_lot::MutexGuard::unlocked(&mut stopped, || {
+            look_after_workers();
             fs.tick();
             credentials.close_idle();
             rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());

@@ -1,9 +1,23 @@
 //! CREATE, MKNOD, MKDIR, SYMLINK.
 
 use super::access::wanted_to_open;
+use super::acl::NewObject;
 use super::*;
 use nfsrdma_nfs3::{CreateMode, Cred, Made, Special};
 use nfsrdma_xdr::nfs3::{SetAttributes, SpecData};
+
+/// The mode asked for, and the umask where the kernel has not applied it.
+#[derive(Debug, Clone, Copy)]
+pub struct NewMode {
+    pub bits: u32,
+    pub umask: u32,
+}
+
+impl From<u32> for NewMode {
+    fn from(bits: u32) -> Self {
+        NewMode { bits, umask: 0 }
+    }
+}
 
 /// Rounds of CREATE and LOOKUP while others make and remove the name.
 const TRIES: usize = 16;
@@ -27,17 +41,18 @@ impl<N: Nfs3> Fs<N> {
         cred: &Cred,
         parent: u64,
         name: &[u8],
-        mode: u32,
+        mode: impl Into<NewMode>,
         flags: i32,
     ) -> FsResult<(Entry, Opened)> {
         check_name(name)?;
-        let dir = self.inode(parent)?;
+        let (dir, mode) = (self.inode(parent)?, mode.into());
         let how = if flags & libc::O_EXCL != 0 {
             CreateMode::Exclusive
         } else {
             CreateMode::Guarded
         };
-        let attributes = with_mode(mode);
+        let new = self.new_object(cred, &dir, mode, false).await?;
+        let attributes = with_mode(new.mode);
         for _ in 0..TRIES {
             let stamp = Stamp::now();
             let call = self.nfs.create(cred, &dir.handle, name, how, &attributes);
@@ -47,6 +62,7 @@ impl<N: Nfs3> Fs<N> {
                     if inode.kind != FileType::Regular {
                         return Err(FsError::Stale);
                     }
+                    self.finish_new(cred, &inode, new).await;
                     // Nothing of a new file is cached. If something is, the server answered a
                     // call that came twice, or this was taken for the file that a lost reply
                     // was about: then it is as with any other file.
@@ -122,19 +138,20 @@ impl<N: Nfs3> Fs<N> {
         cred: &Cred,
         parent: u64,
         name: &[u8],
-        mode: u32,
+        mode: impl Into<NewMode>,
         rdev: u32,
     ) -> FsResult<Entry> {
         check_name(name)?;
-        let dir = self.inode(parent)?;
-        let attributes = with_mode(mode);
+        let (dir, mode) = (self.inode(parent)?, mode.into());
+        let new = self.new_object(cred, &dir, mode, false).await?;
+        let attributes = with_mode(new.mode);
         let stamp = Stamp::now();
         // The kernel's new_encode_dev: 12 bits of major between 8 and 12 bits of minor.
         let device = SpecData {
             major: rdev >> 8 & 0xfff,
             minor: rdev & 0xff | rdev >> 12 & 0xf_ff00,
         };
-        let special = match mode & libc::S_IFMT {
+        let special = match mode.bits & libc::S_IFMT {
             libc::S_IFREG | 0 => None,
             libc::S_IFCHR => Some(Special::Character(device)),
             libc::S_IFBLK => Some(Special::Block(device)),
@@ -156,17 +173,26 @@ impl<N: Nfs3> Fs<N> {
                 self.changing(&dir, call, |made| made.dir).await?
             }
         };
-        self.made_entry(cred, stamp, &dir, name, &made).await
+        self.made_entry(cred, stamp, &dir, name, &made, Some(new))
+            .await
     }
 
-    pub async fn mkdir(&self, cred: &Cred, parent: u64, name: &[u8], mode: u32) -> FsResult<Entry> {
+    pub async fn mkdir(
+        &self,
+        cred: &Cred,
+        parent: u64,
+        name: &[u8],
+        mode: impl Into<NewMode>,
+    ) -> FsResult<Entry> {
         check_name(name)?;
-        let dir = self.inode(parent)?;
+        let (dir, mode) = (self.inode(parent)?, mode.into());
+        let new = self.new_object(cred, &dir, mode, true).await?;
         let stamp = Stamp::now();
-        let attributes = with_mode(mode);
+        let attributes = with_mode(new.mode);
         let call = self.nfs.mkdir(cred, &dir.handle, name, &attributes);
         let made = self.changing(&dir, call, |made| made.dir).await?;
-        self.made_entry(cred, stamp, &dir, name, &made).await
+        self.made_entry(cred, stamp, &dir, name, &made, Some(new))
+            .await
     }
 
     pub async fn symlink(
@@ -184,7 +210,7 @@ impl<N: Nfs3> Fs<N> {
             .nfs
             .symlink(cred, &dir.handle, name, target, &attributes);
         let made = self.changing(&dir, call, |made| made.dir).await?;
-        self.made_entry(cred, stamp, &dir, name, &made).await
+        self.made_entry(cred, stamp, &dir, name, &made, None).await
     }
 
     async fn made_entry(
@@ -194,9 +220,13 @@ impl<N: Nfs3> Fs<N> {
         dir: &Arc<Inode>,
         name: &[u8],
         made: &Made,
+        new: Option<NewObject>,
     ) -> FsResult<Entry> {
         let (inode, attributes) = self.made(cred, stamp, dir, name, made).await?;
         let inode = self.table.adopt(&inode);
+        if let Some(new) = new {
+            self.finish_new(cred, &inode, new).await;
+        }
         Ok(self.entry(dir, &inode, attributes))
     }
 

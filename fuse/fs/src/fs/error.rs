@@ -32,6 +32,9 @@ pub enum FsError {
     /// The hidden name of a removed file that is open here.
     #[error("removed, and still open")]
     Busy,
+    /// There is no such extended attribute.
+    #[error("no such attribute")]
+    NoData,
     #[error("file too large")]
     TooLarge,
     /// No buffer memory, and none on its way back.
@@ -69,6 +72,7 @@ impl FsError {
             FsError::IsDirectory => libc::EISDIR,
             FsError::Exists => libc::EEXIST,
             FsError::Busy => libc::EBUSY,
+            FsError::NoData => libc::ENODATA,
             FsError::TooLarge => libc::EFBIG,
             FsError::NoMemory => libc::ENOMEM,
             FsError::Ended => libc::EIO,

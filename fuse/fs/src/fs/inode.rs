@@ -11,7 +11,7 @@ use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
 use super::file::FileData;
 use crate::sync::Mutex;
-use nfsrdma_nfs3::Cred;
+use nfsrdma_nfs3::{Acls, Cred};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Time, Verifier, WccData, access};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -176,6 +176,8 @@ pub struct State {
     told_contents: u32,
     /// Exactly as long as it need be: it changes seldom, and there are many inodes.
     granted: Box<[Granted]>,
+    /// What GETACL said of the object as it is now.
+    acls: Option<Arc<Acls>>,
     pub silly: Option<Box<Silly>>,
     /// Of a directory that was listed.
     listed: Option<Box<Listed>>,
@@ -191,6 +193,7 @@ impl State {
             told: 0,
             told_contents: 0,
             granted: Box::default(),
+            acls: None,
             silly: None,
             listed: None,
         }
@@ -276,7 +279,7 @@ impl State {
     /// Takes over what the cache found out.
     fn learned(&mut self, seen: Seen) -> Outcome {
         if seen.changed {
-            self.granted = Box::default();
+            self.forget_rights();
         }
         if seen.foreign {
             self.epoch = next_epoch();
@@ -388,6 +391,22 @@ impl State {
     pub fn renew_epoch(&mut self) {
         self.epoch = next_epoch();
         self.cache.forget_contents();
+    }
+
+    /// The ACLs that go with the attributes, if they were asked for.
+    pub fn acls(&self) -> Option<Arc<Acls>> {
+        self.acls.clone()
+    }
+
+    /// GETACL answered, of the object as it is known.
+    pub fn keep_acls(&mut self, acls: Arc<Acls>) {
+        self.acls = Some(acls);
+    }
+
+    /// Who may do what may be otherwise now.
+    pub fn forget_rights(&mut self) {
+        self.granted = Box::default();
+        self.acls = None;
     }
 
     /// What ACCESS said before: the granted ones of `wanted`, if known.

@@ -5,6 +5,7 @@
 //! once from memory, or not at all.
 
 mod access;
+mod acl;
 mod attribute_cache;
 mod attributes;
 mod changes;
@@ -22,6 +23,7 @@ mod lookup;
 mod names;
 mod open;
 mod opening;
+mod paths;
 mod read;
 mod remove;
 mod rename;
@@ -36,12 +38,14 @@ mod write;
 pub use changing::KernelCache;
 pub use clock::Clock;
 pub use config::{FsConfig, LookupCache, Permissions};
+pub use create::NewMode;
 pub use dir::{DirHandle, Listed, Listing};
 pub use error::{FsError, FsResult};
 pub use file::OpenFile;
 pub use inode::{Inode, ROOT};
 pub use lookup::Found;
 pub use open::Opened;
+pub use paths::Paths;
 pub use sync::Unwritten;
 pub use unsafe_files::Hold;
 
@@ -54,7 +58,7 @@ use failures::FailureLog;
 use file::{FileData, Shared};
 use inode::{Kind, Stamp, Times};
 use names::Names;
-use nfsrdma_nfs3::{Limits, Nfs3, NfsError, NfsResult};
+use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError, NfsResult};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
 use slab::Slab;
@@ -120,6 +124,11 @@ impl<N: Nfs3> Fs<N> {
     /// Calls that wait to be sent with others ([`nfsrdma_rpcrdma::exec::deferring`]).
     pub fn deferred(&self) -> u32 {
         self.nfs.deferred()
+    }
+
+    /// The connections, for event loops to poll.
+    pub fn drivers(&self) -> Vec<Driver> {
+        self.nfs.drivers()
     }
 
     /// Sends them.

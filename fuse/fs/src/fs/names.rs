@@ -139,6 +139,29 @@ impl Names {
         (!path.is_empty()).then(|| format!("...{path}"))
     }
 
+    /// Whether `name` in `dir` led to `node` when it was last looked up.
+    pub(super) fn leads_to(&self, dir: u64, name: &[u8], node: u64) -> bool {
+        let key = key(dir, name);
+        let shard = self.shard(&key).lock();
+        let found = shard.peek(&key[..]);
+        matches!(found, Some((_, Child::Is(inode))) if inode.nodeid == node)
+    }
+
+    /// Every name that led to something: the directory, the name, and the node.
+    pub(super) fn each(&self, mut visit: impl FnMut(u64, &[u8], u64)) {
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for (key, (_, child)) in shard.iter() {
+                let (dir, name) = key.split_at(size_of::<u64>());
+                let dir =
+                    u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"));
+                if let Child::Is(inode) = child {
+                    visit(dir, name, inode.nodeid);
+                }
+            }
+        }
+    }
+
     pub(super) fn remove(&self, dir: u64, name: &[u8]) {
         let key = key(dir, name);
         let old = self.shard(&key).lock().pop(&key[..]);

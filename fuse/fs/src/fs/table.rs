@@ -103,6 +103,12 @@ impl Table {
         self.node_shard(nodeid).lock().get(&nodeid).cloned()
     }
 
+    /// The inode of `handle`, if the kernel knows it.
+    pub(super) fn find(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
+        let handles = self.handle_shard(handle).lock();
+        handles.get(handle).map(|known| known.0.clone())
+    }
+
     /// Puts the root in, never to be forgotten.
     pub(super) fn insert_root(&self, root: Arc<Inode>) {
         root.lookups.store(1, Ordering::Relaxed);

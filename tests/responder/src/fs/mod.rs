@@ -5,6 +5,7 @@
 //! name is one component looked up in such a descriptor, so no symbolic link is followed
 //! and nothing outside an export is reached whatever others do to the tree meanwhile.
 
+pub mod acl;
 pub mod attr;
 pub mod dir;
 pub mod file;
@@ -12,6 +13,7 @@ pub mod handle;
 pub mod identity;
 pub mod info;
 mod inode;
+mod lock;
 pub mod modify;
 mod overlay;
 mod search;

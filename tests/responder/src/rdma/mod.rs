@@ -124,6 +124,7 @@ pub fn serve(
             remote,
             local: queue_pair.local_addr(),
             rdma: true,
+            udp: false,
         },
         queue_pair,
         pool,

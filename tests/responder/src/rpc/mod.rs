@@ -1,12 +1,16 @@
 //! RPC calls to replies, whatever transport they came by.
 
+mod acl;
 mod drc;
 mod failing;
 mod mount;
 mod nfs;
+mod nlm;
 mod portmap;
 mod script;
+mod status_monitor;
 
+pub use acl::AclCalls;
 pub use drc::{Admission, CallKey, Drc, Ticket, Waiter};
 pub use failing::{Failing, procedure};
 pub use mount::Mounts;
@@ -15,12 +19,13 @@ pub use portmap::Ports;
 pub use script::{Delaying, Script, Stage};
 
 use crate::fs::{FileSystem, Identity};
+use crate::lock::LockService;
 use failing::Failure;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{self, Accepted, Auth, AuthStat, Call, CallError, Denial};
-use nfsrdma_xdr::{mount3, nfs3, rpcbind};
+use nfsrdma_xdr::{mount3, nfs_acl, nfs3, nlm4, nsm, rpcbind};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -109,12 +114,17 @@ pub struct Peer {
     /// The address called.
     pub local: SocketAddr,
     pub rdma: bool,
+    pub udp: bool,
 }
 
 /// All programs served, with what they share.
 #[derive(Debug)]
 pub struct Service {
     pub fs: FileSystem,
+    pub locks: Arc<LockService>,
+    /// Whether NFS_ACL is there.
+    pub with_acl: bool,
+    pub acl_calls: AclCalls,
     drc: Option<Arc<Drc>>,
     mounts: Mounts,
     /// Where the transports listen, once they do.
@@ -140,6 +150,8 @@ enum Stop {
     Accepted(Accepted),
     Denied(Denial),
     BadChunks,
+    /// For tests: it is not answered.
+    NoReply,
 }
 
 impl From<nfsrdma_xdr::codec::DecodeError> for Stop {
@@ -170,13 +182,22 @@ fn begin(xid: u32, status: Accepted) -> Encoder {
 
 impl Service {
     /// A service of `fs` that remembers `drc` calls.
-    pub fn new(fs: FileSystem, drc: usize, delay: Duration, failing: &[Failing]) -> Self {
+    pub fn new(
+        fs: FileSystem,
+        locks: Arc<LockService>,
+        drc: usize,
+        delay: Duration,
+        failing: &[Failing],
+    ) -> Self {
         let script = Script::default();
         for failing in failing {
             script.fail(*failing);
         }
         Service {
             fs,
+            locks,
+            with_acl: true,
+            acl_calls: AclCalls::default(),
             drc: Drc::new(drc),
             mounts: Mounts::default(),
             ports: OnceLock::new(),
@@ -275,6 +296,7 @@ impl Service {
             },
             Err(Stop::Denied(denial)) => return denied(call.xid, denial),
             Err(Stop::BadChunks) => return Outcome::BadChunks,
+            Err(Stop::NoReply) => return Outcome::Discard,
         };
         if let Some(ticket) = ticket {
             ticket.finish(&reply.head);
@@ -329,10 +351,15 @@ impl Service {
             return Err(Stop::BadChunks);
         }
         let (low, high) = match call.program {
-            nfs3::PROGRAM => (nfs3::VERSION, nfs3::VERSION),
+            // Too large for datagrams.
+            nfs3::PROGRAM if !peer.udp => (nfs3::VERSION, nfs3::VERSION),
             // Version 1 has UMNT and lists in the same form; its MNT gives other handles.
             mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
             rpcbind::PROGRAM if !peer.rdma => (rpcbind::portmap::VERSION, 4),
+            nfs_acl::PROGRAM if self.with_acl && !peer.udp => (nfs_acl::VERSION, nfs_acl::VERSION),
+            // Linux's server does not have them on its RDMA port either.
+            nlm4::PROGRAM if self.locks.is_on() && !peer.rdma => (nlm4::VERSION, nlm4::VERSION),
+            nsm::PROGRAM if self.locks.is_on() && !peer.rdma => (nsm::VERSION, nsm::VERSION),
             _ => return Err(Stop::Accepted(Accepted::ProgUnavail)),
         };
         if !(low..=high).contains(&call.version) {
@@ -358,6 +385,9 @@ impl Service {
         match call.program {
             nfs3::PROGRAM => self.nfs(&context, from, out),
             mount3::PROGRAM => self.mount(&context, from, out),
+            nfs_acl::PROGRAM => self.acl(&context, from, out),
+            nlm4::PROGRAM => self.nlm(&context, from, out),
+            nsm::PROGRAM => self.nsm(&context, from, out),
             _ => self.portmap(&context, from, out),
         }
     }

@@ -5,7 +5,7 @@ use super::{Context, Done, Service, Stop};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
 use nfsrdma_xdr::rpc::Accepted;
 use nfsrdma_xdr::rpcbind::{Binding, List, Mapping, NetId, portmap, protocol, universal_address};
-use nfsrdma_xdr::{mount3, nfs3, rpcbind};
+use nfsrdma_xdr::{mount3, nfs_acl, nfs3, nlm4, nsm, rpcbind};
 use std::net::SocketAddr;
 
 /// The ports listened on; `None` where a transport is off.
@@ -15,6 +15,12 @@ pub struct Ports {
     pub nfs: Option<u16>,
     pub mount: Option<u16>,
     pub portmap: Option<u16>,
+    pub portmap_udp: Option<u16>,
+    /// Of NFS_ACL.
+    pub acl: Option<u16>,
+    /// Of NLM and NSM.
+    pub lock: Option<u16>,
+    pub lock_udp: Option<u16>,
 }
 
 impl Ports {
@@ -25,8 +31,16 @@ impl Ports {
             (pm, 2, NetId::Tcp, self.portmap),
             (pm, 3, NetId::Tcp, self.portmap),
             (pm, 4, NetId::Tcp, self.portmap),
+            (pm, 2, NetId::Udp, self.portmap_udp),
+            (pm, 3, NetId::Udp, self.portmap_udp),
+            (pm, 4, NetId::Udp, self.portmap_udp),
             (nfs3::PROGRAM, nfs3::VERSION, NetId::Tcp, self.nfs),
             (mount3::PROGRAM, mount3::VERSION, NetId::Tcp, self.mount),
+            (nfs_acl::PROGRAM, nfs_acl::VERSION, NetId::Tcp, self.acl),
+            (nlm4::PROGRAM, nlm4::VERSION, NetId::Tcp, self.lock),
+            (nlm4::PROGRAM, nlm4::VERSION, NetId::Udp, self.lock_udp),
+            (nsm::PROGRAM, nsm::VERSION, NetId::Tcp, self.lock),
+            (nsm::PROGRAM, nsm::VERSION, NetId::Udp, self.lock_udp),
             (nfs3::PROGRAM, nfs3::VERSION, NetId::Rdma, self.rdma),
             (mount3::PROGRAM, mount3::VERSION, NetId::Rdma, self.rdma),
         ]
@@ -34,13 +48,13 @@ impl Ports {
         .filter_map(|(program, version, netid, port)| Some((program, version, netid, port?)))
     }
 
-    fn tcp(&self, program: u32, version: u32) -> Option<u16> {
+    fn find(&self, program: u32, version: u32, by: NetId) -> Option<u16> {
         // The wrong version gets the port too, where it learns the right one (RFC 5531's
         // PROG_MISMATCH).
         let of = |version: Option<u32>| {
             self.table()
                 .find(|&(p, v, netid, _)| {
-                    p == program && netid == NetId::Tcp && version.is_none_or(|wanted| wanted == v)
+                    p == program && netid == by && version.is_none_or(|wanted| wanted == v)
                 })
                 .map(|(.., port)| port)
         };
@@ -63,7 +77,8 @@ impl Service {
             (portmap::VERSION, 3) => {
                 let asked = Mapping::decode(&mut from)?;
                 let port = match asked.protocol {
-                    protocol::TCP => ports.tcp(asked.program, asked.version),
+                    protocol::TCP => ports.find(asked.program, asked.version, NetId::Tcp),
+                    protocol::UDP => ports.find(asked.program, asked.version, NetId::Udp),
                     _ => None,
                 };
                 out.u32(u32::from(port.unwrap_or(0)));
@@ -71,12 +86,18 @@ impl Service {
             (portmap::VERSION, 4) => List(
                 ports
                     .table()
-                    .filter(|&(_, _, netid, _)| netid == NetId::Tcp)
-                    .map(|(program, version, _, port)| Mapping {
-                        program,
-                        version,
-                        protocol: protocol::TCP,
-                        port: u32::from(port),
+                    .filter_map(|(program, version, netid, port)| {
+                        let protocol = match netid {
+                            NetId::Tcp => protocol::TCP,
+                            NetId::Udp => protocol::UDP,
+                            _ => return None,
+                        };
+                        Some(Mapping {
+                            program,
+                            version,
+                            protocol,
+                            port: u32::from(port),
+                        })
                     })
                     .collect(),
             )
@@ -84,7 +105,12 @@ impl Service {
             (3 | 4, 3) => {
                 let asked = Binding::decode(&mut from)?;
                 let port = match NetId::from_name(asked.netid.0) {
-                    Some(NetId::Tcp | NetId::Tcp6) => ports.tcp(asked.program, asked.version),
+                    Some(NetId::Tcp | NetId::Tcp6) => {
+                        ports.find(asked.program, asked.version, NetId::Tcp)
+                    }
+                    Some(NetId::Udp | NetId::Udp6) => {
+                        ports.find(asked.program, asked.version, NetId::Udp)
+                    }
                     Some(NetId::Rdma | NetId::Rdma6) => ports
                         .table()
                         .find(|&(p, _, netid, _)| p == asked.program && netid == NetId::Rdma)
@@ -126,6 +152,7 @@ impl Service {
 fn named(netid: NetId, ipv6: bool) -> NetId {
     match (netid, ipv6) {
         (NetId::Tcp, true) => NetId::Tcp6,
+        (NetId::Udp, true) => NetId::Udp6,
         (NetId::Rdma, true) => NetId::Rdma6,
         (netid, _) => netid,
     }

@@ -57,6 +57,7 @@ pub fn serve(
             remote,
             local,
             rdma: false,
+            udp: false,
         },
     };
     let sender = {

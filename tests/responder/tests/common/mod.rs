@@ -13,6 +13,7 @@ pub struct Responder {
     pub nfs: u16,
     pub mount: u16,
     pub portmap: u16,
+    pub lock: u16,
 }
 
 /// Directories of a test, removed with it.
@@ -87,6 +88,7 @@ impl Responder {
             nfs: port("nfs"),
             mount: port("mount"),
             portmap: port("portmap"),
+            lock: port("lock"),
             child,
         }
     }

@@ -92,6 +92,11 @@ pub(super) static TABLE: &[Entry] = &[
         d.options.threads = Some(count as usize);
         d.claim(n, count)
     }),
+    value!("workers", "a number from 0 to 16", |d, n, v| {
+        let count = d.number(n, v, 0..=16, "a number from 0 to 16")?;
+        d.options.workers = Some(count as usize);
+        d.claim(n, count)
+    }),
     value!("metrics", METRICS, |d, n, v| {
         let at = match v.strip_prefix("unix:") {
             // unix(7): a path has 107 bytes. As part of options it has neither commas nor quotes.

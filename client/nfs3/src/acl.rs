@@ -1,0 +1,149 @@
+//! NFS_ACL version 3 beside NFS: access control lists over the connections of the mount.
+//!
+//! Whether the server has the program is found out once, while mounting; a server that does not have it any more after
+//! a restart is found out by the next call.
+
+use super::api::{Acls, Cred, NfsError, NfsResult};
+use super::checks::misbehaved;
+use super::client::{FIRST_PAUSE, Nfs3Client};
+use super::procedures::{GETACL_COUNTER, OTHER_COUNTER, SETACL_COUNTER};
+use nfsrdma_rpcrdma::Error;
+use nfsrdma_rpcrdma::error::Rejection;
+use nfsrdma_rpcrdma::transport::{Payload, Reply as RpcReply, Request};
+use nfsrdma_xdr::codec::Encode;
+use nfsrdma_xdr::nfs_acl::{
+    AclLists, Getacl, GetaclArgs, Null, PROGRAM, Setacl, SetaclArgs, VERSION, mask,
+};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Reply, Status, Void};
+use nfsrdma_xdr::posix_acl::PosixAcl;
+use nfsrdma_xdr::procedure::Procedure;
+
+/// The counter of a procedure.
+fn counter<P: Procedure>() -> usize {
+    match P::NUMBER {
+        Getacl::NUMBER => GETACL_COUNTER,
+        Setacl::NUMBER => SETACL_COUNTER,
+        _ => OTHER_COUNTER,
+    }
+}
+
+/// A list as the server sent it; an access ACL that says no more than the mode is none.
+fn list(entries: &[nfsrdma_xdr::nfs_acl::AclEntry], default: bool) -> NfsResult<PosixAcl> {
+    match PosixAcl::from_wire(entries, default) {
+        Ok(acl) if acl.is_empty() || acl.is_valid() => Ok(acl),
+        Ok(_) => misbehaved("an access control list that is not valid"),
+        Err(error) => misbehaved(format!("reply to GETACL: {error}")),
+    }
+}
+
+impl Nfs3Client {
+    /// Asks whether the server has NFS_ACL. A failure counts as that it does not.
+    pub(crate) async fn probe_acl(&self, cred: &Cred) -> bool {
+        let present = self.perform_acl::<Null>(cred, &Void {}).await.is_ok();
+        self.set_acl(present);
+        present
+    }
+
+    async fn perform_acl<P: Procedure>(
+        &self,
+        cred: &Cred,
+        args: &P::Args<'_>,
+    ) -> NfsResult<RpcReply> {
+        let template = self.template_of(PROGRAM, VERSION, cred);
+        let request = Request {
+            procedure: counter::<P>(),
+            max_results: P::max_results(args),
+            max_ddp_result: 0,
+            payload: Payload::None,
+        };
+        let reply = self
+            .submit(request, |xid, to| {
+                template.encode(xid, P::NUMBER, to);
+                args.encode(to);
+            })
+            .await?;
+        match reply.results::<P>().map(drop) {
+            Err(Error::Rejected(
+                Rejection::ProgUnavail | Rejection::ProgMismatch { .. } | Rejection::ProcUnavail,
+            )) => {
+                self.set_acl(false);
+                Err(NfsError::Status(Status::NotSupp))
+            }
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(reply),
+        }
+    }
+
+    pub(super) async fn get_acls(
+        &self,
+        cred: &Cred,
+        object: &FileHandle,
+        directory: bool,
+    ) -> NfsResult<(Option<Attributes>, Acls)> {
+        let args = GetaclArgs {
+            object: *object,
+            mask: match directory {
+                true => mask::ALL,
+                false => mask::ACL | mask::ACL_COUNT,
+            },
+        };
+        let mut patience = FIRST_PAUSE;
+        loop {
+            let reply = self.perform_acl::<Getacl>(cred, &args).await?;
+            match reply.results::<Getacl>()? {
+                Reply::Ok(ok) => {
+                    let access = list(&ok.lists.acl, false)?;
+                    let acls = Acls {
+                        access: match access.mode().1 {
+                            true => PosixAcl::default(),
+                            false => access,
+                        },
+                        default: match directory {
+                            true => list(&ok.lists.default_acl, true)?,
+                            false => PosixAcl::default(),
+                        },
+                    };
+                    return Ok((ok.attributes, acls));
+                }
+                Reply::Fail(Status::JukeBox, _) => {}
+                Reply::Fail(status, _) => return self.refused_at(GETACL_COUNTER, status),
+            }
+            self.wait(&mut patience).await;
+        }
+    }
+
+    pub(super) async fn set_acls(
+        &self,
+        cred: &Cred,
+        object: &FileHandle,
+        acls: &Acls,
+        directory: bool,
+    ) -> NfsResult<Option<Attributes>> {
+        let access = acls.access.to_wire(false, 0, 0);
+        let default = acls.default.to_wire(true, 0, 0);
+        let args = SetaclArgs {
+            object: *object,
+            lists: AclLists {
+                // Linux's server takes away what is left out.
+                mask: match directory {
+                    true => mask::ACL | mask::DEFAULT_ACL,
+                    false => mask::ACL,
+                },
+                acl_count: access.len() as u32,
+                acl: access,
+                default_count: default.len() as u32,
+                default_acl: default,
+            },
+        };
+        let mut patience = FIRST_PAUSE;
+        loop {
+            let reply = self.perform_acl::<Setacl>(cred, &args).await?;
+            match reply.results::<Setacl>()? {
+                Reply::Ok(attributes) => return Ok(attributes),
+                Reply::Fail(Status::JukeBox, _) => {}
+                Reply::Fail(status, _) => return self.refused_at(SETACL_COUNTER, status),
+            }
+            self.wait(&mut patience).await;
+        }
+    }
+}

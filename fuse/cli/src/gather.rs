@@ -1,0 +1,168 @@
+//! The statistics of all mounts of this mount namespace, asked over their control sockets.
+//!
+//! Bounded: at most [`MOST`] mounts, [`AT_A_TIME`] of them at a time, and [`PATIENCE`] for each. A
+//! mount whose process does not answer is reported as silent, and delays nobody but the caller.
+
+use super::control::{self, AskError};
+use super::mounts::{self, FSTYPE, Mount};
+use super::pending::{self, Pending, Place};
+use super::reach;
+use super::stats::Document;
+use std::collections::HashSet;
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Mounts looked at.
+const MOST: usize = 1024;
+/// Asked at a time.
+const AT_A_TIME: usize = 16;
+/// For the answer of one.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A process to ask.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Target {
+    Mounted(Mount),
+    Pending(Place),
+}
+
+/// What is known of one mount.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Found {
+    /// SERVER:/EXPORT.
+    pub(super) source: String,
+    pub(super) directory: String,
+    pub(super) state: MountState,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum MountState {
+    Answers(Box<Document>),
+    /// Mounted, and why nothing else is known of it.
+    Silent(String),
+    /// Still being tried.
+    Pending(Pending),
+}
+
+/// All there is to ask, in the order of the table of mounts, and then what is still being tried. A
+/// file system mounted at several places is listed for each.
+pub(super) fn targets() -> io::Result<Vec<Target>> {
+    let mounted = mounts::all()?.into_iter();
+    let mounted = mounted.filter(|mount| mount.fstype == FSTYPE);
+    let pending = pending::places().into_iter().map(Target::Pending);
+    Ok(mounted
+        .map(Target::Mounted)
+        .chain(pending)
+        .take(MOST)
+        .collect())
+}
+
+impl Target {
+    /// Asks it. `None` for an attempt to mount that has ended meanwhile.
+    pub(super) fn ask(&self, limit: Duration) -> Option<Found> {
+        match self {
+            Target::Mounted(mount) => Some(Found {
+                source: mount.source.to_string_lossy().into_owned(),
+                directory: mount.dir.to_string_lossy().into_owned(),
+                state: document(mount, limit).map_or_else(MountState::Silent, |document| {
+                    MountState::Answers(Box::new(document))
+                }),
+            }),
+            Target::Pending(place) => place.ask(limit).map(|pending| Found {
+                source: pending.source.clone(),
+                directory: pending.directory.clone(),
+                state: MountState::Pending(pending),
+            }),
+        }
+    }
+}
+
+fn document(mount: &Mount, limit: Duration) -> Result<Document, String> {
+    let answer = control::ask_within(&mount.device, mount.owner, control::STATS, limit);
+    let answer = answer.map_err(|error| match error {
+        AskError::Unreachable(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            "only root and the user who mounted it may ask".to_owned()
+        }
+        AskError::Unreachable(_) => {
+            "its process has ended, or runs in another mount namespace".to_owned()
+        }
+        AskError::Broken(error) => format!("its process does not answer: {error}"),
+    })?;
+    reach::refusal(&mount.dir, &answer).map_err(|failure| failure.message)?;
+    serde_json::from_slice(&answer)
+        .map_err(|_| "its process is of another version: mount again".to_owned())
+}
+
+/// Asks all, several at a time; in the order of [`targets`].
+pub(super) fn all() -> io::Result<Vec<Found>> {
+    let targets = targets()?;
+    let next = Mutex::new(targets.iter().enumerate());
+    let found = Mutex::new(Vec::new());
+    let lock_next = || {
+        next.lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .next()
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..targets.len().min(AT_A_TIME) {
+            scope.spawn(|| {
+                while let Some((at, target)) = lock_next() {
+                    if let Some(answer) = target.ask(PATIENCE) {
+                        let mut found = found.lock().unwrap_or_else(|p| p.into_inner());
+                        found.push((at, answer));
+                    }
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(|p| p.into_inner());
+    found.sort_by_key(|(at, _)| *at);
+    Ok(found.into_iter().map(|(_, answer)| answer).collect())
+}
+
+/// One of each directory: the one on top. Metrics are told apart by it.
+pub(super) fn on_top(mut found: Vec<Found>) -> Vec<Found> {
+    let mut seen = HashSet::new();
+    found.reverse();
+    // What is mounted goes before what is still to be mounted there.
+    found.sort_by_key(|one| matches!(one.state, MountState::Pending(_)));
+    found.retain(|one| seen.insert(one.directory.clone()));
+    found.reverse();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_on_top_counts() {
+        let found = |directory: &str, source: &str, pending: bool| Found {
+            source: source.into(),
+            directory: directory.into(),
+            state: match pending {
+                true => MountState::Pending(Pending::default()),
+                false => MountState::Silent(String::new()),
+            },
+        };
+        let kept = on_top(vec![
+            found("/a", "below", false),
+            found("/b", "x", false),
+            found("/a", "above", false),
+            found("/a", "later", true),
+            found("/c", "later", true),
+        ]);
+        let kept: Vec<_> = kept
+            .iter()
+            .map(|one| (one.directory.as_str(), one.source.as_str()))
+            .collect();
+        assert_eq!(kept.len(), 3);
+        assert!(kept.contains(&("/a", "above")), "{kept:?}");
+    }
+
+    #[test]
+    fn nobody_has_to_be_there() {
+        all().unwrap();
+    }
+}

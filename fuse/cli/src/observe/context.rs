@@ -1,0 +1,52 @@
+//! What a trace adds to the events of the engine: paths of handles, and processes of threads.
+
+use nfsrdma_xdr::nfs3::FileHandle;
+use std::fmt;
+
+/// Finds the path of a handle.
+pub(crate) type FindPath = Box<dyn FnMut(&FileHandle) -> Option<String> + Send>;
+
+/// Of one listener.
+pub(super) struct Context {
+    find: FindPath,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    pub(super) fn new(find: FindPath) -> Self {
+        Context { find }
+    }
+
+    pub(super) fn path(&mut self, handle: &FileHandle) -> Option<String> {
+        (self.find)(handle)
+    }
+
+    /// The process of the thread `tid`: FUSE tells of threads. The thread itself if it has ended.
+    /// Not remembered: numbers go to other threads.
+    pub(super) fn process(&self, tid: u32) -> u32 {
+        let look = || {
+            let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+            line.trim().parse().ok()
+        };
+        look().unwrap_or(tid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_belong_to_their_process() {
+        let context = Context::new(Box::new(|_| None));
+        let own = nix::unistd::gettid().as_raw().cast_unsigned();
+        assert_eq!(context.process(own), std::process::id());
+        assert_eq!(context.process(u32::MAX), u32::MAX);
+    }
+}

@@ -1,0 +1,217 @@
+//! A mount that is still being tried, perhaps for days in the background (`bg`): `nfsrdma stats`
+//! lists it and `nfsrdma umount` cancels it.
+//!
+//! There is no mount yet whose device number could name a socket, so the process listens as
+//! `pending-PID` from its first failed attempt until it succeeds or gives up.
+
+use super::control::{self, AskError, Control, Said};
+use super::sockets;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::Notify;
+
+/// What ends the attempts.
+const CANCEL: &str = "cancel";
+/// How the names of these sockets begin; the process follows.
+const PREFIX: &str = "pending-";
+/// Sockets looked at, at most.
+const MOST: usize = 1024;
+/// How long a process may take to end.
+const END: Duration = Duration::from_secs(30);
+
+/// What is being tried. Times are in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Pending {
+    pub pid: u32,
+    /// SERVER:/EXPORT.
+    pub source: String,
+    pub directory: String,
+    /// As they were given.
+    pub options: String,
+    pub background: bool,
+    /// Attempts so far, and why the last one failed.
+    pub attempts: u64,
+    pub error: String,
+    /// Since the first attempt.
+    pub age_ns: u64,
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The answering side.
+#[derive(Debug)]
+pub(super) struct Announcement {
+    shared: Arc<Shared>,
+    /// `None`: it could not be announced, and is tried all the same.
+    control: Option<Control>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pending: Mutex<Pending>,
+    since: Instant,
+    cancelled: Notify,
+}
+
+impl Shared {
+    fn answer(self: &Arc<Self>, request: &str) -> Option<Said> {
+        match request {
+            control::STATS => {
+                let mut pending = self.pending.lock().clone();
+                pending.age_ns = nanoseconds(self.since.elapsed());
+                serde_json::to_string(&pending).ok().map(Said::Document)
+            }
+            CANCEL => {
+                let shared = self.clone();
+                Some(Said::Feed(Box::new(move |mut stream| {
+                    Box::pin(async move {
+                        let _ = stream.write_all(b"{}\n").await;
+                        shared.cancelled.notify_one();
+                        // The end of the process closes it.
+                        std::future::pending::<()>().await;
+                    })
+                })))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Announcement {
+    /// `pending` goes on being tried since `since`. Runs in tokio.
+    pub(super) fn new(pending: Pending, since: Instant) -> Self {
+        let name = format!("{PREFIX}{}", pending.pid);
+        let shared = Arc::new(Shared {
+            pending: Mutex::new(pending),
+            since,
+            cancelled: Notify::new(),
+        });
+        let answering = shared.clone();
+        let control = Control::start(&name, Arc::new(move |request| answering.answer(request)))
+            .inspect_err(|error| tracing::debug!("it cannot be listed: {error}"))
+            .ok();
+        Announcement { shared, control }
+    }
+
+    /// One more attempt failed.
+    pub(super) fn failed(&self, error: &str) {
+        let mut pending = self.shared.pending.lock();
+        pending.attempts += 1;
+        error.clone_into(&mut pending.error);
+    }
+
+    /// Waits until somebody cancels it.
+    pub(super) async fn cancelled(&self) {
+        self.shared.cancelled.notified().await;
+    }
+
+    /// It is mounted, or given up: takes the name away.
+    pub(super) async fn stop(self) {
+        if let Some(control) = self.control {
+            drop(control.stop().await);
+        }
+    }
+}
+
+/// Where such a process listens, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    name: String,
+    owner: Option<u32>,
+}
+
+/// All that may be asked: those of this user, for root of everybody.
+pub(super) fn places() -> Vec<Place> {
+    sockets::names(PREFIX, control::SUFFIX, MOST)
+        .into_iter()
+        .map(|(name, owner)| Place { name, owner })
+        .collect()
+}
+
+impl Place {
+    /// Asks it. `None` if it has ended meanwhile.
+    pub(super) fn ask(&self, limit: Duration) -> Option<Pending> {
+        let answer = control::ask_within(&self.name, self.owner, control::STATS, limit).ok()?;
+        serde_json::from_slice(&answer).ok()
+    }
+
+    /// Ends it, and waits for the end of its process. False if it has ended otherwise.
+    fn cancel(&self) -> Result<bool, AskError> {
+        let mut stream = control::begin_to_ask(&self.name, self.owner, CANCEL)?;
+        stream
+            .set_read_timeout(Some(END))
+            .map_err(AskError::Broken)?;
+        let mut said = Vec::new();
+        match (&mut stream).take(1 << 10).read_to_end(&mut said) {
+            Ok(_) => Ok(!said.is_empty()),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                Ok(!said.is_empty())
+            }
+            Err(error) => Err(AskError::Broken(error)),
+        }
+    }
+}
+
+/// Cancels what is being tried to be mounted on `dir`: each of them, if there are several. Says
+/// what was cancelled.
+pub(super) fn cancel(dir: &Path) -> Result<Vec<Pending>, AskError> {
+    let mut cancelled = Vec::new();
+    for place in places() {
+        if let Some(pending) = place.ask(control::ANSWER_TIME)
+            && Path::new(&pending.directory) == dir
+            && place.cancel()?
+        {
+            cancelled.push(pending);
+        }
+    }
+    Ok(cancelled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_listed_and_cancelled() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let pid = std::process::id();
+        let dir = format!("/no/such/dir-{pid}");
+        let pending = Pending {
+            pid,
+            source: "srv:/x".into(),
+            directory: dir.clone(),
+            ..Pending::default()
+        };
+        let mine = || {
+            let all = places().into_iter().filter_map(|p| p.ask(END));
+            all.filter(|found| found.pid == pid).collect::<Vec<_>>()
+        };
+        assert!(mine().is_empty());
+        let announcement =
+            runtime.block_on(async { Announcement::new(pending.clone(), Instant::now()) });
+        announcement.failed("nobody is there");
+        let found = mine().pop().expect("it is listed");
+        assert_eq!(
+            (found.attempts, found.error.as_str()),
+            (1, "nobody is there")
+        );
+        assert!(cancel(Path::new("/another")).unwrap().is_empty());
+        let canceller = std::thread::spawn(move || cancel(Path::new(&dir)).unwrap().len());
+        runtime.block_on(announcement.cancelled());
+        runtime.block_on(announcement.stop());
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        assert_eq!(canceller.join().unwrap(), 1);
+        assert!(mine().is_empty());
+    }
+}

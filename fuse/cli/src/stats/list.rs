@@ -1,0 +1,139 @@
+//! All mounts, a line each.
+
+use super::document::Document;
+use super::text::{age, plain};
+use crate::gather::{Found, MountState};
+use serde::Serialize;
+
+/// One mount for programs.
+#[derive(Debug, Serialize)]
+pub(super) struct Entry<'a> {
+    source: &'a str,
+    directory: &'a str,
+    /// `up`, `down` (no connection to the server), `silent` (its process does not answer),
+    /// `pending` (being tried).
+    state: &'static str,
+    /// Why it is silent, or why the last attempt failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<&'a Document>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending: Option<&'a crate::pending::Pending>,
+}
+
+/// Whether a call could be sent at this moment.
+pub(crate) fn is_connected(document: &Document) -> bool {
+    document
+        .connections
+        .iter()
+        .any(|connection| connection.connected)
+}
+
+pub(super) fn entry(found: &Found) -> Entry<'_> {
+    let entry = Entry {
+        source: &found.source,
+        directory: &found.directory,
+        state: "silent",
+        error: None,
+        stats: None,
+        pending: None,
+    };
+    match &found.state {
+        MountState::Answers(document) => Entry {
+            state: if is_connected(document) { "up" } else { "down" },
+            stats: Some(document),
+            ..entry
+        },
+        MountState::Silent(why) => Entry {
+            error: Some(why),
+            ..entry
+        },
+        MountState::Pending(pending) => Entry {
+            state: "pending",
+            error: Some(&pending.error),
+            pending: Some(pending),
+            ..entry
+        },
+    }
+}
+
+/// A line for people.
+pub(super) fn line(found: &Found) -> String {
+    let (source, directory) = (plain(&found.source), plain(&found.directory));
+    match &found.state {
+        MountState::Answers(document) => {
+            let state = if is_connected(document) {
+                "up"
+            } else {
+                "not connected"
+            };
+            format!(
+                "{source} on {directory}: {state}, mounted {} ago, process {}, options {}",
+                age(document.age_ns),
+                document.pid,
+                plain(&document.options)
+            )
+        }
+        MountState::Silent(why) => format!("{source} on {directory}: no answer: {}", plain(why)),
+        MountState::Pending(pending) => format!(
+            "{source} on {directory}: being tried for {}{}, {} attempts, process {}, options {}: {}",
+            age(pending.age_ns),
+            if pending.background {
+                " in the background"
+            } else {
+                ""
+            },
+            pending.attempts,
+            pending.pid,
+            if pending.options.is_empty() {
+                "none".into()
+            } else {
+                plain(&pending.options)
+            },
+            plain(&pending.error)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pending::Pending;
+
+    #[test]
+    fn a_line_of_each_kind() {
+        let found = |state| Found {
+            source: "srv:/x".into(),
+            directory: "/mnt/a\nb".into(),
+            state,
+        };
+        let document = Document {
+            age_ns: 61_000_000_000,
+            pid: 7,
+            options: "rw,hard".into(),
+            ..Document::default()
+        };
+        let answers = found(MountState::Answers(Box::new(document)));
+        assert_eq!(
+            line(&answers),
+            "srv:/x on /mnt/a?b: not connected, mounted 1 min 1 s ago, process 7, options rw,hard"
+        );
+        let pending = found(MountState::Pending(Pending {
+            pid: 8,
+            background: true,
+            attempts: 3,
+            error: "nobody\nis there".into(),
+            ..Pending::default()
+        }));
+        assert_eq!(
+            line(&pending),
+            "srv:/x on /mnt/a?b: being tried for 0 s in the background, 3 attempts, process 8, \
+             options none: nobody?is there"
+        );
+        let json = serde_json::to_value(entry(&found(MountState::Silent("gone".into())))).unwrap();
+        assert_eq!(json["state"], "silent");
+        assert_eq!(json["error"], "gone");
+        assert!(json.get("stats").is_none());
+    }
+}

@@ -1,0 +1,56 @@
+//! What this process uses of the machine.
+
+use super::document::Process;
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+use nix::sys::time::TimeVal;
+
+fn nanoseconds(time: TimeVal) -> u64 {
+    let micros = u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000
+        + u64::try_from(time.tv_usec()).unwrap_or(0);
+    micros.saturating_mul(1000)
+}
+
+/// A number of bytes in /proc/self/status, proc(5).
+fn kilobytes(status: &str, name: &str) -> u64 {
+    number(status, name).saturating_mul(1024)
+}
+
+fn number(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let word = line.and_then(|line| line.trim_start_matches(':').split_whitespace().next());
+    word.and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// Of this process at this moment; zero where the system does not say.
+pub(super) fn usage() -> Process {
+    let cpu_ns = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| {
+        nanoseconds(usage.user_time()).saturating_add(nanoseconds(usage.system_time()))
+    });
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    Process {
+        cpu_ns,
+        resident_bytes: kilobytes(&status, "VmRSS"),
+        virtual_bytes: kilobytes(&status, "VmSize"),
+        // One is that of the directory itself.
+        open_descriptors: std::fs::read_dir("/proc/self/fd")
+            .map_or(0, |entries| entries.count().saturating_sub(1) as u64),
+        descriptor_limit: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft),
+        threads: number(&status, "Threads"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_this_process() {
+        let status = "Name:\tx\nVmSize:\t     200 kB\nVmRSS:\t 17 kB\nThreads:\t3\n";
+        assert_eq!(kilobytes(status, "VmRSS"), 17 * 1024);
+        assert_eq!((number(status, "Threads"), number(status, "None")), (3, 0));
+        let used = usage();
+        assert!(used.resident_bytes > 0 && used.resident_bytes <= used.virtual_bytes);
+        assert!(used.open_descriptors > 0 && used.open_descriptors <= used.descriptor_limit);
+        assert!(used.threads > 0);
+    }
+}

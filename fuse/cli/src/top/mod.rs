@@ -1,0 +1,93 @@
+//! `top`: all mounts on a screen that is drawn again and again, or as plain text.
+//!
+//! [`poll`] asks the serving processes, each on a thread of its own, so that one that hangs delays
+//! nobody. [`model`] keeps what they said and what changed meanwhile, without I/O; [`view`] draws it
+//! into a frame of ratatui, [`plain`](model::Model::block) as text. [`screen`] has the terminal.
+
+mod columns;
+mod model;
+mod poll;
+mod screen;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use super::cli::TopArgs;
+use super::failure::Failure;
+use super::gather::{Found, Target};
+use super::stats::{no_table, print};
+use super::{mounts, reach};
+use model::Model;
+use poll::Poll;
+use std::io::{IsTerminal, stdin, stdout};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Runs `top`.
+pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
+    // What is no mount now is a mistake; later it may come and go.
+    let mut only = Vec::new();
+    for dir in &args.dirs {
+        reach::mount(dir)?;
+        only.push(mounts::resolve(dir).unwrap_or_else(|_| dir.clone()));
+    }
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    if args.batch || dumb || !stdout().is_terminal() || !stdin().is_terminal() {
+        return text(args, &only);
+    }
+    screen::run(args, &only)
+}
+
+/// Whether `target` is one of those asked for.
+fn is_wanted(target: &Target, only: &[PathBuf]) -> bool {
+    match target {
+        Target::Mounted(mount) => only.is_empty() || only.contains(&mount.dir),
+        Target::Pending(_) => only.is_empty(),
+    }
+}
+
+/// A block after each interval. The answers of the first look are what the first block's rates are
+/// measured from.
+fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
+    let delay = Duration::from_secs(args.delay.into());
+    let (mut poll, mut model) = (Poll::default(), Model::new(delay));
+    let mut blocks = 0;
+    let mut due = Instant::now();
+    loop {
+        let targets = poll
+            .look(|target| is_wanted(target, only))
+            .map_err(no_table)?;
+        model.listed(&targets, Instant::now());
+        // Most answer at once: what is printed is of this moment. Who does not is not waited for.
+        poll.wait(&mut model, delay.min(Duration::from_secs(1)));
+        if model.rounds() > 1 {
+            if !print(&model.block(Instant::now()))? {
+                return Ok(());
+            }
+            blocks += 1;
+        }
+        if args.count.is_some_and(|count| blocks >= count) {
+            return Ok(());
+        }
+        due += delay;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// The blocks of `stats --watch` without a directory.
+#[derive(Debug, Default)]
+pub(super) struct Plain(Option<Model>);
+
+impl Plain {
+    /// Before the first block.
+    pub(super) fn is_new(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// What happened since the last block.
+    pub(super) fn block(&mut self, found: &[Found], now: Instant) -> String {
+        let model = self.0.get_or_insert_with(|| Model::new(Duration::ZERO));
+        model.found(found, now);
+        model.block(now)
+    }
+}

@@ -1,0 +1,542 @@
+//! What `top` knows of the mounts: the last answer of each, what changed since the one before, and
+//! the last minute. Takes time as an argument and does no I/O.
+
+use super::columns::{self, Column};
+use crate::gather::{Found, MountState, Target};
+use crate::stats::Document;
+use crate::stats::document::{Connection, Procedure, all_latencies, percentile};
+use crate::stats::list::is_connected;
+use crate::stats::text::{Rates, age, per_second, plain};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How far back the sparklines go.
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+/// Samples kept of a mount.
+const MOST_SAMPLES: usize = 128;
+/// Width of plain text.
+const PLAIN_WIDTH: usize = 100;
+
+/// What happened in one interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    pub(super) rates: Rates,
+    pub(super) p99_us: Option<f64>,
+}
+
+/// Whom a row is about: targets of [`Poll`](super::poll::Poll), or places in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Key {
+    Target(Target),
+    Place(String, String),
+}
+
+/// One mount.
+#[derive(Debug)]
+pub(super) struct Row {
+    key: Key,
+    pub(super) source: String,
+    pub(super) directory: String,
+    /// The last thing heard; `None` before the first answer.
+    pub(super) state: Option<MountState>,
+    /// What happened between the last two answers of one process.
+    pub(super) change: Option<Document>,
+    pub(super) history: VecDeque<Sample>,
+    /// When it answered last, or was first seen.
+    heard: Instant,
+}
+
+/// All mounts.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) rows: Vec<Row>,
+    delay: Duration,
+    rounds: u64,
+}
+
+const MOUNTS: [Column; 8] = [
+    Column {
+        title: "rdMB/s",
+        width: 7,
+        rank: 0,
+    },
+    Column {
+        title: "wrMB/s",
+        width: 7,
+        rank: 1,
+    },
+    Column {
+        title: "ops/s",
+        width: 7,
+        rank: 2,
+    },
+    Column {
+        title: "p50",
+        width: 6,
+        rank: 5,
+    },
+    Column {
+        title: "p99",
+        width: 6,
+        rank: 3,
+    },
+    Column {
+        title: "credits",
+        width: 7,
+        rank: 4,
+    },
+    Column {
+        title: "dirty",
+        width: 6,
+        rank: 6,
+    },
+    Column {
+        title: "hits",
+        width: 5,
+        rank: 7,
+    },
+];
+
+const PROCEDURES: [Column; 8] = [
+    Column {
+        title: "calls/s",
+        width: 8,
+        rank: 0,
+    },
+    Column {
+        title: "p50",
+        width: 6,
+        rank: 2,
+    },
+    Column {
+        title: "p99",
+        width: 6,
+        rank: 1,
+    },
+    Column {
+        title: "queue",
+        width: 6,
+        rank: 5,
+    },
+    Column {
+        title: "sentMB/s",
+        width: 8,
+        rank: 6,
+    },
+    Column {
+        title: "recvMB/s",
+        width: 8,
+        rank: 7,
+    },
+    Column {
+        title: "errors",
+        width: 7,
+        rank: 3,
+    },
+    Column {
+        title: "rexmit",
+        width: 6,
+        rank: 4,
+    },
+];
+
+const CONNECTIONS: [Column; 7] = [
+    Column {
+        title: "state",
+        width: 5,
+        rank: 0,
+    },
+    Column {
+        title: "credits",
+        width: 7,
+        rank: 1,
+    },
+    Column {
+        title: "wait",
+        width: 5,
+        rank: 2,
+    },
+    Column {
+        title: "regs",
+        width: 5,
+        rank: 5,
+    },
+    Column {
+        title: "connects",
+        width: 8,
+        rank: 3,
+    },
+    Column {
+        title: "rexmit",
+        width: 7,
+        rank: 4,
+    },
+    Column {
+        title: "timeouts",
+        width: 8,
+        rank: 6,
+    },
+];
+
+/// `12us`, `3.4ms`, `5.6s`.
+pub(super) fn short_time(micros: Option<f64>) -> String {
+    match micros {
+        None => "-".into(),
+        Some(us) if us >= 1e6 => format!("{:.1}s", us / 1e6),
+        Some(us) if us >= 1e3 => format!("{:.1}ms", us / 1e3),
+        Some(us) => format!("{us:.0}us"),
+    }
+}
+
+/// `17`, `3.4k`, `5.6M`, `1.2G`: powers of 1000.
+fn short_bytes(bytes: u64) -> String {
+    let number = bytes as f64;
+    match bytes {
+        0..1_000 => format!("{bytes}"),
+        1_000..1_000_000 => format!("{:.1}k", number / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1}M", number / 1e6),
+        _ => format!("{:.1}G", number / 1e9),
+    }
+}
+
+/// Bytes in a second as megabytes.
+pub(super) fn megabytes(bytes: f64) -> String {
+    let mega = bytes / 1e6;
+    if mega >= 1000.0 {
+        format!("{mega:.0}")
+    } else {
+        format!("{mega:.1}")
+    }
+}
+
+fn count(number: f64) -> String {
+    match number {
+        n if n >= 1e6 => format!("{:.1}M", n / 1e6),
+        n if n >= 10.0 || n == 0.0 => format!("{n:.0}"),
+        n => format!("{n:.1}"),
+    }
+}
+
+impl Model {
+    /// Asked every `delay`.
+    pub(super) fn new(delay: Duration) -> Self {
+        Model {
+            rows: Vec::new(),
+            delay,
+            rounds: 0,
+        }
+    }
+
+    /// How often the mounts were looked for.
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// These are there: others are gone.
+    pub(super) fn listed(&mut self, targets: &[Target], now: Instant) {
+        self.rounds += 1;
+        self.rows.retain(|row| match &row.key {
+            Key::Target(target) => targets.contains(target),
+            Key::Place(..) => false,
+        });
+        for target in targets {
+            if let Target::Mounted(mount) = target {
+                let (source, directory) =
+                    (mount.source.to_string_lossy(), mount.dir.to_string_lossy());
+                self.row(Key::Target(target.clone()), &source, &directory, now);
+            }
+        }
+    }
+
+    fn row(&mut self, key: Key, source: &str, directory: &str, now: Instant) -> &mut Row {
+        let known = self.rows.iter().position(|row| row.key == key);
+        let at = known.unwrap_or_else(|| {
+            self.rows.push(Row {
+                key,
+                source: plain(source),
+                directory: plain(directory),
+                state: None,
+                change: None,
+                history: VecDeque::new(),
+                heard: now,
+            });
+            self.rows.len() - 1
+        });
+        &mut self.rows[at]
+    }
+
+    /// One of them answered, or not in time; `None`: an attempt to mount that is over.
+    pub(super) fn answered(&mut self, target: &Target, found: Option<Found>, now: Instant) {
+        let key = Key::Target(target.clone());
+        match found {
+            // It is gone meanwhile.
+            Some(_) if matches!(target, Target::Mounted(_)) && !self.has(&key) => {}
+            Some(found) => self
+                .row(key, &found.source, &found.directory, now)
+                .apply(found, now),
+            None => self.rows.retain(|row| row.key != key),
+        }
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        self.rows.iter().any(|row| row.key == *key)
+    }
+
+    /// All there are, with their answers.
+    pub(super) fn found(&mut self, found: &[Found], now: Instant) {
+        self.rounds += 1;
+        let key = |one: &Found| Key::Place(one.source.clone(), one.directory.clone());
+        self.rows
+            .retain(|row| found.iter().any(|one| key(one) == row.key));
+        for one in found {
+            let row = self.row(key(one), &one.source, &one.directory, now);
+            row.apply(one.clone(), now);
+        }
+    }
+
+    /// A table with all mounts that is `width` wide: titles, and a line for each.
+    pub(super) fn table(&self, width: usize, now: Instant) -> (String, Vec<String>) {
+        let fit = columns::fit(&MOUNTS, width);
+        let lines = self.rows.iter().map(|row| match row.values() {
+            Some(values) if row.silence(now, self.delay).is_none() => {
+                columns::line(&fit, &MOUNTS, &row.directory, &values)
+            }
+            _ => columns::remark(&fit, &row.directory, &row.remark(now, self.delay), width),
+        });
+        (columns::titles(&fit, &MOUNTS, "MOUNT"), lines.collect())
+    }
+
+    /// A block of plain text.
+    pub(super) fn block(&self, now: Instant) -> String {
+        let mut out = format!("{} UTC, {}\n", clock(SystemTime::now()), self.heading());
+        if !self.rows.is_empty() {
+            let (titles, lines) = self.table(PLAIN_WIDTH, now);
+            for line in std::iter::once(titles).chain(lines) {
+                out.push_str(line.trim_end());
+                out.push('\n');
+            }
+        }
+        out + "\n"
+    }
+
+    /// How many there are.
+    pub(super) fn heading(&self) -> String {
+        match self.rows.len() {
+            0 => "no nfsrdma mounts".into(),
+            1 => "1 mount".into(),
+            n => format!("{n} mounts"),
+        }
+    }
+}
+
+/// `HH:MM:SS` of UTC.
+pub(super) fn clock(at: SystemTime) -> String {
+    let seconds = at
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs());
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{hour:02}:{minute:02}:{second:02}")
+}
+
+impl Row {
+    fn apply(&mut self, found: Found, now: Instant) {
+        if let MountState::Answers(new) = &found.state {
+            self.change = match &self.state {
+                Some(MountState::Answers(old)) if old.pid == new.pid => Some(new.since(old)),
+                _ => None,
+            };
+        }
+        if let (MountState::Answers(_), Some(change)) = (&found.state, &self.change) {
+            let latencies = all_latencies(&change.procedures);
+            self.history.push_back(Sample {
+                at: now,
+                rates: Rates::of(change),
+                p99_us: percentile(&latencies, 0.99),
+            });
+        }
+        let old = |sample: &Sample| now.saturating_duration_since(sample.at) > MINUTE;
+        while self.history.front().is_some_and(old) || self.history.len() > MOST_SAMPLES {
+            self.history.pop_front();
+        }
+        if !matches!(found.state, MountState::Silent(_)) {
+            self.heard = now;
+        }
+        self.state = Some(found.state);
+    }
+
+    /// For how long it has not answered, if that is longer than usual.
+    fn silence(&self, now: Instant, delay: Duration) -> Option<Duration> {
+        let silent = now.saturating_duration_since(self.heard);
+        (silent > delay * 2 + Duration::from_secs(1)).then_some(silent)
+    }
+
+    /// The last answer, if it is one.
+    pub(super) fn document(&self) -> Option<&Document> {
+        match &self.state {
+            Some(MountState::Answers(document)) => Some(document),
+            _ => None,
+        }
+    }
+
+    /// The numbers of a mount that works.
+    fn values(&self) -> Option<Vec<String>> {
+        let document = self.document().filter(|document| is_connected(document))?;
+        let dirty = short_bytes(document.cache_counter("dirty_bytes"));
+        let (used, granted) =
+            document
+                .connections
+                .iter()
+                .fold((0u64, 0u64), |(used, granted), c| {
+                    (
+                        used.saturating_add(c.credits_in_use),
+                        granted.saturating_add(c.credits_granted),
+                    )
+                });
+        let credits = format!("{used}/{granted}");
+        let Some(change) = &self.change else {
+            let none = || "-".to_owned();
+            return Some(vec![
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+                credits,
+                dirty,
+                none(),
+            ]);
+        };
+        let rates = Rates::of(change);
+        let latencies = all_latencies(&change.procedures);
+        let (hits, misses) = change.all_hits();
+        let all = hits as f64 + misses as f64;
+        let hits = if all > 0.0 {
+            format!("{:.0}%", 100.0 * hits as f64 / all)
+        } else {
+            "-".into()
+        };
+        Some(vec![
+            megabytes(rates.read),
+            megabytes(rates.write),
+            count(rates.calls),
+            short_time(percentile(&latencies, 0.5)),
+            short_time(percentile(&latencies, 0.99)),
+            credits,
+            dirty,
+            hits,
+        ])
+    }
+
+    /// Why there are no numbers.
+    pub(super) fn remark(&self, now: Instant, delay: Duration) -> String {
+        let since = |silent: Duration| age(silent.as_nanos().try_into().unwrap_or(u64::MAX));
+        match (&self.state, self.silence(now, delay)) {
+            (Some(MountState::Silent(why)), _) => plain(why),
+            (Some(MountState::Pending(pending)), None) => format!(
+                "being tried for {}, {} attempts: {}",
+                age(pending.age_ns),
+                pending.attempts,
+                plain(&pending.error)
+            ),
+            (_, Some(silent)) => format!("no answer of its process for {}", since(silent)),
+            (None, None) => "...".into(),
+            (Some(MountState::Answers(document)), None) => {
+                let waiting: u64 = document.connections.iter().map(|c| c.waiting).sum();
+                format!("no connection to the server, {waiting} calls wait")
+            }
+        }
+    }
+
+    /// The busiest procedures first, with titles.
+    pub(super) fn procedures(&self, width: usize) -> (String, Vec<String>) {
+        let fit = columns::fit(&PROCEDURES, width);
+        let titles = columns::titles(&fit, &PROCEDURES, "PROCEDURE");
+        let Some(change) = &self.change else {
+            return (titles, Vec::new());
+        };
+        let mut busy: Vec<&Procedure> = change
+            .procedures
+            .iter()
+            .filter(|p| p.calls > 0 || p.retransmits > 0 || p.timeouts > 0)
+            .collect();
+        busy.sort_by_key(|p| std::cmp::Reverse(p.calls));
+        let line = |p: &&Procedure| {
+            let queue = (p.calls > 0).then(|| p.queue_ns as f64 / p.calls as f64 / 1e3);
+            let values = [
+                count(per_second(change, p.calls as f64)),
+                short_time(p.p50_us),
+                short_time(p.p99_us),
+                short_time(queue),
+                megabytes(per_second(change, p.bytes_sent as f64)),
+                megabytes(per_second(change, p.bytes_received as f64)),
+                p.errors.to_string(),
+                p.retransmits.to_string(),
+            ];
+            columns::line(&fit, &PROCEDURES, &plain(&p.name), &values)
+        };
+        (titles, busy.iter().map(line).collect())
+    }
+
+    /// The connections, with titles.
+    pub(super) fn connections(&self, width: usize) -> (String, Vec<String>) {
+        let fit = columns::fit(&CONNECTIONS, width);
+        let line = |c: &Connection| {
+            let values = [
+                if c.connected { "up" } else { "down" }.to_owned(),
+                format!("{}/{}", c.credits_in_use, c.credits_granted),
+                c.waiting.to_string(),
+                c.open_registrations.to_string(),
+                c.counters.connects.to_string(),
+                c.counters.retransmits.to_string(),
+                c.counters.timeouts.to_string(),
+            ];
+            let peer = c.peer.as_deref().unwrap_or("-");
+            columns::line(&fit, &CONNECTIONS, &plain(peer), &values)
+        };
+        let connections = self
+            .document()
+            .map_or(&[][..], |document| &document.connections);
+        (
+            columns::titles(&fit, &CONNECTIONS, "SERVER"),
+            connections.iter().map(line).collect(),
+        )
+    }
+
+    /// The last minute in `width` columns, the youngest at the right. A sample tells of the time
+    /// before it, up to the one before; `None` where there is none.
+    pub(super) fn minute(
+        &self,
+        width: usize,
+        now: Instant,
+        value: impl Fn(&Sample) -> f64,
+    ) -> Vec<Option<u64>> {
+        let aged = |sample: &Sample| now.saturating_duration_since(sample.at);
+        let spacing = self.spacing();
+        let column = |at: usize| {
+            let age = MINUTE.mul_f64((width - at) as f64 / width as f64 - 0.5 / width as f64);
+            let after = self.history.iter().find(|sample| aged(sample) <= age);
+            let sample = match after {
+                Some(sample) => Some(sample).filter(|sample| aged(sample) + spacing >= age),
+                // The interval is not over yet.
+                None => self.history.back().filter(|last| aged(last) <= spacing * 2),
+            };
+            sample.map(|sample| value(sample).max(0.0) as u64)
+        };
+        (0..width).map(column).collect()
+    }
+
+    /// Between two samples, about: one tells of the time before it.
+    fn spacing(&self) -> Duration {
+        match (
+            self.history.front(),
+            self.history.back(),
+            self.history.len(),
+        ) {
+            (Some(first), Some(last), n) if n > 1 => {
+                last.at.saturating_duration_since(first.at) / (n as u32 - 1)
+            }
+            _ => Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The terminal: taken in the alternate screen, and given back whatever happens.
+//!
+//! ratatui's panic hook gives it back before the message of a panic is printed. Signals that end
+//! the program only set a flag: the loop ends, the terminal is given back, and the signal then has
+//! its usual effect, so that whoever waits for this process sees it.
+
+use super::is_wanted;
+use super::model::Model;
+use super::poll::Poll;
+use super::view::{Detail, View};
+use crate::cli::TopArgs;
+use crate::failure::{Exit, Failure};
+use crate::stats::no_table;
+use nix::sys::signal::{Signal, raise};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::low_level::emulate_default_handler;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long a key, a signal or an answer may wait to be seen.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The terminal while it is ours.
+pub(super) struct Session {
+    pub(super) terminal: DefaultTerminal,
+}
+
+impl Session {
+    pub(super) fn begin() -> io::Result<Session> {
+        let terminal = ratatui::try_init().inspect_err(|_| give_back())?;
+        Ok(Session { terminal })
+    }
+}
+
+fn give_back() {
+    // A terminal that is gone needs nothing.
+    let _ = ratatui::try_restore();
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// What a key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Quit,
+    Suspend,
+    Show(Detail),
+    Up,
+    Down,
+}
+
+pub(super) fn action(key: KeyEvent) -> Option<Action> {
+    if key.kind == KeyEventKind::Release {
+        return None;
+    }
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    Some(match key.code {
+        KeyCode::Char('c') if control => Action::Quit,
+        KeyCode::Char('z') if control => Action::Suspend,
+        KeyCode::Char('q' | 'Q') => Action::Quit,
+        KeyCode::Char('p' | 'P') => Action::Show(Detail::Procedures),
+        KeyCode::Char('c' | 'C') => Action::Show(Detail::Connections),
+        KeyCode::Char('s' | 'S') | KeyCode::Esc => Action::Show(Detail::Minute),
+        KeyCode::Up | KeyCode::Char('k') => Action::Up,
+        KeyCode::Down | KeyCode::Char('j') => Action::Down,
+        _ => return None,
+    })
+}
+
+impl View {
+    /// False if the program is to end.
+    fn obey(&mut self, action: Action) -> bool {
+        match action {
+            Action::Quit => return false,
+            Action::Suspend => {}
+            // The same key again shows the sparklines.
+            Action::Show(detail) if detail == self.detail => self.detail = Detail::Minute,
+            Action::Show(detail) => self.detail = detail,
+            Action::Up => self.selected = self.selected.saturating_sub(1),
+            // The next drawing sees to it that there is such a row.
+            Action::Down => self.selected = self.selected.saturating_add(1),
+        }
+        true
+    }
+}
+
+/// Runs `top` on a terminal.
+pub(super) fn run(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
+    let broken = |error: io::Error| {
+        Failure::new(
+            Exit::System,
+            format!("cannot use the terminal: {error}; 'nfsrdma top -b' prints plain text"),
+        )
+    };
+    let signalled = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        let number = usize::try_from(signal).unwrap_or(0);
+        signal_hook::flag::register_usize(signal, signalled.clone(), number).map_err(broken)?;
+    }
+    let ended = watch(args, only, &signalled, broken);
+    // The terminal is given back by now.
+    if let Ok(signal @ 1..) = i32::try_from(signalled.load(Relaxed)) {
+        let _ = emulate_default_handler(signal);
+    }
+    ended
+}
+
+/// Until a key or a signal ends it, or it has looked `--count` times.
+fn watch(
+    args: &TopArgs,
+    only: &[PathBuf],
+    signalled: &AtomicUsize,
+    broken: impl Fn(io::Error) -> Failure + Copy,
+) -> Result<(), Failure> {
+    let delay = Duration::from_secs(args.delay.into());
+    let mut session = Session::begin().map_err(broken)?;
+    let (mut poll, mut model, mut view) = (Poll::default(), Model::new(delay), View::default());
+    let mut due = Instant::now();
+    while signalled.load(Relaxed) == 0 {
+        let now = Instant::now();
+        if now >= due {
+            if args.count.is_some_and(|count| model.rounds() > count) {
+                break;
+            }
+            let targets = poll
+                .look(|target| is_wanted(target, only))
+                .map_err(no_table)?;
+            model.listed(&targets, now);
+            due = now + delay;
+        }
+        poll.take(&mut model);
+        let drawn = session
+            .terminal
+            .draw(|frame| view.draw(frame, &model, Instant::now(), SystemTime::now()));
+        drawn.map_err(broken)?;
+        if !event::poll(TICK).map_err(broken)? {
+            continue;
+        }
+        // A change of size is drawn anyway.
+        if let Event::Key(key) = event::read().map_err(broken)?
+            && let Some(action) = action(key)
+        {
+            if action == Action::Suspend {
+                drop(session);
+                let _ = raise(Signal::SIGTSTP);
+                session = Session::begin().map_err(broken)?;
+            } else if !view.obey(action) {
+                break;
+            }
+        }
+    }
+    Ok(())
+}

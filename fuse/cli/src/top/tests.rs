@@ -1,0 +1,354 @@
+//! Screens as ratatui's test terminal shows them, and the terminal after a panic.
+
+use super::model::Model;
+use super::screen::{Action, Session, action};
+use super::view::{Detail, View};
+use crate::gather::{Found, MountState, Target};
+use crate::mounts::Mount;
+use crate::pending::Pending;
+use crate::stats::Document;
+use crate::stats::document::{Bucket, Connection, Procedure};
+use nix::pty::openpty;
+use nix::sys::termios::{LocalFlags, tcgetattr};
+use proptest::prelude::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+const DELAY: Duration = Duration::from_secs(2);
+
+fn target(id: u64, dir: &str) -> Target {
+    Target::Mounted(Mount {
+        id,
+        device: format!("0:{id}"),
+        dir: dir.into(),
+        flags: String::new(),
+        fstype: "fuse.nfsrdma".into(),
+        source: "nas:/export".into(),
+        owner: None,
+    })
+}
+
+/// A mount after `rounds` intervals, each with 1,000 READs of 64 KiB and 10 WRITEs.
+fn document(dir: &str, rounds: u64) -> Document {
+    let procedure = |name: &str, calls: u64, below_us: u64, sent: u64, received: u64| Procedure {
+        name: name.into(),
+        calls: calls * rounds,
+        bytes_sent: sent * calls * rounds,
+        bytes_received: received * calls * rounds,
+        latency: vec![Bucket {
+            below_us: Some(below_us),
+            calls: calls * rounds,
+        }],
+        ..Procedure::default()
+    };
+    Document {
+        directory: dir.into(),
+        source: "nas:/export".into(),
+        age_ns: rounds * DELAY.as_nanos() as u64,
+        procedures: vec![
+            procedure("GETATTR", 50, 64, 100, 112),
+            procedure("READ", 1000, 256, 120, 65_536),
+            procedure("WRITE", 10, 8192, 1 << 20, 136),
+        ],
+        cache: [
+            ("dirty_bytes".to_owned(), 12_345_678),
+            ("read_hits".to_owned(), 3 * rounds),
+            ("read_misses".to_owned(), rounds),
+        ]
+        .into(),
+        connections: vec![Connection {
+            connected: true,
+            peer: Some("192.0.2.7:20049".into()),
+            credits_in_use: 3,
+            credits_granted: 128,
+            ..Connection::default()
+        }],
+        ..Document::default()
+    }
+}
+
+fn answer(dir: &str, state: MountState) -> Option<Found> {
+    Some(Found {
+        source: "nas:/export".into(),
+        directory: dir.into(),
+        state,
+    })
+}
+
+fn works(dir: &str, rounds: u64) -> Option<Found> {
+    answer(dir, MountState::Answers(Box::new(document(dir, rounds))))
+}
+
+/// Two mounts, of which the second stops answering, and one that was never up.
+fn model(begin: Instant, rounds: u64) -> (Model, Instant) {
+    let mut model = Model::new(DELAY);
+    let targets = [
+        target(1, "/srv/data"),
+        target(2, "/srv/a/long/way/down/home"),
+        target(3, "/srv/gone"),
+    ];
+    let mut now = begin;
+    for round in 0..rounds {
+        now = begin + DELAY * round as u32;
+        model.listed(&targets, now);
+        model.answered(&targets[0], works("/srv/data", round), now);
+        if round < rounds.saturating_sub(5) || round < 2 {
+            model.answered(&targets[1], works("/srv/a/long/way/down/home", round), now);
+        }
+        let gone = MountState::Silent("its process has ended".into());
+        model.answered(&targets[2], answer("/srv/gone", gone), now);
+    }
+    (model, now)
+}
+
+fn screen(width: u16, height: u16, detail: Detail) -> String {
+    let (model, now) = model(Instant::now(), 20);
+    let mut view = View {
+        detail,
+        ..View::default()
+    };
+    draw(width, height, &mut view, &model, now)
+}
+
+fn draw(width: u16, height: u16, view: &mut View, model: &Model, now: Instant) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(45_296);
+    terminal
+        .draw(|frame| view.draw(frame, model, now, wall))
+        .unwrap();
+    let buffer = terminal.backend().buffer().clone();
+    let line = |y| {
+        let cells = (0..width).map(|x| buffer[(x, y)].symbol().to_owned());
+        cells.collect::<String>().trim_end().to_owned()
+    };
+    (0..height).map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_screen_of_80_by_24() {
+    let shown = screen(80, 24, Detail::Minute);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines[0], "nfsrdma top  12:34:56 UTC  3 mounts", "{shown}");
+    assert_eq!(
+        lines[1..4].join("\n"),
+        "\
+MOUNT               rdMB/s  wrMB/s   ops/s    p50    p99 credits  dirty  hits
+/srv/data             32.8     5.2     530  192us  253us   3/128  12.3M   75%
+~g/way/down/home    no answer of its process for 10 s",
+        "{shown}"
+    );
+    assert!(
+        lines[4].starts_with("/srv/gone           its process has ended"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("nas:/export on /srv/data: last minute"),
+        "{shown}"
+    );
+    let read = lines
+        .iter()
+        .find(|line| line.starts_with("read MB/s"))
+        .expect(&shown);
+    assert!(read.contains("32.8 max    32.8"), "{shown}");
+    assert!(
+        read.ends_with('█') && read.contains("   █"),
+        "a minute ago there was nothing: {shown}"
+    );
+    assert!(lines[23].starts_with("q quit"), "{shown}");
+}
+
+#[test]
+fn procedures_and_connections() {
+    let shown = screen(80, 24, Detail::Procedures);
+    let at = |name: &str| {
+        shown
+            .lines()
+            .position(|line| line.starts_with(name))
+            .expect(name)
+    };
+    assert!(
+        at("READ ") < at("GETATTR ") && at("GETATTR ") < at("WRITE "),
+        "the busiest first: {shown}"
+    );
+    let read = shown.lines().nth(at("READ ")).unwrap();
+    let words: Vec<_> = read.split_whitespace().collect();
+    assert_eq!(
+        words,
+        [
+            "READ", "500", "192us", "255us", "0us", "0.1", "32.8", "0", "0"
+        ],
+        "{shown}"
+    );
+    let shown = screen(80, 24, Detail::Connections);
+    let line = shown
+        .lines()
+        .find(|line| line.starts_with("192.0.2.7:20049"))
+        .expect(&shown);
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(words[1..4], ["up", "3/128", "0"], "{shown}");
+}
+
+#[test]
+fn a_small_terminal() {
+    let shown = screen(40, 10, Detail::Minute);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(
+        lines[1..3].join("\n"),
+        "\
+MOUNT             rdMB/s  wrMB/s   ops/s
+/srv/data           32.8     5.2     530",
+        "{shown}"
+    );
+    assert!(
+        lines.iter().all(|line| line.chars().count() <= 40),
+        "{shown}"
+    );
+    assert!(lines[9].starts_with("q quit"), "{shown}");
+}
+
+#[test]
+fn mounts_come_and_go() {
+    let begin = Instant::now();
+    let (mut model, now) = model(begin, 3);
+    let mut view = View {
+        selected: 2,
+        ..View::default()
+    };
+    draw(80, 24, &mut view, &model, now);
+    assert_eq!(view.selected, 2);
+    model.listed(&[target(9, "/new")], now);
+    let shown = draw(80, 24, &mut view, &model, now);
+    assert_eq!(view.selected, 0);
+    assert!(
+        shown.contains("/new") && !shown.contains("/srv/data"),
+        "{shown}"
+    );
+    // An answer of one that is gone does not bring it back.
+    model.answered(&target(1, "/srv/data"), works("/srv/data", 4), now);
+    assert!(!draw(80, 24, &mut view, &model, now).contains("/srv/data"));
+    model.listed(&[], now);
+    assert!(draw(80, 24, &mut view, &model, now).contains("no nfsrdma mounts"));
+    let pending = Pending {
+        attempts: 4,
+        error: "cannot connect".into(),
+        ..Pending::default()
+    };
+    let found = Found {
+        source: "nas:/late".into(),
+        directory: "/late".into(),
+        state: MountState::Pending(pending),
+    };
+    model.found(&[found], now);
+    let block = model.block(now);
+    assert!(
+        block.contains("/late") && block.contains("4 attempts: cannot connect"),
+        "{block}"
+    );
+}
+
+#[test]
+fn a_restarted_process_is_not_compared_with_the_old_one() {
+    let (mut model, now) = model(Instant::now(), 3);
+    let target = target(1, "/srv/data");
+    let fresh = Document {
+        pid: 99,
+        ..document("/srv/data", 1)
+    };
+    model.answered(
+        &target,
+        answer("/srv/data", MountState::Answers(Box::new(fresh))),
+        now,
+    );
+    let (_, lines) = model.table(80, now);
+    let words: Vec<_> = lines[0].split_whitespace().collect();
+    assert_eq!(words[1..4], ["-", "-", "-"], "{lines:?}");
+}
+
+#[test]
+fn keys() {
+    let key = |code, modifiers| action(KeyEvent::new(code, modifiers));
+    let plain = KeyModifiers::NONE;
+    assert_eq!(key(KeyCode::Char('q'), plain), Some(Action::Quit));
+    assert_eq!(
+        key(KeyCode::Char('c'), KeyModifiers::CONTROL),
+        Some(Action::Quit)
+    );
+    assert_eq!(
+        key(KeyCode::Char('c'), plain),
+        Some(Action::Show(Detail::Connections))
+    );
+    assert_eq!(key(KeyCode::Char('x'), plain), None);
+}
+
+proptest! {
+    #[test]
+    fn any_size_is_drawn(width in 1u16..200, height in 1u16..60, rounds in 0u64..40, selected in 0usize..9) {
+        let (model, now) = model(Instant::now(), rounds);
+        for detail in [Detail::Minute, Detail::Procedures, Detail::Connections] {
+            let mut view = View { detail, selected };
+            draw(width, height, &mut view, &model, now);
+        }
+    }
+}
+
+const PANICS: &str = "NFSRDMA_TEST_PANIC";
+
+/// Run again by the next test, in a terminal of its own.
+#[test]
+fn panics_while_it_has_the_terminal() {
+    if std::env::var_os(PANICS).is_none() {
+        return;
+    }
+    let _session = Session::begin().unwrap();
+    panic!("on purpose");
+}
+
+#[test]
+fn a_panic_gives_the_terminal_back() {
+    let terminal = openpty(None, None).unwrap();
+    let before = tcgetattr(&terminal.slave).unwrap();
+    let side = || Stdio::from(terminal.slave.try_clone().unwrap());
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--nocapture",
+            "top::tests::panics_while_it_has_the_terminal",
+        ])
+        .env(PANICS, "1")
+        .stdin(side())
+        .stdout(side())
+        .stderr(side())
+        .spawn()
+        .unwrap();
+    let mut master = std::fs::File::from(terminal.master);
+    let reader = std::thread::spawn({
+        let mut master = master.try_clone().unwrap();
+        move || {
+            let mut shown = Vec::new();
+            let mut piece = [0; 4096];
+            while let Ok(read @ 1..) = master.read(&mut piece) {
+                shown.extend_from_slice(&piece[..read]);
+            }
+            String::from_utf8_lossy(&shown).into_owned()
+        }
+    });
+    let status = child.wait().unwrap();
+    let after = tcgetattr(&terminal.slave).unwrap();
+    drop(terminal.slave);
+    let shown = reader.join().unwrap();
+    let _ = master.read(&mut [0]);
+    assert!(!status.success(), "{shown}");
+    let (enter, leave) = (shown.find("\u{1b}[?1049h"), shown.rfind("\u{1b}[?1049l"));
+    let message = shown.find("on purpose");
+    assert!(enter.is_some() && enter < leave, "{shown}");
+    assert!(
+        leave < message || shown[..message.unwrap_or(0)].contains("\u{1b}[?1049l"),
+        "{shown}"
+    );
+    let echoes = |flags: LocalFlags| flags & (LocalFlags::ECHO | LocalFlags::ICANON);
+    assert_eq!(echoes(before.local_flags), echoes(after.local_flags));
+}

@@ -1,0 +1,368 @@
+//! Event loops that serve a mount, one for each CPU.
+//!
+//! A worker waits for its own descriptor of /dev/fuse and for its own connection to the server,
+//! both with one epoll instance. So the thread that reads a request also sends the call,
+//! receives its reply and answers, on one CPU: waking another thread for any of these costs more
+//! than the work itself. Calls of one round leave together at its end.
+//!
+//! Nothing in a round may block: requests of other processes, and replies, wait for it.
+//!
+//! /dev/fuse is watched with EPOLLEXCLUSIVE, so that a request wakes one of the workers that
+//! sleep, and is level-triggered: whoever finds a request read already goes on. How many workers
+//! watch it follows from the load ([`super::crew`]); each polls its connection always.
+//! Connections are edge-triggered ([`nfsrdma_rdma::CompletionQueue::descriptors`]).
+
+use super::crew::{Advice, Crew, Load};
+use super::filesystem::Adapter;
+use nfsrdma_channel::{ReadResult, Reader};
+use nfsrdma_nfs3::{Driver, Nfs3};
+use nfsrdma_rdma::Armed;
+use nfsrdma_rpcrdma::exec;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Requests read in one round, at most.
+const MOST_REQUESTS: u32 = 16;
+/// Rounds between two tries for a second request, at most.
+const MOST_SKIPPED: u32 = 63;
+
+/// What an event is about; numbers from `CONNECTION` on are connections.
+const DEVICE: u64 = 0;
+const WAKE: u64 = 1;
+const CONNECTION: u64 = 2;
+
+/// Wakes a worker.
+#[derive(Debug)]
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Bell(eventfd(0, flags)?))
+    }
+
+    fn ring(&self) {
+        // It fails only when the counter is full, and then it is rung.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// What the workers of a mount share.
+#[derive(Debug)]
+pub(super) struct Workers {
+    crew: Crew,
+    bells: Vec<Arc<Bell>>,
+    /// The mount is gone, as a worker that listens was told.
+    ended: AtomicBool,
+}
+
+impl Workers {
+    pub(super) fn new(number: usize) -> io::Result<Arc<Self>> {
+        let bells = (0..number).map(|_| Bell::new().map(Arc::new));
+        Ok(Arc::new(Workers {
+            crew: Crew::new(number),
+            bells: bells.collect::<io::Result<_>>()?,
+            ended: AtomicBool::new(false),
+        }))
+    }
+
+    fn invite(&self) {
+        if let Some(worker) = self.crew.invite()
+            && let Some(bell) = self.bells.get(worker)
+        {
+            bell.ring();
+        }
+    }
+
+    /// To be called from time to time: if something holds up the workers that listen, another
+    /// one is to. `seen` is the caller's.
+    pub(super) fn look_after(&self, seen: &mut Vec<u64>) {
+        if self.crew.is_stuck(seen) {
+            self.invite();
+        }
+    }
+}
+
+/// One event loop.
+pub(super) struct Worker<N: Nfs3> {
+    number: usize,
+    all: Arc<Workers>,
+    adapter: Arc<Adapter<N>>,
+    drivers: Vec<Driver>,
+    epoll: OwnedFd,
+    /// Rung when a connection is lent, and when it is invited to listen.
+    bell: Arc<Bell>,
+    listening: bool,
+    load: Load,
+    more: More,
+}
+
+/// Whether to look for another request after one was read. Where requests come one at a time
+/// that is a system call for nothing, so what has not paid is tried less and less often.
+#[derive(Debug, Default)]
+struct More {
+    /// Tries in a row that found none.
+    missed: u32,
+    /// Rounds yet to come without a try.
+    skip: u32,
+}
+
+impl More {
+    fn is_due(&mut self) -> bool {
+        let due = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        due
+    }
+
+    fn tried(&mut self, found: bool) {
+        if found {
+            *self = More::default();
+        } else {
+            self.missed = (self.missed + 1).min(16);
+            self.skip = (1 << self.missed).min(MOST_SKIPPED + 1) - 1;
+        }
+    }
+}
+
+/// What a wait found.
+#[derive(Debug, Default)]
+struct Found {
+    request: bool,
+    rung: bool,
+    /// One bit for each connection; there are few.
+    connections: u64,
+}
+
+impl<N: Nfs3> Worker<N> {
+    /// The worker with this number, which polls these connections.
+    pub(super) fn new(
+        all: &Arc<Workers>,
+        number: usize,
+        adapter: Arc<Adapter<N>>,
+        drivers: Vec<Driver>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = all.bells[number].clone();
+        let edge = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, &bell.0, EventData::new_u64(WAKE), edge)?;
+        Ok(Worker {
+            number,
+            all: all.clone(),
+            adapter,
+            drivers,
+            epoll,
+            bell,
+            listening: false,
+            load: Load::new(Instant::now()),
+            more: More::default(),
+        })
+    }
+
+    /// Serves until the mount is gone.
+    pub(super) fn run(mut self, mut reader: Reader) -> io::Result<()> {
+        for driver in &mut self.drivers {
+            let bell = self.bell.clone();
+            driver.attach(Arc::new(move || bell.ring()));
+        }
+        let mut events = Vec::with_capacity(8);
+        loop {
+            self.listen(&mut reader)?;
+            let waited = Instant::now();
+            self.all.crew.waits(self.number);
+            let found = self.wait(&mut events)?;
+            self.all.crew.works(self.number);
+            self.consider(waited);
+            if found.rung {
+                self.accept()?;
+            }
+            let ended = exec::deferring(|| {
+                self.poll(found.connections);
+                match found.request {
+                    true => self.read(&mut reader),
+                    false => Ok(false),
+                }
+            });
+            self.adapter.fs.send_deferred();
+            if ended? {
+                self.all.ended.store(true, Ordering::SeqCst);
+            }
+            if self.all.ended.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begins to watch the device, or ceases to, as the crew wants it.
+    fn listen(&mut self, reader: &mut Reader) -> io::Result<()> {
+        let listens = self.all.crew.listens(self.number);
+        if listens == self.listening {
+            return Ok(());
+        }
+        self.listening = listens;
+        if listens {
+            let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+            epoll::add(&self.epoll, &reader, EventData::new_u64(DEVICE), flags)?;
+        } else {
+            epoll::delete(&self.epoll, &reader)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for help, or gives up listening, as the load is.
+    fn consider(&mut self, waited: Instant) {
+        match self.load.round(waited, Instant::now()) {
+            Advice::Stay => {}
+            Advice::Invite => self.all.invite(),
+            Advice::Leave => {
+                self.all.crew.leave(self.number);
+            }
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<Found> {
+        let mut found = Found::default();
+        let mut until: Option<Instant> = None;
+        for (index, driver) in self.drivers.iter_mut().enumerate() {
+            match driver.arm() {
+                Armed::Ready => found.connections |= 1 << index,
+                Armed::Idle(at) => until = [until, at].into_iter().flatten().min(),
+            }
+        }
+        let timeout = if found.connections != 0 {
+            Some(Duration::ZERO)
+        } else {
+            until.map(|at| at.saturating_duration_since(Instant::now()))
+        };
+        // Whole milliseconds, rounded up: kernels before 5.11 know no less.
+        let timeout = timeout.map(|left| Timespec {
+            tv_sec: left.as_secs().min(3600) as i64,
+            tv_nsec: i64::from(left.subsec_nanos().div_ceil(1_000_000)) * 1_000_000,
+        });
+        events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events.drain(..) {
+            let (data, flags) = (event.data, event.flags);
+            match data.u64() {
+                DEVICE => found.request = true,
+                WAKE => found.rung = true,
+                other => {
+                    let index = (other - CONNECTION) as usize;
+                    found.connections |= 1 << index;
+                    let end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+                    if flags.intersects(end)
+                        && let Some(driver) = self.drivers.get_mut(index)
+                    {
+                        driver.hung_up();
+                    }
+                }
+            }
+        }
+        if events.is_empty() && until.is_some_and(|at| at <= Instant::now()) {
+            // Time has come for one of them.
+            found.connections = u64::MAX;
+        }
+        self.drivers.iter_mut().for_each(Driver::disarm);
+        Ok(found)
+    }
+
+    /// Takes the connections that were lent.
+    fn accept(&mut self) -> io::Result<()> {
+        for (index, driver) in self.drivers.iter_mut().enumerate() {
+            if driver.accept() {
+                let data = EventData::new_u64(CONNECTION + index as u64);
+                let edge = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+                for descriptor in driver.descriptors() {
+                    epoll::add(&self.epoll, descriptor, data, edge)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what the connections in this set have brought.
+    fn poll(&mut self, connections: u64) {
+        let epoll = self.epoll.as_fd();
+        for (index, driver) in self.drivers.iter_mut().enumerate() {
+            if connections & 1 << index != 0 {
+                driver.poll(|descriptor| {
+                    // It was added, and is still open.
+                    let _ = epoll::delete(epoll, descriptor);
+                });
+            }
+        }
+    }
+
+    /// Reads requests, and answers those that memory can answer. Whether the mount is gone.
+    fn read(&mut self, reader: &mut Reader) -> io::Result<bool> {
+        let mut left = MOST_REQUESTS;
+        loop {
+            match reader.read(&*self.adapter)? {
+                ReadResult::Handled => {}
+                ReadResult::Empty => {
+                    if left < MOST_REQUESTS {
+                        self.more.tried(left < MOST_REQUESTS - 1);
+                    }
+                    return Ok(false);
+                }
+                ReadResult::Ended => return Ok(true),
+            }
+            left -= 1;
+            if left == MOST_REQUESTS - 1 && !self.more.is_due() {
+                return Ok(false);
+            }
+            if left == 0 {
+                self.more.tried(true);
+                return Ok(false);
+            }
+        }
+    }
+}
+
+impl<N: Nfs3> Drop for Worker<N> {
+    /// Others learn of the mount's end, or have to do without this worker, which failed.
+    fn drop(&mut self) {
+        if !self.all.ended.load(Ordering::SeqCst) {
+            self.all.crew.all_listen();
+        }
+        self.all.bells.iter().for_each(|bell| bell.ring());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_request_is_looked_for_where_there_are_several() {
+        let mut more = More::default();
+        for _ in 0..100 {
+            assert!(more.is_due());
+            more.tried(true);
+        }
+    }
+
+    #[test]
+    fn requests_that_come_one_at_a_time_are_read_without_further_tries() {
+        let mut more = More::default();
+        let tries = (0..6400).filter(|_| {
+            let due = more.is_due();
+            if due {
+                more.tried(false);
+            }
+            due
+        });
+        let tries = tries.count();
+        assert!((100..=110).contains(&tries), "{tries}");
+    }
+}

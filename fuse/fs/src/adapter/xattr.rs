@@ -1,0 +1,79 @@
+//! Extended attributes, of which there are those of ACLs.
+
+use super::filesystem::Adapter;
+use super::replies::{answer, answer_held, done};
+use nfsrdma_channel::{Header, Reply};
+use nfsrdma_nfs3::Nfs3;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Answers GETXATTR and LISTXATTR: with the bytes, or how many they are if the caller has no room (`size` 0).
+fn tell_bytes(reply: Reply, bytes: &[u8], size: u32) {
+    match u32::try_from(bytes.len()) {
+        Ok(len) if size == 0 => reply.xattr_size(len),
+        Ok(len) if len <= size => reply.data(bytes),
+        _ => reply.error(libc::ERANGE),
+    }
+}
+
+impl<N: Nfs3> Adapter<N> {
+    pub(super) fn getxattr(
+        &self,
+        request: &Header,
+        node: u64,
+        name: &OsStr,
+        size: u32,
+        reply: Reply,
+    ) {
+        let tell = move |reply, value: Vec<u8>| tell_bytes(reply, &value, size);
+        if let Some(known) = self.fs.getxattr_cached(node, name.as_bytes()) {
+            answer(reply, known, tell);
+            return self.settle();
+        }
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            answer_held(reply, fs.getxattr(&cred, node, name.as_bytes()).await, tell);
+        });
+    }
+
+    pub(super) fn listxattr(&self, request: &Header, node: u64, size: u32, reply: Reply) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let names = fs.listxattr(&cred, node).await;
+            answer_held(reply, names, |reply, names| tell_bytes(reply, &names, size));
+        });
+    }
+
+    pub(super) fn setxattr(
+        &self,
+        request: &Header,
+        node: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: u32,
+        reply: Reply,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let value = value.to_vec();
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let name = name.as_bytes();
+            answer_held(
+                reply,
+                fs.setxattr(&cred, node, name, &value, flags).await,
+                done,
+            );
+        });
+    }
+
+    pub(super) fn removexattr(&self, request: &Header, node: u64, name: &OsStr, reply: Reply) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let removed = fs.removexattr(&cred, node, name.as_bytes()).await;
+            answer_held(reply, removed, done);
+        });
+    }
+}

@@ -1,0 +1,288 @@
+//! Access control lists as extended attributes: `system.posix_acl_access` and `system.posix_acl_default`.
+//!
+//! They are asked for by GETACL and kept with the attributes: for as long as these are believed and stay the same (a
+//! change of an ACL changes the ctime). An access ACL that says no more than the mode is none. SETACL replaces both
+//! lists of a directory, so the other one is asked for first.
+//!
+//! A new object gets what its directory's default ACL hands on, and the umask counts only where there is none (POSIX
+//! 1003.1e draft 17, section 23.3.4). So the kernel leaves the umask to this side (FUSE_DONT_MASK) on a mount with ACLs.
+
+use super::create::NewMode;
+use super::search::is_current;
+use super::*;
+use nfsrdma_nfs3::{Acls, Cred};
+use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
+
+/// Which of the two lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Access,
+    Default,
+}
+
+fn which(name: &[u8]) -> FsResult<Which> {
+    if name == ACCESS_NAME.as_bytes() {
+        Ok(Which::Access)
+    } else if name == DEFAULT_NAME.as_bytes() {
+        Ok(Which::Default)
+    } else {
+        Err(FsError::NotSupported)
+    }
+}
+
+/// The ACL in the value of an extended attribute.
+fn parse(value: &[u8]) -> FsResult<PosixAcl> {
+    match PosixAcl::from_xattr(value) {
+        Ok(acl) if acl.is_empty() || acl.is_valid() => Ok(acl),
+        Ok(_) | Err(AclError::Malformed | AclError::Invalid | AclError::TooLong) => {
+            Err(FsError::Invalid)
+        }
+        Err(AclError::Version) => Err(FsError::NotSupported),
+    }
+}
+
+fn list(acls: &Acls, which: Which) -> &PosixAcl {
+    match which {
+        Which::Access => &acls.access,
+        Which::Default => &acls.default,
+    }
+}
+
+/// What a new object is made with.
+#[derive(Debug)]
+pub(super) struct NewObject {
+    /// For the call that makes it.
+    pub(super) mode: u32,
+    /// To be set afterwards.
+    acls: Option<Acls>,
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// Whether there are ACLs on this mount.
+    pub fn has_acl(&self) -> bool {
+        self.nfs.has_acl()
+    }
+
+    fn with_acls(&self, nodeid: u64) -> FsResult<Arc<Inode>> {
+        let inode = self.inode(nodeid)?;
+        match self.has_acl() && inode.kind != FileType::Symlink {
+            true => Ok(inode),
+            false => Err(FsError::NotSupported),
+        }
+    }
+
+    /// getxattr(2), from memory.
+    pub fn getxattr_cached(&self, nodeid: u64, name: &[u8]) -> Option<FsResult<Vec<u8>>> {
+        let which = match which(name) {
+            Ok(which) => which,
+            Err(error) => return Some(Err(error)),
+        };
+        let inode = match self.with_acls(nodeid) {
+            Ok(inode) => inode,
+            Err(error) => return Some(Err(error)),
+        };
+        if which == Which::Default && !inode.is_dir() {
+            return Some(Err(FsError::NoData));
+        }
+        let acls = self.acls_cached(&inode)?;
+        Some(value(list(&acls, which)))
+    }
+
+    /// getxattr(2).
+    pub async fn getxattr(&self, cred: &Cred, nodeid: u64, name: &[u8]) -> FsResult<Vec<u8>> {
+        let which = which(name)?;
+        let inode = self.with_acls(nodeid)?;
+        let acls = self.acls(cred, &inode).await?;
+        value(list(&acls, which))
+    }
+
+    /// listxattr(2): the names, each with a NUL.
+    pub async fn listxattr(&self, cred: &Cred, nodeid: u64) -> FsResult<Vec<u8>> {
+        let inode = self.inode(nodeid)?;
+        let mut names = Vec::new();
+        if inode.kind == FileType::Symlink {
+            return Ok(names);
+        }
+        let acls = self.acls(cred, &inode).await?;
+        for (name, acl) in [(ACCESS_NAME, &acls.access), (DEFAULT_NAME, &acls.default)] {
+            if !acl.is_empty() {
+                names.extend_from_slice(name.as_bytes());
+                names.push(0);
+            }
+        }
+        Ok(names)
+    }
+
+    /// setxattr(2). `flags` are XATTR_CREATE and XATTR_REPLACE.
+    pub async fn setxattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        nodeid: u64,
+        name: &[u8],
+        new: &[u8],
+        flags: u32,
+    ) -> FsResult<()> {
+        let which = which(name)?;
+        let inode = self.with_acls(nodeid)?;
+        let acl = parse(new)?;
+        if flags != 0 {
+            let acls = self.acls(cred, &inode).await?;
+            match list(&acls, which).is_empty() {
+                true if flags & libc::XATTR_REPLACE as u32 != 0 => return Err(FsError::NoData),
+                false if flags & libc::XATTR_CREATE as u32 != 0 => return Err(FsError::Exists),
+                _ => {}
+            }
+        }
+        self.set_acl(cred, &inode, which, acl).await
+    }
+
+    /// removexattr(2); of what is not there, too, as Linux has it for ACLs.
+    pub async fn removexattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        nodeid: u64,
+        name: &[u8],
+    ) -> FsResult<()> {
+        let which = which(name)?;
+        let inode = self.with_acls(nodeid)?;
+        self.set_acl(cred, &inode, which, PosixAcl::default()).await
+    }
+
+    /// Sets one list, the empty one for none.
+    async fn set_acl(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        which: Which,
+        acl: PosixAcl,
+    ) -> FsResult<()> {
+        if which == Which::Default && !inode.is_dir() {
+            return match acl.is_empty() {
+                true => Ok(()),
+                false => Err(FsError::AccessDenied),
+            };
+        }
+        let mut acls = match inode.is_dir() {
+            // From the server: what is sent back must not be old.
+            true => self.fetch_acls(cred, inode).await?,
+            false => Arc::default(),
+        };
+        let new = Arc::make_mut(&mut acls);
+        match which {
+            Which::Access => new.access = acl,
+            Which::Default => new.default = acl,
+        }
+        if new.access.is_empty() {
+            let mode = self.fetch(cred, inode).await?.mode;
+            new.access = PosixAcl::of_mode(mode);
+        }
+        self.send_acls(cred, inode, new).await
+    }
+
+    /// SETACL.
+    async fn send_acls(&self, cred: &Cred, inode: &Arc<Inode>, acls: &Acls) -> FsResult<()> {
+        inode.state.lock().forget_told();
+        let change = self.change(inode, Kind::Metadata);
+        let call = self.nfs.setacl(cred, &inode.handle, acls, inode.is_dir());
+        let sent = self.changed(change, inode, call, |after| WccData {
+            before: None,
+            after: *after,
+        });
+        let sent = sent.await;
+        // Whatever it says: the ACL, and with it the mode, may be others now.
+        let mut state = inode.state.lock();
+        state.forget_rights();
+        if !matches!(sent, Ok(Some(_))) {
+            state.expire();
+        }
+        sent.map(drop)
+    }
+
+    fn acls_cached(&self, inode: &Inode) -> Option<Arc<Acls>> {
+        let state = inode.state.lock();
+        state.fresh(self.now())?;
+        state.acls()
+    }
+
+    /// The ACLs, from memory if they are there.
+    async fn acls(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Arc<Acls>> {
+        match self.acls_cached(inode) {
+            Some(acls) => Ok(acls),
+            None => self.fetch_acls(cred, inode).await,
+        }
+    }
+
+    /// GETACL. Its attributes are learned, so this also revalidates.
+    async fn fetch_acls(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Arc<Acls>> {
+        let stamp = Stamp::now();
+        let call = self.nfs.getacl(cred, &inode.handle, inode.is_dir());
+        let (attributes, acls) = match call.await {
+            Ok(got) => got,
+            Err(error) => return Err(self.note_error(inode, error)),
+        };
+        let acls = Arc::new(acls);
+        // Without attributes nobody knows of when they are.
+        if let Some(told) = attributes {
+            self.learn(inode, stamp, Some(&told));
+            let mut state = inode.state.lock();
+            if is_current(&state, &told) && state.undisturbed(stamp) {
+                state.keep_acls(acls.clone());
+            }
+        }
+        Ok(acls)
+    }
+
+    /// The mode that a new object in `dir` is to be made with, and the ACLs it is to have.
+    pub(super) async fn new_object(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        mode: NewMode,
+        directory: bool,
+    ) -> FsResult<NewObject> {
+        let plain = NewObject {
+            mode: mode.bits & !mode.umask,
+            acls: None,
+        };
+        if !self.has_acl() {
+            return Ok(plain);
+        }
+        let inherited = match self.acls(cred, dir).await {
+            Ok(acls) => acls,
+            // The program is gone, or there are no ACLs on this file system.
+            Err(error) if error.status() == Some(Status::NotSupp) => return Ok(plain),
+            Err(error) => return Err(error),
+        };
+        if inherited.default.is_empty() {
+            return Ok(plain);
+        }
+        let (access, mode) = inherited.default.inherited(mode.bits);
+        Ok(NewObject {
+            mode,
+            acls: Some(Acls {
+                access,
+                default: match directory {
+                    true => inherited.default.clone(),
+                    false => PosixAcl::default(),
+                },
+            }),
+        })
+    }
+
+    /// Gives an object that was just made its ACLs. The server has done so by itself, if it can: a refusal changes
+    /// nothing.
+    pub(super) async fn finish_new(&self, cred: &Cred, inode: &Arc<Inode>, new: NewObject) {
+        if let Some(acls) = new.acls
+            && let Err(error) = self.send_acls(cred, inode, &acls).await
+        {
+            tracing::debug!(fileid = inode.fileid, %error, "a new object's ACL was not set");
+        }
+    }
+}
+
+fn value(acl: &PosixAcl) -> FsResult<Vec<u8>> {
+    match acl.is_empty() {
+        true => Err(FsError::NoData),
+        false => Ok(acl.to_xattr()),
+    }
+}

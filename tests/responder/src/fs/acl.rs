@@ -1,0 +1,141 @@
+//! GETACL and SETACL of NFS_ACL version 3: the access control lists of the exported file system itself, which its
+//! kernel checks and inherits.
+
+use super::{FileSystem, Identity, Inode, Result, inode::proc_path, stat, status};
+use nfsrdma_xdr::nfs_acl::{AclEntry, AclLists, GetaclArgs, GetaclOk, GetaclRes, SetaclRes, mask};
+use nfsrdma_xdr::nfs3::{FileHandle, Reply, Status};
+use nfsrdma_xdr::posix_acl::{ACCESS_NAME, DEFAULT_NAME, PosixAcl};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+/// Longest value read: more than the entries of any file system.
+const VALUE_MAX: usize = 64 * 1024;
+
+/// The lists of a SETACL. An empty one takes the ACL away, and so does one that is left out, as with Linux's server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewAcls {
+    pub access: PosixAcl,
+    pub default: PosixAcl,
+}
+
+impl NewAcls {
+    /// What the arguments ask for; `None` for what Linux's server does not decode.
+    pub fn decode(lists: &AclLists) -> Option<Self> {
+        let list = |bit, count, entries: &[AclEntry], default| {
+            if lists.mask & bit == 0 {
+                return Some(PosixAcl::default());
+            }
+            if count as usize != entries.len() {
+                return None;
+            }
+            PosixAcl::from_wire(entries, default).ok()
+        };
+        if lists.mask & !mask::ALL != 0 {
+            return None;
+        }
+        Some(NewAcls {
+            access: list(mask::ACL, lists.acl_count, &lists.acl, false)?,
+            default: list(
+                mask::DEFAULT_ACL,
+                lists.default_count,
+                &lists.default_acl,
+                true,
+            )?,
+        })
+    }
+}
+
+impl FileSystem {
+    /// GETACL.
+    pub fn getacl(&self, args: &GetaclArgs) -> GetaclRes {
+        let inode = match self.resolve(&args.object) {
+            Ok(inode) => inode,
+            Err(status) => return Reply::Fail(status, None),
+        };
+        if args.mask & !mask::ALL != 0 {
+            return Reply::Fail(Status::Inval, self.post(&inode));
+        }
+        match self.server(|| lists(&inode, args.mask)) {
+            Ok(lists) => Reply::Ok(GetaclOk {
+                attributes: self.post(&inode),
+                lists,
+            }),
+            Err(status) => Reply::Fail(status, self.post(&inode)),
+        }
+    }
+
+    /// SETACL.
+    pub fn setacl(&self, who: &Identity, object: &FileHandle, new: &NewAcls) -> SetaclRes {
+        let inode = match self.resolve(object) {
+            Ok(inode) => inode,
+            Err(status) => return Reply::Fail(status, None),
+        };
+        let change = self.begin(&inode, false);
+        let done = self
+            .writable()
+            .and_then(|()| self.assume(who))
+            .and_then(|()| {
+                set(&inode, ACCESS_NAME, &new.access)?;
+                match inode.is_directory() || !new.default.is_empty() {
+                    true => set(&inode, DEFAULT_NAME, &new.default),
+                    false => Ok(()),
+                }
+            });
+        let after = self.end(change, &inode).after;
+        match done {
+            Ok(()) => Reply::Ok(after),
+            Err(status) => Reply::Fail(status, after),
+        }
+    }
+}
+
+/// The ACL of `inode` in the extended attribute `name`, if it has one.
+fn get(inode: &Inode, name: &str) -> Result<Option<PosixAcl>> {
+    let mut value = vec![0; VALUE_MAX];
+    match rustix::fs::getxattr(proc_path(inode.fd()), name, &mut value[..]) {
+        Ok(len) => match PosixAcl::from_xattr(&value[..len]) {
+            Ok(acl) => Ok(Some(acl)),
+            Err(_) => Err(Status::Io),
+        },
+        // None there, or not on this object or file system.
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(error) => Err(status::of(error)),
+    }
+}
+
+fn set(inode: &Inode, name: &str, acl: &PosixAcl) -> Result<()> {
+    let path = proc_path(inode.fd());
+    if acl.is_empty() {
+        return match rustix::fs::removexattr(path, name) {
+            Ok(()) | Err(Errno::NODATA) => Ok(()),
+            Err(error) => Err(status::of(error)),
+        };
+    }
+    rustix::fs::setxattr(path, name, &acl.to_xattr(), XattrFlags::empty()).map_err(status::of)
+}
+
+fn lists(inode: &Inode, asked: u32) -> Result<AclLists> {
+    let stat = stat(inode.fd())?;
+    let mut lists = AclLists {
+        mask: asked,
+        ..AclLists::default()
+    };
+    if asked & (mask::ACL | mask::ACL_COUNT) != 0 {
+        let acl = get(inode, ACCESS_NAME)?.unwrap_or_else(|| PosixAcl::of_mode(stat.st_mode));
+        let entries = acl.to_wire(false, stat.st_uid, stat.st_gid);
+        lists.acl_count = entries.len() as u32;
+        if asked & mask::ACL != 0 {
+            lists.acl = entries;
+        }
+    }
+    if asked & (mask::DEFAULT_ACL | mask::DEFAULT_ACL_COUNT) != 0
+        && let Some(acl) = get(inode, DEFAULT_NAME)?
+    {
+        let entries = acl.to_wire(true, stat.st_uid, stat.st_gid);
+        lists.default_count = entries.len() as u32;
+        if asked & mask::DEFAULT_ACL != 0 {
+            lists.default_acl = entries;
+        }
+    }
+    Ok(lists)
+}

@@ -1,0 +1,12 @@
+//! Locks of NFS version 3: NLM 4 and NSM 1, as Linux's lockd and rpc.statd behave.
+
+pub mod ranges;
+mod record;
+mod send;
+mod service;
+pub mod table;
+#[cfg(test)]
+mod table_tests;
+
+pub use service::{ClientPorts, LockService, Settings};
+pub use table::{CallbackStyle, Policy};

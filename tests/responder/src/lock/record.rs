@@ -1,0 +1,77 @@
+//! What the status monitor keeps over a restart of the process: its state number and the hosts to be told.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// The file of that, in the form `state N`, then `host ADDRESS` lines.
+#[derive(Debug)]
+pub(super) struct RecordFile {
+    path: PathBuf,
+}
+
+impl RecordFile {
+    pub(super) fn in_directory(dir: &Path) -> Self {
+        RecordFile {
+            path: dir.join("nsm"),
+        }
+    }
+
+    /// The state and hosts written last; state 1 and no hosts before the first time.
+    pub(super) fn load(&self) -> io::Result<(u32, Vec<IpAddr>)> {
+        let text = match std::fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((1, Vec::new())),
+            Err(error) => return Err(error),
+        };
+        Ok(parse(&text))
+    }
+
+    /// Replaces it as a whole.
+    pub(super) fn save(&self, state: u32, hosts: &BTreeSet<IpAddr>) -> io::Result<()> {
+        let new = self.path.with_extension("new");
+        std::fs::write(&new, format(state, hosts))?;
+        std::fs::rename(&new, &self.path)
+    }
+}
+
+fn format(state: u32, hosts: &BTreeSet<IpAddr>) -> String {
+    hosts.iter().fold(format!("state {state}\n"), |text, host| {
+        text + &format!("host {host}\n")
+    })
+}
+
+/// Lines that are none of these are left out.
+fn parse(text: &str) -> (u32, Vec<IpAddr>) {
+    let of = |word: &'static str| {
+        text.lines()
+            .filter_map(move |line| line.strip_prefix(word)?.strip_prefix(' '))
+    };
+    let state = of("state").find_map(|state| state.parse().ok());
+    let hosts = of("host").filter_map(|host| host.parse().ok());
+    (state.unwrap_or(1), hosts.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        let hosts: BTreeSet<IpAddr> = ["10.0.0.1", "::1"].map(|h| h.parse().unwrap()).into();
+        let (state, read) = parse(&format(7, &hosts));
+        assert_eq!((state, read.into_iter().collect()), (7, hosts));
+        assert_eq!(parse("host nowhere\nstate x\n"), (1, vec![]));
+    }
+
+    #[test]
+    fn a_directory_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RecordFile::in_directory(dir.path());
+        assert_eq!(file.load().unwrap(), (1, vec![]));
+        let hosts = BTreeSet::from(["10.0.0.1".parse().unwrap()]);
+        file.save(5, &hosts).unwrap();
+        assert_eq!(file.load().unwrap(), (5, hosts.into_iter().collect()));
+    }
+}

@@ -1,0 +1,376 @@
+//! The lock manager at work: its table behind a lock, the thread that sends what is due, and what tests do to it.
+
+use super::record::RecordFile;
+use super::send::{self, Target};
+use super::table::{Action, CallerAddress, Host, LockMode, LockRequest, LockTable, Owner, Policy};
+use crate::workers::Workers;
+use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Text};
+use nfsrdma_xdr::nfs3::FileHandle;
+use nfsrdma_xdr::nlm4::{self, Granted, GrantedMsg, Lock, Res, Status, TestArgs};
+use nfsrdma_xdr::nsm::{self, StateChange};
+use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::rpcbind;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Threads that call clients back.
+const SENDERS: usize = 4;
+/// Calls to clients under way or waiting, at most; callbacks beyond are left out, and come again.
+const SENDING_MAX: u64 = 1024;
+/// Procedures of NLM 4 are numbered below.
+const PROCEDURES: usize = 24;
+
+/// Where the server finds its clients' programs.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientPorts {
+    /// Their rpcbind.
+    pub rpcbind: u16,
+    /// Their lock manager; `None` asks rpcbind.
+    pub lock: Option<u16>,
+    /// Their status monitor; likewise.
+    pub status: Option<u16>,
+}
+
+impl Default for ClientPorts {
+    fn default() -> Self {
+        ClientPorts {
+            rpcbind: rpcbind::PORT,
+            lock: None,
+            status: None,
+        }
+    }
+}
+
+/// How the lock manager starts.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// NLM and NSM are not there at all.
+    pub off: bool,
+    pub policy: Policy,
+    pub client_ports: ClientPorts,
+    /// Where hosts to be told of a restart of the process are remembered; `None` forgets them.
+    pub state_dir: Option<PathBuf>,
+}
+
+/// A running lock manager.
+#[derive(Debug)]
+pub struct LockService {
+    settings: Settings,
+    table: Mutex<LockTable>,
+    /// The table changed, or the end.
+    changed: Condvar,
+    stopping: AtomicBool,
+    record: Option<RecordFile>,
+    senders: Workers,
+    sending: AtomicU64,
+    /// Its name in callbacks and notifications.
+    name: Vec<u8>,
+    /// For tests: calls are neither run nor answered.
+    silent: AtomicBool,
+    /// For tests: so many calls are run and not answered.
+    drop_replies: AtomicU64,
+    calls: [AtomicU64; PROCEDURES],
+}
+
+impl LockService {
+    /// Starts with what is remembered. [`LockService::run`] does its sending.
+    pub fn start(settings: Settings) -> io::Result<Arc<Self>> {
+        let record = settings.state_dir.as_deref().map(RecordFile::in_directory);
+        let (state, known) = match &record {
+            Some(record) => record.load()?,
+            None => (1, Vec::new()),
+        };
+        let table = LockTable::start(settings.policy.clone(), Instant::now(), state, known);
+        if let Some(record) = &record {
+            record.save(table.state(), &table.hosts())?;
+        }
+        Ok(Arc::new(LockService {
+            senders: Workers::start(if settings.off { 1 } else { SENDERS })?,
+            settings,
+            table: Mutex::new(table),
+            changed: Condvar::new(),
+            stopping: AtomicBool::new(false),
+            record,
+            sending: AtomicU64::new(0),
+            name: host_name(),
+            silent: AtomicBool::new(false),
+            drop_replies: AtomicU64::new(0),
+            calls: [const { AtomicU64::new(0) }; PROCEDURES],
+        }))
+    }
+
+    /// Whether there is a lock manager.
+    pub fn is_on(&self) -> bool {
+        !self.settings.off
+    }
+
+    /// Works on the table at this moment.
+    pub fn with<T>(&self, work: impl FnOnce(&mut LockTable, Instant) -> T) -> T {
+        let mut table = self.table.lock();
+        let before = self.remembered(&table);
+        let done = work(&mut table, Instant::now());
+        if let Some(record) = &self.record
+            && let Some(after) = self.remembered(&table)
+            && before.as_ref() != Some(&after)
+            && let Err(error) = record.save(after.0, &after.1)
+        {
+            tracing::warn!(%error, "hosts to be told of a restart are not remembered");
+        }
+        drop(table);
+        self.changed.notify_all();
+        done
+    }
+
+    fn remembered(
+        &self,
+        table: &LockTable,
+    ) -> Option<(u32, std::collections::BTreeSet<std::net::IpAddr>)> {
+        self.record.as_ref()?;
+        Some((table.state(), table.hosts()))
+    }
+
+    /// Sends what is due, until [`LockService::stop`].
+    pub fn run(self: &Arc<Self>) {
+        let mut table = self.table.lock();
+        while !self.stopping.load(Ordering::Relaxed) {
+            for action in table.poll(Instant::now()) {
+                self.carry_out(action);
+            }
+            match table.next_poll() {
+                Some(next) => {
+                    self.changed.wait_until(&mut table, next);
+                }
+                None => self.changed.wait(&mut table),
+            }
+        }
+    }
+
+    /// Ends [`LockService::run`] and what it sends.
+    pub fn stop(&self) {
+        {
+            let _table: MutexGuard<'_, LockTable> = self.table.lock();
+            self.stopping.store(true, Ordering::Relaxed);
+        }
+        self.changed.notify_all();
+        self.senders.stop();
+    }
+
+    /// Has a thread make a call to a client.
+    fn send(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) -> io::Result<()> + Send + 'static) {
+        if self.sending.fetch_add(1, Ordering::Relaxed) >= SENDING_MAX {
+            self.sending.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let service = self.clone();
+        self.senders.submit(move || {
+            if !service.stopping.load(Ordering::Relaxed)
+                && let Err(error) = work(&service)
+            {
+                tracing::info!(%error, "a client was not reached");
+            }
+            service.sending.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    fn carry_out(self: &Arc<Self>, action: Action) {
+        match action {
+            Action::Grant {
+                id,
+                request,
+                address,
+                oh,
+                sync,
+            } => self.send(move |service| service.call_back(id, &request, address, &oh, sync)),
+            Action::Notify { host, state } => self.send(move |service| {
+                let at = Target::of::<nsm::Notify>(SocketAddr::new(host, 0), true);
+                let change = StateChange {
+                    name: Text(&service.name),
+                    state,
+                };
+                service.call(at, service.settings.client_ports.status, &change.to_xdr())?;
+                service.with(|table, _| table.notified(host));
+                Ok(())
+            }),
+        }
+    }
+
+    fn call_back(
+        &self,
+        id: u64,
+        request: &LockRequest,
+        address: CallerAddress,
+        oh: &[u8],
+        sync: bool,
+    ) -> io::Result<()> {
+        let cookie = id.to_be_bytes();
+        let args = TestArgs {
+            cookie: Text(&cookie),
+            exclusive: request.exclusive,
+            lock: Lock {
+                caller_name: Text(&self.name),
+                file: request.file,
+                owner: Text(oh),
+                svid: request.owner.svid,
+                offset: request.range.start,
+                length: request.range.length(),
+            },
+        }
+        .to_xdr();
+        let port = self.settings.client_ports.lock;
+        if !sync {
+            let at = Target::of::<GrantedMsg>(address.source, address.udp);
+            return self.call(at, port, &args).map(drop);
+        }
+        let at = Target::of::<Granted>(address.source, address.udp);
+        let results = self.call(at, port, &args)?;
+        let res = Res::decode(&mut Decoder::new(&results)).map_err(io::Error::other)?;
+        self.granted_answer(address.source, &cookie, res.status);
+        Ok(())
+    }
+
+    /// Calls a client at a known port, or where its rpcbind says.
+    fn call(&self, mut at: Target, port: Option<u16>, args: &[u8]) -> io::Result<Vec<u8>> {
+        let port = match port {
+            Some(port) => port,
+            None => send::look_up(&at, self.settings.client_ports.rpcbind)?
+                .ok_or_else(|| io::Error::other("the client did not register the program"))?,
+        };
+        at.address.set_port(port);
+        send::call(&at, args)
+    }
+
+    /// Sends the result of an asynchronous procedure, by `P`.
+    pub(crate) fn send_result<P: Procedure>(
+        self: &Arc<Self>,
+        address: CallerAddress,
+        results: Vec<u8>,
+    ) {
+        self.send(move |service| {
+            let at = Target::of::<P>(address.source, address.udp);
+            service.call(at, service.settings.client_ports.lock, &results)?;
+            Ok(())
+        });
+    }
+
+    /// What a client says to GRANTED or GRANTED_MSG.
+    pub(crate) fn granted_answer(&self, from: SocketAddr, cookie: &[u8], status: Status) {
+        let Ok(id) = cookie.try_into().map(u64::from_be_bytes) else {
+            return;
+        };
+        // It is asked once more later.
+        if status == Status::DeniedGracePeriod {
+            return;
+        }
+        let took = status != Status::Denied;
+        self.with(|table, now| table.granted_answer(now, from.ip(), id, took));
+    }
+
+    /// Loses all locks, as a restart does, and tells the hosts that had some.
+    pub fn restart(&self) {
+        self.with(|table, now| table.restart(now));
+    }
+
+    /// A lock as another client would take it, for tests.
+    pub fn lock_for_script(
+        &self,
+        file: FileHandle,
+        exclusive: bool,
+        range: super::ranges::Range,
+    ) -> Status {
+        let request = LockRequest {
+            file,
+            owner: SCRIPT,
+            exclusive,
+            range,
+        };
+        self.with(|table, now| table.lock(now, &request, LockMode::default()))
+    }
+
+    /// And gives back.
+    pub fn unlock_for_script(&self, file: FileHandle, range: super::ranges::Range) -> Status {
+        self.with(|table, now| table.unlock(now, &file, SCRIPT, range))
+    }
+
+    /// Calls are neither run nor answered.
+    pub fn set_silent(&self, silent: bool) {
+        self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    /// The next `count` calls are run and not answered.
+    pub fn drop_replies(&self, count: u64) {
+        self.drop_replies.store(count, Ordering::Relaxed);
+    }
+
+    /// A call came; whether it is run.
+    pub(crate) fn arrive(&self, procedure: u32) -> bool {
+        if let Some(count) = self.calls.get(procedure as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        !self.silent.load(Ordering::Relaxed)
+    }
+
+    /// A call was run; whether it is answered.
+    pub(crate) fn depart(&self) -> bool {
+        let less = |count: u64| count.checked_sub(1);
+        self.drop_replies
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_err()
+    }
+
+    /// How often each procedure was called.
+    pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        const NAMES: [(u32, &str); 20] = [
+            (nlm4::Null::NUMBER, nlm4::Null::NAME),
+            (nlm4::Test::NUMBER, nlm4::Test::NAME),
+            (nlm4::LockRange::NUMBER, nlm4::LockRange::NAME),
+            (nlm4::Cancel::NUMBER, nlm4::Cancel::NAME),
+            (nlm4::Unlock::NUMBER, nlm4::Unlock::NAME),
+            (nlm4::Granted::NUMBER, nlm4::Granted::NAME),
+            (nlm4::TestMsg::NUMBER, nlm4::TestMsg::NAME),
+            (nlm4::LockMsg::NUMBER, nlm4::LockMsg::NAME),
+            (nlm4::CancelMsg::NUMBER, nlm4::CancelMsg::NAME),
+            (nlm4::UnlockMsg::NUMBER, nlm4::UnlockMsg::NAME),
+            (nlm4::GrantedMsg::NUMBER, nlm4::GrantedMsg::NAME),
+            (nlm4::TestResult::NUMBER, nlm4::TestResult::NAME),
+            (nlm4::LockResult::NUMBER, nlm4::LockResult::NAME),
+            (nlm4::CancelResult::NUMBER, nlm4::CancelResult::NAME),
+            (nlm4::UnlockResult::NUMBER, nlm4::UnlockResult::NAME),
+            (nlm4::GrantedResult::NUMBER, nlm4::GrantedResult::NAME),
+            (nlm4::SetShare::NUMBER, nlm4::SetShare::NAME),
+            (nlm4::Unshare::NUMBER, nlm4::Unshare::NAME),
+            (nlm4::LockUnmonitored::NUMBER, nlm4::LockUnmonitored::NAME),
+            (nlm4::FreeAll::NUMBER, nlm4::FreeAll::NAME),
+        ];
+        NAMES.into_iter().filter_map(|(number, name)| {
+            let count = self.calls.get(number as usize)?;
+            Some((name, count.load(Ordering::Relaxed)))
+        })
+    }
+
+    /// The grace period's length from now on; zero ends the present one.
+    pub fn set_grace(&self, grace: Duration) {
+        self.with(|table, _| {
+            table.policy.grace = grace;
+            if grace.is_zero() {
+                table.end_grace();
+            }
+        });
+    }
+}
+
+/// The owner of locks taken by commands.
+const SCRIPT: Owner = Owner {
+    host: Host::Script,
+    svid: 1,
+};
+
+/// This machine's name, which callbacks and notifications have with them and no client relies on.
+fn host_name() -> Vec<u8> {
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim_ascii().to_vec()
+}

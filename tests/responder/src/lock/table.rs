@@ -1,0 +1,637 @@
+//! The lock manager's state, without any I/O: who holds and who waits for which range, shares, the grace period, the
+//! hosts that are told of a restart. Time is an argument; what is to be sent comes out of [`LockTable::poll`].
+//!
+//! The behaviour is Linux's lockd's: an owner is a client's address and an svid, whatever its `oh` and its caller's
+//! name are; a LOCK that may block is answered with BLOCKED and its range is taken for the client as soon as it is
+//! free (or never, as lockd of Linux 6.12 does), after which the client is called back until it answers.
+
+use super::ranges::{FileLocks, Range};
+use clap::ValueEnum;
+use nfsrdma_xdr::nfs3::FileHandle;
+use nfsrdma_xdr::nlm4::{Deny, ShareAccess, Status};
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Time between two callbacks about one lock.
+const CALLBACK_INTERVAL: Duration = Duration::from_secs(5);
+/// Callbacks about one lock, at most.
+const CALLBACKS_MAX: u32 = 60;
+/// First pause before another SM_NOTIFY to a host that did not answer; it doubles each time.
+const NOTIFY_PAUSE: Duration = Duration::from_secs(2);
+/// SM_NOTIFYs to one host after one restart, at most.
+const NOTIFY_MAX: u32 = 9;
+/// Hosts whose state is known, or that are to be told of a restart, at most.
+const HOSTS_MAX: usize = 4096;
+
+/// How a client learns that a lock it waits for is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum CallbackStyle {
+    /// By GRANTED_MSG at once, as Linux 6.1 does.
+    #[default]
+    Callback,
+    /// By GRANTED at once, whose reply is the client's answer.
+    CallbackSync,
+    /// Not at all, and the lock is not taken for it: it has to ask again, as with Linux 6.12.
+    Never,
+    /// The lock is taken for it at once, and it is called back some seconds later, as Linux 7.3 does.
+    Takes,
+}
+
+/// How locks behave.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// How long after a restart only reclaims are taken.
+    pub grace: Duration,
+    pub style: CallbackStyle,
+    /// Callbacks are not sent, as if a filter dropped them.
+    pub lose_callbacks: bool,
+    /// Locks and waiters together, at most.
+    pub max_locks: usize,
+    /// Answer DEADLCK to a LOCK that would wait for itself.
+    pub detect_deadlocks: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            grace: Duration::ZERO,
+            style: CallbackStyle::default(),
+            lose_callbacks: false,
+            max_locks: 65536,
+            detect_deadlocks: true,
+        }
+    }
+}
+
+/// Whose locks they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Host {
+    Client(IpAddr),
+    /// Locks taken by a command, as if by another client.
+    Script,
+}
+
+/// Who holds a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner {
+    pub host: Host,
+    pub svid: u32,
+}
+
+/// How a client is called back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallerAddress {
+    /// Where its call came from.
+    pub source: SocketAddr,
+    pub udp: bool,
+}
+
+/// A lock that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockRequest {
+    pub file: FileHandle,
+    pub owner: Owner,
+    pub exclusive: bool,
+    pub range: Range,
+}
+
+/// How a LOCK is to be treated.
+#[derive(Debug, Clone, Default)]
+pub struct LockMode {
+    pub block: bool,
+    pub reclaim: bool,
+    /// The client is told of a restart.
+    pub monitored: bool,
+    /// Where and with which `oh` it is called back; `None` never waits.
+    pub caller: Option<(CallerAddress, Vec<u8>)>,
+}
+
+#[derive(Debug)]
+struct Callbacks {
+    next: Instant,
+    count: u32,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    request: LockRequest,
+    address: CallerAddress,
+    oh: Vec<u8>,
+    /// The lock was taken for it, and it does not know yet.
+    granted: Option<Callbacks>,
+}
+
+#[derive(Debug)]
+struct Share {
+    host: Host,
+    oh: Vec<u8>,
+    access: u32,
+    deny: u32,
+}
+
+#[derive(Debug)]
+struct Notification {
+    host: IpAddr,
+    next: Instant,
+    pause: Duration,
+    count: u32,
+}
+
+/// A SHARE or UNSHARE.
+#[derive(Debug, Clone, Copy)]
+pub struct ShareRequest<'a> {
+    pub file: FileHandle,
+    pub host: Host,
+    pub oh: &'a [u8],
+    pub access: ShareAccess,
+    pub deny: Deny,
+    pub reclaim: bool,
+}
+
+/// Something to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// GRANTED, or GRANTED_MSG. The answer goes to [`LockTable::granted_answer`] with this id.
+    Grant {
+        id: u64,
+        request: LockRequest,
+        address: CallerAddress,
+        oh: Vec<u8>,
+        sync: bool,
+    },
+    /// SM_NOTIFY. When it is answered: [`LockTable::notified`].
+    Notify { host: IpAddr, state: u32 },
+}
+
+/// All locks, waiters and shares of a server.
+#[derive(Debug)]
+pub struct LockTable {
+    pub policy: Policy,
+    files: HashMap<FileHandle, FileLocks<Owner>>,
+    /// In the order they came.
+    waiters: Vec<Waiter>,
+    shares: HashMap<FileHandle, Vec<Share>>,
+    next_id: u64,
+    /// Odd, and another after each restart.
+    state: u32,
+    grace_until: Option<Instant>,
+    monitored: BTreeSet<IpAddr>,
+    notifications: Vec<Notification>,
+    /// The state each client told of last.
+    client_states: HashMap<IpAddr, u32>,
+}
+
+impl LockTable {
+    /// A server that starts. `known` are the hosts it monitored before, and `state` its state number then.
+    pub fn start(policy: Policy, now: Instant, state: u32, known: Vec<IpAddr>) -> Self {
+        let mut table = LockTable {
+            policy,
+            files: HashMap::new(),
+            waiters: Vec::new(),
+            shares: HashMap::new(),
+            // Cookies of one run are not those of the next.
+            next_id: u64::from(state) << 32,
+            state,
+            grace_until: None,
+            monitored: known.into_iter().take(HOSTS_MAX).collect(),
+            notifications: Vec::new(),
+            client_states: HashMap::new(),
+        };
+        table.restart(now);
+        table
+    }
+
+    /// Loses everything but the hosts that are to be told.
+    pub fn restart(&mut self, now: Instant) {
+        self.files.clear();
+        self.waiters.clear();
+        self.shares.clear();
+        // Odd while the host is up; an even one was written by a restart that was cut short.
+        self.state = (self.state | 1).wrapping_add(2);
+        self.next_id = u64::from(self.state) << 32;
+        self.grace_until = (!self.policy.grace.is_zero()).then(|| now + self.policy.grace);
+        for host in std::mem::take(&mut self.monitored) {
+            self.notifications.retain(|pending| pending.host != host);
+            self.notifications.push(Notification {
+                host,
+                next: now,
+                pause: NOTIFY_PAUSE,
+                count: 0,
+            });
+        }
+        for pending in &mut self.notifications {
+            (pending.next, pending.pause, pending.count) = (now, NOTIFY_PAUSE, 0);
+        }
+    }
+
+    /// The NSM state number.
+    pub fn state(&self) -> u32 {
+        self.state
+    }
+
+    /// Hosts to be told of the next restart, which have to be remembered over it.
+    pub fn hosts(&self) -> BTreeSet<IpAddr> {
+        let pending = self.notifications.iter().map(|pending| pending.host);
+        self.monitored.iter().copied().chain(pending).collect()
+    }
+
+    /// Ends the grace period.
+    pub fn end_grace(&mut self) {
+        self.grace_until = None;
+    }
+
+    /// Whether only reclaims are taken.
+    pub fn in_grace(&self, now: Instant) -> bool {
+        self.grace_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether there is a lock, a waiter or a share of the file, which therefore need not be looked up.
+    pub fn has_file(&self, file: &FileHandle) -> bool {
+        self.files.contains_key(file)
+            || self.shares.contains_key(file)
+            || self
+                .waiters
+                .iter()
+                .any(|waiter| waiter.request.file == *file)
+    }
+
+    /// TEST: the lock that conflicts.
+    pub fn test(&self, now: Instant, request: &LockRequest) -> Result<(), TestFailure> {
+        if self.in_grace(now) {
+            return Err(TestFailure::Grace);
+        }
+        match self.conflict(request) {
+            Some((owner, exclusive, range)) => Err(TestFailure::Held {
+                svid: owner.svid,
+                exclusive,
+                range,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn conflict(&self, request: &LockRequest) -> Option<(Owner, bool, Range)> {
+        let locks = self.files.get(&request.file)?;
+        let held = locks
+            .conflicts(request.owner, request.exclusive, request.range)
+            .next()?;
+        Some((held.owner, held.exclusive, held.range))
+    }
+
+    /// LOCK and NM_LOCK.
+    pub fn lock(&mut self, now: Instant, request: &LockRequest, mode: LockMode) -> Status {
+        // A reclaim is good in the grace period and nothing else is.
+        if mode.reclaim != self.in_grace(now) {
+            return Status::DeniedGracePeriod;
+        }
+        if self.conflict(request).is_none() {
+            if self.used() >= self.policy.max_locks {
+                return Status::DeniedNoLocks;
+            }
+            self.forget_waiters(|waiter| same_lock(waiter, request));
+            self.take(request);
+            if let (true, Host::Client(address)) = (mode.monitored, request.owner.host)
+                && self.monitored.len() < HOSTS_MAX
+            {
+                self.monitored.insert(address);
+            }
+            // A downgrade lets others in.
+            self.grant(now, &request.file);
+            return Status::Granted;
+        }
+        let Some((address, oh)) = mode.caller.filter(|_| mode.block && !mode.reclaim) else {
+            return Status::Denied;
+        };
+        if self.policy.detect_deadlocks && self.would_deadlock(request) {
+            return Status::Deadlock;
+        }
+        if let Some(waiter) = self.waiters.iter_mut().find(|w| same_lock(w, request)) {
+            // It came again: it keeps its place.
+            (waiter.address, waiter.oh, waiter.granted) = (address, oh, None);
+            return Status::Blocked;
+        }
+        if self.used() >= self.policy.max_locks {
+            return Status::DeniedNoLocks;
+        }
+        self.next_id += 1;
+        self.waiters.push(Waiter {
+            id: self.next_id,
+            request: *request,
+            address,
+            oh,
+            granted: None,
+        });
+        Status::Blocked
+    }
+
+    fn used(&self) -> usize {
+        let held: usize = self.files.values().map(|locks| locks.held().len()).sum();
+        held + self.waiters.len() + self.shares.values().map(Vec::len).sum::<usize>()
+    }
+
+    fn take(&mut self, request: &LockRequest) {
+        self.files.entry(request.file).or_default().lock(
+            request.owner,
+            request.exclusive,
+            request.range,
+        );
+    }
+
+    fn forget_waiters(&mut self, meant: impl Fn(&Waiter) -> bool) {
+        self.waiters.retain(|waiter| !meant(waiter));
+    }
+
+    /// Whether somebody that `request` would wait for waits, at the end, for its owner.
+    fn would_deadlock(&self, request: &LockRequest) -> bool {
+        let blockers = |request: &LockRequest| {
+            let locks = self.files.get(&request.file).into_iter();
+            let (owner, exclusive, range) = (request.owner, request.exclusive, request.range);
+            locks
+                .flat_map(move |locks| locks.conflicts(owner, exclusive, range))
+                .map(|held| held.owner)
+                .collect::<Vec<_>>()
+        };
+        let mut to_visit = blockers(request);
+        let mut visited = Vec::new();
+        while let Some(owner) = to_visit.pop() {
+            if owner == request.owner {
+                return true;
+            }
+            if visited.contains(&owner) {
+                continue;
+            }
+            visited.push(owner);
+            let waits =
+                |waiter: &&Waiter| waiter.request.owner == owner && waiter.granted.is_none();
+            for waiter in self.waiters.iter().filter(waits) {
+                to_visit.extend(blockers(&waiter.request));
+            }
+        }
+        false
+    }
+
+    /// Takes the locks that waiters of a file can have now, in the order they came.
+    fn grant(&mut self, now: Instant, file: &FileHandle) {
+        let first = match self.policy.style {
+            CallbackStyle::Never => return,
+            CallbackStyle::Takes => now + CALLBACK_INTERVAL,
+            CallbackStyle::Callback | CallbackStyle::CallbackSync => now,
+        };
+        // A lock that is taken for a waiter can be a downgrade, which lets those in who came earlier.
+        while let Some(at) = self.waiters.iter().position(|waiter| {
+            let waits = waiter.request.file == *file && waiter.granted.is_none();
+            waits && self.conflict(&waiter.request).is_none()
+        }) {
+            let request = self.waiters[at].request;
+            self.take(&request);
+            self.waiters[at].granted = Some(Callbacks {
+                next: first,
+                count: 0,
+            });
+        }
+    }
+
+    /// The locks of a file became fewer.
+    fn released(&mut self, now: Instant, file: &FileHandle) {
+        self.grant(now, file);
+        if self.files.get(file).is_some_and(|l| l.held().is_empty()) {
+            self.files.remove(file);
+        }
+    }
+
+    /// CANCEL of a LOCK that waits. One whose lock was taken meanwhile is told so by DENIED, and has to unlock.
+    pub fn cancel(&mut self, now: Instant, request: &LockRequest) -> Status {
+        if self.in_grace(now) {
+            return Status::DeniedGracePeriod;
+        }
+        let Some(at) = self.waiters.iter().position(|w| same_lock(w, request)) else {
+            return Status::Granted;
+        };
+        match self.waiters.remove(at).granted {
+            None => Status::Granted,
+            Some(_) => Status::Denied,
+        }
+    }
+
+    /// UNLOCK of whatever the owner has in the range; of nothing, too.
+    pub fn unlock(
+        &mut self,
+        now: Instant,
+        file: &FileHandle,
+        owner: Owner,
+        range: Range,
+    ) -> Status {
+        if self.in_grace(now) {
+            return Status::DeniedGracePeriod;
+        }
+        self.forget_waiters(|waiter| {
+            let overlaps =
+                waiter.request.range.start <= range.end && range.start <= waiter.request.range.end;
+            waiter.request.file == *file
+                && waiter.request.owner == owner
+                && (waiter.request.range == range || overlaps && waiter.granted.is_some())
+        });
+        if let Some(locks) = self.files.get_mut(file) {
+            locks.unlock(owner, range);
+            self.released(now, file);
+        }
+        Status::Granted
+    }
+
+    /// The answer to a callback about `id`, from the address it was sent to; `took` is whether the client still
+    /// wants the lock.
+    pub fn granted_answer(&mut self, now: Instant, from: IpAddr, id: u64, took: bool) {
+        let known = |waiter: &Waiter| waiter.id == id && waiter.address.source.ip() == from;
+        let Some(at) = self
+            .waiters
+            .iter()
+            .position(|waiter| known(waiter) && waiter.granted.is_some())
+        else {
+            return;
+        };
+        let LockRequest {
+            file, owner, range, ..
+        } = self.waiters.remove(at).request;
+        if !took && let Some(locks) = self.files.get_mut(&file) {
+            locks.unlock(owner, range);
+            self.released(now, &file);
+        }
+    }
+
+    /// SHARE.
+    pub fn share(&mut self, now: Instant, asked: &ShareRequest<'_>) -> Status {
+        if asked.reclaim != self.in_grace(now) {
+            return Status::DeniedGracePeriod;
+        }
+        if self.used() >= self.policy.max_locks {
+            return Status::DeniedNoLocks;
+        }
+        let (access, deny) = (asked.access as u32, asked.deny as u32);
+        let shares = self.shares.entry(asked.file).or_default();
+        let own = |share: &Share| share.host == asked.host && share.oh == asked.oh;
+        let conflict = shares
+            .iter()
+            .any(|other| !own(other) && (access & other.deny != 0 || deny & other.access != 0));
+        if conflict {
+            return Status::Denied;
+        }
+        shares.retain(|share| !own(share));
+        shares.push(Share {
+            host: asked.host,
+            oh: asked.oh.to_vec(),
+            access,
+            deny,
+        });
+        Status::Granted
+    }
+
+    /// UNSHARE; of nothing, too.
+    pub fn unshare(&mut self, now: Instant, asked: &ShareRequest<'_>) -> Status {
+        if self.in_grace(now) {
+            return Status::DeniedGracePeriod;
+        }
+        if let Some(shares) = self.shares.get_mut(&asked.file) {
+            shares.retain(|share| share.host != asked.host || share.oh != asked.oh);
+            if shares.is_empty() {
+                self.shares.remove(&asked.file);
+            }
+        }
+        Status::Granted
+    }
+
+    /// FREE_ALL: a client has no locks any more.
+    pub fn free_all(&mut self, now: Instant, host: Host) {
+        self.forget_waiters(|waiter| waiter.request.owner.host == host);
+        self.shares.retain(|_, shares| {
+            shares.retain(|share| share.host != host);
+            !shares.is_empty()
+        });
+        let files: Vec<FileHandle> = self.files.keys().copied().collect();
+        for file in files {
+            let locks = self.files.get_mut(&file);
+            if locks.is_some_and(|locks| locks.unlock_all(|owner| owner.host == host)) {
+                self.released(now, &file);
+            }
+        }
+    }
+
+    /// SM_NOTIFY from a client: with a state it did not tell of before, its locks are gone.
+    pub fn client_restarted(&mut self, now: Instant, client: IpAddr, state: u32) {
+        if self.client_states.get(&client) == Some(&state) {
+            return;
+        }
+        if self.client_states.len() >= HOSTS_MAX {
+            self.client_states.clear();
+        }
+        self.client_states.insert(client, state);
+        self.free_all(now, Host::Client(client));
+    }
+
+    /// A host was told of the restart.
+    pub fn notified(&mut self, host: IpAddr) {
+        self.notifications.retain(|pending| pending.host != host);
+    }
+
+    /// What is to be sent now.
+    pub fn poll(&mut self, now: Instant) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let sync = self.policy.style == CallbackStyle::CallbackSync;
+        let lose = self.policy.lose_callbacks;
+        for waiter in &mut self.waiters {
+            let Some(callbacks) = waiter.granted.as_mut().filter(|c| c.next <= now) else {
+                continue;
+            };
+            callbacks.next = now + CALLBACK_INTERVAL;
+            callbacks.count += 1;
+            if !lose {
+                actions.push(Action::Grant {
+                    id: waiter.id,
+                    request: waiter.request,
+                    address: waiter.address,
+                    oh: waiter.oh.clone(),
+                    sync,
+                });
+            }
+        }
+        self.forget_waiters(|w| w.granted.as_ref().is_some_and(|c| c.count > CALLBACKS_MAX));
+        for pending in self.notifications.iter_mut().filter(|p| p.next <= now) {
+            pending.next = now + pending.pause;
+            pending.pause *= 2;
+            pending.count += 1;
+            actions.push(Action::Notify {
+                host: pending.host,
+                state: self.state,
+            });
+        }
+        self.notifications.retain(|p| p.count <= NOTIFY_MAX);
+        actions
+    }
+
+    /// When [`LockTable::poll`] has something next.
+    pub fn next_poll(&self) -> Option<Instant> {
+        let callbacks = self
+            .waiters
+            .iter()
+            .filter_map(|w| Some(w.granted.as_ref()?.next));
+        callbacks
+            .chain(self.notifications.iter().map(|pending| pending.next))
+            .min()
+    }
+
+    /// Every lock and waiter, for people.
+    pub fn describe(&self) -> String {
+        let who = |owner: Owner| match owner.host {
+            Host::Client(address) => format!("{address}/{}", owner.svid),
+            Host::Script => format!("script/{}", owner.svid),
+        };
+        let kind = |exclusive| if exclusive { "exclusive" } else { "shared" };
+        let range = |range: Range| match range.length() {
+            0 => format!("{}-", range.start),
+            _ => format!("{}-{}", range.start, range.end),
+        };
+        let held = self.files.values().flat_map(FileLocks::held).map(|held| {
+            format!(
+                "held:{}:{}:{}",
+                who(held.owner),
+                kind(held.exclusive),
+                range(held.range)
+            )
+        });
+        let waiting = self.waiters.iter().map(|waiter| {
+            let LockRequest {
+                owner,
+                exclusive,
+                range: wanted,
+                ..
+            } = waiter.request;
+            let what = match waiter.granted {
+                Some(_) => "granted",
+                None => "waiting",
+            };
+            format!(
+                "{what}:{}:{}:{}",
+                who(owner),
+                kind(exclusive),
+                range(wanted)
+            )
+        });
+        held.chain(waiting).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Why TEST does not say that the lock could be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TestFailure {
+    Grace,
+    Held {
+        svid: u32,
+        exclusive: bool,
+        range: Range,
+    },
+}
+
+fn same_lock(waiter: &Waiter, request: &LockRequest) -> bool {
+    waiter.request == *request
+}

@@ -1,0 +1,273 @@
+//! NLM version 4, in its synchronous and its asynchronous form.
+
+use super::{Context, Done, Service, Stop};
+use crate::lock::ranges::Range;
+use crate::lock::table::{
+    CallerAddress, Host, LockMode, LockRequest, Owner, ShareRequest, TestFailure,
+};
+use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
+use nfsrdma_xdr::nfs3::FileHandle;
+use nfsrdma_xdr::nlm4::{
+    Cancel, CancelArgs, CancelMsg, CancelResult, FreeAll, Granted, GrantedMsg, GrantedResult,
+    Holder, Lock, LockArgs, LockMsg, LockRange, LockResult, LockUnmonitored, Notify, Null, Res,
+    SetShare, ShareArgs, ShareRes, Status, Test, TestArgs, TestMsg, TestReply, TestRes, TestResult,
+    Unlock, UnlockArgs, UnlockMsg, UnlockResult, Unshare,
+};
+use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::rpc::Accepted;
+use std::net::SocketAddr;
+
+/// Whether a procedure needs the right to lock the file, or only a file that is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    File,
+    Right,
+}
+
+impl Service {
+    pub(super) fn nlm(&self, context: &Context<'_>, from: Decoder<'_>, out: &mut Encoder) -> Done {
+        if !self.locks.arrive(context.procedure) {
+            return Err(Stop::NoReply);
+        }
+        self.run_nlm(context, from, out)?;
+        match self.locks.depart() {
+            true => Ok(None),
+            false => Err(Stop::NoReply),
+        }
+    }
+
+    fn run_nlm(
+        &self,
+        context: &Context<'_>,
+        mut from: Decoder<'_>,
+        out: &mut Encoder,
+    ) -> Result<(), Stop> {
+        match context.procedure {
+            Null::NUMBER => {}
+            Test::NUMBER => self
+                .nlm_test(context, &TestArgs::decode(&mut from)?)
+                .encode(out),
+            LockRange::NUMBER => self
+                .nlm_lock(context, &LockArgs::decode(&mut from)?, true)
+                .encode(out),
+            LockUnmonitored::NUMBER => {
+                self.nlm_lock(context, &LockArgs::decode(&mut from)?, false)
+                    .encode(out);
+            }
+            Cancel::NUMBER => self
+                .nlm_cancel(context, &CancelArgs::decode(&mut from)?)
+                .encode(out),
+            Unlock::NUMBER => self
+                .nlm_unlock(context, &UnlockArgs::decode(&mut from)?)
+                .encode(out),
+            TestMsg::NUMBER => {
+                let res = self
+                    .nlm_test(context, &TestArgs::decode(&mut from)?)
+                    .to_xdr();
+                self.locks.send_result::<TestResult>(caller(context), res);
+            }
+            LockMsg::NUMBER => {
+                let res = self
+                    .nlm_lock(context, &LockArgs::decode(&mut from)?, true)
+                    .to_xdr();
+                self.locks.send_result::<LockResult>(caller(context), res);
+            }
+            CancelMsg::NUMBER => {
+                let res = self
+                    .nlm_cancel(context, &CancelArgs::decode(&mut from)?)
+                    .to_xdr();
+                self.locks.send_result::<CancelResult>(caller(context), res);
+            }
+            UnlockMsg::NUMBER => {
+                let res = self
+                    .nlm_unlock(context, &UnlockArgs::decode(&mut from)?)
+                    .to_xdr();
+                self.locks.send_result::<UnlockResult>(caller(context), res);
+            }
+            // This server waits for nobody's locks.
+            Granted::NUMBER => {
+                let args = TestArgs::decode(&mut from)?;
+                Res {
+                    cookie: args.cookie,
+                    status: Status::Denied,
+                }
+                .encode(out);
+            }
+            GrantedMsg::NUMBER => {
+                let res = Res {
+                    cookie: TestArgs::decode(&mut from)?.cookie,
+                    status: Status::Denied,
+                };
+                let res = res.to_xdr();
+                self.locks
+                    .send_result::<GrantedResult>(caller(context), res);
+            }
+            GrantedResult::NUMBER => {
+                let res = Res::decode(&mut from)?;
+                let address = caller(context).source;
+                self.locks.granted_answer(address, res.cookie.0, res.status);
+            }
+            // Results of calls that this server does not make.
+            TestResult::NUMBER
+            | LockResult::NUMBER
+            | CancelResult::NUMBER
+            | UnlockResult::NUMBER => {}
+            SetShare::NUMBER => self
+                .nlm_share(context, &ShareArgs::decode(&mut from)?, true)
+                .encode(out),
+            Unshare::NUMBER => self
+                .nlm_share(context, &ShareArgs::decode(&mut from)?, false)
+                .encode(out),
+            FreeAll::NUMBER => {
+                Notify::decode(&mut from)?;
+                let host = host(context);
+                self.locks.with(|table, now| table.free_all(now, host));
+            }
+            _ => return Err(Stop::Accepted(Accepted::ProcUnavail)),
+        }
+        Ok(())
+    }
+
+    /// Whether the file may be locked. Not asked of one that has locks: it is held open by them, as by lockd, also
+    /// when its last name is gone.
+    fn nlm_file(&self, context: &Context<'_>, file: &FileHandle, need: Need) -> Result<(), Status> {
+        use nfsrdma_xdr::nfs3;
+        if self.locks.with(|table, _| table.has_file(file)) {
+            return Ok(());
+        }
+        let found = self.fs.lockable(&context.who, file, need == Need::Right);
+        found.map_err(|status| match status {
+            nfs3::Status::Stale => Status::StaleHandle,
+            _ => Status::Failed,
+        })
+    }
+
+    fn nlm_request(
+        &self,
+        context: &Context<'_>,
+        lock: &Lock<'_>,
+        exclusive: bool,
+        need: Need,
+    ) -> Result<LockRequest, Status> {
+        let range = Range::new(lock.offset, lock.length).ok_or(Status::TooBig)?;
+        if exclusive && need == Need::Right && self.fs.settings().read_only {
+            return Err(Status::ReadOnly);
+        }
+        self.nlm_file(context, &lock.file, need)?;
+        Ok(LockRequest {
+            file: lock.file,
+            owner: Owner {
+                host: host(context),
+                svid: lock.svid,
+            },
+            exclusive,
+            range,
+        })
+    }
+
+    fn nlm_test<'a>(&self, context: &Context<'_>, args: &TestArgs<'a>) -> TestRes<'a> {
+        let reply = match self.nlm_request(context, &args.lock, args.exclusive, Need::Right) {
+            Err(status) => TestReply::Other(status),
+            Ok(request) => match self.locks.with(|table, now| table.test(now, &request)) {
+                Ok(()) => TestReply::Other(Status::Granted),
+                Err(TestFailure::Grace) => TestReply::Other(Status::DeniedGracePeriod),
+                Err(TestFailure::Held {
+                    svid,
+                    exclusive,
+                    range,
+                }) => TestReply::Denied(Holder {
+                    exclusive,
+                    svid,
+                    owner: Text(b""),
+                    offset: range.start,
+                    length: range.length(),
+                }),
+            },
+        };
+        TestRes {
+            cookie: args.cookie,
+            reply,
+        }
+    }
+
+    fn nlm_lock<'a>(&self, context: &Context<'_>, args: &LockArgs<'a>, monitored: bool) -> Res<'a> {
+        let asked = self.nlm_request(context, &args.lock, args.exclusive, Need::Right);
+        let status = asked.map(|request| {
+            let mode = LockMode {
+                block: args.block,
+                reclaim: args.reclaim,
+                monitored,
+                caller: Some((caller(context), args.lock.owner.0.to_vec())),
+            };
+            self.locks
+                .with(|table, now| table.lock(now, &request, mode))
+        });
+        tracing::debug!(peer = %context.peer.remote, lock = ?args.lock, ?status, "LOCK");
+        Res {
+            cookie: args.cookie,
+            status: status.unwrap_or_else(|status| status),
+        }
+    }
+
+    fn nlm_cancel<'a>(&self, context: &Context<'_>, args: &CancelArgs<'a>) -> Res<'a> {
+        let asked = self.nlm_request(context, &args.lock, args.exclusive, Need::File);
+        let status = asked.map(|request| self.locks.with(|table, now| table.cancel(now, &request)));
+        Res {
+            cookie: args.cookie,
+            status: status.unwrap_or_else(|status| status),
+        }
+    }
+
+    fn nlm_unlock<'a>(&self, context: &Context<'_>, args: &UnlockArgs<'a>) -> Res<'a> {
+        let asked = self.nlm_request(context, &args.lock, false, Need::File);
+        let status = asked.map(|asked| {
+            self.locks
+                .with(|table, now| table.unlock(now, &asked.file, asked.owner, asked.range))
+        });
+        Res {
+            cookie: args.cookie,
+            status: status.unwrap_or_else(|status| status),
+        }
+    }
+
+    fn nlm_share<'a>(
+        &self,
+        context: &Context<'_>,
+        args: &ShareArgs<'a>,
+        share: bool,
+    ) -> ShareRes<'a> {
+        let need = if share { Need::Right } else { Need::File };
+        let asked = ShareRequest {
+            file: args.share.file,
+            host: host(context),
+            oh: args.share.owner.0,
+            access: args.share.access,
+            deny: args.share.deny,
+            reclaim: args.reclaim,
+        };
+        let found = self.nlm_file(context, &args.share.file, need);
+        let status = found.map(|()| {
+            self.locks.with(|table, now| match share {
+                true => table.share(now, &asked),
+                false => table.unshare(now, &asked),
+            })
+        });
+        ShareRes {
+            cookie: args.cookie,
+            status: status.unwrap_or_else(|status| status),
+            sequence: 0,
+        }
+    }
+}
+
+fn host(context: &Context<'_>) -> Host {
+    Host::Client(context.peer.remote.ip().to_canonical())
+}
+
+fn caller(context: &Context<'_>) -> CallerAddress {
+    let remote = context.peer.remote;
+    CallerAddress {
+        source: SocketAddr::new(remote.ip().to_canonical(), remote.port()),
+        udp: context.peer.udp,
+    }
+}
