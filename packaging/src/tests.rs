@@ -2,7 +2,7 @@
 
 use super::*;
 use nfsrdma::cli::command;
-use nfsrdma::options::table::TABLE;
+use nfsrdma::options::table;
 
 fn file(name: &str) -> String {
     let found = files().unwrap().into_iter().find(|(file, _)| file == name);
@@ -36,7 +36,7 @@ fn tags(page: &str) -> Vec<&str> {
 fn every_option_is_an_entry_of_the_page() {
     let page = file("mount.nfsrdma.8");
     let tags = tags(&page);
-    for entry in TABLE {
+    for entry in table::entries() {
         let name = roff::escape(entry.name);
         assert!(
             tags.iter().any(|tag| has_word(tag, &name)),

@@ -38,6 +38,7 @@ MEANT = [
     ("-o OPTIONS", "-o soft"),
     ("SERVER:/EXPORT", "server:/export"),
     ("SERVER", "server"),
+    ("fstab LINE", "fstab 'server:/export /mnt nfs rdma 0 0'"),
     ("DIR", "/mnt"),
     ("> FILE", "> /tmp/file"),
     ("-f FILE", "-f /tmp/file"),
@@ -120,6 +121,8 @@ class Example:
         self.base = place.base
         self.failed = []
         self.ran = 0
+        # Copies of others' mounts, which are not these examples'.
+        self.others = set(self.mounts())
         for name in ("home/mnt", "exports/export", "exports/scratch", "bin", "target"):
             (self.base / name).mkdir(parents=True)
         for name in ("export", "scratch"):
@@ -162,11 +165,15 @@ class Example:
         if result.returncode != 0:
             self.failed.append(f"{place}: {script}: {result.stdout}{result.stderr}")
 
+    @staticmethod
+    def mounts():
+        lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        return [fields[1] for fields in lines if fields[2] == "fuse.nfsrdma"]
+
     def without_mounts(self):
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            fields = line.split()
-            if fields[2] == "fuse.nfsrdma":
-                self.must(BIN / "nfsrdma", "umount", fields[1])
+        for point in self.mounts():
+            if point not in self.others:
+                self.must(BIN / "nfsrdma", "umount", point)
 
     def with_mount(self):
         self.without_mounts()

@@ -113,7 +113,7 @@ def not_ours():
     with Place() as place:
         expect(nfsrdma("umount", place.mnt), 1, "is not an nfsrdma mount")
         expect(nfsrdma("umount", "/proc"), 1, "is not an nfsrdma mount")
-        expect(nfsrdma("umount", place.base / "missing"), 1, "is not an nfsrdma mount")
+        expect(nfsrdma("umount", place.base / "missing"), 1, "missing does not exist")
 
 
 # --- with a server ----------------------------------------------------------------------------

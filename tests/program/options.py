@@ -26,7 +26,8 @@ from support import *  # noqa: F403
 from support import BIN
 from wire import Datagrams, Relay, mpa
 
-TABLE = ROOT / "fuse/cli/src/options/table.rs"
+OPTIONS = ROOT / "fuse/cli/src/options"
+TABLES = [OPTIONS / "table.rs", *sorted((OPTIONS / "table").glob("*.rs"))]
 TRIED = set()
 
 
@@ -47,9 +48,9 @@ def effect(*names):
     return wrap
 
 
-def table(kind="flag|value|accept|refuse"):
+def table(kind="flag|value|either|accept|refuse"):
     """Names in the program's table of options."""
-    entries = re.findall(rf'^    ({kind})!\(\s*"([^"]+)"', TABLE.read_text(), re.M)
+    entries = re.findall(rf'^    ({kind})!\(\s*"([^"]+)"', "".join(path.read_text() for path in TABLES), re.M)
     assert len(entries) > 3, "the table is written differently now"
     return [name for _, name in entries]
 
@@ -783,7 +784,70 @@ def shown_flags():
             fails(errno.EROFS, (server.mnt / "a").touch)
 
 
-@effect("nofsc", "nosharecache", "nouser", "noowner", "nogroup", "auto", "noauto", "_netdev", "comment",
+@effect("addr", "mountaddr", "namlen", "bsize", "nfsprog", "mountprog", "minorversion", "fatal_neterrors")
+def shown_by_the_kernels_client():
+    """A line of /proc/mounts of the kernel's client is taken; the address of mountd counts."""
+    with Server() as server, Relay(server.mountport, host="127.0.0.2") as mountd:
+        own = f"port={server.port},mountproto=tcp,mountport={mountd.port},noresvport,retry=0"
+        shown = "namlen=255,bsize=4096,nfsprog=100003,mountprog=100005,minorversion=0,fatal_neterrors=default"
+        for words, status in (
+            (f"addr=127.0.0.1,mountaddr=127.0.0.2,{shown}", 0),
+            (f"addr=127.0.0.1,mountaddr=127.0.0.1,{shown}", 32),
+        ):
+            expect(nfsrdma("mount", server.spec, server.mnt, "-o", f"{own},{words}"), status)
+            assert bool(mounted(server.mnt)) == (status == 0)
+            if status == 0:
+                assert mountd.peers, "mountd was asked elsewhere"
+                expect(nfsrdma("umount", server.mnt), 0)
+        for words in ("nfsprog=1", "mountprog=1", "minorversion=3", "addr=srv", "namlen=x", "bsize=x"):
+            expect(server.mount(words), 1, "is not allowed")
+        expect(server.mount("minorversion=1"), 1, "cannot be honoured")
+        expect(server.mount("fatal_neterrors=ENETDOWN:ENETUNREACH"), 1, "cannot be honoured")
+
+
+@effect("nosymfollow", "symfollow")
+def symbolic_links():
+    root()
+    with Server() as server:
+        (server.export / "file").write_text("x")
+        (server.export / "link").symlink_to("file")
+        with mount(server, "nosymfollow"):
+            fails(errno.ELOOP, (server.mnt / "link").read_text)
+            assert os.readlink(server.mnt / "link") == "file"
+        with mount(server, "nosymfollow,symfollow"):
+            assert (server.mnt / "link").read_text() == "x"
+
+
+@effect("context", "fscontext", "defcontext", "rootcontext")
+def security_contexts():
+    """Where there is no SELinux they are passed over, as mount(8) does."""
+    if Path("/sys/fs/selinux/enforce").exists():
+        raise Skip("this kernel has SELinux, and which contexts it takes is its policy's")
+    label = '"system_u:object_r:nfs_t:s0:c1,c2"'
+    with Server() as server:
+        for name in ("context", "fscontext", "defcontext", "rootcontext"):
+            with mount(server, f"{name}={label},ro"):
+                assert "ro" in flags_of(server.mnt)
+        expect(server.mount("context="), 1, "is not allowed")
+
+
+@effect("write")
+def kinds_of_writing():
+    with Server() as server:
+        for words, synchronous in (("write=lazy", False), ("write=eager", False), ("write=wait", True)):
+            with mount(server, words), Counted(server) as counted:
+                assert ("sync" in flags_of(server.mnt)) == synchronous, words
+                with open(server.mnt / "a", "wb", buffering=0) as file:
+                    file.write(b"x")
+                    if synchronous:
+                        assert (server.export / "a").read_bytes() == b"x", "it was not waited for"
+            assert counted["WRITE"] == 1
+            (server.export / "a").unlink()
+
+
+@effect("nomigration", "notrunkdiscovery", "softreval", "nosoftreval", "alignwrite", "noalignwrite", "seclabel",
+        "lazytime", "nolazytime", "iversion", "noiversion", "mand", "nomand", "silent", "loud", "posix", "noposix",
+        "nofsc", "nosharecache", "nouser", "noowner", "nogroup", "auto", "noauto", "_netdev", "comment",
         "quota", "noquota", "usrquota", "grpquota")  # fmt: skip
 def accepted():
     """They change nothing: the options in force and those of the kernel are as without them."""

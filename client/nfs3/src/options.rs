@@ -76,6 +76,10 @@ pub struct ClientOptions {
     pub nconnect: u32,
     /// Host to ask for MOUNT, if not the server.
     pub mounthost: Option<String>,
+    /// Use IPv6 addresses of the server only (`rdma6`).
+    pub ipv6_only: bool,
+    /// Use IPv6 addresses of `mounthost` only (`tcp6`, `udp6`).
+    pub mount_ipv6_only: bool,
     /// Port of mountd; `None` asks rpcbind.
     pub mountport: Option<u16>,
     pub mountproto: MountProtocol,
@@ -107,6 +111,8 @@ impl Default for ClientOptions {
             recovery: transport.recovery,
             nconnect: transport.nconnect,
             mounthost: None,
+            ipv6_only: false,
+            mount_ipv6_only: false,
             mountport: None,
             mountproto: MountProtocol::default(),
             resvport: true,

@@ -29,6 +29,10 @@ pub enum Error {
     /// with these private data.
     #[error("connection refused by the peer{}", if .0.is_empty() { "" } else { " (rejected)" })]
     Refused(Vec<u8>),
+    /// The peer took the transport connection, and what is at its port does not speak RDMA:
+    /// it closed the connection over the greeting, or answered in another protocol.
+    #[error("the port is open and does not speak RDMA: {0}")]
+    NotRdma(String),
     /// The peer's bytes are not what the protocol allows.
     #[error("peer misbehaved: {0}")]
     PeerMisbehaved(String),

@@ -22,6 +22,8 @@ use std::process::{Command, Stdio};
 /// The device of FUSE.
 pub const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+/// MS_NOSYMFOLLOW of linux/mount.h (Linux 5.10).
+const NOSYMFOLLOW: MsFlags = MsFlags::from_bits_retain(256);
 
 /// Whether everybody is let in: as asked, else if root mounts.
 pub fn allow_other(options: &Options) -> bool {
@@ -59,12 +61,25 @@ pub fn flags(vfs: &VfsFlags) -> MsFlags {
         ),
         (vfs.access_time == AccessTime::Never, MsFlags::MS_NOATIME),
         (!vfs.dir_access_time, MsFlags::MS_NODIRATIME),
+        (!vfs.symfollow, NOSYMFOLLOW),
     ] {
         if on {
             flags |= flag;
         }
     }
     flags
+}
+
+/// Where the kernel has SELinux.
+const SELINUX: &str = "/sys/fs/selinux";
+
+/// Security contexts for the data of mount(2). As mount(8) does, they are passed over where there
+/// is no SELinux, which the kernel would not know them without.
+fn security_contexts(options: &Options) -> &[String] {
+    match Path::new(SELINUX).join("enforce").exists() {
+        true => &options.security_contexts,
+        false => &[],
+    }
 }
 
 /// Opens the FUSE device, which tells early whether this can work at all.
@@ -87,7 +102,10 @@ pub fn open_device(path: &Path) -> Result<File, Failure> {
                     Some(libc::EACCES | libc::EPERM) => format!(
                         "not permitted to open {device}: give the container --device /dev/fuse, or make the device readable and writable"
                     ),
-                    _ => format!("cannot open {device}: {error}"),
+                    _ => format!(
+                        "cannot open {device}: {}; see 'ls -l {device}'",
+                        super::output::without_number(&error)
+                    ),
                 },
             )
         })
@@ -112,6 +130,10 @@ pub fn attach(point: &MountPoint, source: &[u8], options: &Options) -> Result<Ow
     if default_permissions(options) {
         data.push_str(",default_permissions");
     }
+    for context in security_contexts(options) {
+        data.push(',');
+        data.push_str(context);
+    }
     match mount(
         Some(OsStr::from_bytes(source)),
         target.as_str(),
@@ -127,7 +149,11 @@ pub fn attach(point: &MountPoint, source: &[u8], options: &Options) -> Result<Ow
                 Errno::ENODEV => {
                     "the kernel has no FUSE: load the module with 'modprobe fuse'".into()
                 }
-                _ => format!("cannot mount on {}: {}", dir.display(), errno.desc()),
+                _ => format!(
+                    "cannot mount on {}: {}; choose another directory",
+                    dir.display(),
+                    errno.desc()
+                ),
             },
         )),
     }
@@ -164,6 +190,12 @@ fn helper_options(source: &[u8], options: &Options) -> Vec<u8> {
 
 fn by_helper(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Failure> {
     let failed = |message: String| Failure::new(Exit::System, message);
+    if !options.vfs.symfollow {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("nosymfollow cannot be honoured: {HELPER} does not know it; mount as root"),
+        ));
+    }
     let (ours, theirs) =
         UnixStream::pair().map_err(|error| failed(format!("cannot talk to {HELPER}: {error}")))?;
     let mut command = Command::new(HELPER);

@@ -1,6 +1,8 @@
 //! The command line: `nfsrdma COMMAND`, and the calls of mount(8) as `mount.nfsrdma` and
 //! `umount.nfsrdma`.
 
+mod helper;
+
 use clap::{Args, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ pub enum Command {
     Log(LogArgs),
     Trace(TraceArgs),
     Capture(CaptureArgs),
+    Fstab(FstabArgs),
 }
 
 /// `mount`.
@@ -97,9 +100,18 @@ pub struct LogArgs {
     /// The mount
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// What to log from now on: the level and all that is graver; default: as it was mounted
+    /// What to log from now on: the level and all that is graver; default: as it was mounted.
+    /// Without it: show the level in force
     #[arg(value_name = "LEVEL", value_parser = super::log::LEVELS)]
-    pub level: String,
+    pub level: Option<String>,
+}
+
+/// `fstab`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct FstabArgs {
+    /// The line, as one argument or as its fields; - for lines from standard input
+    #[arg(value_name = "LINE", required = true, allow_hyphen_values = true)]
+    pub line: Vec<OsString>,
 }
 
 /// How `stats` prints.
@@ -169,6 +181,17 @@ pub struct CaptureArgs {
     pub size: Option<u64>,
 }
 
+/// The type of file system that mount(8) is given.
+fn our_type(text: &str) -> Result<String, String> {
+    match text {
+        "nfsrdma" | "fuse.nfsrdma" | "fuse" => Ok(text.to_owned()),
+        "nfs" | "nfs4" => Err(format!(
+            "it is the kernel's client: use 'mount -t {text}' for it, or leave -t out here"
+        )),
+        _ => Err("this program mounts the type nfsrdma: leave -t out".to_owned()),
+    }
+}
+
 fn bytes(text: &str) -> Result<u64, String> {
     super::size::parse_size(text).ok_or_else(|| "a number of bytes, or with K, M, G".to_owned())
 }
@@ -216,7 +239,7 @@ enum CliCommand {
     Top(TopArgs),
     /// Serve the metrics of all mounts of this host for Prometheus
     Metrics(MetricsArgs),
-    /// Change how much a mount logs
+    /// Show or change how much a mount logs
     Log(LogArgs),
     /// Show a mount's calls as they happen
     ///
@@ -230,6 +253,11 @@ enum CliCommand {
     /// Reads and RDMA Writes are put together from what both sides said of them. The file holds
     /// the data of the files read and written meanwhile, whoever's they are.
     Capture(CaptureArgs),
+    /// Translate an fstab line of the kernel's NFS client
+    ///
+    /// Prints the line to use in /etc/fstab instead of LINE, which is one of fstab(5) or of
+    /// /proc/mounts with the type nfs. What cannot be taken over is said on standard error.
+    Fstab(FstabArgs),
 }
 
 #[derive(Debug, Args)]
@@ -257,9 +285,12 @@ struct CliMount {
     /// Pass over options that are not known (-o sloppy)
     #[arg(short, long)]
     sloppy: bool,
-    /// Write the log to FILE instead of syslog
+    /// Write the log to FILE instead of syslog; SIGHUP opens it anew
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Accepted if it is nfsrdma, as mount(8) has it
+    #[arg(short = 't', long = "types", value_name = "TYPE", hide = true, value_parser = our_type)]
+    _type: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -339,71 +370,6 @@ impl From<CliStats> for StatsArgs {
     }
 }
 
-/// How mount(8) calls `mount.nfsrdma`: there `-f` means "fake".
-#[derive(Debug, Parser)]
-#[command(name = "mount.nfsrdma", version)]
-struct HelperMount {
-    /// SERVER:/EXPORT
-    #[arg(value_name = "SERVER:/EXPORT")]
-    spec: OsString,
-    /// Where to mount it
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
-    #[command(flatten)]
-    common: CliOptions,
-    /// Check, do not mount
-    #[arg(short)]
-    fake: bool,
-    /// Mount read-only
-    #[arg(short)]
-    read_only: bool,
-    /// Mount read-write
-    #[arg(short = 'w')]
-    read_write: bool,
-    /// Accepted
-    #[arg(short)]
-    no_mtab: bool,
-    /// Pass over options that are not known
-    #[arg(short)]
-    sloppy: bool,
-    /// The type mount(8) was asked for
-    #[arg(short = 't', value_name = "TYPE")]
-    _type: Option<String>,
-    /// Mount namespace: mount(8) enters it by itself
-    #[arg(short = 'N', value_name = "NAMESPACE")]
-    _namespace: Option<String>,
-}
-
-/// How umount(8) calls `umount.nfsrdma`.
-#[derive(Debug, Parser)]
-#[command(name = "umount.nfsrdma", version)]
-struct HelperUnmount {
-    /// The mount
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
-    /// Give up calls that wait for the server
-    #[arg(short)]
-    force: bool,
-    /// Lazily
-    #[arg(short)]
-    lazy: bool,
-    /// Accepted
-    #[arg(short)]
-    no_mtab: bool,
-    /// Accepted
-    #[arg(short)]
-    read_only: bool,
-    /// Say more
-    #[arg(short, action = clap::ArgAction::Count)]
-    verbose: u8,
-    /// The type
-    #[arg(short = 't', value_name = "TYPE")]
-    _type: Option<String>,
-    /// Mount namespace
-    #[arg(short = 'N', value_name = "NAMESPACE")]
-    _namespace: Option<String>,
-}
-
 impl From<CliUnmount> for UnmountArgs {
     fn from(args: CliUnmount) -> Self {
         UnmountArgs {
@@ -432,6 +398,29 @@ fn join(common: &CliOptions, flags: &[(bool, &str)]) -> String {
     words.join(",")
 }
 
+/// A blank behind a comma makes the shell cut the options in two: what follows looks like a
+/// further argument, of which clap would only say that there is one too many.
+fn check_blanks(arguments: &[OsString]) -> Result<(), clap::Error> {
+    for three in arguments.windows(3) {
+        let [flag, options, next] = three else {
+            continue;
+        };
+        let (flag, options, next) = (
+            flag.to_string_lossy(),
+            options.to_string_lossy(),
+            next.to_string_lossy(),
+        );
+        if matches!(&*flag, "-o" | "--options") && options.ends_with(',') && !next.starts_with('-')
+        {
+            return Err(command().error(
+                clap::error::ErrorKind::UnknownArgument,
+                format!("no blanks between options: write -o {options}{next}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// The name the program was called by, for messages.
 pub fn program_name(arguments: &[OsString]) -> String {
     arguments
@@ -450,32 +439,12 @@ pub fn command() -> clap::Command {
 /// it is one (`--help` is not).
 pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     let name = program_name(&arguments);
+    check_blanks(&arguments)?;
     if matches!(name.as_str(), "mount.nfsrdma" | "mount.fuse.nfsrdma") {
-        let args = HelperMount::try_parse_from(arguments)?;
-        let flags = [
-            (args.read_only, "ro"),
-            (args.read_write, "rw"),
-            (args.sloppy, "sloppy"),
-        ];
-        return Ok(Command::Mount(MountArgs {
-            options: join(&args.common, &flags),
-            spec: args.spec,
-            dir: args.dir,
-            foreground: false,
-            verbose: args.common.verbose,
-            fake: args.fake,
-            log: None,
-            quiet: args.common.verbose == 0,
-        }));
+        return helper::mount(arguments).map(Command::Mount);
     }
     if matches!(name.as_str(), "umount.nfsrdma" | "umount.fuse.nfsrdma") {
-        let args = HelperUnmount::try_parse_from(arguments)?;
-        return Ok(Command::Unmount(UnmountArgs {
-            dir: args.dir,
-            force: args.force,
-            lazy: args.lazy,
-            verbose: args.verbose,
-        }));
+        return helper::unmount(arguments).map(Command::Unmount);
     }
     let cli = Cli::try_parse_from(with_command(arguments))?;
     Ok(match cli.command {
@@ -505,6 +474,7 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         CliCommand::Log(args) => Command::Log(args),
         CliCommand::Trace(args) => Command::Trace(args),
         CliCommand::Capture(args) => Command::Capture(args),
+        CliCommand::Fstab(args) => Command::Fstab(args),
     })
 }
 
@@ -549,8 +519,7 @@ mod tests {
     #[test]
     fn clap_finds_nothing_wrong() {
         command().debug_assert();
-        <HelperMount as clap::CommandFactory>::command().debug_assert();
-        <HelperUnmount as clap::CommandFactory>::command().debug_assert();
+        helper::check_commands();
     }
 
     #[test]
@@ -587,6 +556,14 @@ mod tests {
                 args.quiet = true;
             })
         );
+        assert_eq!(
+            run("mount.nfsrdma srv:/x /mnt -F -v"),
+            mount("", |args| {
+                args.foreground = true;
+                args.verbose = 1;
+            })
+        );
+        assert!(refused("mount.nfsrdma srv:/x /mnt -t nfs").contains("'mount -t nfs'"));
     }
 
     #[test]
@@ -676,7 +653,14 @@ mod tests {
             run("nfsrdma log /mnt debug"),
             Command::Log(LogArgs {
                 dir: "/mnt".into(),
-                level: "debug".into()
+                level: Some("debug".into())
+            })
+        );
+        assert_eq!(
+            run("nfsrdma log /mnt"),
+            Command::Log(LogArgs {
+                dir: "/mnt".into(),
+                level: None
             })
         );
         assert!(refused("nfsrdma log /mnt loud").contains("debug"));
@@ -722,6 +706,10 @@ mod tests {
     #[test]
     fn wrong_usage() {
         assert!(refused("nfsrdma mount srv:/x").contains("<DIR>"));
+        assert!(refused("nfsrdma mount srv:/x /m -t nfs4").contains("'mount -t nfs4'"));
+        assert!(refused("nfsrdma mount srv:/x /m -t ext4").contains("leave -t out"));
+        assert!(refused("nfsrdma mount -o ro, soft srv:/x /m").contains("write -o ro,soft"));
+        run("nfsrdma mount -t nfsrdma -o ro, -v srv:/x /m");
         assert!(refused("nfsrdma mont srv:/x /mnt").contains("'mount'"));
         assert!(refused("nfsrdma mount srv:/x /mnt -r -w").contains("cannot be used with"));
         assert!(refused("nfsrdma --version").contains(env!("CARGO_PKG_VERSION")));

@@ -4,6 +4,8 @@
 //! or failure (exit status and sentence).
 
 use super::failure::{Exit, Failure};
+use super::output;
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 use std::fs::OpenOptions;
@@ -85,7 +87,67 @@ pub fn mark_io_flusher() {
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
+/// Signals without a meaning for a mount whose default action would end its process, and with
+/// it the mount: a stray one must not. SIGQUIT is among them, although a terminal sends it:
+/// SIGINT and SIGTERM unmount. A write past a limit on file sizes (SIGXFSZ) then fails instead.
+const IGNORED: [libc::c_int; 11] = [
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+];
+
+/// Ignores the signals that would only kill the mount.
+pub fn ignore_other_signals() {
+    for number in IGNORED
+        .into_iter()
+        .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+    {
+        // SAFETY: SIG_IGN runs no code, and nothing in this process handles these signals.
+        unsafe { libc::signal(number, libc::SIG_IGN) };
+    }
+}
+
+/// Passes SIGINT, SIGTERM and SIGHUP on to the process that mounts, which ends its attempt and
+/// reports that: this process waits for the report instead of ending without a word.
+fn pass_signals_on(child: Pid) -> io::Result<()> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    // It ends with this process. What comes after the child's end finds nobody.
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let mut passed_on = false;
+            while let Ok(signal) = signals.wait() {
+                if std::mem::replace(&mut passed_on, true) {
+                    // It gets SIGTERM when this process ends.
+                    output::message("interrupted: the process that mounts does not end at once");
+                    std::process::exit(Exit::Interrupted as i32);
+                }
+                // SIGHUP would only have the child open its log anew.
+                let passed = match signal {
+                    Signal::SIGHUP => Signal::SIGTERM,
+                    signal => signal,
+                };
+                let _ = kill(child, passed);
+            }
+        })
+        .map(|_| ())
+}
+
 fn listen(reader: PipeReader, child: Pid, mut notice: impl FnMut(&str)) -> Result<String, Failure> {
+    // Without it, a signal ends this process, and the child with it.
+    let _ = pass_signals_on(child);
     for line in BufReader::new(reader).split(b'\n') {
         let Ok(line) = line else { break };
         let Some((&kind, text)) = line.split_first() else {
@@ -114,7 +176,9 @@ fn listen(reader: PipeReader, child: Pid, mut notice: impl FnMut(&str)) -> Resul
     };
     Err(Failure::new(
         Exit::Internal,
-        format!("the process that mounts {how} without a word; try -f to see its log"),
+        format!(
+            "the process that mounts {how} without a word; 'nfsrdma mount -f -v' shows its log"
+        ),
     ))
 }
 
@@ -140,7 +204,7 @@ impl Reporter {
     /// Something the user should read while waiting.
     pub fn notice(&mut self, text: &str) {
         if self.foreground {
-            eprintln!("{text}");
+            output::message(text);
         }
         self.say(b'n', text);
     }

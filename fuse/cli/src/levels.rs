@@ -1,27 +1,33 @@
-//! `log`: changes how much a mount logs while it is at work.
+//! `log`: shows or changes how much a mount logs while it is at work.
 
 use super::cli::LogArgs;
 use super::control;
 use super::failure::Failure;
+use super::output;
 use super::{log, reach};
 use serde::Deserialize;
 
 /// What the serving process says if it does not refuse: the level in force.
 #[derive(Debug, Deserialize)]
 struct Answer {
-    #[serde(rename = "level")]
-    _level: String,
+    level: String,
 }
 
 /// Runs `log`.
 pub(super) fn run(args: &LogArgs) -> Result<(), Failure> {
     let dir = &args.dir;
     let mount = reach::mount(dir)?;
-    let request = format!("{}{}", log::REQUEST, args.level);
+    let request = match &args.level {
+        Some(level) => format!("{} {level}", log::REQUEST),
+        None => log::REQUEST.to_owned(),
+    };
     let answer = control::ask(&mount.device, mount.owner, &request)
         .map_err(|error| reach::failure(dir, error))?;
     reach::refusal(dir, &answer)?;
-    serde_json::from_slice::<Answer>(&answer)
-        .map(|_| ())
-        .map_err(|error| reach::other_version(dir, error))
+    let answer: Answer =
+        serde_json::from_slice(&answer).map_err(|error| reach::other_version(dir, error))?;
+    if args.level.is_none() {
+        output::result(format!("{}\n", answer.level).as_bytes())?;
+    }
+    Ok(())
 }

@@ -5,14 +5,17 @@ pub mod cli;
 pub mod control;
 pub mod daemon;
 pub mod failure;
+mod fstab;
 mod gather;
 mod levels;
 mod life;
 mod locking;
 pub mod log;
 pub mod mounts;
+mod nfsmount_conf;
 pub mod observe;
 pub mod options;
+pub mod output;
 mod pending;
 pub mod presence;
 mod privileges;
@@ -50,7 +53,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     match run(&name, &command) {
         Ok(()) => 0,
         Err(failure) => {
-            eprintln!("{name}: {failure}");
+            output::message(format_args!("{name}: {failure}"));
             failure.exit as u8
         }
     }
@@ -59,8 +62,10 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 fn run(name: &str, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Mount(args) => {
-            if let Some(line) = life::run(args, |text| eprintln!("{name}: {text}"))? {
-                println!("{line}");
+            if let Some(line) = life::run(args, |text| {
+                output::message(format_args!("{name}: {text}"));
+            })? {
+                output::notice(line);
             }
             Ok(())
         }
@@ -73,5 +78,6 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Log(args) => levels::run(args),
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),
+        Command::Fstab(args) => fstab::run(args),
     }
 }

@@ -9,8 +9,8 @@ use super::options::Options;
 use super::pending::{Announcement, Pending};
 use super::spec::Spec;
 use super::{
-    attach, control, locking, mounts, presence, privileges, provider, remount, settings, stats,
-    summary, sync, utab,
+    attach, control, fstab, locking, mounts, nfsmount_conf, output, presence, privileges, provider,
+    remount, settings, stats, summary, sync, utab,
 };
 use nfsrdma_fs::adapter::{self, Session};
 use nfsrdma_fs::fs::{Fs, Unwritten};
@@ -62,7 +62,7 @@ pub(super) fn run(args: &MountArgs, notice: impl FnMut(&str)) -> Result<Option<S
     let mut notice = notice;
     let options = Options::parse(&args.options)?;
     let nofail = options.nofail;
-    match mount(args, options, &mut notice) {
+    match mount(args, &options, &mut notice) {
         Err(failure) if nofail && failure.exit == Exit::Failed => {
             notice(&format!("{failure} (nofail)"));
             Ok(None)
@@ -73,22 +73,25 @@ pub(super) fn run(args: &MountArgs, notice: impl FnMut(&str)) -> Result<Option<S
 
 fn mount(
     args: &MountArgs,
-    mut options: Options,
+    options: &Options,
     notice: &mut dyn FnMut(&str),
 ) -> Result<Option<String>, Failure> {
     for name in &options.ignored {
         notice(&format!("option '{name}' is passed over"));
     }
     if options.remount {
-        return remount::run(&args.dir, &options, &args.options).map(|()| None);
+        return remount::run(&args.dir, options, &args.options).map(|()| None);
     }
     let spec = Spec::parse(&args.spec)?;
-    if let Some(port) = spec.port {
-        options.port = port;
-    }
+    let (text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
+    passed_over.iter().for_each(|line| notice(line));
+    let options = Options::parse_with_port(&text, spec.port)?;
     let point = mounts::check_point(&args.dir, &spec.source())?;
     drop(attach::open_device(Path::new(attach::DEVICE))?);
     if args.fake {
+        if args.verbose > 0 {
+            notice(&format!("options: {}", settings::wanted(&options)));
+        }
         return Ok(None);
     }
     let plan = Plan {
@@ -106,32 +109,37 @@ fn mount(
     }
     match daemon::fork_off(notice)? {
         Side::Parent(outcome) => outcome.map(|line| (!line.is_empty()).then_some(line)),
-        Side::Child(reporter) => {
-            let status = match log().and_then(|log| serve(&plan, &log, reporter)) {
-                Ok(()) => 0,
-                Err(failure) => failure.exit as i32,
+        Side::Child(mut reporter) => {
+            let served = match log() {
+                Ok(log) => serve(&plan, &log, reporter),
+                Err(failure) => {
+                    reporter.failure(&failure);
+                    Err(failure)
+                }
             };
-            std::process::exit(status)
+            std::process::exit(served.map_or_else(|failure| failure.exit as i32, |()| 0))
         }
     }
 }
 
-/// The signals that end a mount.
+/// The signals that end a mount, and SIGHUP, which opens its log anew.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
-    /// In the background a hang-up concerns nobody.
-    heed_hang_up: bool,
+    /// The terminal that SIGHUP tells the end of is the mount's own.
+    on_terminal: bool,
+    log: Log,
 }
 
 impl Signals {
-    fn new(heed_hang_up: bool) -> std::io::Result<Self> {
+    fn new(foreground: bool, log: &Log) -> std::io::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
-            heed_hang_up,
+            on_terminal: foreground && !log.has_file(),
+            log: log.clone(),
         })
     }
 
@@ -141,7 +149,10 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => return "SIGTERM",
                 _ = self.interrupt.recv() => return "SIGINT",
-                _ = self.hang_up.recv() => if self.heed_hang_up { return "SIGHUP" },
+                _ = self.hang_up.recv() => match self.on_terminal {
+                    true => return "SIGHUP",
+                    false => self.log.reopen(),
+                },
             }
         }
     }
@@ -186,6 +197,7 @@ struct Service {
 
 fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Service), Failure> {
     daemon::mark_io_flusher();
+    daemon::ignore_other_signals();
     // While there is one thread.
     privileges::give_up();
     let system = |error: std::io::Error| {
@@ -209,25 +221,36 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let config = settings::file_system(&plan.options);
     let pool = Pool::new(settings::pool_bytes(&plan.options, &config))
         .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
-    let (mounted, reason, locks, signals) = runtime.block_on(async {
-        let mut signals = Signals::new(reporter.is_foreground()).map_err(system)?;
-        let connected = async {
+    let connected = runtime.block_on(async {
+        let mut signals = Signals::new(reporter.is_foreground(), log).map_err(system)?;
+        let connecting = async {
             let (mounted, reason) = connect(plan, log, reporter, &pool).await?;
             let server = mounted.description.server.ip();
             let locks = locking::choose(server, &plan.options).await?;
             Ok::<_, Failure>((mounted, reason, locks))
         };
         let (mounted, reason, locks) = tokio::select! {
-            connected = connected => connected?,
+            connected = connecting => connected?,
             name = signals.next() => {
                 return Err(Failure::new(
                     Exit::Interrupted,
-                    format!("mounting {} was interrupted by {name}", plan.spec),
+                    format!(
+                        "mounting {} was interrupted by {name}: nothing is mounted; mount again",
+                        plan.spec
+                    ),
                 ));
             }
         };
         Ok((mounted, reason, locks, signals))
-    })?;
+    });
+    let (mounted, reason, locks, signals) = match connected {
+        Ok(connected) => connected,
+        Err(failure) => {
+            // A connection attempt under way is not waited for.
+            runtime.shutdown_background();
+            return Err(failure);
+        }
+    };
     let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
     let device = attach::attach(&plan.point, &plan.spec.source(), &plan.options)?;
     let probe = Arc::new(device.try_clone().map_err(system)?);
@@ -286,7 +309,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         ));
     }
     if reporter.is_foreground() {
-        println!("{line}");
+        output::notice(&line);
     } else {
         let told = if plan.quiet { "" } else { &line };
         reporter.success(told).map_err(system)?;
@@ -381,7 +404,7 @@ async fn connect(
             Patience::Useless => false,
         };
         if !wait || start.elapsed() + pause > limit {
-            return Err(failure);
+            return Err(with_hint(failure, &plan.point.path));
         }
         if options.background && reporter.reports() {
             let line = format!(
@@ -411,6 +434,14 @@ async fn connect(
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// A server that cannot be reached is one that is tried too early, perhaps.
+fn with_hint(mut failure: Failure, dir: &Path) -> Failure {
+    if failure.patience != Patience::Useless && fstab::lacks_netdev(dir) {
+        failure.message += "; its line in /etc/fstab lacks _netdev, so that it is mounted before the network is up";
+    }
+    failure
 }
 
 /// Lets others see what is being tried, and cancel it.
@@ -447,8 +478,8 @@ fn was_cancelled(plan: &Plan) -> Failure {
 /// One try: the mount, and why it is by this provider.
 async fn attempt(plan: &Plan, pool: &Pool) -> Result<(Mounted, String), Failure> {
     let options = &plan.options;
-    let client = settings::client(options)?;
-    let target = settings::target(&plan.spec, options)?;
+    let client = settings::client(options);
+    let target = settings::target(&plan.spec);
     let chosen = provider::choose(options, &target.host)?;
     let mounted = mount::connect(&target, &client, chosen.provider.clone(), pool.clone()).await;
     let mounted = mounted.map_err(|error| chosen.failed(error))?;

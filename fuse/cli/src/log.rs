@@ -7,12 +7,14 @@
 
 use super::control::{Answer, Said};
 use super::failure::{Exit, Failure};
+use super::output::without_number;
 use super::stats::text::plain;
+use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -31,8 +33,8 @@ const SOCKET: &str = "/dev/log";
 
 /// What `nfsrdma log` takes. The last is what the mount began with.
 pub const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "default"];
-/// How a request to change the level begins; the level follows.
-pub const REQUEST: &str = "log ";
+/// The request for the level in force; with a blank and a level behind it, the one to change it.
+pub const REQUEST: &str = "log";
 
 /// Changes the filter to that of the text, one of [`LEVELS`].
 type Change = Box<dyn Fn(&str) -> Option<()> + Send + Sync>;
@@ -48,9 +50,39 @@ struct Shared {
     /// Events before detaching are shown only if asked for: the failure itself is reported
     /// by its sentence.
     chatty: bool,
-    file: Option<File>,
+    file: Option<LogFile>,
     /// From the installation on.
     change: OnceLock<Change>,
+    /// The level in force, and the one it began with.
+    level: Mutex<String>,
+    initial: String,
+}
+
+/// The file of `--log`, which may be renamed and opened anew (logrotate(8)).
+#[derive(Debug)]
+struct LogFile {
+    /// Absolute: the process leaves its directory.
+    path: PathBuf,
+    file: RwLock<File>,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> io::Result<LogFile> {
+        let path = std::path::absolute(path)?;
+        let file = RwLock::new(Self::append_to(&path)?);
+        Ok(LogFile { path, file })
+    }
+
+    fn append_to(path: &Path) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).open(path)
+    }
+
+    /// Goes on in the file that has the name now; keeps the old one if there is none to be made.
+    fn reopen(&self) -> io::Result<()> {
+        let file = Self::append_to(&self.path)?;
+        *self.file.write() = file;
+        Ok(())
+    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -71,15 +103,28 @@ fn directives(level: &str) -> Option<&'static str> {
     })
 }
 
-/// As RUST_LOG says, else as `verbose` does.
-fn initial(verbose: u8) -> EnvFilter {
-    let level = match verbose {
+/// The level that `verbose` stands for.
+fn level_of(verbose: u8) -> &'static str {
+    match verbose {
         0 => "info",
         1 => "debug",
         _ => "trace",
-    };
-    EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(directives(level).unwrap_or_default()))
+    }
+}
+
+/// As RUST_LOG says, else as `verbose` does; and what people call that.
+fn initial(verbose: u8) -> (EnvFilter, String) {
+    match EnvFilter::try_from_default_env() {
+        Ok(filter) => {
+            let name = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+            (filter, name)
+        }
+        Err(_) => {
+            let level = level_of(verbose);
+            let filter = EnvFilter::new(directives(level).unwrap_or_default());
+            (filter, level.to_owned())
+        }
+    }
 }
 
 impl Log {
@@ -93,30 +138,28 @@ impl Log {
     ) -> Result<Log, Failure> {
         let file = match file {
             None => None,
-            Some(path) => Some(
-                OpenOptions::new()
-                    .append(true)
-                    .create(true)
-                    .open(path)
-                    .map_err(|error| {
-                        let path = path.display();
-                        Failure::new(
-                            Exit::System,
-                            format!("cannot write the log {path}: {error}"),
-                        )
-                    })?,
-            ),
+            Some(path) => Some(LogFile::open(path).map_err(|error| {
+                let (path, why) = (path.display(), without_number(&error));
+                let message =
+                    format!("cannot write the log {path}: {why}; choose another file for --log");
+                Failure::new(Exit::System, message)
+            })?),
         };
+        let (filter, level) = initial(verbose);
         let log = Log {
             shared: Arc::new(Shared {
                 detached: AtomicBool::new(false),
                 chatty: foreground || verbose > 0,
                 file,
                 change: OnceLock::new(),
+                level: Mutex::new(level.clone()),
+                initial: level,
             }),
         };
-        let (filter, handle) = reload::Layer::<EnvFilter, Registry>::new(initial(verbose));
+        let (filter, handle) = reload::Layer::<EnvFilter, Registry>::new(filter);
         let lines = tracing_subscriber::fmt::layer()
+            // It would tell of errors by a macro that panics where standard error is closed.
+            .log_internal_errors(false)
             .with_ansi(false)
             .event_format(LineFormat {
                 mount: plain(mount),
@@ -128,7 +171,7 @@ impl Log {
         installed.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
         let change = move |level: &str| {
             let filter = match level {
-                "default" => initial(verbose),
+                "default" => initial(verbose).0,
                 _ => EnvFilter::new(directives(level)?),
             };
             handle.reload(filter).ok()
@@ -141,15 +184,44 @@ impl Log {
     /// Answers requests to change the level; others go on to `next`.
     pub fn answer(&self, next: Answer) -> Answer {
         let shared = self.shared.clone();
-        Arc::new(move |request| match request.strip_prefix(REQUEST) {
-            None => next(request),
-            Some(level) => {
-                let change = shared.change.get()?;
-                change(level)?;
-                let said = serde_json::json!({ "level": level }).to_string();
-                Some(Said::Document(said))
-            }
+        Arc::new(move |request| {
+            let level = match request.strip_prefix(REQUEST) {
+                None => return next(request),
+                Some("") => shared.level.lock().clone(),
+                Some(rest) => {
+                    let level = rest.strip_prefix(' ')?;
+                    let change = shared.change.get()?;
+                    change(level)?;
+                    let name = match level {
+                        "default" => shared.initial.clone(),
+                        level => level.to_owned(),
+                    };
+                    shared.level.lock().clone_from(&name);
+                    name
+                }
+            };
+            let said = serde_json::json!({ "level": level }).to_string();
+            Some(Said::Document(said))
         })
+    }
+
+    /// Opens the file of `--log` anew, if there is one: it may have been renamed.
+    pub fn reopen(&self) {
+        let Some(file) = &self.shared.file else {
+            return;
+        };
+        match file.reopen() {
+            Ok(()) => tracing::info!("SIGHUP: the log was opened anew"),
+            Err(error) => tracing::warn!(
+                "SIGHUP: cannot open the log {} anew: {error}; it goes on where it was",
+                file.path.display()
+            ),
+        }
+    }
+
+    /// Whether the log goes to a file.
+    pub fn has_file(&self) -> bool {
+        self.shared.file.is_some()
     }
 
     /// From now on nobody watches standard error.
@@ -216,13 +288,15 @@ impl<'a> MakeWriter<'a> for Log {
 
 impl Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if let Some(mut file) = self.shared.file.as_ref() {
-            file.write_all(line)?;
+        // Where nothing can be written (a full disk, nobody who reads), the line is lost: the
+        // mount does not depend on its log.
+        if let Some(log) = &self.shared.file {
+            let _ = (&*log.file.read()).write_all(line);
         } else if self.shared.detached.load(Ordering::Acquire) {
             // No syslog: nobody to tell.
             let _ = to_syslog(Path::new(SOCKET), self.level, line);
         } else if self.shared.chatty {
-            io::stderr().lock().write_all(line)?;
+            let _ = io::stderr().lock().write_all(line);
         }
         Ok(line.len())
     }

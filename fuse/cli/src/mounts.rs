@@ -1,6 +1,7 @@
 //! The table of mounts of this namespace, /proc/self/mountinfo (proc(5)).
 
 use super::failure::{Exit, Failure};
+use super::output::without_number;
 use super::presence::Watch;
 use nix::sys::statvfs::statvfs;
 use std::ffi::OsString;
@@ -134,7 +135,6 @@ impl MountPoint {
     /// directory, in the place of a part of it.
     pub fn open(&self) -> Result<File, Failure> {
         let shown = self.path.display();
-        let failed = |message: String| Failure::new(Exit::Failed, message);
         let directory = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
@@ -153,17 +153,118 @@ impl MountPoint {
     }
 }
 
+/// The mount of ours on `dir`, and its path without symbolic links. The error says what is there
+/// instead, and where mounts of ours are.
+pub fn find(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
+    let shown = dir.display();
+    let path = match resolve(dir) {
+        Ok(path) => path,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(not_ours(format!("{shown} does not exist")));
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            return Err(failed(format!(
+                "{shown} is inside a mount whose program has ended: 'nfsrdma umount' takes that away"
+            )));
+        }
+        Err(error) => {
+            let why = without_number(&error);
+            return Err(failed(format!(
+                "cannot look at {shown}: {why}; check the permissions of its path"
+            )));
+        }
+    };
+    let table = |error: io::Error| {
+        failed(format!(
+            "cannot read the table of mounts: {error}; mount /proc"
+        ))
+    };
+    match on_top_of(&path).map_err(table)? {
+        Some(mount) if mount.fstype == FSTYPE => Ok((path, mount)),
+        Some(mount) if matches!(mount.fstype.as_str(), "nfs" | "nfs4") => Err(usage(format!(
+            "{shown} is a mount of the kernel's NFS client, not of nfsrdma: \
+             use mount(8), umount(8) and nfsstat(8) for it"
+        ))),
+        Some(mount) => Err(not_ours(format!(
+            "{shown} is not an nfsrdma mount but one of type {}",
+            mount.fstype
+        ))),
+        None => match inside(&path).map_err(table)? {
+            Some(point) => Err(usage(format!(
+                "{shown} is inside the nfsrdma mount on {0}: give {0}",
+                point.display()
+            ))),
+            None => Err(not_ours(format!("{shown} is not an nfsrdma mount"))),
+        },
+    }
+}
+
+fn failed(message: String) -> Failure {
+    Failure::new(Exit::Failed, message)
+}
+
+fn usage(message: String) -> Failure {
+    Failure::new(Exit::Usage, message)
+}
+
+/// The mount of ours that holds `path`, which is no mount point.
+fn inside(path: &Path) -> io::Result<Option<PathBuf>> {
+    let all = all()?;
+    for dir in path.ancestors().skip(1) {
+        if let Some(mount) = all.iter().rev().find(|mount| mount.dir == dir) {
+            let ours = mount.fstype == FSTYPE;
+            return Ok(ours.then(|| mount.dir.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// Most mount points that a message lists.
+const LISTED: usize = 4;
+
+fn not_ours(what: String) -> Failure {
+    let all = all().unwrap_or_default();
+    let mut dirs: Vec<String> = all
+        .iter()
+        .filter(|mount| mount.fstype == FSTYPE)
+        .map(|mount| mount.dir.display().to_string())
+        .collect();
+    dirs.sort();
+    dirs.dedup();
+    let more = dirs.len() > LISTED;
+    dirs.truncate(LISTED);
+    usage(match dirs.is_empty() {
+        true => {
+            format!("{what}, and nothing is mounted by nfsrdma here: see 'findmnt -t {FSTYPE}'")
+        }
+        false => format!(
+            "{what}: nfsrdma mounts are on {}{}",
+            dirs.join(", "),
+            if more {
+                " and elsewhere: see findmnt"
+            } else {
+                ""
+            }
+        ),
+    })
+}
+
+/// Places that programs, and this one, cannot do without.
+const INDISPENSABLE: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
+
 /// Checks `dir` as a place to mount `source` on.
 pub fn check_point(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
     let shown = dir.display();
-    let failed = |message: String| Failure::new(Exit::Failed, message);
     let refused = |error: io::Error| {
         failed(match error.kind() {
             io::ErrorKind::NotFound => {
                 format!("mount point {shown} does not exist: make it with 'mkdir -p {shown}'")
             }
             io::ErrorKind::PermissionDenied => {
-                format!("mount point {shown} cannot be reached: permission denied on its path")
+                format!(
+                    "mount point {shown} cannot be reached: permission denied on its path; \
+                     choose another, or be root"
+                )
             }
             io::ErrorKind::NotADirectory => {
                 format!("mount point {shown} is not a directory: choose a directory")
@@ -171,10 +272,19 @@ pub fn check_point(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
             _ if error.raw_os_error() == Some(libc::ENOTCONN) => format!(
                 "{shown} is a mount whose program has ended: remove it with 'nfsrdma umount {shown}' first"
             ),
-            _ => format!("mount point {shown} cannot be used: {error}"),
+            _ => format!(
+                "mount point {shown} cannot be used: {}; choose another directory",
+                without_number(&error)
+            ),
         })
     };
     let path = resolve(dir).map_err(refused)?;
+    if INDISPENSABLE.iter().any(|place| path == Path::new(place)) {
+        return Err(usage(format!(
+            "{shown} cannot be mounted over, because programs need what is there: \
+             choose a directory below /mnt or /srv"
+        )));
+    }
     if let Some(mount) = on_top_of(&path).map_err(refused)?
         && mount.fstype == FSTYPE
         && mount.source.as_bytes() == source
@@ -184,7 +294,8 @@ pub fn check_point(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
             statvfs(&path).map_err(|errno| refused(errno.into()))?;
         }
         return Err(failed(format!(
-            "{} is already mounted on {shown}",
+            "{} is already mounted on {shown}: nothing is to be done; \
+             'nfsrdma umount {shown}' comes before mounting it with other options",
             String::from_utf8_lossy(source)
         )));
     }

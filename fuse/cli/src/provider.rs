@@ -81,7 +81,7 @@ fn verbs_to(options: &Options, host: &str) -> Result<Chosen, String> {
         .map_err(|_| format!("{host} cannot be resolved"))?;
     let end = Instant::now() + ROUTE;
     let mut why = format!("{host} has no address");
-    for peer in peers {
+    for peer in peers.filter(|peer| options.family.admits(peer.ip())) {
         let left = end.saturating_duration_since(Instant::now());
         match verbs.reaches(peer, left) {
             Ok(device) => {

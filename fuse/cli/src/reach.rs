@@ -2,7 +2,7 @@
 
 use super::control::{self, AskError};
 use super::failure::{Exit, Failure};
-use super::mounts::{self, FSTYPE, Mount};
+use super::mounts::{self, Mount};
 use serde::Deserialize;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -14,22 +14,7 @@ fn failed(message: String) -> Failure {
 
 /// The mount on `dir`, if it is one of ours.
 pub(super) fn mount(dir: &Path) -> Result<Mount, Failure> {
-    let shown = dir.display();
-    let none = || {
-        Failure::new(
-            Exit::Usage,
-            format!("{shown} is not an nfsrdma mount: see 'findmnt -t {FSTYPE}'"),
-        )
-    };
-    let table = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => none(),
-        _ => failed(format!("cannot look at {shown}: {error}")),
-    };
-    let dir = mounts::resolve(dir).map_err(table)?;
-    mounts::on_top_of(&dir)
-        .map_err(table)?
-        .filter(|mount| mount.fstype == FSTYPE)
-        .ok_or_else(none)
+    mounts::find(dir).map(|(_, mount)| mount)
 }
 
 /// Sends the request to the process that serves `mount`.
@@ -52,9 +37,10 @@ pub(super) fn failure(dir: &Path, error: AskError) -> Failure {
     }
     failed(match error {
         AskError::Unreachable(_) => format!(
-            "nobody answers for {shown}: its process has ended, or runs in another mount namespace"
+            "nobody answers for {shown}: its process has ended ('nfsrdma umount {shown}' takes the \
+             mount away), or runs in another mount namespace (ask there)"
         ),
-        other => format!("cannot ask the process that serves {shown}: {other}"),
+        other => format!("cannot ask the process that serves {shown}: {other}; see its log"),
     })
 }
 
@@ -69,7 +55,7 @@ pub(super) fn other_version(dir: &Path, error: impl std::fmt::Display) -> Failur
 /// The process is gone before it said that the mount ended.
 pub(super) fn gone(dir: &Path) -> Failure {
     failed(format!(
-        "the process that serves {} ended without a word",
+        "the process that serves {} ended without a word: see its log",
         dir.display()
     ))
 }

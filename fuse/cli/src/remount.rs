@@ -3,7 +3,7 @@
 use super::attach;
 use super::cli::{self, Command};
 use super::failure::{Exit, Failure};
-use super::mounts::{self, FSTYPE, Mount};
+use super::mounts::{self, Mount};
 use super::options::{Options, Permissions, VfsFlags};
 use super::presence::Watch;
 use nix::errno::Errno;
@@ -16,14 +16,7 @@ use std::path::Path;
 pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failure> {
     let shown = dir.display();
     let failed = |message: String| Failure::new(Exit::Failed, message);
-    let path = mounts::resolve(dir).map_err(|error| failed(format!("{shown}: {error}")))?;
-    let found = mounts::on_top_of(&path).map_err(|error| failed(error.to_string()))?;
-    let Some(found) = found.filter(|mount| mount.fstype == FSTYPE) else {
-        return Err(Failure::new(
-            Exit::Usage,
-            format!("{shown} is not an nfsrdma mount: mount it first"),
-        ));
-    };
+    let (path, found) = mounts::find(dir)?;
     let current = given(&found);
     if !changes_flags_only(current.as_deref().unwrap_or_default(), text) {
         let unknown = match current {
@@ -46,7 +39,10 @@ pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
         Errno::EBUSY => failed(format!(
             "{shown} has files open for writing: close them before making it read-only"
         )),
-        errno => failed(format!("cannot remount {shown}: {}", errno.desc())),
+        errno => failed(format!(
+            "cannot remount {shown}: {}; unmount, and mount again",
+            errno.desc()
+        )),
     })
 }
 
@@ -157,6 +153,10 @@ mod tests {
     fn only_our_mounts() {
         let options = Options::parse("remount,ro").unwrap();
         let failure = run(Path::new("/"), &options, "remount,ro").unwrap_err();
-        assert_eq!(failure.message, "/ is not an nfsrdma mount: mount it first");
+        let said = failure.message;
+        assert!(
+            said.starts_with("/ is not an nfsrdma mount but one of type "),
+            "{said}"
+        );
     }
 }

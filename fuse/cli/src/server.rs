@@ -4,9 +4,10 @@ use super::cli::ServerArgs;
 use super::failure::{Exit, Failure};
 use super::log::Log;
 use super::options::Options;
+use super::output::{self, Reader};
 use super::spec::Spec;
 use super::{provider, settings};
-use nfsrdma_nfs3::mount::{self, Step, Taken};
+use nfsrdma_nfs3::mount::{self, PingEvent, PingTarget, Step, Taken};
 use nfsrdma_rdma::Pool;
 use std::ffi::OsString;
 use tokio::runtime::Runtime;
@@ -49,18 +50,15 @@ fn prepare(args: &ServerArgs) -> Result<(Spec, Options), Failure> {
         &args.server.to_string_lossy(),
     )?;
     let spec = target(&args.server)?;
-    let mut options = Options::parse(&args.options)?;
-    if let Some(port) = spec.port {
-        options.port = port;
-    }
+    let options = Options::parse_with_port(&args.options, spec.port)?;
     Ok((spec, options))
 }
 
 /// Prints a line for each export: the path, and who may mount it.
 pub(super) fn exports(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
-    let client = settings::client(&options)?;
-    let host = settings::target(&spec, &options)?.host;
+    let client = settings::client(&options);
+    let host = settings::target(&spec).host;
     let exports = runtime()?.block_on(mount::exports(&host, &client))?;
     let width = exports.iter().map(|export| export.path.len()).max();
     for export in &exports {
@@ -74,7 +72,10 @@ pub(super) fn exports(args: &ServerArgs) -> Result<(), Failure> {
             false => groups.join(","),
         };
         let path = String::from_utf8_lossy(&export.path);
-        println!("{path:<width$}  {who}", width = width.unwrap_or(0));
+        let line = format!("{path:<width$}  {who}\n", width = width.unwrap_or(0));
+        if output::result(line.as_bytes())? == Reader::Gone {
+            break;
+        }
     }
     Ok(())
 }
@@ -97,24 +98,43 @@ fn name(step: Step) -> &'static str {
 /// Prints a line for each step: its name, its time, what was found.
 pub(super) fn ping(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
-    let client = settings::client(&options)?;
-    let host = settings::target(&spec, &options)?.host;
+    let client = settings::client(&options);
+    let host = settings::target(&spec).host;
     let pool = Pool::new(POOL).map_err(|e| Failure::new(Exit::System, e.to_string()))?;
-    let tell = |taken: Taken| {
-        let ms = taken.time.as_secs_f64() * 1e3;
-        println!("{:<12} {ms:>8.2} ms  {}", name(taken.step), taken.found);
+    // Who has seen enough does not end the ping: its exit status counts, too.
+    let mut unwritten = None;
+    let report = |event: PingEvent| {
+        let line = match event {
+            PingEvent::Taken(Taken { step, time, found }) => {
+                let ms = time.as_secs_f64() * 1e3;
+                format!("{:<12} {ms:>8.2} ms  {found}\n", name(step))
+            }
+            PingEvent::Failed { address, error } => {
+                format!(
+                    "{:<12}   failed     {address}: {error}; trying the next address\n",
+                    name(error.step)
+                )
+            }
+        };
+        if let Err(failure) = output::result(line.as_bytes()) {
+            unwritten.get_or_insert(failure);
+        }
     };
-    let export = (!spec.export.is_empty()).then_some(spec.export.as_slice());
+    let target = PingTarget {
+        host: &host,
+        export: (!spec.export.is_empty()).then_some(spec.export.as_slice()),
+    };
     let chosen = provider::choose(&options, &host)?;
     let provider = chosen.provider.clone();
     runtime()?
-        .block_on(mount::ping(&host, export, &client, provider, pool, tell))
+        .block_on(mount::ping(target, &client, provider, pool, report))
         .map_err(|error| {
             let step = name(error.step);
             let mut failure = chosen.failed(error);
             failure.message = format!("{step}: {}", failure.message);
             failure
-        })
+        })?;
+    unwritten.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Options as the engine, the file system and the adapter want them.
 
 use super::attach::{allow_other, permissions};
-use super::failure::{Exit, Failure, Patience};
 use super::options::show::Settled;
 use super::options::{
-    Family, LocalLock, LookupCache, MountProto, Options, Permissions, Recovery, WriteChunk, cpus,
+    Family, LocalLock, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk,
+    cpus,
 };
 use super::spec::Spec;
 use nfsrdma_fs::adapter::{Access, FuseOptions};
@@ -13,7 +13,6 @@ use nfsrdma_nfs3::Nfs3;
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget};
 use nix::unistd::geteuid;
-use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 /// Memory of messages and reply chunks in flight, on top of the cache, in bytes. It is
@@ -34,41 +33,25 @@ pub fn effective(options: &Options, client: &Nfs3Client) -> String {
     })
 }
 
-/// What the engine mounts. Addresses of one family are looked up here: the engine takes
-/// whichever the resolver gives.
-pub fn target(spec: &Spec, options: &Options) -> Result<MountTarget, Failure> {
-    Ok(MountTarget {
-        host: host_of(&spec.host, options.port, options.family)?,
-        export: spec.export.clone(),
+/// The options before a server has said which sizes it takes.
+pub fn wanted(options: &Options) -> String {
+    options.effective(Settled {
+        rsize: options.rsize.unwrap_or(MAX_IO),
+        wsize: options.wsize.unwrap_or(MAX_IO),
     })
 }
 
-fn host_of(host: &str, port: u16, family: Family) -> Result<String, Failure> {
-    if family == Family::Any {
-        return Ok(host.to_owned());
-    }
-    let known = (host, port).to_socket_addrs();
-    let mut known = known.map_err(|error| Failure {
-        exit: Exit::Failed,
-        message: format!("cannot find host {host}: {error}; check the name and DNS"),
-        patience: Patience::IfAsked,
-    })?;
-    match known.find(|address| family.admits(address.ip())) {
-        Some(address) => Ok(address.ip().to_string()),
-        None => Err(Failure::new(
-            Exit::Failed,
-            format!("host {host} has no IPv6 address, which rdma6 asks for: use proto=rdma"),
-        )),
+/// What the engine mounts.
+pub fn target(spec: &Spec) -> MountTarget {
+    MountTarget {
+        host: spec.host.clone(),
+        export: spec.export.clone(),
     }
 }
 
 /// What the engine is told.
-pub fn client(options: &Options) -> Result<ClientOptions, Failure> {
-    let mounthost = match &options.mount_host {
-        Some(host) => Some(host_of(host, 111, options.mount_family)?),
-        None => None,
-    };
-    Ok(ClientOptions {
+pub fn client(options: &Options) -> ClientOptions {
+    ClientOptions {
         port: options.port,
         rsize: options.rsize,
         wsize: options.wsize,
@@ -86,7 +69,9 @@ pub fn client(options: &Options) -> Result<ClientOptions, Failure> {
             Recovery::Softerr => engine::Recovery::SoftErr,
         },
         nconnect: options.connections(),
-        mounthost,
+        mounthost: options.mount_host.clone(),
+        ipv6_only: options.family == Family::V6,
+        mount_ipv6_only: options.mount_family == Family::V6,
         mountport: options.mount_port,
         mountproto: match options.mount_proto {
             None => engine::MountProtocol::Auto,
@@ -97,7 +82,7 @@ pub fn client(options: &Options) -> Result<ClientOptions, Failure> {
         resvport: options.reserved_port,
         acl: options.acl,
         ..ClientOptions::default()
-    })
+    }
 }
 
 /// What the file system is told.
@@ -180,7 +165,7 @@ mod tests {
             "rsize=1,wsize=1,credits=1,inline=1024,nconnect=1,timeo=1",
             "rsize=1G,wsize=1G,credits=1024,inline=262144,nconnect=16,timeo=36000",
         ] {
-            assert_eq!(client(&options(text)).unwrap().check(), Ok(()), "{text}");
+            assert_eq!(client(&options(text)).check(), Ok(()), "{text}");
         }
     }
 
@@ -190,18 +175,5 @@ mod tests {
         assert!(config.sync);
         assert_eq!(config.acregmax, Duration::ZERO);
         assert_eq!(config.acdirmax, Duration::ZERO);
-    }
-
-    #[test]
-    fn one_family_is_looked_up_here() {
-        let spec = Spec::parse("127.0.0.1:/x".as_ref()).unwrap();
-        let target_of = |text: &str| target(&spec, &options(text));
-        assert_eq!(target_of("").unwrap().host, "127.0.0.1");
-        assert_eq!(
-            target_of("proto=rdma6").unwrap_err().message,
-            "host 127.0.0.1 has no IPv6 address, which rdma6 asks for: use proto=rdma"
-        );
-        let spec = Spec::parse("[::1]:/x".as_ref()).unwrap();
-        assert_eq!(target(&spec, &options("proto=rdma6")).unwrap().host, "::1");
     }
 }

@@ -29,17 +29,33 @@ pub enum SpecError {
     Shape(String),
     #[error("put the IPv6 address in brackets: [{0}]:/PATH")]
     Brackets(String),
-    #[error("'{0}' is not an IPv6 address")]
+    #[error("'{0}' is not an IPv6 address: write [2001:db8::1]:/PATH, and a name without brackets")]
     NotIpv6(String),
-    #[error("'{0}' is not a host name")]
+    #[error("the link-local address {0} needs its interface: write [{0}%eth0]:/PATH with its name")]
+    Scope(String),
+    #[error("'{0}' is not a host name: write SERVER:/PATH, [IPV6]:/PATH or nfs://SERVER/PATH")]
     Host(String),
+    #[error(
+        "the port does not stand there: write {host}:{path} with the option port={port}, or nfs://{host}:{port}{path}"
+    )]
+    PortInSource {
+        host: String,
+        port: String,
+        path: String,
+    },
+    #[error("{0} is a URL of another protocol: write SERVER:/PATH or nfs://SERVER/PATH")]
+    Scheme(String),
     #[error("'{0}' is not a port: give a number from 1 to 65535")]
     Port(String),
-    #[error("the export path must begin with a slash, not '{0}'")]
+    #[error("the export path must begin with a slash, not '{0}': write SERVER:/{0}")]
     Relative(String),
-    #[error("the export path is longer than the {MAX_EXPORT} bytes that MOUNT allows")]
+    #[error(
+        "the export path is longer than the {MAX_EXPORT} bytes that MOUNT allows: export a directory with a shorter path"
+    )]
     TooLong,
-    #[error("'{0}' has a wrong %-escape: two hexadecimal digits follow each '%', and not 00")]
+    #[error(
+        "'{0}' has a wrong %-escape: two hexadecimal digits follow each '%', and not 00; write %25 for a percent sign"
+    )]
     Escape(String),
 }
 
@@ -50,6 +66,9 @@ impl Spec {
         let shape = || SpecError::Shape(text.to_string_lossy().into_owned());
         if let Some(rest) = strip_scheme(bytes) {
             return parse_url(rest, &shape);
+        }
+        if let Some(scheme) = foreign_scheme(bytes) {
+            return Err(SpecError::Scheme(scheme));
         }
         if bytes.first() == Some(&b'[') {
             let end = bytes
@@ -86,6 +105,16 @@ impl Spec {
         if host.is_empty() || host.len() > MAX_HOST || host.starts_with('-') || host.contains(bad) {
             return Err(SpecError::Host(host));
         }
+        if let Some((port, path)) = port_and_path(&export) {
+            let host = match host.contains(':') {
+                true => format!("[{host}]"),
+                false => host,
+            };
+            return Err(SpecError::PortInSource { host, port, path });
+        }
+        if is_link_local_without_interface(&host) {
+            return Err(SpecError::Scope(host));
+        }
         if export.first() != Some(&b'/') {
             return Err(SpecError::Relative(
                 String::from_utf8_lossy(&export).into_owned(),
@@ -114,6 +143,39 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.source()))
     }
+}
+
+/// Schemes of URLs that people try; any other word in front of `://` may be a host's name.
+const FOREIGN: [&str; 16] = [
+    "http", "https", "ftp", "ftps", "sftp", "ssh", "scp", "smb", "cifs", "file", "s3", "webdav",
+    "dav", "rdma", "nfs4", "nfsrdma",
+];
+
+fn foreign_scheme(bytes: &[u8]) -> Option<String> {
+    let end = bytes.windows(3).position(|part| part == b"://")?;
+    let scheme = std::str::from_utf8(&bytes[..end])
+        .ok()?
+        .to_ascii_lowercase();
+    FOREIGN
+        .contains(&scheme.as_str())
+        .then(|| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// `PORT:/PATH` behind the host's colon, as other programs write it.
+fn port_and_path(rest: &[u8]) -> Option<(String, String)> {
+    let (port, path) = std::str::from_utf8(rest).ok()?.split_once(':')?;
+    port.parse::<u16>().ok()?;
+    let path = match path.strip_prefix('/') {
+        Some(_) => path.to_owned(),
+        None => format!("/{path}"),
+    };
+    Some((port.to_owned(), path))
+}
+
+/// RFC 4291 section 2.5.6; only the interface tells such addresses of several links apart.
+fn is_link_local_without_interface(host: &str) -> bool {
+    host.parse::<Ipv6Addr>()
+        .is_ok_and(|address| address.is_unicast_link_local())
 }
 
 fn strip_scheme(bytes: &[u8]) -> Option<&[u8]> {
@@ -188,7 +250,10 @@ fn ipv6(bytes: &[u8]) -> Result<String, SpecError> {
         Some((address, scope)) => (address, Some(scope)),
         None => (text.as_str(), None),
     };
-    if address.parse::<Ipv6Addr>().is_err() || scope.is_some_and(str::is_empty) {
+    if scope == Some("") && address.parse::<Ipv6Addr>().is_ok() {
+        return Err(SpecError::Scope(address.to_owned()));
+    }
+    if address.parse::<Ipv6Addr>().is_err() {
         return Err(SpecError::NotIpv6(text));
     }
     Ok(text)
@@ -237,13 +302,27 @@ mod tests {
             said("fe80::1:/x"),
             "put the IPv6 address in brackets: [fe80::1]:/PATH"
         );
-        assert_eq!(said("[srv]:/x"), "'srv' is not an IPv6 address");
+        assert!(said("[srv]:/x").starts_with("'srv' is not an IPv6 address: "));
         assert_eq!(
             said("srv:data"),
-            "the export path must begin with a slash, not 'data'"
+            "the export path must begin with a slash, not 'data': write SERVER:/data"
         );
-        assert_eq!(said("a b:/x"), "'a b' is not a host name");
-        assert_eq!(said("-o:/x"), "'-o' is not a host name");
+        assert!(said("a b:/x").starts_with("'a b' is not a host name: "));
+        assert!(said("-o:/x").starts_with("'-o' is not a host name: "));
+        assert_eq!(
+            said("srv:20049:/x"),
+            "the port does not stand there: write srv:/x with the option port=20049, \
+             or nfs://srv:20049/x"
+        );
+        assert_eq!(
+            said("[::1]:2049:x"),
+            "the port does not stand there: write [::1]:/x with the option port=2049, \
+             or nfs://[::1]:2049/x"
+        );
+        assert!(said("[fe80::1]:/x").contains("write [fe80::1%eth0]:/PATH"));
+        assert!(said("[fe80::1%]:/x").contains("write [fe80::1%eth0]:/PATH"));
+        assert!(said("nfs://[fe80::1]/x").contains("needs its interface"));
+        assert!(said("HTTP://srv/x").starts_with("HTTP://srv/x is a URL of another protocol: "));
         assert_eq!(
             said("nfs://srv:0/x"),
             "'0' is not a port: give a number from 1 to 65535"
@@ -284,7 +363,9 @@ mod tests {
             if let Ok(again) = Spec::parse(OsStr::from_bytes(&made.source())) {
                 prop_assert_eq!(again, made);
             } else {
-                prop_assert!(made.host.contains(':') && made.host.parse::<Ipv6Addr>().is_err());
+                let address = made.host.parse::<Ipv6Addr>();
+                prop_assert!(made.host.contains(':'));
+                prop_assert!(address.is_err() || is_link_local_without_interface(&made.host));
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use super::cli::UnmountArgs;
 use super::failure::{Exit, Failure};
-use super::mounts::{self, FSTYPE, Mount};
+use super::mounts::{self, Mount};
+use super::output;
 use super::presence::{End, Watch};
 use super::sync::{self, Outcome};
 use super::{pending, reach, utab};
@@ -12,7 +13,6 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::Mode;
 use nix::unistd::geteuid;
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -29,30 +29,24 @@ const RELEASED: Duration = Duration::from_secs(2);
 /// Runs `umount`: returns when the mount is gone and its process has ended.
 pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
-    let none = || {
-        Failure::new(
-            Exit::Usage,
-            format!("{shown} is not an nfsrdma mount: see 'findmnt -t {FSTYPE}'"),
-        )
-    };
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => none(),
-        _ => Failure::new(Exit::Failed, format!("cannot unmount {shown}: {error}")),
-    };
-    let dir = mounts::resolve(&args.dir).map_err(failed)?;
-    let on_top = || {
-        let found = mounts::on_top_of(&dir).map_err(failed)?;
-        Ok::<_, Failure>(found.filter(|mount| mount.fstype == FSTYPE))
-    };
-    let mut mount = on_top()?;
-    if mount.is_none() {
-        if cancel_pending(&args.dir, &dir)? {
-            return Ok(());
+    let (dir, mount) = match mounts::find(&args.dir) {
+        Ok(found) => found,
+        Err(failure) => {
+            if let Ok(dir) = mounts::resolve(&args.dir)
+                && cancel_pending(&args.dir, &dir)?
+            {
+                return Ok(());
+            }
+            // It may have been mounted just then.
+            mounts::find(&args.dir).map_err(|_| failure)?
         }
-        // It may have been mounted just then.
-        mount = on_top()?;
-    }
-    let mount = mount.ok_or_else(none)?;
+    };
+    let source = mount.source.to_string_lossy().into_owned();
+    let verbose = |text: &str| {
+        if args.verbose > 0 {
+            output::message(format_args!("{source} on {shown}: {text}"));
+        }
+    };
     // Who was aborted before, when the mount was in use, flushes for a server that may not answer.
     let (watch, limit) = match Watch::connect(&mount.device, mount.owner) {
         Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
@@ -65,12 +59,21 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     if args.force {
         abort(&mount);
     }
+    verbose("unmounting");
     take_away(args, &dir, &mount)?;
     // Only who may write the table; the process takes the entry out, too.
     let _ = utab::remove(mount.source.as_bytes(), &dir);
     // A lazy unmount ends when its last user does.
-    let (false, Ok(watch)) = (args.lazy, watch) else {
-        return Ok(());
+    let watch = match (args.lazy, watch) {
+        (true, _) => {
+            verbose("detached; ends with its last user");
+            return Ok(());
+        }
+        (false, Err(_)) => {
+            verbose("unmounted; no process served it any longer");
+            return Ok(());
+        }
+        (false, Ok(watch)) => watch,
     };
     match ask_for_sync(&mount, limit) {
         Outcome::Answered(answer) if answer.connected => {
@@ -82,16 +85,19 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
             } else {
                 "all data are at the server"
             };
-            eprintln!(
+            output::message(format_args!(
                 "{shown} is unmounted here and goes on in another mount namespace, which has a copy of it; {written}"
-            );
+            ));
             return Ok(());
         }
         Outcome::TimedOut => return Err(still_writing(&args.dir)),
         Outcome::Answered(_) | Outcome::NoAnswer => {}
     }
     match wait(watch, limit) {
-        End::Gone(said) if said.is_empty() => Ok(()),
+        End::Gone(said) if said.is_empty() => {
+            verbose("unmounted; all data are at the server");
+            Ok(())
+        }
         End::Gone(said) => Err(lost(&args.dir, &said)),
         End::NotYet => Err(still_writing(&args.dir)),
     }
@@ -102,7 +108,10 @@ fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
     let cancelled = pending::cancel(dir).map_err(|error| reach::failure(shown, error))?;
     for pending in &cancelled {
         let source: String = pending.source.chars().filter(|c| !c.is_control()).collect();
-        eprintln!("no longer tries to mount {source} on {}", shown.display());
+        output::message(format_args!(
+            "no longer tries to mount {source} on {}",
+            shown.display()
+        ));
     }
     Ok(!cancelled.is_empty())
 }
@@ -242,7 +251,7 @@ fn explain(dir: &Path, errno: Errno) -> Failure {
         ),
         Errno::ESTALE => Failure::new(
             Exit::Failed,
-            format!("{dir} is not the same mount any longer: look, and try again"),
+            format!("{dir} is not the same mount any longer: look with findmnt, and try again"),
         ),
         Errno::EPERM => Failure::new(
             Exit::Usage,
@@ -250,7 +259,10 @@ fn explain(dir: &Path, errno: Errno) -> Failure {
         ),
         _ => Failure::new(
             Exit::Failed,
-            format!("cannot unmount {dir}: {}", errno.desc()),
+            format!(
+                "cannot unmount {dir}: {}; 'nfsrdma umount -l {dir}' detaches it",
+                errno.desc()
+            ),
         ),
     }
 }
@@ -288,7 +300,11 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
     } else {
         Failure::new(
             Exit::Failed,
-            format!("cannot unmount {}: {}", dir.display(), said.trim()),
+            format!(
+                "cannot unmount {0}: {1}; 'nfsrdma umount -l {0}' detaches it",
+                dir.display(),
+                said.trim()
+            ),
         )
     })
 }

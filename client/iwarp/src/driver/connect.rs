@@ -9,7 +9,7 @@ use crate::proto::nudge::Nudge;
 use crate::proto::queue::{Message, SendQueue};
 use crate::proto::rx::Receiver;
 use crate::proto::segment::{MAX_FPDU, Segmenter};
-use crate::wire::mpa::{Frame, FrameKind};
+use crate::wire::mpa::{Frame, FrameError, FrameKind};
 use crate::wire::rdmap::TerminateCode;
 use nfsrdma_rdma::{
     Capabilities, ConnectParams, Connection, Error, PRIVATE_DATA_MAX, Protection, Result, WorkId,
@@ -55,8 +55,8 @@ pub(crate) fn connect(
         reads_out: params.reads_out,
     };
     let request = handshake::request(&terms, &params.private_data).to_bytes();
-    write_frame(&mut stream, &request, deadline)?;
-    let reply = read_frame(&mut stream, FrameKind::Reply, deadline)?;
+    write_frame(&mut stream, &request, deadline).map_err(of_greeting)?;
+    let reply = read_frame(&mut stream, FrameKind::Reply, deadline).map_err(of_greeting)?;
     let agreed = match handshake::conclude(&terms, &reply) {
         Ok(agreed) => agreed,
         Err(unacceptable) => {
@@ -158,6 +158,16 @@ fn connect_error(error: io::Error, peer: SocketAddr) -> Error {
     }
 }
 
+/// The initiator's error before it has a reply. A listener of another protocol closes the
+/// connection over the MPA request or answers in its own protocol. One that is silent may be an
+/// RDMA server that is busy: that stays a time-out.
+fn of_greeting(error: Error) -> Error {
+    match error {
+        Error::Refused(_) => Error::NotRdma("it closed the connection over the MPA request".into()),
+        other => other,
+    }
+}
+
 /// An error while frames are exchanged. A peer that closes instead of answering refuses.
 fn frame_error(error: io::Error, doing: &'static str) -> Error {
     match error.kind() {
@@ -212,6 +222,10 @@ pub(crate) fn read_frame(
         match reader.feed(&buf[..n]) {
             Ok(Some(frame)) => return Ok(frame),
             Ok(None) => {}
+            Err(FrameError::Key) if kind == FrameKind::Reply => {
+                let what = "it answered the MPA request in another protocol".to_owned();
+                return Err(Error::NotRdma(what));
+            }
             Err(e) => return Err(Error::PeerMisbehaved(e.to_string())),
         }
     }

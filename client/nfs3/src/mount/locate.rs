@@ -64,7 +64,7 @@ async fn port_at(
         timeout,
     };
     match ask(&tcp, service, wanted).await {
-        Err(PlainError::TimedOut | PlainError::Unreachable(_)) => {}
+        Err(PlainError::TimedOut | PlainError::Unreachable(_) | PlainError::Closed) => {}
         answer => return answer,
     }
     let udp = Target {

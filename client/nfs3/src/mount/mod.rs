@@ -6,12 +6,12 @@ pub(crate) mod locate;
 mod mountd;
 mod ping;
 
-pub use ping::{Exported, Taken, exports, ping};
+pub use ping::{Exported, PingEvent, PingTarget, Taken, exports, ping};
 
 use crate::api::{Cred, Nfs3, NfsError};
 use crate::client::Nfs3Client;
 use crate::limits::Source;
-use crate::options::{ClientOptions, MountProtocol, MountTarget};
+use crate::options::{ClientOptions, MountProtocol, MountTarget, NFS_RDMA_PORT};
 use crate::procedures::NFS3;
 use mountd::Mountd;
 use nfsrdma_rdma::{Error as RdmaError, Pool, Protection, Provider};
@@ -19,6 +19,7 @@ use nfsrdma_rpcrdma::transport::{ConnectError, Engine, SessionInfo};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, PathconfOk};
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,25 +184,96 @@ pub async fn connect(
 ) -> Result<Mounted, MountError> {
     let checked = options.check();
     checked.map_err(|message| MountError::new(Step::Options, false, message))?;
-    let addresses = resolve(&target.host, options.connect_timeout).await?;
-    let mut outcome = None;
+    let addresses = resolve(&target.host, options.connect_timeout, options.ipv6_only).await?;
+    let mut attempts = Attempts::new(&target.host, options);
     for address in addresses {
         match mount_at(target, options, address, provider.clone(), pool.clone()).await {
             Ok(mounted) => return Ok(mounted),
-            // The first address tells best what is wrong; a later one may know better why.
-            Err(error) if outcome.is_none() || !error.transient => outcome = Some(error),
-            Err(_) => {}
+            Err(error) => attempts.failed(address, error),
         }
     }
-    let nowhere = || {
-        let message = format!("{} has no address", target.host);
-        MountError::new(Step::Resolve, false, message)
-    };
-    Err(outcome.unwrap_or_else(nowhere))
+    Err(attempts.error())
 }
 
-/// The host's addresses, each once.
-async fn resolve(host: &str, timeout: Duration) -> Result<Vec<IpAddr>, MountError> {
+/// The addresses of a host that were tried in vain, and the error to report: that of the address
+/// where mounting got furthest, because it says most about what is wrong.
+#[derive(Debug)]
+struct Attempts<'a> {
+    host: &'a str,
+    /// MOUNT is asked over the RDMA connection, thus after connecting.
+    mount_over_rdma: bool,
+    tried: Vec<IpAddr>,
+    furthest: Option<(IpAddr, MountError)>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(host: &'a str, options: &ClientOptions) -> Self {
+        Attempts {
+            host,
+            mount_over_rdma: options.mountproto == MountProtocol::Rdma,
+            tried: Vec::new(),
+            furthest: None,
+        }
+    }
+
+    /// How far mounting has come when it stops at `step`.
+    fn progress(&self, step: Step) -> u8 {
+        match step {
+            Step::Options => 0,
+            Step::Resolve => 1,
+            Step::Rpcbind => 2,
+            Step::Mount if self.mount_over_rdma => 7,
+            Step::Export if self.mount_over_rdma => 8,
+            Step::Mount => 3,
+            Step::Export => 4,
+            Step::Connect => 5,
+            Step::PrivateData => 6,
+            Step::Null => 9,
+            Step::Fsinfo | Step::Acl => 10,
+        }
+    }
+
+    fn failed(&mut self, address: IpAddr, error: MountError) {
+        self.tried.push(address);
+        let further = |(_, before): &(IpAddr, MountError)| {
+            self.progress(error.step) > self.progress(before.step)
+        };
+        if self.furthest.as_ref().is_none_or(further) {
+            self.furthest = Some((address, error));
+        }
+    }
+
+    fn error(self) -> MountError {
+        let Some((furthest, mut error)) = self.furthest else {
+            let message = format!("{} has no address: check the name and DNS", self.host);
+            return MountError::new(Step::Resolve, false, message);
+        };
+        let others = self.tried.iter().filter(|&&address| address != furthest);
+        let others: Vec<String> = others.map(IpAddr::to_string).collect();
+        if !others.is_empty() {
+            let others = others.join(", ");
+            error.message += &format!("; {others} of {} failed, too", self.host);
+        }
+        error
+    }
+}
+
+/// A host and the address of it that is meant, for messages.
+fn at_address(host: &str, address: IpAddr) -> String {
+    // The address of a link-local one is followed by its interface.
+    let literal = host.split('%').next().unwrap_or(host);
+    match literal.parse::<IpAddr>() {
+        Ok(same) if address == same => host.to_owned(),
+        _ => format!("{host} ({address})"),
+    }
+}
+
+/// The host's addresses, each once; with `ipv6_only` those of IPv6.
+async fn resolve(
+    host: &str,
+    timeout: Duration,
+    ipv6_only: bool,
+) -> Result<Vec<IpAddr>, MountError> {
     let failed = |transient, why: &str| {
         MountError::new(
             Step::Resolve,
@@ -211,14 +283,27 @@ async fn resolve(host: &str, timeout: Duration) -> Result<Vec<IpAddr>, MountErro
     };
     let lookup = tokio::net::lookup_host((host, 0));
     let found = match tokio::time::timeout(timeout, lookup).await {
-        Err(_) => return Err(failed(true, "no answer in time")),
-        Ok(Err(_)) => return Err(failed(true, "no such host")),
+        Err(_) => return Err(failed(true, "no answer in time; check DNS")),
+        Ok(Err(_)) => {
+            return Err(failed(
+                true,
+                "no such host; check the name, /etc/hosts and DNS",
+            ));
+        }
         Ok(Ok(found)) => found,
     };
     let mut addresses: Vec<IpAddr> = Vec::new();
     for address in found.map(|a| a.ip()) {
         if !addresses.contains(&address) {
             addresses.push(address);
+        }
+    }
+    if ipv6_only {
+        addresses.retain(IpAddr::is_ipv6);
+        if addresses.is_empty() {
+            let message =
+                format!("host {host} has no IPv6 address, which rdma6 asks for: use proto=rdma");
+            return Err(MountError::new(Step::Resolve, false, message));
         }
     }
     Ok(addresses)
@@ -235,6 +320,55 @@ impl Drop for Undo {
     }
 }
 
+/// What MNT over TCP or UDP needs.
+#[derive(Debug, Clone, Copy)]
+struct PlainMount<'a> {
+    /// The server's name and address, for messages.
+    server: &'a str,
+    address: IpAddr,
+    options: &'a ClientOptions,
+    machine: &'a str,
+    cred: &'a Cred,
+    export: &'a [u8],
+}
+
+impl PlainMount<'_> {
+    /// Asks the server's mountd, or that of `mounthost` at each of its addresses until one
+    /// answers. `located` is told where mountd was found.
+    async fn run(
+        &self,
+        mut located: impl FnMut(&Mountd),
+    ) -> Result<(Mountd, FileHandle), MountError> {
+        let options = self.options;
+        let Some(host) = &options.mounthost else {
+            return self.ask(self.address, self.server, &mut located).await;
+        };
+        let mut attempts = Attempts::new(host, options);
+        for at in resolve(host, options.connect_timeout, options.mount_ipv6_only).await? {
+            match self.ask(at, &at_address(host, at), &mut located).await {
+                Ok(mounted) => return Ok(mounted),
+                Err(error) => attempts.failed(at, error),
+            }
+        }
+        Err(attempts.error())
+    }
+
+    async fn ask(
+        &self,
+        at: IpAddr,
+        host: &str,
+        located: &mut impl FnMut(&Mountd),
+    ) -> Result<(Mountd, FileHandle), MountError> {
+        let mut mountd = Mountd::new(self.machine);
+        mountd.locate(at, host, self.options).await?;
+        located(&mountd);
+        let timeout = self.options.connect_timeout;
+        let root = mountd.mnt_plain(self.cred, self.export, host, timeout);
+        let root = root.await?;
+        Ok((mountd, root))
+    }
+}
+
 async fn mount_at(
     target: &MountTarget,
     options: &ClientOptions,
@@ -242,7 +376,7 @@ async fn mount_at(
     provider: Arc<dyn Provider>,
     pool: Pool,
 ) -> Result<Mounted, MountError> {
-    let host = &target.host;
+    let host = &at_address(&target.host, address);
     let machine = match &options.machine_name {
         Some(name) => name.clone(),
         None => identity::machine_name(),
@@ -253,20 +387,19 @@ async fn mount_at(
     // Over TCP or UDP, mountd is asked first: its refusals say more than a connection does.
     let mut root = None;
     if options.mountproto != MountProtocol::Rdma {
-        let mount_host = match &options.mounthost {
-            Some(name) => resolve(name, timeout).await?.first().copied(),
-            None => None,
+        let ask = PlainMount {
+            server: host,
+            address,
+            options,
+            machine: &machine,
+            cred: &cred,
+            export: &target.export,
         };
-        let at = mount_host.unwrap_or(address);
-        mountd.locate(at, host, options).await?;
-        root = Some(
-            mountd
-                .mnt_plain(&cred, &target.export, host, timeout)
-                .await?,
-        );
+        let (found, handle) = ask.run(|_| ()).await?;
+        (mountd, root) = (found, Some(handle));
     }
     let peer = SocketAddr::new(address, options.port);
-    let engine = dial(provider.clone(), peer, host, options, pool.clone()).await?;
+    let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
     let mut undo = Undo(Some(engine.clone()));
     let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options.recovery);
     let root = match root {
@@ -277,7 +410,7 @@ async fn mount_at(
                 None => None,
                 Some(port) => {
                     let peer = SocketAddr::new(address, port);
-                    Some(dial(provider, peer, host, options, pool).await?)
+                    Some(dial(provider, peer, &target.host, options, pool).await?)
                 }
             };
             let _undo = Undo(other.clone());
@@ -314,7 +447,7 @@ async fn mount_at(
         .run(client.getattr(&cred, &root))
         .await?;
     if root_attributes.kind != FileType::Directory {
-        let message = format!("what {host} exports is not a directory");
+        let message = format!("what {host} exports is not a directory: mount the one it is in");
         return Err(MountError::new(Step::Fsinfo, false, message));
     }
     if options.acl {
@@ -363,10 +496,12 @@ impl Probe<'_> {
         let transient = matches!(error, NfsError::TimedOut | NfsError::GivenUp);
         let message = match error {
             NfsError::TimedOut | NfsError::GivenUp => {
-                format!("{host} does not answer NFS calls ({what})")
+                format!(
+                    "{host} does not answer NFS calls ({what}): see whether its NFS server runs"
+                )
             }
             NfsError::Refused(why) | NfsError::Denied(why) => {
-                format!("{host} refuses NFS version 3 ({what}): {why}")
+                format!("{host} refuses NFS version 3 ({what}): {why}; turn it on there")
             }
             error => format!("{what} failed at {host}: {error}"),
         };
@@ -402,9 +537,99 @@ async fn dial(
         }
         ConnectError::Provider(RdmaError::Refused(_)) => failed(
             true,
-            "connection refused; does the server offer NFS over RDMA at this port?".to_owned(),
+            "connection refused; check that the server offers NFS over RDMA at this port (port=)"
+                .to_owned(),
+        ),
+        ConnectError::Provider(error @ RdmaError::NotRdma(_)) => failed(
+            false,
+            format!(
+                "{error}; give the port of NFS over RDMA (port=, usually {NFS_RDMA_PORT}), \
+                 or use 'mount -t nfs' for NFS over TCP"
+            ),
+        ),
+        ConnectError::Provider(error @ RdmaError::TimedOut(_)) => failed(
+            true,
+            format!("{error}; check the address, firewalls between, and the server"),
+        ),
+        ConnectError::Provider(RdmaError::Local { error, .. }) if is_unreachable(&error) => failed(
+            true,
+            format!("{}; {}", unreachable_text(error.kind()), ROUTES),
         ),
         ConnectError::Provider(error @ RdmaError::Local { .. }) => failed(false, error.to_string()),
         ConnectError::Provider(error) => failed(true, error.to_string()),
     })
+}
+
+/// The remedy where this machine has no way to the server.
+const ROUTES: &str = "check the address, and this machine's routes with 'ip route get'";
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable
+    )
+}
+
+fn unreachable_text(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::HostUnreachable => "host unreachable",
+        _ => "network unreachable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn addresses_of_one_family() {
+        let of = |host, ipv6_only| resolve(host, TIME, ipv6_only);
+        assert_eq!(of("127.0.0.1", false).await.unwrap().len(), 1);
+        assert_eq!(of("::1", true).await.unwrap().len(), 1);
+        let error = of("127.0.0.1", true).await.unwrap_err();
+        assert_eq!(
+            error.message,
+            "host 127.0.0.1 has no IPv6 address, which rdma6 asks for: use proto=rdma"
+        );
+    }
+
+    #[test]
+    fn the_address_that_got_furthest_is_told_of() {
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let error = |step: Step| MountError::new(step, true, format!("{step:?}"));
+        let told = |mountproto, steps: &[Step]| {
+            let options = ClientOptions {
+                mountproto,
+                ..ClientOptions::default()
+            };
+            let mut attempts = Attempts::new("srv", &options);
+            for (last, step) in steps.iter().enumerate() {
+                attempts.failed(address(last as u8), error(*step));
+            }
+            attempts.error().message
+        };
+        let tcp = MountProtocol::Tcp;
+        assert_eq!(told(tcp, &[Step::Mount]), "Mount");
+        assert_eq!(
+            told(tcp, &[Step::Mount, Step::Connect, Step::Connect]),
+            "Connect; 10.0.0.0, 10.0.0.2 of srv failed, too"
+        );
+        // There MOUNT comes behind connecting.
+        assert_eq!(
+            told(MountProtocol::Rdma, &[Step::Connect, Step::Export]),
+            "Export; 10.0.0.0 of srv failed, too"
+        );
+        assert!(told(tcp, &[]).starts_with("srv has no address"));
+    }
+
+    #[test]
+    fn hosts_are_shown_with_their_address() {
+        let address = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(at_address("localhost", address), "localhost (127.0.0.1)");
+        assert_eq!(at_address("127.0.0.1", address), "127.0.0.1");
+        let local = "fe80::1".parse().unwrap();
+        assert_eq!(at_address("fe80::1%eth0", local), "fe80::1%eth0");
+    }
 }

@@ -20,6 +20,8 @@ use std::time::Duration;
 pub(super) struct Mountd {
     machine: Vec<u8>,
     reach: Reach,
+    /// The port was an option.
+    port_given: bool,
 }
 
 /// How it is reached.
@@ -31,19 +33,23 @@ enum Reach {
     Rdma,
 }
 
-fn protocol_error(host: &str, protocol: Protocol, port: u16, error: &PlainError) -> MountError {
-    let transient = matches!(error, PlainError::TimedOut | PlainError::Unreachable(_));
-    let message = format!(
-        "cannot ask mountd of {host} ({} port {port}): {error}",
-        protocol.name()
-    );
-    MountError::new(Step::Mount, transient, message)
+/// `given`: the port was an option.
+fn protocol_error(host: &str, target: &Target, given: bool, error: &PlainError) -> MountError {
+    let (protocol, port) = (target.protocol.name(), target.address.port());
+    let remedy = error.remedy();
+    let or = match given {
+        true => format!(", or leave out mountport={port} to ask rpcbind for mountd's port"),
+        false => String::new(),
+    };
+    let message =
+        format!("cannot ask mountd of {host} ({protocol} port {port}): {error}; {remedy}{or}");
+    MountError::new(Step::Mount, error.is_transient(), message)
 }
 
 fn path(export: &[u8]) -> Result<MountArgs<'_>, MountError> {
     if export.len() > mount3::PATH_MAX {
         let message = format!(
-            "the export's path has {} bytes; MOUNT allows {}",
+            "the export's path has {} bytes, and MOUNT allows {}: export a directory with a shorter path",
             export.len(),
             mount3::PATH_MAX
         );
@@ -55,30 +61,47 @@ fn path(export: &[u8]) -> Result<MountArgs<'_>, MountError> {
 /// The root's handle, or mountd's refusal as a sentence.
 fn root(host: &str, export: &[u8], result: MountRes) -> Result<FileHandle, MountError> {
     let path = String::from_utf8_lossy(export);
-    let refused = |why: &str| MountError::new(Step::Export, false, format!("{host}:{path}: {why}"));
+    let refused = |message: String| MountError::new(Step::Export, false, message);
+    // As the argument of a command, without the address in parentheses.
+    let name = host.split(' ').next().unwrap_or(host);
     let status = match result {
         MountRes::Ok(mounted) => {
             if mounted.root.as_bytes().is_empty() {
-                return Err(refused("the server gave an empty file handle"));
+                return Err(refused(format!(
+                    "{host} answers MOUNT of {path} with an empty file handle: see the server's log"
+                )));
             }
             // An empty list is what old servers send when anything goes.
             let fits = |f: &u32| matches!(*f, flavor::SYS | flavor::NONE);
             if !mounted.flavors.is_empty() && !mounted.flavors.iter().any(fits) {
-                return Err(refused("the server wants security other than sec=sys"));
+                return Err(refused(format!(
+                    "{host} exports {path} with security other than sec=sys: \
+                     allow sec=sys there, or use 'mount -t nfs'"
+                )));
             }
             return Ok(mounted.root);
         }
         MountRes::Fail(status) => status,
     };
-    Err(match status {
-        MountStatus::NoEnt => refused("no such export"),
-        MountStatus::Perm | MountStatus::Access => {
-            refused("the server does not permit this machine to mount it")
+    Err(refused(match status {
+        MountStatus::NoEnt => {
+            format!("{host} does not export {path}: 'nfsrdma exports {name}' lists what it does")
         }
-        MountStatus::NotDir => refused("not a directory"),
-        MountStatus::NameTooLong => refused("the path is too long for the server"),
-        status => refused(&format!("mountd answered {}", status.name())),
-    })
+        MountStatus::Perm | MountStatus::Access => format!(
+            "{host} does not export {path} to this machine: \
+             'nfsrdma exports {name}' lists what it exports, and to whom"
+        ),
+        MountStatus::NotDir => {
+            format!("{path} of {host} is not a directory: mount the one it is in")
+        }
+        MountStatus::NameTooLong => {
+            format!("{path} is too long for {host}: export a directory with a shorter path")
+        }
+        status => format!(
+            "mountd of {host} answered {} for {path}: see the server's log",
+            status.name()
+        ),
+    }))
 }
 
 impl Mountd {
@@ -86,6 +109,7 @@ impl Mountd {
         Mountd {
             machine: machine.as_bytes().to_vec(),
             reach: Reach::Unknown,
+            port_given: false,
         }
     }
 
@@ -110,20 +134,23 @@ impl Mountd {
             let port = locate::mountd(at, *protocol, timeout)
                 .await
                 .map_err(|error| {
-                    let transient =
-                        matches!(error, PlainError::TimedOut | PlainError::Unreachable(_));
                     let message = format!(
-                        "cannot ask rpcbind of {host} for mountd: {error} \
-                     (the options mountport= or mountproto=rdma do without it)"
+                        "cannot ask rpcbind of {host} for mountd: {error}; {} \
+                         (the options mountport= or mountproto=rdma do without it)",
+                        error.remedy()
                     );
-                    MountError::new(Step::Rpcbind, transient, message)
+                    MountError::new(Step::Rpcbind, error.is_transient(), message)
                 })?;
             found = port.map(|port| (*protocol, port));
         }
         let Some((protocol, port)) = found else {
-            let message = format!("rpcbind of {host} does not know mountd version 3");
+            let message = format!(
+                "rpcbind of {host} does not know mountd version 3: start it there, \
+                 or give mountport= or mountproto=rdma"
+            );
             return Err(MountError::new(Step::Rpcbind, true, message));
         };
+        self.port_given = options.mountport.is_some();
         self.reach = Reach::Plain(Target {
             address: SocketAddr::new(at, port),
             protocol,
@@ -151,7 +178,7 @@ impl Mountd {
             plain::call::<mount3::Mnt, _>(&target, auth(&self.machine, cred), &args, |res| res);
         let result = result
             .await
-            .map_err(|e| protocol_error(host, target.protocol, target.address.port(), &e))?;
+            .map_err(|error| protocol_error(host, &target, self.port_given, &error))?;
         root(host, export, result)
     }
 
@@ -189,7 +216,7 @@ impl Mountd {
             },
         );
         call.await
-            .map_err(|e| protocol_error(host, target.protocol, target.address.port(), &e))
+            .map_err(|error| protocol_error(host, &target, self.port_given, &error))
     }
 
     /// UMNT may go over the NFS connections.
@@ -215,7 +242,10 @@ impl Mountd {
         };
         let result = result.map_err(|error| {
             let transient = matches!(error, Error::TimedOut);
-            let message = format!("cannot ask mountd of {host} over RDMA: {error}");
+            let message = format!(
+                "cannot ask mountd of {host} over RDMA: {error}; leave out mountproto=rdma to ask \
+                 over TCP or UDP"
+            );
             MountError::new(Step::Mount, transient, message)
         })?;
         root(host, export, result)

@@ -1,11 +1,13 @@
 //! Trying a server without mounting it: what it exports, and each step of reaching it.
 
 use super::mountd::Mountd;
-use super::{MountError, Probe, Step, Undo, dial, identity, resolve};
+use super::{
+    Attempts, MountError, PlainMount, Probe, Step, Undo, at_address, dial, identity, resolve,
+};
 use crate::client::Nfs3Client;
 use crate::options::{ClientOptions, MountProtocol};
 use nfsrdma_rdma::{Pool, Provider};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,7 +38,26 @@ pub async fn exports(host: &str, options: &ClientOptions) -> Result<Vec<Exported
         let message = "exports are listed over TCP or UDP: leave out mountproto=rdma";
         return Err(MountError::new(Step::Options, false, message));
     }
-    let at = first_address(options.mounthost.as_deref().unwrap_or(host), options).await?;
+    let host = options.mounthost.as_deref().unwrap_or(host);
+    let mut attempts = Attempts::new(host, options);
+    let ipv6_only = match &options.mounthost {
+        Some(_) => options.mount_ipv6_only,
+        None => options.ipv6_only,
+    };
+    for at in resolve(host, options.connect_timeout, ipv6_only).await? {
+        match exports_at(at, &at_address(host, at), options).await {
+            Ok(exports) => return Ok(exports),
+            Err(error) => attempts.failed(at, error),
+        }
+    }
+    Err(attempts.error())
+}
+
+async fn exports_at(
+    at: IpAddr,
+    host: &str,
+    options: &ClientOptions,
+) -> Result<Vec<Exported>, MountError> {
     let mut mountd = Mountd::new(&identity::machine_name());
     mountd.locate(at, host, options).await?;
     mountd
@@ -44,51 +65,104 @@ pub async fn exports(host: &str, options: &ClientOptions) -> Result<Vec<Exported
         .await
 }
 
-async fn first_address(
-    host: &str,
-    options: &ClientOptions,
-) -> Result<std::net::IpAddr, MountError> {
-    let addresses = resolve(host, options.connect_timeout).await?;
-    addresses.first().copied().ok_or_else(|| {
-        let message = format!("{host} has no address");
-        MountError::new(Step::Resolve, false, message)
-    })
+/// A try of a server, for [`ping`].
+#[derive(Debug, Clone, Copy)]
+pub struct PingTarget<'a> {
+    pub host: &'a str,
+    /// An export to ask MOUNT for, too.
+    pub export: Option<&'a [u8]>,
 }
 
-/// Reaches `host` step by step and tells each step as it succeeds; with `export`, asks MOUNT
-/// for it too. The error names the step that did not. Runs in tokio.
+/// What [`ping`] reports while it goes on.
+#[derive(Debug, Clone)]
+pub enum PingEvent {
+    /// A step succeeded.
+    Taken(Taken),
+    /// This address of the host failed, and the next one is tried.
+    Failed { address: IpAddr, error: MountError },
+}
+
+/// Reaches a server step by step, by each of its addresses in turn until one works, and reports
+/// each step as it succeeds. The error names the address that got furthest and the step that
+/// failed there. Runs in tokio.
 pub async fn ping(
-    host: &str,
-    export: Option<&[u8]>,
+    target: PingTarget<'_>,
     options: &ClientOptions,
     provider: Arc<dyn Provider>,
     pool: Pool,
-    mut tell: impl FnMut(Taken),
+    mut report: impl FnMut(PingEvent),
 ) -> Result<(), MountError> {
     let checked = options.check();
     checked.map_err(|message| MountError::new(Step::Options, false, message))?;
-    let mut begun = Instant::now();
-    let mut taken = |step, found: String| {
-        let time = begun.elapsed();
-        tell(Taken { step, time, found });
-        begun = Instant::now();
-    };
-    let address = first_address(host, options).await?;
-    taken(Step::Resolve, address.to_string());
+    let begun = Instant::now();
+    let addresses = resolve(target.host, options.connect_timeout, options.ipv6_only).await?;
+    report(PingEvent::Taken(Taken {
+        step: Step::Resolve,
+        time: begun.elapsed(),
+        found: addresses
+            .iter()
+            .map(IpAddr::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    }));
+    let mut attempts = Attempts::new(target.host, options);
+    let last = addresses.last().copied();
+    for address in addresses {
+        let mut begun = Instant::now();
+        let taken = |step, found: String| {
+            let time = begun.elapsed();
+            report(PingEvent::Taken(Taken { step, time, found }));
+            begun = Instant::now();
+        };
+        let tried = ping_at(
+            target,
+            address,
+            options,
+            provider.clone(),
+            pool.clone(),
+            taken,
+        )
+        .await;
+        match tried {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                if Some(address) != last {
+                    let error = error.clone();
+                    report(PingEvent::Failed { address, error });
+                }
+                attempts.failed(address, error);
+            }
+        }
+    }
+    Err(attempts.error())
+}
+
+async fn ping_at(
+    target: PingTarget<'_>,
+    address: IpAddr,
+    options: &ClientOptions,
+    provider: Arc<dyn Provider>,
+    pool: Pool,
+    mut taken: impl FnMut(Step, String),
+) -> Result<(), MountError> {
+    let PingTarget { host, export } = target;
+    let shown = &at_address(host, address);
     let timeout = options.connect_timeout;
     let cred = identity::own_credential();
     let machine = identity::machine_name();
     if let Some(export) = export
         && options.mountproto != MountProtocol::Rdma
     {
-        let at = match &options.mounthost {
-            Some(name) => first_address(name, options).await?,
-            None => address,
+        let ask = PlainMount {
+            server: shown,
+            address,
+            options,
+            machine: &machine,
+            cred: &cred,
+            export,
         };
-        let mut mountd = Mountd::new(&machine);
-        mountd.locate(at, host, options).await?;
-        taken(Step::Mount, mountd.place());
-        let root = mountd.mnt_plain(&cred, export, host, timeout).await?;
+        let located = |mountd: &Mountd| taken(Step::Mount, mountd.place());
+        let (_, root) = ask.run(located).await?;
         let bytes = root.as_bytes().len();
         taken(Step::Export, format!("file handle of {bytes} bytes"));
     }
@@ -110,7 +184,7 @@ pub async fn ping(
         let probe = Probe {
             step: Step::Null,
             what: "NULL",
-            host,
+            host: shown,
             timeout,
         };
         probe.run(client.null(&cred)).await?;
@@ -136,7 +210,7 @@ pub async fn ping(
         let mut mountd = Mountd::new(&machine);
         mountd.set_rdma(true);
         let root = mountd
-            .mnt_rdma(&engine, &cred, export, host, timeout)
+            .mnt_rdma(&engine, &cred, export, shown, timeout)
             .await?;
         let bytes = root.as_bytes().len();
         taken(Step::Export, format!("file handle of {bytes} bytes"));

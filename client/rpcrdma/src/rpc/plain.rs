@@ -55,6 +55,9 @@ pub enum PlainError {
     /// Nobody listens there, or the network says no.
     #[error("{0}")]
     Unreachable(String),
+    /// Whoever listens there ended the connection over the call.
+    #[error("connection closed by the server")]
+    Closed,
     /// The server did not run the call.
     #[error("{0}")]
     Refused(String),
@@ -65,17 +68,52 @@ pub enum PlainError {
     Misbehaved(String),
 }
 
+impl PlainError {
+    /// Whether the call may succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            PlainError::TimedOut | PlainError::Unreachable(_) | PlainError::Closed
+        )
+    }
+
+    /// What to check.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            PlainError::Unreachable(why) if why.ends_with("unreachable") => {
+                "check the address, and this machine's routes with 'ip route get'"
+            }
+            PlainError::Unreachable(_) => "check that the service runs there",
+            PlainError::TimedOut => "check the address, firewalls between, and the service",
+            PlainError::Closed | PlainError::Misbehaved(_) => {
+                "check the port: another service may have it"
+            }
+            PlainError::Refused(_) => "see the server's log",
+            PlainError::NoProgram => "check that the server offers it, or the port",
+        }
+    }
+}
+
+/// The system's text of an error, without "(os error N)", which says nothing to people.
+fn without_number(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
 impl From<io::Error> for PlainError {
     fn from(error: io::Error) -> Self {
         // Without "(os error N)": this is for people.
         let text = match error.kind() {
             io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
             io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
-                "connection closed by the server".to_owned()
+                return PlainError::Closed;
             }
             io::ErrorKind::HostUnreachable => "host unreachable".to_owned(),
             io::ErrorKind::NetworkUnreachable => "network unreachable".to_owned(),
-            _ => error.to_string(),
+            _ => without_number(&error),
         };
         PlainError::Unreachable(text)
     }

@@ -99,7 +99,7 @@ impl From<Error> for NotSent {
                     false => NotSent::Error(error.into()),
                 }
             }
-            Error::Misuse(_) | Error::TimedOut(_) | Error::Refused(_) => {
+            Error::Misuse(_) | Error::TimedOut(_) | Error::Refused(_) | Error::NotRdma(_) => {
                 NotSent::Error(error.into())
             }
         }

@@ -6,6 +6,7 @@ use super::{GREETING, capture_request};
 use crate::cli::CaptureArgs;
 use crate::failure::{Exit, Failure};
 use crate::mounts::Mount;
+use crate::output;
 use crate::reach;
 use nix::sys::stat::{major, minor};
 use pcap_file::pcapng::PcapNgWriter;
@@ -257,17 +258,23 @@ impl Input {
     }
 }
 
+/// The crate calls every error of a file "Error reading bytes": the system's own text says more.
+fn unwritable(path: &Path, error: PcapError) -> Failure {
+    let why = match error {
+        PcapError::IoError(error) => output::without_number(&error),
+        other => other.to_string(),
+    };
+    let path = path.display();
+    let message = format!("cannot write {path}: {why}; choose another place, or make room there");
+    Failure::new(Exit::System, message)
+}
+
 /// Opens the file, readable by nobody else: it will hold others' data.
 fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));
     }
-    let failed = |error: io::Error| {
-        Failure::new(
-            Exit::System,
-            format!("cannot write {}: {error}", path.display()),
-        )
-    };
+    let failed = |error: io::Error| unwritable(path, PcapError::IoError(error));
     let place = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -300,12 +307,7 @@ async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Res
     let until = args
         .seconds
         .map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
-    let failed = |error: PcapError| {
-        Failure::new(
-            Exit::System,
-            format!("cannot write {}: {error}", args.file.display()),
-        )
-    };
+    let failed = |error: PcapError| unwritable(&args.file, error);
     let mut recorder = Recorder::new(BufWriter::new(to), args).map_err(failed)?;
     let end = loop {
         let written = take(&mut input, &mut recorder);
@@ -336,12 +338,12 @@ async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Res
         .map_err(PcapError::IoError)
         .map_err(failed)?;
     if let End::Mount = end {
-        eprintln!("the mount ended");
+        output::message("the mount ended");
     }
-    eprintln!(
+    output::message(format_args!(
         "{} packets of {} messages written, {} events lost",
         recorder.packets, recorder.messages, recorder.lost
-    );
+    ));
     Ok(())
 }
 

@@ -3,10 +3,11 @@
 use super::line::{Line, show};
 use super::{GREETING, trace_request};
 use crate::cli::TraceArgs;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
+use crate::output::{self, Reader};
 use crate::reach;
 use nfsrdma_rpcrdma::tap::Filter;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
 /// Longest line taken, in bytes.
@@ -47,19 +48,12 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         }
         let parsed: Line = serde_json::from_slice(&line)
             .map_err(|error| reach::other_version(&args.dir, error))?;
-        let mut out = io::stdout().lock();
-        let written = if args.json {
-            out.write_all(&line)
-        } else {
-            writeln!(out, "{}", show(&parsed))
+        let reader = match args.json {
+            true => output::result(&line)?,
+            false => output::result(format!("{}\n", show(&parsed)).as_bytes())?,
         };
-        match written.and_then(|()| out.flush()) {
-            Ok(()) => {}
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => {
-                return Err(Failure::new(Exit::System, format!("cannot write: {error}")));
-            }
+        if reader == Reader::Gone {
+            return Ok(());
         }
         if parsed == Line::End {
             return Ok(());

@@ -6,6 +6,8 @@
 pub mod show;
 pub mod table;
 
+pub(super) use table::split;
+
 #[cfg(test)]
 mod tests;
 
@@ -144,6 +146,8 @@ pub struct VfsFlags {
     pub suid: bool,
     pub dev: bool,
     pub exec: bool,
+    /// Symbolic links are followed.
+    pub symfollow: bool,
     pub sync: bool,
     pub dirsync: bool,
     pub access_time: AccessTime,
@@ -241,6 +245,8 @@ pub struct Options {
     pub nofail: bool,
     /// `remount` was asked for.
     pub remount: bool,
+    /// `context=...` and its like, for SELinux (mount(8)).
+    pub security_contexts: Vec<String>,
     /// What `sloppy` let pass.
     pub ignored: Vec<String>,
 }
@@ -253,6 +259,7 @@ impl Default for Options {
                 suid: true,
                 dev: true,
                 exec: true,
+                symfollow: true,
                 sync: false,
                 dirsync: false,
                 access_time: AccessTime::Relative,
@@ -304,6 +311,7 @@ impl Default for Options {
             sloppy: false,
             nofail: false,
             remount: false,
+            security_contexts: Vec::new(),
             ignored: Vec::new(),
         }
     }
@@ -312,16 +320,27 @@ impl Default for Options {
 /// Why options are refused. Each text is one sentence that names the option.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OptionError {
-    #[error("unknown option '{name}'{}", nearest.as_ref().map(|n| format!("; did you mean '{n}'?")).unwrap_or_default())]
+    #[error("unknown option '{name}'{}", match nearest {
+        Some(nearest) => format!("; did you mean '{nearest}'?"),
+        None => ": mount.nfsrdma(8) has the options, and -s passes over others".to_owned(),
+    })]
     Unknown {
         name: String,
         nearest: Option<&'static str>,
     },
-    #[error("options '{first}' and '{second}' contradict each other: give one of them")]
+    #[error("option '{0}' has blanks around it: write commas and no blanks between options")]
+    Blank(String),
+    #[error("'{part}' is more than '{whole}' can hold: give less, or a larger {name}")]
+    Exceeds {
+        part: String,
+        whole: String,
+        name: &'static str,
+    },
+    #[error("options '{first}' and '{second}' contradict each other: leave one out")]
     Contradiction { first: String, second: String },
-    #[error("option '{name}' needs a value: {name}={wanted}")]
+    #[error("option '{name}' needs a value: {name}= takes {wanted}")]
     NeedsValue { name: String, wanted: &'static str },
-    #[error("option '{0}' takes no value")]
+    #[error("option '{0}' takes no value: write {0} alone")]
     TakesNone(String),
     #[error("'{given}' is not allowed: {name} takes {wanted}")]
     BadValue {
@@ -337,7 +356,12 @@ impl Options {
     /// Parses the comma-separated `text` of one `-o` (or several, joined by commas). A value
     /// in double quotes may hold commas.
     pub fn parse(text: &str) -> Result<Options, OptionError> {
-        table::parse(text)
+        table::parse(text, None)
+    }
+
+    /// The same where the source is a URL with a port (RFC 2224), or may be one.
+    pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<Options, OptionError> {
+        table::parse(text, port)
     }
 
     /// Event loops: one for each CPU, up to four. 0 if threads read requests and others receive

@@ -31,6 +31,7 @@ impl Options {
                 "dev",
             ),
             (!vfs.exec, "noexec"),
+            (!vfs.symfollow, "nosymfollow"),
             (vfs.sync && self.attributes.is_some(), "sync"),
             (vfs.dirsync, "dirsync"),
             (vfs.access_time == AccessTime::Always, "strictatime"),
@@ -41,6 +42,9 @@ impl Options {
             if on {
                 words.flag(name);
             }
+        }
+        for context in &self.security_contexts {
+            words.flag(context);
         }
         words.value("vers", 3);
         words.value("rsize", settled.rsize);

@@ -1,12 +1,11 @@
 //! The table of option names, and the parser that runs it.
 
 use super::{
-    AccessTime, AttributeTimes, Family, IO_UNIT, LocalLock, LookupCache, MAX_IO, MetricsAt,
-    MountProto, OptionError, Options, Permissions, Recovery, Transport, WriteChunk,
+    AttributeTimes, IO_UNIT, LocalLock, LookupCache, MAX_IO, OptionError, Options, Permissions,
+    Recovery, Transport,
 };
 use crate::size::parse_size;
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 type Outcome = Result<(), OptionError>;
@@ -18,6 +17,8 @@ enum Action {
     Flag(fn(&mut Draft, &str) -> Outcome),
     /// `name=value`; the text describes the values.
     Value(&'static str, fn(&mut Draft, &'static str, &str) -> Outcome),
+    /// `name` or `name=value`; the text describes the values.
+    Either(fn(&mut Draft, &'static str, Option<&str>) -> Outcome),
     /// Either way; accepted and without effect here.
     Accept,
     /// Known to nfs(5), impossible here.
@@ -44,6 +45,9 @@ pub(super) struct Draft {
     noac: bool,
     /// `dev` was given.
     dev: bool,
+    /// `addr=` and `mountaddr=`, as /proc/mounts shows them.
+    addr: Option<String>,
+    mountaddr: Option<String>,
 }
 
 impl Draft {
@@ -106,7 +110,8 @@ impl Draft {
 
     /// Sets one of the four attribute times, or all of them.
     fn actime(&mut self, name: &'static str, text: &str) -> Outcome {
-        let seconds = self.number(name, text, 0..=MAX_SECONDS, SECONDS)?;
+        let seconds = self.number(name, text, 0..=u32::MAX.into(), SECONDS)?;
+        let seconds = seconds.min(MAX_SECONDS);
         for setting in ["acregmin", "acregmax", "acdirmin", "acdirmax"] {
             if name == "actimeo" || name == setting {
                 self.claim(setting, seconds)?;
@@ -121,29 +126,77 @@ impl Draft {
         Ok(())
     }
 
-    fn io_size(&mut self, name: &'static str, text: &str) -> Result<u32, OptionError> {
-        let size = self.size(name, text, 1..=u64::MAX, SIZE)?;
-        let size = (size.min(MAX_IO.into()) as u32 / IO_UNIT).max(1) * IO_UNIT;
-        self.claim(name, size)?;
+    /// `None` for 0, by which nfs(5) has client and server negotiate.
+    fn io_size(&mut self, name: &'static str, text: &str) -> Result<Option<u32>, OptionError> {
+        let size = self.size(name, text, 0..=u64::MAX, SIZE)?;
+        let size = (size > 0).then(|| (size.min(MAX_IO.into()) as u32 / IO_UNIT).max(1) * IO_UNIT);
+        self.claim(name, size.unwrap_or(0))?;
         Ok(size)
     }
 
-    fn finish(mut self) -> Result<Options, OptionError> {
-        for (pair, min, max) in [
-            (self.reg, "acregmin", "acregmax"),
-            (self.dir, "acdirmin", "acdirmax"),
-        ] {
-            if pair[0] > pair[1] {
-                let word = |name, value| match self.claims.get(name) {
-                    Some((_, given)) => given.clone(),
-                    None => format!("{name}={value} (the default)"),
-                };
-                return Err(OptionError::Contradiction {
-                    first: word(min, pair[0]),
-                    second: word(max, pair[1]),
-                });
+    /// The option that set `name`, as given.
+    fn given(&self, name: &str) -> Option<&String> {
+        self.claims.get(name).map(|(_, given)| given)
+    }
+
+    /// Orders a pair of attribute times: a default gives way to what was given.
+    fn order_times(&self) -> Result<[[u64; 2]; 2], OptionError> {
+        let mut pairs = [self.reg, self.dir];
+        let names = [("acregmin", "acregmax"), ("acdirmin", "acdirmax")];
+        for ([least, most], (min, max)) in pairs.iter_mut().zip(names) {
+            if *least <= *most {
+                continue;
+            }
+            match (self.given(min), self.given(max)) {
+                (Some(first), Some(second)) => {
+                    return Err(OptionError::Contradiction {
+                        first: first.clone(),
+                        second: second.clone(),
+                    });
+                }
+                (Some(_), None) => *most = *least,
+                _ => *least = *most,
             }
         }
+        Ok(pairs)
+    }
+
+    /// Data waiting to be written are in the cache: a default size of it grows with them.
+    fn fit_cache(&mut self) -> Outcome {
+        let Some(dirty) = self.options.dirty else {
+            return Ok(());
+        };
+        if dirty <= self.options.cache {
+            return Ok(());
+        }
+        match (self.given("dirty"), self.given("cache")) {
+            (Some(part), Some(whole)) => Err(OptionError::Exceeds {
+                part: part.clone(),
+                whole: whole.clone(),
+                name: "cache",
+            }),
+            _ => {
+                self.options.cache = (2 * dirty).min(MAX_CACHE);
+                Ok(())
+            }
+        }
+    }
+
+    /// /proc/mounts shows the address of mountd's host. It says something only where that is
+    /// another host than the server, and was not named.
+    fn use_mountaddr(&mut self) {
+        if let Some(address) = self.mountaddr.take()
+            && self.options.mount_host.is_none()
+            && self.addr.as_ref() != Some(&address)
+        {
+            self.options.mount_host = Some(address);
+        }
+    }
+
+    fn finish(mut self) -> Result<Options, OptionError> {
+        [self.reg, self.dir] = self.order_times()?;
+        self.fit_cache()?;
+        self.use_mountaddr();
         if self.noac {
             if let Some((_, given)) = ["acregmin", "acregmax", "acdirmin", "acdirmax"]
                 .iter()
@@ -187,22 +240,6 @@ impl Draft {
             // The kernel opens devices by itself: nobody would check who may.
             self.options.vfs.dev = false;
         }
-        if self
-            .options
-            .dirty
-            .is_some_and(|dirty| dirty > self.options.cache)
-        {
-            return Err(OptionError::Contradiction {
-                first: self
-                    .claims
-                    .get("dirty")
-                    .map_or_else(String::new, |c| c.1.clone()),
-                second: match self.claims.get("cache") {
-                    Some((_, given)) => given.clone(),
-                    None => "cache=256M (the default)".into(),
-                },
-            });
-        }
         if self.options.transport == Transport::Verbs
             && let Some((_, given)) = ["crc", "fpdu"]
                 .iter()
@@ -210,22 +247,27 @@ impl Draft {
         {
             return Err(OptionError::CannotHonour {
                 given: given.clone(),
-                reason: "it belongs to soft-iWARP, and transport=verbs was asked for",
+                reason: "it belongs to soft-iWARP, and transport=verbs was asked for; leave one out",
             });
         }
         Ok(self.options)
     }
 }
 
-const MAX_SECONDS: u64 = 10 * 365 * 86400;
+pub(super) const MAX_SECONDS: u64 = 10 * 365 * 86400;
+/// Largest cache, in bytes.
+const MAX_CACHE: u64 = 1 << 40;
 const SECONDS: &str = "a number of seconds";
 const SIZE: &str = "a number of bytes (K, M and G are understood)";
-const PORT: &str = "a port from 1 to 65535";
+const PORT: &str = "a port from 1 to 65535, or 0 for the default";
 const METRICS: &str = "PORT, ADDRESS:PORT, [IPV6]:PORT or unix:/PATH";
 const TCP_ONLY: &str = "this program speaks NFS over RDMA only; use mount -t nfs for TCP and UDP";
 const V3_ONLY: &str = "this program speaks NFS version 3 only; use mount -t nfs for version 4";
-const V4_OPTION: &str = "it belongs to NFS version 4, and this program speaks version 3";
+const V4_OPTION: &str =
+    "it belongs to NFS version 4, and this program speaks version 3; leave it out";
 const LOCAL_LOCK: &str = "none, flock, posix or all";
+const NO_TLS: &str =
+    "there is no TLS over RDMA; use mount -t nfs, or encrypt the network below (IPsec)";
 const NO_GSS: &str = "only AUTH_SYS is available; use sec=sys";
 
 macro_rules! flag {
@@ -242,6 +284,15 @@ macro_rules! value {
         Entry {
             name: $name,
             action: Action::Value($wanted, $body),
+        }
+    };
+}
+
+macro_rules! either {
+    ($name:literal, $body:expr) => {
+        Entry {
+            name: $name,
+            action: Action::Either($body),
         }
     };
 }
@@ -264,20 +315,10 @@ macro_rules! refuse {
     };
 }
 
-fn set_port(d: &mut Draft, name: &'static str, text: &str) -> Result<u16, OptionError> {
-    let port = d.number(name, text, 1..=65535, PORT)? as u16;
-    d.claim(name, port)?;
-    Ok(port)
-}
-
-fn version(d: &mut Draft, name: &'static str, text: &str) -> Outcome {
-    match text {
-        "3" => d.claim("vers", 3),
-        "2" => d.cannot("NFS version 2 is obsolete, and this program speaks version 3 only"),
-        "4" | "4.0" | "4.1" | "4.2" => d.cannot(V3_ONLY),
-        _ => d.bad(name, "3"),
-    }
-}
+// Behind the macros, which they use.
+mod generic;
+mod own;
+mod transport;
 
 fn recovery(d: &mut Draft, how: Recovery) -> Outcome {
     d.claim("recovery", format!("{how:?}"))?;
@@ -285,83 +326,15 @@ fn recovery(d: &mut Draft, how: Recovery) -> Outcome {
     Ok(())
 }
 
-/// Every name that is understood, by kind.
-pub static TABLE: &[Entry] = &[
-    // Sizes and addresses.
-    value!("rsize", SIZE, |d, n, v| {
-        d.options.rsize = Some(d.io_size(n, v)?);
-        Ok(())
-    }),
-    value!("wsize", SIZE, |d, n, v| {
-        d.options.wsize = Some(d.io_size(n, v)?);
-        Ok(())
-    }),
-    value!("port", PORT, |d, n, v| {
-        d.options.port = set_port(d, n, v)?;
-        Ok(())
-    }),
-    value!("proto", "rdma or rdma6", |d, n, v| {
-        let family = match v {
-            "rdma" => Family::Any,
-            "rdma6" => Family::V6,
-            "tcp" | "tcp6" | "udp" | "udp6" => return d.cannot(TCP_ONLY),
-            _ => return d.bad(n, "rdma or rdma6"),
-        };
-        d.claim("proto", v)?;
-        d.options.family = family;
-        Ok(())
-    }),
-    flag!("rdma", |_, _| Ok(())),
-    refuse!("tcp", TCP_ONLY),
-    refuse!("udp", TCP_ONLY),
-    value!("vers", "3", version),
-    value!("nfsvers", "3", version),
-    flag!("v3", |d, _| d.claim("vers", 3)),
-    refuse!("v2", V3_ONLY),
-    refuse!("v4", V3_ONLY),
-    refuse!("v4.0", V3_ONLY),
-    refuse!("v4.1", V3_ONLY),
-    refuse!("v4.2", V3_ONLY),
-    refuse!("minorversion", V4_OPTION),
-    refuse!("clientaddr", V4_OPTION),
-    refuse!("migration", V4_OPTION),
-    refuse!("nomigration", V4_OPTION),
-    refuse!("max_connect", V4_OPTION),
-    refuse!("trunkdiscovery", V4_OPTION),
-    // The MOUNT service.
-    value!("mounthost", "a host", |d, n, v| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
-        if v.is_empty() || !v.chars().all(plain) {
-            return d.bad(n, "a host");
-        }
-        d.claim(n, v)?;
-        d.options.mount_host = Some(v.into());
-        Ok(())
-    }),
-    value!("mountport", PORT, |d, n, v| {
-        d.options.mount_port = Some(set_port(d, n, v)?);
-        Ok(())
-    }),
-    value!("mountproto", "tcp, tcp6, udp, udp6 or rdma", |d, n, v| {
-        let (proto, family) = match v {
-            "tcp" => (MountProto::Tcp, Family::Any),
-            "tcp6" => (MountProto::Tcp, Family::V6),
-            "udp" => (MountProto::Udp, Family::Any),
-            "udp6" => (MountProto::Udp, Family::V6),
-            "rdma" => (MountProto::Rdma, Family::Any),
-            "rdma6" => (MountProto::Rdma, Family::V6),
-            _ => return d.bad(n, "tcp, tcp6, udp, udp6 or rdma"),
-        };
-        d.claim(n, v)?;
-        d.options.mount_proto = Some(proto);
-        d.options.mount_family = family;
-        Ok(())
-    }),
-    value!("mountvers", "3", |d, n, v| match v {
-        "3" => Ok(()),
-        "1" | "2" => d.cannot("NFS version 3 needs MOUNT version 3"),
-        _ => d.bad(n, "3"),
-    }),
+/// Every name that is understood.
+pub fn entries() -> impl Iterator<Item = &'static Entry> {
+    [transport::TABLE, TABLE, generic::TABLE, own::TABLE]
+        .into_iter()
+        .flatten()
+}
+
+/// Recovery, caches, security and locks.
+static TABLE: &[Entry] = &[
     // Recovery.
     flag!("hard", |d, _| recovery(d, Recovery::Hard)),
     flag!("soft", |d, _| recovery(d, Recovery::Soft)),
@@ -371,13 +344,17 @@ pub static TABLE: &[Entry] = &[
         d.claim("intr", true)
     }),
     flag!("nointr", |d, _| d.claim("intr", false)),
-    value!("timeo", "tenths of a second, 1 to 36000", |d, n, v| {
-        let tenths = d.number(n, v, 1..=36000, "tenths of a second, 1 to 36000")?;
+    value!("timeo", "tenths of a second, at least 1", |d, n, v| {
+        let tenths = d.number(n, v, 1..=u32::MAX.into(), "tenths of a second, at least 1")?;
+        // nfs(5): what is above its limit is set to that.
+        let tenths = tenths.min(36000);
         d.options.timeo = Duration::from_millis(tenths * 100);
         d.claim(n, tenths)
     }),
-    value!("retrans", "a number from 0 to 1000", |d, n, v| {
-        let count = d.number(n, v, 0..=1000, "a number from 0 to 1000")?;
+    value!("retrans", "a number of tries", |d, n, v| {
+        let count = d
+            .number(n, v, 0..=u32::MAX.into(), "a number of tries")?
+            .min(1000);
         d.options.retrans = count as u32;
         d.claim(n, count)
     }),
@@ -416,7 +393,14 @@ pub static TABLE: &[Entry] = &[
         };
         d.claim(n, &v[..3])
     }),
-    flag!("rdirplus", |d, _| d.claim("rdirplus", true)),
+    either!("rdirplus", |d, n, v| {
+        d.options.readdirplus = match v {
+            None | Some("force") => true,
+            Some("none") => false,
+            Some(_) => return d.bad(n, "none or force, or stands alone"),
+        };
+        d.claim("rdirplus", d.options.readdirplus)
+    }),
     flag!("nordirplus", |d, _| {
         d.options.readdirplus = false;
         d.claim("rdirplus", false)
@@ -428,26 +412,54 @@ pub static TABLE: &[Entry] = &[
     }),
     refuse!(
         "fsc",
-        "there is no FS-Cache here; the page cache is set by cache=SIZE"
+        "there is no FS-Cache here; leave it out, the page cache is set by cache=SIZE"
     ),
     accept!("nofsc"),
     accept!("nosharecache"),
-    refuse!("sharecache", "each mount has a cache of its own"),
+    refuse!(
+        "sharecache",
+        "each mount has a cache of its own; leave it out, or mount once and bind-mount that"
+    ),
+    accept!("nosoftreval"),
+    // softerr has it in /proc/mounts: what is past its time is asked again, and that may fail.
+    accept!("softreval"),
+    value!("write", "lazy, eager or wait", |d, n, v| {
+        match v {
+            // Written behind, and begun when a few pages are there.
+            "lazy" | "eager" => {}
+            "wait" => d.options.vfs.sync = true,
+            _ => return d.bad(n, "lazy, eager or wait"),
+        }
+        d.claim(n, v)
+    }),
+    accept!("alignwrite"),
+    accept!("noalignwrite"),
     flag!("acl", |d, _| d.claim("acl", true)),
     flag!("noacl", |d, _| {
         d.options.acl = false;
         d.claim("acl", false)
     }),
     // Security.
-    value!("sec", "sys", |d, n, v| match v {
-        "sys" => d.claim(n, v),
-        "none" | "krb5" | "krb5i" | "krb5p" | "lkey" | "lkeyi" | "lkeyp" | "spkm" | "spkmi"
-        | "spkmp" => d.cannot(NO_GSS),
-        _ => d.bad(n, "sys"),
+    // nfs(5): a list, of which the first that the server has is used.
+    value!("sec", "sys", |d, n, v| {
+        const OTHERS: [&str; 14] = [
+            "none", "null", "krb5", "krb5i", "krb5p", "lkey", "lkeyi", "lkeyp", "spkm", "spkmi",
+            "spkmp", "spkm3", "spkm3i", "spkm3p",
+        ];
+        let flavors = || v.split(':');
+        if !flavors().all(|flavor| flavor == "sys" || OTHERS.contains(&flavor)) {
+            return d.bad(n, "sys");
+        }
+        if !flavors().any(|flavor| flavor == "sys") {
+            return d.cannot(NO_GSS);
+        }
+        d.claim(n, "sys")
     }),
+    refuse!("cert_serial", NO_TLS),
+    refuse!("privkey_serial", NO_TLS),
     value!("xprtsec", "none", |d, n, v| match v {
         "none" => Ok(()),
-        "tls" | "mtls" => d.cannot("there is no TLS over RDMA"),
+        "tls" | "mtls" => d.cannot(NO_TLS),
         _ => d.bad(n, "none"),
     }),
     // Locks.
@@ -470,7 +482,7 @@ pub static TABLE: &[Entry] = &[
         d.claim(n, v)
     }),
     value!("lockport", PORT, |d, n, v| {
-        d.options.lock_port = Some(set_port(d, n, v)?);
+        d.options.lock_port = transport::set_port(d, n, v)?;
         Ok(())
     }),
     flag!("resvport", |d, _| d.claim("resvport", true)),
@@ -478,242 +490,10 @@ pub static TABLE: &[Entry] = &[
         d.options.reserved_port = false;
         d.claim("resvport", false)
     }),
-    // What mount(8) and the VFS understand; as there, the last word counts.
-    flag!("defaults", |_, _| Ok(())),
-    flag!("ro", |d, _| {
-        d.options.vfs.read_only = true;
-        Ok(())
-    }),
-    flag!("rw", |d, _| {
-        d.options.vfs.read_only = false;
-        Ok(())
-    }),
-    flag!("suid", |d, _| {
-        d.options.vfs.suid = true;
-        Ok(())
-    }),
-    flag!("nosuid", |d, _| {
-        d.options.vfs.suid = false;
-        Ok(())
-    }),
-    flag!("dev", |d, _| {
-        d.dev = true;
-        d.options.vfs.dev = true;
-        Ok(())
-    }),
-    flag!("nodev", |d, _| {
-        d.options.vfs.dev = false;
-        Ok(())
-    }),
-    flag!("exec", |d, _| {
-        d.options.vfs.exec = true;
-        Ok(())
-    }),
-    flag!("noexec", |d, _| {
-        d.options.vfs.exec = false;
-        Ok(())
-    }),
-    flag!("sync", |d, _| {
-        d.options.vfs.sync = true;
-        Ok(())
-    }),
-    flag!("async", |d, _| {
-        d.options.vfs.sync = false;
-        Ok(())
-    }),
-    flag!("dirsync", |d, _| {
-        d.options.vfs.dirsync = true;
-        Ok(())
-    }),
-    flag!("atime", |d, _| {
-        d.options.vfs.access_time = AccessTime::Relative;
-        Ok(())
-    }),
-    flag!("noatime", |d, _| {
-        d.options.vfs.access_time = AccessTime::Never;
-        Ok(())
-    }),
-    flag!("relatime", |d, _| {
-        d.options.vfs.access_time = AccessTime::Relative;
-        Ok(())
-    }),
-    flag!("norelatime", |_, _| Ok(())),
-    flag!("strictatime", |d, _| {
-        d.options.vfs.access_time = AccessTime::Always;
-        Ok(())
-    }),
-    flag!("nostrictatime", |_, _| Ok(())),
-    flag!("diratime", |d, _| {
-        d.options.vfs.dir_access_time = true;
-        Ok(())
-    }),
-    flag!("nodiratime", |d, _| {
-        d.options.vfs.dir_access_time = false;
-        Ok(())
-    }),
-    flag!("user", user),
-    flag!("users", user),
-    flag!("owner", owner),
-    flag!("group", owner),
-    accept!("nouser"),
-    accept!("noowner"),
-    accept!("nogroup"),
-    accept!("auto"),
-    accept!("noauto"),
-    accept!("_netdev"),
-    accept!("comment"),
-    accept!("quota"),
-    accept!("noquota"),
-    accept!("usrquota"),
-    accept!("grpquota"),
-    flag!("nofail", |d, _| {
-        d.options.nofail = true;
-        Ok(())
-    }),
-    flag!("fail", |d, _| {
-        d.options.nofail = false;
-        Ok(())
-    }),
-    flag!("sloppy", |d, _| {
-        d.options.sloppy = true;
-        Ok(())
-    }),
-    flag!("remount", |d, _| {
-        d.options.remount = true;
-        Ok(())
-    }),
-    // FUSE.
-    flag!("allow_other", |d, _| {
-        d.options.allow_other = Some(true);
-        d.claim("allow_other", true)
-    }),
-    flag!("noallow_other", |d, _| {
-        d.options.allow_other = Some(false);
-        d.claim("allow_other", false)
-    }),
-    value!("permissions", "kernel or server", |d, n, v| {
-        d.options.permissions = Some(match v {
-            "kernel" => Permissions::Kernel,
-            "server" => Permissions::Server,
-            _ => return d.bad(n, "kernel or server"),
-        });
-        d.claim(n, v)
-    }),
-    // FUSE's name for it, which /proc/mounts shows.
-    flag!("default_permissions", |d, _| {
-        d.options.permissions = Some(Permissions::Kernel);
-        d.claim("permissions", "kernel")
-    }),
-    // This program's own.
-    value!("transport", "auto, iwarp or verbs", |d, n, v| {
-        d.options.transport = match v {
-            "auto" => Transport::Auto,
-            "iwarp" => Transport::Iwarp,
-            "verbs" => Transport::Verbs,
-            _ => return d.bad(n, "auto, iwarp or verbs"),
-        };
-        d.claim(n, v)
-    }),
-    value!("write_chunk", "pz or reduced", |d, n, v| {
-        d.options.write_chunk = match v {
-            "pz" => WriteChunk::PositionZero,
-            "reduced" => WriteChunk::Reduced,
-            _ => return d.bad(n, "pz or reduced"),
-        };
-        d.claim(n, v)
-    }),
-    value!(
-        "inline",
-        "1024 to 262144 bytes, in steps of 1024",
-        |d, n, v| {
-            const WANTED: &str = "1024 to 262144 bytes, in steps of 1024";
-            let size = d.size(n, v, 1024..=262_144, WANTED)?;
-            // RFC 8797 section 4.2: sizes are told in units of 1024 bytes.
-            if size % 1024 != 0 {
-                return d.bad(n, WANTED);
-            }
-            d.options.inline = size as u32;
-            d.claim(n, size)
-        }
-    ),
-    value!("credits", "a number from 1 to 1024", |d, n, v| {
-        let count = d.number(n, v, 1..=1024, "a number from 1 to 1024")?;
-        d.options.credits = count as u32;
-        d.claim(n, count)
-    }),
-    flag!("crc", |d, _| d.claim("crc", true)),
-    flag!("nocrc", |d, _| {
-        d.options.crc = false;
-        d.claim("crc", false)
-    }),
-    value!("fpdu", "128 to 65535 bytes", |d, n, v| {
-        let size = d.size(n, v, 128..=65535, "128 to 65535 bytes")?;
-        d.options.fpdu = Some(size as u32);
-        d.claim(n, size)
-    }),
-    value!("cache", "16M to 1T", |d, n, v| {
-        d.options.cache = d.size(n, v, 16 << 20..=1 << 40, "16M to 1T")?;
-        d.claim(n, d.options.cache)
-    }),
-    value!("dirty", "1M to the size of the cache", |d, n, v| {
-        let size = d.size(n, v, 1 << 20..=1 << 40, "1M to the size of the cache")?;
-        d.options.dirty = Some(size);
-        d.claim(n, size)
-    }),
-    value!("readahead", "0 to 1G", |d, n, v| {
-        d.options.readahead = d.size(n, v, 0..=1 << 30, "0 to 1G")?;
-        d.claim(n, d.options.readahead)
-    }),
-    value!("threads", "a number from 1 to 64", |d, n, v| {
-        let count = d.number(n, v, 1..=64, "a number from 1 to 64")?;
-        d.options.threads = Some(count as usize);
-        d.claim(n, count)
-    }),
-    value!("workers", "a number from 0 to 16", |d, n, v| {
-        let count = d.number(n, v, 0..=16, "a number from 0 to 16")?;
-        d.options.workers = Some(count as usize);
-        d.claim(n, count)
-    }),
-    value!("metrics", METRICS, |d, n, v| {
-        let at = match v.strip_prefix("unix:") {
-            // unix(7): a path has 107 bytes. As part of options it has neither commas nor quotes.
-            Some(path)
-                if path.starts_with('/') && path.len() <= 107 && !path.contains([',', '"']) =>
-            {
-                MetricsAt::Unix(path.into())
-            }
-            Some(_) => return d.bad(n, METRICS),
-            None => {
-                // A port alone is of the loopback: nothing is shown to others unasked.
-                let of_port = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-                let given = v.parse().map(of_port).or_else(|_| v.parse::<SocketAddr>());
-                match given.ok().filter(|address| address.port() != 0) {
-                    Some(address) => MetricsAt::Tcp(address),
-                    None => return d.bad(n, METRICS),
-                }
-            }
-        };
-        d.claim(n, &at)?;
-        d.options.metrics = Some(at);
-        Ok(())
-    }),
 ];
 
-/// mount(8): user and users imply noexec, nosuid, nodev, unless a later option says otherwise.
-fn user(d: &mut Draft, _: &str) -> Outcome {
-    d.options.vfs.exec = false;
-    owner(d, "")
-}
-
-/// mount(8): owner and group imply nosuid, nodev.
-fn owner(d: &mut Draft, _: &str) -> Outcome {
-    d.options.vfs.suid = false;
-    d.options.vfs.dev = false;
-    Ok(())
-}
-
 /// Cuts at commas outside double quotes, and drops the quotes.
-fn split(text: &str) -> Vec<String> {
+pub fn split(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
     for c in text.chars() {
@@ -729,19 +509,19 @@ fn split(text: &str) -> Vec<String> {
 
 /// The known name most like `name`, if one is near enough to be meant.
 fn nearest(name: &str) -> Option<&'static str> {
-    TABLE
-        .iter()
+    let lower = name.to_ascii_lowercase();
+    entries()
         .filter(|entry| !matches!(entry.action, Action::Refuse(_)))
-        .map(|entry| (strsim::damerau_levenshtein(name, entry.name), entry.name))
+        .map(|entry| (strsim::damerau_levenshtein(&lower, entry.name), entry.name))
         .min()
-        .filter(|&(distance, known)| distance <= 1 + known.len().min(name.len()) / 4)
+        .filter(|&(distance, known)| distance <= 1 + known.len().min(name.len()) / 5)
         .map(|(_, known)| known)
 }
 
 /// What FUSE shows of its own in /proc/mounts, which mount(8) repeats with `remount`.
 const OF_FUSE: [&str; 4] = ["user_id=", "group_id=", "max_read=", "blksize="];
 
-pub(super) fn parse(text: &str) -> Result<Options, OptionError> {
+pub(super) fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     let options = Options::default();
     let times = options.attributes.expect("the default caches attributes");
     let mut draft = Draft {
@@ -752,7 +532,14 @@ pub(super) fn parse(text: &str) -> Result<Options, OptionError> {
         dir: [times.dir_min.as_secs(), times.dir_max.as_secs()],
         noac: false,
         dev: false,
+        addr: None,
+        mountaddr: None,
     };
+    if let Some(port) = url_port {
+        draft.given = format!("port {port} of the URL");
+        draft.claim("port", port)?;
+        draft.options.port = port;
+    }
     let mut words = split(text);
     if words.iter().any(|word| word == "remount") {
         words.retain(|word| !OF_FUSE.iter().any(|name| word.starts_with(name)));
@@ -784,7 +571,10 @@ fn one(draft: &mut Draft, word: &str) -> Outcome {
     if name.starts_with("x-") || name.starts_with("X-") {
         return Ok(());
     }
-    let Some(entry) = TABLE.iter().find(|entry| entry.name == name) else {
+    if word.trim() != word {
+        return Err(OptionError::Blank(word.into()));
+    }
+    let Some(entry) = entries().find(|entry| entry.name == name) else {
         return Err(OptionError::Unknown {
             name: name.into(),
             nearest: nearest(name),
@@ -795,6 +585,7 @@ fn one(draft: &mut Draft, word: &str) -> Outcome {
         (Action::Flag(set), Some(_)) if matches!(name, "user") => set(draft, entry.name),
         (Action::Flag(_), Some(_)) => Err(OptionError::TakesNone(name.into())),
         (Action::Value(_, set), Some(value)) => set(draft, entry.name, value),
+        (Action::Either(set), value) => set(draft, entry.name, value),
         (Action::Value(wanted, _), None) => Err(OptionError::NeedsValue {
             name: name.into(),
             wanted,

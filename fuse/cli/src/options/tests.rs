@@ -1,4 +1,5 @@
 use super::show::Settled;
+use super::table::MAX_SECONDS;
 use super::*;
 use proptest::prelude::*;
 
@@ -220,16 +221,21 @@ fn unknown_names_are_answered_with_the_nearest() {
         said("acregmim=1"),
         "unknown option 'acregmim'; did you mean 'acregmin'?"
     );
-    assert_eq!(said("RO"), "unknown option 'RO'");
-    assert_eq!(said("frobnicate"), "unknown option 'frobnicate'");
+    assert_eq!(said("RO"), "unknown option 'RO'; did you mean 'ro'?");
+    assert_eq!(
+        said("frobnicate"),
+        "unknown option 'frobnicate': mount.nfsrdma(8) has the options, and -s passes over others"
+    );
+    for text in ["ro, soft", " ro", "ro ,soft"] {
+        assert!(said(text).contains("no blanks between options"), "{text}");
+    }
     assert_eq!(ok("frobnicate,sloppy,ro").ignored, ["frobnicate"]);
 }
 
 #[test]
 fn contradictions_name_both() {
-    let both = |a: &str, b: &str| {
-        format!("options '{a}' and '{b}' contradict each other: give one of them")
-    };
+    let both =
+        |a: &str, b: &str| format!("options '{a}' and '{b}' contradict each other: leave one out");
     for (first, second) in [
         ("hard", "soft"),
         ("soft", "softerr"),
@@ -247,15 +253,14 @@ fn contradictions_name_both() {
         ("intr", "nointr"),
         ("resvport", "noresvport"),
         ("acregmin=9", "acregmax=8"),
-        ("dirty=64M", "cache=32M"),
         ("permissions=kernel", "permissions=server"),
         ("permissions=server", "default_permissions"),
     ] {
         assert_eq!(said(&format!("{first},{second}")), both(first, second));
     }
     assert_eq!(
-        said("acregmin=99"),
-        both("acregmin=99", "acregmax=60 (the default)")
+        said("dirty=64M,cache=32M"),
+        "'dirty=64M' is more than 'cache=32M' can hold: give less, or a larger cache"
     );
     assert_eq!(
         said("nolock,local_lock=none"),
@@ -267,6 +272,66 @@ fn contradictions_name_both() {
     assert_eq!(ok("noac,actimeo=0").attributes, None);
 }
 
+/// Only what was given contradicts: a default gives way.
+#[test]
+fn defaults_contradict_nothing() {
+    assert_eq!(ok("acregmin=99").attributes, times([99, 99, 30, 60]));
+    assert_eq!(ok("acregmax=1").attributes, times([1, 1, 30, 60]));
+    assert_eq!(ok("acdirmax=1").attributes, times([3, 60, 1, 1]));
+    assert_eq!(ok("acdirmin=90").attributes, times([3, 60, 90, 90]));
+    assert_eq!(ok("dirty=1G").cache, 2 << 30);
+    assert_eq!(ok("dirty=1T").cache, 1 << 40);
+    assert_eq!(ok("dirty=256M").cache, 256 << 20);
+}
+
+#[test]
+fn the_port_of_a_url_is_one_of_the_options() {
+    let with_port = |text: &str, port| Options::parse_with_port(text, port).map(|o| o.port);
+    assert_eq!(with_port("", Some(7)), Ok(7));
+    assert_eq!(with_port("port=7", Some(7)), Ok(7));
+    assert_eq!(with_port("port=0", Some(7)), Ok(7));
+    assert_eq!(with_port("port=7", None), Ok(7));
+    assert_eq!(
+        with_port("port=2", Some(1)).unwrap_err().to_string(),
+        "options 'port 1 of the URL' and 'port=2' contradict each other: leave one out"
+    );
+}
+
+/// What nfs(5), mount(8) and /proc/mounts have, and this program has no need of or another name for.
+#[test]
+fn what_the_kernels_client_takes_is_taken() {
+    for text in [
+        "rsize=0,wsize=0,port=0,mountport=0",
+        "vers=3.0,minorversion=0",
+        "namlen=255,bsize=4096,addr=10.0.0.1,mountaddr=10.0.0.1,mountvers=3,mountproto=auto",
+        "addr=::1,mountaddr=unspecified",
+        "nosoftreval,softreval,notrunkdiscovery,nomigration",
+        "lazytime,nolazytime,iversion,noiversion,mand,nomand,silent,loud,symfollow,seclabel",
+        "sec=sys:krb5",
+        "sec=krb5:sys",
+        "rdirplus=force",
+        "write=lazy,alignwrite,posix,fatal_neterrors=default,nfsprog=100003,mountprog=100005",
+    ] {
+        assert_eq!(ok(text), Options::default(), "{text}");
+    }
+    assert_eq!(ok("rdirplus=none"), ok("nordirplus"));
+    assert_eq!(ok("write=wait"), ok("sync"));
+    assert_eq!(ok("mountaddr=10.0.0.2"), ok("mounthost=10.0.0.2"));
+    assert_eq!(
+        ok("addr=1.1.1.1,mountaddr=1.1.1.2"),
+        ok("mounthost=1.1.1.2")
+    );
+    assert_eq!(ok("mounthost=m,mountaddr=10.0.0.2"), ok("mounthost=m"));
+    assert_eq!(ok("timeo=100000"), ok("timeo=36000"));
+    assert_eq!(ok("retrans=100000"), ok("retrans=1000"));
+    assert_eq!(ok("actimeo=4294967295").attributes, times([MAX_SECONDS; 4]));
+    assert!(!ok("nosymfollow").vfs.symfollow);
+    assert_eq!(
+        ok("context=\"system_u:object_r:nfs_t:s0:c1,c2\"").security_contexts,
+        ["context=\"system_u:object_r:nfs_t:s0:c1,c2\""]
+    );
+}
+
 #[test]
 fn what_cannot_be_honoured_says_so() {
     for (text, part) in [
@@ -274,7 +339,8 @@ fn what_cannot_be_honoured_says_so() {
         ("nfsvers=4.2", "version 3 only; use mount -t nfs"),
         ("v4.1", "version 3 only"),
         ("vers=2", "obsolete"),
-        ("minorversion=1", "NFS version 4"),
+        ("minorversion=1", "version 3 only"),
+        ("clientaddr=1.2.3.4", "NFS version 4"),
         ("proto=tcp", "NFS over RDMA only; use mount -t nfs"),
         ("udp", "NFS over RDMA only"),
         ("sec=krb5p", "only AUTH_SYS"),
@@ -297,12 +363,15 @@ fn what_cannot_be_honoured_says_so() {
 fn values_are_checked_by_name() {
     assert_eq!(
         said("rsize"),
-        "option 'rsize' needs a value: rsize=a number of bytes (K, M and G are understood)"
+        "option 'rsize' needs a value: rsize= takes a number of bytes (K, M and G are understood)"
     );
-    assert_eq!(said("hard=1"), "option 'hard' takes no value");
     assert_eq!(
-        said("port=0"),
-        "'port=0' is not allowed: port takes a port from 1 to 65535"
+        said("hard=1"),
+        "option 'hard' takes no value: write hard alone"
+    );
+    assert_eq!(
+        said("port=65536"),
+        "'port=65536' is not allowed: port takes a port from 1 to 65535, or 0 for the default"
     );
     assert_eq!(
         said("inline=1500"),
@@ -311,8 +380,13 @@ fn values_are_checked_by_name() {
     for text in [
         "rsize=",
         "rsize=x",
-        "rsize=0",
         "timeo=0",
+        "rdirplus=some",
+        "addr=srv",
+        "sec=sys:abc",
+        "write=soon",
+        "context=",
+        "vers=3.1",
         "timeo=-1",
         "nconnect=0",
         "nconnect=17",
@@ -356,7 +430,7 @@ fn quotes_hold_commas() {
 #[test]
 fn every_name_is_documented() {
     let text = include_str!("../../../../docs/CONFIGURATION.md");
-    for entry in table::TABLE {
+    for entry in table::entries() {
         let quoted = [format!("`{}`", entry.name), format!("`{}=", entry.name)];
         assert!(
             quoted.iter().any(|name| text.contains(name.as_str())),
@@ -368,7 +442,7 @@ fn every_name_is_documented() {
 
 /// Words that are likely to get far into the parser.
 fn word() -> impl Strategy<Value = String> {
-    let names: Vec<&'static str> = table::TABLE.iter().map(|entry| entry.name).collect();
+    let names: Vec<&'static str> = table::entries().map(|entry| entry.name).collect();
     let value = prop_oneof![
         Just(String::new()),
         (0u64..100_000).prop_map(|n| format!("={n}")),

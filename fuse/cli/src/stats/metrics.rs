@@ -252,7 +252,10 @@ pub(crate) fn run(args: &MetricsArgs) -> Result<(), Failure> {
     let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        eprintln!("serving the metrics of all mounts at {}", listener.url());
+        crate::output::message(format_args!(
+            "serving the metrics of all mounts at {}",
+            listener.url()
+        ));
         tokio::select! {
             served = serve(listener, all_mounts()) => served,
             _ = terminate.recv() => Ok(()),

@@ -15,13 +15,14 @@ use super::control::{self, Said};
 use super::failure::{Exit, Failure};
 use super::gather::{self, MountState};
 use super::options::Options;
+use super::output::{self, Reader};
 use super::{observe, reach, settings};
 use document::{Limits, ServerLimits};
 use nfsrdma_fs::fs::{Fs, Paths};
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_nfs3::{Nfs3, Nfs3Client};
 use nfsrdma_xdr::nfs3::FileHandle;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -146,12 +147,7 @@ pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
 
 /// Writes to standard output. False if nobody reads it any more.
 pub(super) fn print(text: &str) -> Result<bool, Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::new(Exit::System, format!("cannot write: {error}"))),
-    }
+    Ok(output::result(text.as_bytes())? == Reader::There)
 }
 
 /// Of one mount.
