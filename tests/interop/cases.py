@@ -310,7 +310,53 @@ def wire_responder():
         wire(captures / "wire.pcap", "kernel-to-responder")
 
 
+def acl_knfsd():
+    """ACLs set by us, by Linux's client and at the server are the same to all three, inherited and checked alike."""
+    def acls(*words):
+        return run(["python3", "-B", HERE / "acls.py", *words])
+
+    with Knfsd() as server:
+        guest = server.guest
+        guest.put(HERE / "acls.py")
+        indent(guest.run(f"kernel_mount_tcp 127.0.0.1 {MOUNTD} {EXPORT}"))
+
+        def there(*words):
+            return guest.run(f"python3 -B /job/acls.py {' '.join(map(str, words))}", 120)
+
+        with server.mount("allow_other") as mount:
+            indent(mount.said())
+            kinds = ("file", "dir", "many")
+            acls("set", mount.path, "us")
+            there("set", "/mnt", "linux")
+            there("set", EXPORT, "server")
+            shown = {}
+            for maker in ("us", "linux", "server"):
+                def names(folder, maker=maker):
+                    return [f"{folder}/{maker}.{kind}" for kind in kinds]
+                shown[maker] = there("show", *names(EXPORT))
+                compare(f"set by {maker}, seen by Linux's client", there("show", *names("/mnt")), shown[maker])
+                compare(f"set by {maker}, seen by us", acls("show", *names(mount.path)), shown[maker])
+            compare("set by us and by Linux's client", shown["us"], shown["linux"])
+            compare("set by us and at the server", shown["us"], shown["server"])
+            acls("inherit", mount.path / "us.dir", "us")
+            there("inherit", "/mnt/us.dir", "linux")
+            there("inherit", f"{EXPORT}/us.dir", "server")
+            kinds = ("file", "dir", "exclusive")
+            inherited = {maker: there("show", *[f"{EXPORT}/us.dir/{maker}.{kind}" for kind in kinds])
+                         for maker in ("us", "linux", "server")}
+            indent(inherited["us"])
+            compare("inherited by us and by Linux's client", inherited["us"], inherited["linux"])
+            compare("inherited by us and at the server", inherited["us"], inherited["server"])
+            for maker in ("us", "linux", "server"):
+                got = [acls("read", uid, mount.path / f"{maker}.file").strip() for uid in (61002, 61003, 61004)]
+                wanted = [there("read", uid, f"/mnt/{maker}.file").strip() for uid in (61002, 61003, 61004)]
+                compare("who may read", " ".join(got), " ".join(wanted))
+                compare("who may read", " ".join(got), "by acl EACCES EACCES")
+        guest.run("umount /mnt", 60)
+
+
 CASES = {
+    "acl-knfsd": acl_knfsd,
     "selftest-siw": lambda: selftest("siw"),
     "selftest-rxe": lambda: selftest("rxe"),
     "wire-kernel": wire_kernel,

@@ -271,7 +271,7 @@ def ipv6(link):
     """The same server at its IPv6 address, chosen by transport=auto, which says why."""
     with Mounting(link) as side:
         side.run(f"link_ipv6 {ADDRESS_6}")
-        said = side.run(mounting(f"[{ADDRESS_6}]", "transport=auto,cache=64M"))
+        said = side.run(mounting(f"[{ADDRESS_6}]", "transport=auto,cache=64M") + " -v 2>&1")
         indent(said)
         for part in (f"verbs at [{ADDRESS_6}]:{NFS}", f"verbs because the RDMA device {link}0 reaches {ADDRESS_6}"):
             if part not in said:

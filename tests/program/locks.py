@@ -137,8 +137,11 @@ class LockServer(Server):
 
     def __exit__(self, *why):
         for point in mounts_below(self.base):
-            run("umount", point)
+            if run("umount", point).returncode != 0:
+                continue  # A case that failed has files open: the rest is taken away by force.
             until(lambda: not servers_of(point), "the end of the serving process")
+        # While its control socket is there.
+        self.stop()
         super().__exit__(*why)
 
     @property
@@ -407,7 +410,7 @@ def a_counter_under_a_lock_loses_nothing():
         for how in ("posix", "flock"):
             (server.export / "n").write_bytes(b"%019d\n" % 0)
             command = [sys.executable, "-c", COUNT]
-            children = [subprocess.Popen([*command, str(points[n % 2] / "n"), "100", how]) for n in range(6)]
+            children = [subprocess.Popen([*command, str(points[n % 2] / "n"), "25", how]) for n in range(6)]
             try:
                 for child in children:
                     assert child.wait(4 * LIMIT) == 0
@@ -415,7 +418,7 @@ def a_counter_under_a_lock_loses_nothing():
                 for child in children:
                     child.kill()
                     child.wait()
-            assert int((server.export / "n").read_bytes()) == 600, how
+            assert int((server.export / "n").read_bytes()) == 150, how
 
 
 SQLITE = r"""
@@ -432,7 +435,7 @@ for turn in range(rounds):
 
 @case
 def four_writers_of_one_sqlite_database_on_two_mounts_lose_nothing():
-    rounds = 25
+    rounds = 10
     with LockServer() as server:
         points = server.mounts()
         db = sqlite3.connect(points[0] / "db")
@@ -567,9 +570,8 @@ def without_a_server_of_locks_they_are_this_machines():
     with LockServer("--no-locks") as server, Process() as one, Process() as two:
         # By name it is an error; else a line in the log.
         result = server.mount(f"lock,lockport={server.mountport},retry=0")
-        expect(result, 1, "takes no locks")
-        result = server.mount(f"lockport={server.mountport}", f"--log={server.base}/log")
-        expect(result, 0)
+        expect(result, 32, "takes no locks")
+        expect(server.mount(f"lockport={server.mountport}"), 0)
         (server.export / "f").write_bytes(b"x")
         one.do("open", "f", str(server.mnt / "f"))
         two.do("open", "f", str(server.mnt / "f"))

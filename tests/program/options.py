@@ -455,6 +455,22 @@ def close_to_open():
                 assert (server.mnt / "a").read_bytes() == wanted, word
 
 
+@effect("acl", "noacl")
+def access_control_lists():
+    name, value = "system.posix_acl_access", b"\2\0\0\0" + b"".join(
+        bytes([tag, 0, 4, 0]) + ident for tag, ident in
+        ((1, b"\xff" * 4), (2, b"\1\0\0\0"), (4, b"\xff" * 4), (16, b"\xff" * 4), (32, b"\xff" * 4)))  # fmt: skip
+    with Server() as server:
+        file = server.mnt / "a"
+        with mount(server, "acl"):
+            file.touch()
+            os.setxattr(file, name, value)
+            assert os.getxattr(file, name) == os.getxattr(server.export / "a", name) == value
+        with mount(server, "noacl"):
+            fails(errno.EOPNOTSUPP, lambda: os.setxattr(file, name, value))
+            assert os.listxattr(server.export / "a") == [name]
+
+
 @effect("lookupcache", "rdirplus", "nordirplus")
 def names():
     with Server() as server:
@@ -543,7 +559,7 @@ def memory():
 # --- locks ------------------------------------------------------------------------------------
 
 
-@effect("nolock", "local_lock")
+@effect("lock", "lockport", "nolock", "local_lock")
 def locks():
     script = (
         "import fcntl, sys\n"
@@ -555,6 +571,11 @@ def locks():
         "    except BlockingIOError:\n"
         "        print('held')\n"
     )
+    # "lock" and lockport= by themselves: see locks.py.
+    with Server() as server:
+        with mount(server, f"lock,lockport={server.mountport}"), open(server.mnt / "a", "w+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            assert document(server)["cache"]["locks_held"] == 1
     with Server() as server, mount(server, "nolock,local_lock=all"):
 
         def tried(path):
@@ -762,11 +783,11 @@ def shown_flags():
             fails(errno.EROFS, (server.mnt / "a").touch)
 
 
-@effect("nofsc", "nosharecache", "noacl", "nouser", "noowner", "nogroup", "auto", "noauto", "_netdev", "comment",
+@effect("nofsc", "nosharecache", "nouser", "noowner", "nogroup", "auto", "noauto", "_netdev", "comment",
         "quota", "noquota", "usrquota", "grpquota")  # fmt: skip
 def accepted():
     """They change nothing: the options in force and those of the kernel are as without them."""
-    words = [f"{name}=x" if name == "comment" else name for name in table("accept") if name not in ("nolock",)]
+    words = [f"{name}=x" if name == "comment" else name for name in table("accept")]
     with Server() as server:
         found = []
         for options in ("", ",".join(["x-systemd.automount", "X-mount.mkdir", *words])):
@@ -787,7 +808,7 @@ def refused_by_name():
 @effect("sloppy")
 def sloppy():
     with Server() as server:
-        expect(server.mount("zork,lock,fsc"), 1, "zork")
-        expect(server.mount("sloppy,zork,lock,rsize=x"), 1, "rsize")
-        with mount(server, "sloppy,zork,lock,fsc,minorversion=1,rsize=4K") as said:
+        expect(server.mount("zork,v4,fsc"), 1, "zork")
+        expect(server.mount("sloppy,zork,v4,rsize=x"), 1, "rsize")
+        with mount(server, "sloppy,zork,v4,fsc,minorversion=1,rsize=4K") as said:
             assert "rsize=4096" in said["options"].split(",")

@@ -3,9 +3,9 @@
 //! Whether the server has the program is found out once, while mounting; a server that does not have it any more after
 //! a restart is found out by the next call.
 
-use super::api::{Acls, Cred, NfsError, NfsResult};
+use super::api::{Acls, Cred, NfsError, NfsResult, SetLists};
 use super::checks::misbehaved;
-use super::client::Nfs3Client;
+use super::client::{FIRST_PAUSE, Nfs3Client};
 use super::procedures::{GETACL_COUNTER, OTHER_COUNTER, SETACL_COUNTER};
 use nfsrdma_rpcrdma::Error;
 use nfsrdma_rpcrdma::error::Rejection;
@@ -50,18 +50,24 @@ impl Nfs3Client {
         args: &P::Args<'_>,
     ) -> NfsResult<RpcReply> {
         let template = self.template_of(PROGRAM, VERSION, cred);
-        let request = Request {
-            procedure: counter::<P>(),
-            max_results: P::max_results(args),
-            max_ddp_result: 0,
-            payload: Payload::None,
+        let mut pause = FIRST_PAUSE;
+        let reply = loop {
+            let request = Request {
+                procedure: counter::<P>(),
+                max_results: P::max_results(args),
+                max_ddp_result: 0,
+                payload: Payload::None,
+            };
+            let reply = self
+                .submit(request, |xid, to| {
+                    template.encode(xid, P::NUMBER, to);
+                    args.encode(to);
+                })
+                .await?;
+            if let Ok(reply) = self.unless_jukebox(reply, &mut pause).await {
+                break reply;
+            }
         };
-        let reply = self
-            .submit(request, |xid, to| {
-                template.encode(xid, P::NUMBER, to);
-                args.encode(to);
-            })
-            .await?;
         match reply.results::<P>().map(drop) {
             Err(Error::Rejected(
                 Rejection::ProgUnavail | Rejection::ProgMismatch { .. } | Rejection::ProcUnavail,
@@ -112,23 +118,22 @@ impl Nfs3Client {
         cred: &Cred,
         object: &FileHandle,
         acls: &Acls,
-        directory: bool,
+        lists: SetLists,
     ) -> NfsResult<Option<Attributes>> {
-        let access = acls.access.to_wire(false, 0, 0);
-        let default = acls.default.to_wire(true, 0, 0);
+        let mut new = AclLists::default();
+        if lists.access {
+            new.mask |= mask::ACL;
+            new.acl = acls.access.to_wire(false, 0, 0);
+            new.acl_count = new.acl.len() as u32;
+        }
+        if lists.default {
+            new.mask |= mask::DEFAULT_ACL;
+            new.default_acl = acls.default.to_wire(true, 0, 0);
+            new.default_count = new.default_acl.len() as u32;
+        }
         let args = SetaclArgs {
             object: *object,
-            lists: AclLists {
-                // Linux's server takes away what is left out.
-                mask: match directory {
-                    true => mask::ACL | mask::DEFAULT_ACL,
-                    false => mask::ACL,
-                },
-                acl_count: access.len() as u32,
-                acl: access,
-                default_count: default.len() as u32,
-                default_acl: default,
-            },
+            lists: new,
         };
         let reply = self.perform_acl::<Setacl>(cred, &args).await?;
         match reply.results::<Setacl>()? {

@@ -118,6 +118,14 @@ pub struct Acls {
     pub default: PosixAcl,
 }
 
+/// Which lists a SETACL has. Linux's server takes away one that is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetLists {
+    pub access: bool,
+    /// Of a directory only.
+    pub default: bool,
+}
+
 /// One directory entry, owned.
 #[derive(Debug, Clone)]
 pub struct DirEntry {
@@ -204,8 +212,8 @@ pub trait Nfs3: Send + Sync + 'static {
         -> impl Future<Output = NfsResult<(Option<Attributes>, Acls)>> + Send {
         async { Err(NfsError::Status(Status::NotSupp)) }
     }
-    /// SETACL: both lists of a directory, the access ACL of anything else, which is not empty.
-    fn setacl(&self, _cred: &Cred, _object: &FileHandle, _acls: &Acls, _directory: bool)
+    /// SETACL of some of the lists, an empty one to take it away.
+    fn setacl(&self, _cred: &Cred, _object: &FileHandle, _acls: &Acls, _lists: SetLists)
         -> impl Future<Output = NfsResult<Option<Attributes>>> + Send {
         async { Err(NfsError::Status(Status::NotSupp)) }
     }

@@ -3,7 +3,7 @@
 
 use crate::api::{
     Acls, CreateMode, Cred, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult, ReadDone,
-    Special, WriteDone,
+    SetLists, Special, WriteDone,
 };
 use crate::checks::{at, entry, handle, misbehaved};
 use crate::client::Nfs3Client;
@@ -49,7 +49,7 @@ macro_rules! call {
 
 impl Nfs3 for Nfs3Client {
     fn has_acl(&self) -> bool {
-        self.wants_acl()
+        self.acl_present()
     }
 
     async fn getacl(
@@ -66,9 +66,9 @@ impl Nfs3 for Nfs3Client {
         cred: &Cred,
         object: &FileHandle,
         acls: &Acls,
-        directory: bool,
+        lists: SetLists,
     ) -> NfsResult<Option<Attributes>> {
-        self.set_acls(cred, object, acls, directory).await
+        self.set_acls(cred, object, acls, lists).await
     }
 
     async fn getattr(&self, cred: &Cred, object: &FileHandle) -> NfsResult<Attributes> {

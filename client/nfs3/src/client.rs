@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before a call answered JUKEBOX is made again.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A mounted server. Clones share connections and counters.
@@ -53,17 +53,17 @@ impl Nfs3Client {
         }
     }
 
-    /// Whether the server has NFS_ACL, and it is wanted.
-    pub(crate) fn wants_acl(&self) -> bool {
-        self.inner.acl.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_acl(&self, present: bool) {
+    /// Whether the server has NFS_ACL.
+    pub(super) fn set_acl(&self, present: bool) {
         self.inner.acl.store(present, Ordering::Relaxed);
     }
 
+    pub(super) fn acl_present(&self) -> bool {
+        self.inner.acl.load(Ordering::Relaxed)
+    }
+
     /// The header of calls of another program.
-    pub(crate) fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
+    pub(super) fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
         self.inner.credentials.template_of(program, version, cred)
     }
 
@@ -99,17 +99,57 @@ impl Nfs3Client {
 
     /// NULL: whether the server has NFSv3.
     pub async fn null(&self, cred: &Cred) -> NfsResult<()> {
-        let reply = self.perform::<Null>(cred, &Void {}, Payload::None).await?;
+        let reply = self.send::<Null>(cred, &Void {}, Payload::None).await?;
         reply.results::<Null>()?;
         Ok(())
     }
 
+    /// Makes a call again until its answer is not NFS3ERR_JUKEBOX.
     pub(crate) async fn perform<P: Procedure>(
+        &self,
+        cred: &Cred,
+        args: &P::Args<'_>,
+        mut payload: Payload,
+    ) -> NfsResult<RpcReply> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let reply = self.send::<P>(cred, args, payload).await?;
+            match self.unless_jukebox(reply, &mut pause).await {
+                Ok(reply) => return Ok(reply),
+                Err(again) => payload = again,
+            }
+        }
+    }
+
+    /// A reply of NFS3ERR_JUKEBOX is waited after, and its payload given back for another call:
+    /// "the client should [...] wait a while, then try again with a new RPC transaction ID"
+    /// (RFC 1813 section 2.6).
+    pub(super) async fn unless_jukebox(
+        &self,
+        mut reply: RpcReply,
+        pause: &mut Duration,
+    ) -> Result<RpcReply, Payload> {
+        // All results but those of NULL begin with the status.
+        if reply.first_word() != Some(Status::JukeBox as u32) {
+            return Ok(reply);
+        }
+        let payload = std::mem::take(&mut reply.payload);
+        drop(reply);
+        self.inner.engine.sleep(*pause).await;
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
+        Err(payload)
+    }
+
+    /// Makes a call once.
+    async fn send<P: Procedure>(
         &self,
         cred: &Cred,
         args: &P::Args<'_>,
         payload: Payload,
     ) -> NfsResult<RpcReply> {
+        if self.inner.known.are_old(self.inner.engine.lost()) {
+            self.renew_limits_soon();
+        }
         let template = self.inner.credentials.template(cred);
         let request = Request {
             procedure: P::NUMBER as usize,
@@ -133,44 +173,21 @@ impl Nfs3Client {
         .await
     }
 
-    /// Makes a call, and again until its answer is not NFS3ERR_JUKEBOX: "the client should [...]
-    /// wait a while, then try again with a new RPC transaction ID" (RFC 1813 section 2.6). What
-    /// a soft mount gives up is an I/O error.
-    pub(crate) async fn submit(
+    /// Makes the call; what a soft mount gives up is an I/O error.
+    pub(super) async fn submit(
         &self,
-        mut request: Request,
-        encode: impl Fn(u32, &mut Encoder),
+        request: Request,
+        encode: impl FnOnce(u32, &mut Encoder),
     ) -> NfsResult<RpcReply> {
-        let (procedure, max_results) = (request.procedure, request.max_results);
-        let max_ddp_result = request.max_ddp_result;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            if self.inner.known.are_old(self.inner.engine.lost()) {
-                self.renew_limits_soon();
-            }
-            let call = self.inner.engine.call(request, &encode);
-            let mut reply = call.await.map_err(|error| match error.into() {
-                NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
-                other => other,
-            })?;
-            // All results but those of NULL begin with the status.
-            if reply.first_word() != Some(Status::JukeBox as u32) {
-                return Ok(reply);
-            }
-            request = Request {
-                procedure,
-                max_results,
-                max_ddp_result,
-                payload: std::mem::take(&mut reply.payload),
-            };
-            drop(reply);
-            self.inner.engine.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+        let call = self.inner.engine.call(request, encode);
+        call.await.map_err(|error| match error.into() {
+            NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
+            other => other,
+        })
     }
 
-    /// The error of a call that `counter` counts.
-    pub(crate) fn refused_at<T>(&self, counter: usize, status: Status) -> NfsResult<T> {
+    /// The error of a call that `counter` counts and that was answered with `status`.
+    pub(super) fn refused_at<T>(&self, counter: usize, status: Status) -> NfsResult<T> {
         self.inner.errors.count(counter, status);
         Err(NfsError::Status(status))
     }

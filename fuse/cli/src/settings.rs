@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Memory of messages and reply chunks in flight, on top of the cache, in bytes. It is
 /// reserved, not touched.
-const MESSAGES: usize = 64 << 20;
+const MESSAGES: usize = 16 << 20;
 
 /// The options with the sizes in force, which a server that comes back may change.
 pub fn effective(options: &Options, client: &Nfs3Client) -> String {

@@ -9,7 +9,7 @@ use nfsrdma_fs::fs::{FsConfig, Permissions};
 use nfsrdma_memory_server::Op;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -188,6 +188,52 @@ fn changing() {
 }
 
 /// With `permissions=server` the kernel keeps no names: it asks this program, not the server.
+/// Pages that are written to in parts are read and written as a whole where that saves WRITEs, and
+/// only there; in any case the file is what was written.
+#[test]
+fn writing_parts_of_pages() {
+    const PAGES: u64 = 300;
+    const PAGE: u64 = 4096;
+    let m = filled("parts-of-pages", |data| {
+        for name in ["each", "second"] {
+            fs::write(data.join(name), vec![7; (PAGES * PAGE) as usize]).unwrap();
+        }
+    });
+    let Some(m) = m else { return };
+    // Returns the READs and WRITEs.
+    let write = |name: &str, step: usize| {
+        let file = fs::OpenOptions::new().write(true).open(m.dir.join(name));
+        let file = file.unwrap();
+        let count = || (m.server.calls(Op::Read), m.server.calls(Op::Write));
+        let before = count();
+        for page in (0..PAGES).step_by(step) {
+            file.write_all_at(&page.to_be_bytes(), page * PAGE + 100)
+                .unwrap();
+        }
+        file.sync_all().unwrap();
+        let after = count();
+        drop(file);
+        let found = m.server.durable(name).unwrap();
+        assert_eq!(found.len() as u64, PAGES * PAGE);
+        for (n, page) in found.chunks(PAGE as usize).enumerate() {
+            let mut expected = [7; PAGE as usize];
+            if n % step == 0 {
+                expected[100..108].copy_from_slice(&(n as u64).to_be_bytes());
+            }
+            assert!(page == expected, "page {n} of {name}");
+        }
+        (after.0 - before.0, after.1 - before.1)
+    };
+    let (reads, writes) = write("each", 1);
+    assert!(
+        (1..=3).contains(&reads) && writes <= 4,
+        "{reads} READs and {writes} WRITEs for {PAGES} pages"
+    );
+    // Pages that nobody wrote to are not written: as many WRITEs as places, and no READ.
+    assert_eq!(write("second", 2), (0, PAGES / 2));
+    m.finish();
+}
+
 #[test]
 fn the_server_checks_permissions() {
     let config = FsConfig {

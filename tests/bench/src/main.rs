@@ -3,6 +3,7 @@
 
 mod bound;
 mod data;
+mod mixed;
 mod requester;
 mod target;
 mod wire;
@@ -54,6 +55,10 @@ struct Arguments {
     /// Run the rows of users' programs in three sizes, a hundredth, a tenth and all of it.
     #[arg(long)]
     growth: bool,
+    /// Run several loads at the same time for so many minutes instead of the rows, and report memory, connections,
+    /// the log and a bystander's latency.
+    #[arg(long, value_name = "MINUTES")]
+    mixed: Option<u64>,
     /// Rounds; the median is shown.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -207,6 +212,17 @@ fn main() -> Result<()> {
             name: "local".into(),
             command: None,
         });
+    }
+    if let Some(minutes) = arguments.mixed {
+        let (mounts, data) = (&arguments.mounts, &arguments.data);
+        return mixed::report(
+            &targets,
+            mounts,
+            data,
+            scale.shrink,
+            minutes,
+            arguments.json,
+        );
     }
     let mut samples = Samples::new();
     let mut errors: BTreeMap<(usize, usize), String> = BTreeMap::new();

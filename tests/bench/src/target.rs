@@ -93,6 +93,11 @@ impl Target {
 }
 
 impl Mounted {
+    /// The mounting process, if there is one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// CPU time and peak memory of the mounting process until now.
     pub(crate) fn usage(&self) -> Usage {
         self.child

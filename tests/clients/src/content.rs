@@ -172,6 +172,20 @@ impl Content {
         }
     }
 
+    /// What may be bytes of the file, without its end.
+    pub(crate) fn all_bytes(&self) -> Content {
+        let mut bytes = self.clone();
+        bytes.change(0, FILE_MAX, |_, set| set.without_end());
+        bytes
+    }
+
+    /// The bytes of `other` below `end` may be there as well.
+    pub(crate) fn uncover(&mut self, end: u64, other: &Content) {
+        for (from, to, bytes) in other.iter().filter(|(.., set)| set.has_byte()) {
+            self.change(from, to.min(end), |_, set| set.union(bytes));
+        }
+    }
+
     /// `from..to` are `value` now; if the file was shorter, zeros lie between.
     pub(crate) fn write(&mut self, from: u64, to: u64, value: u8) {
         self.change(0, from, |_, set| set.extended());

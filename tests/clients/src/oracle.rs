@@ -55,6 +55,8 @@ pub(crate) struct Object {
     pages: Vec<Content>,
     /// Who had it open for writing in a page cache that keeps old data then.
     keeps_old: Vec<bool>,
+    /// What such a cache may hold behind the end that it knows.
+    behind: Vec<Content>,
     /// Names it has.
     names: usize,
     /// Mounts that keep it under a hidden name, as it was removed while open.
@@ -151,6 +153,7 @@ impl Oracle {
             mtime_shown: vec![false; self.actors],
             pages: vec![Content::nothing(); self.actors],
             keeps_old: vec![false; self.actors],
+            behind: vec![Content::nothing(); self.actors],
             names: 0,
             hidden: vec![false; self.actors],
             shown: None,
@@ -296,6 +299,7 @@ impl Oracle {
         } else {
             object.dirty[actor].change(from, to, |_, _| Some(value));
             object.views[actor].write(from, to, value);
+            object.views[actor].uncover(from, &object.behind[actor]);
             maybe_dirty(
                 &mut object.views[actor],
                 &object.dirty,
@@ -344,6 +348,14 @@ impl Oracle {
     pub(crate) fn truncate(&mut self, actor: usize, id: Id, size: u64) {
         self.changed(actor, id);
         let object = &mut self.objects[id];
+        if object.keeps_old[actor] {
+            // One to the size that it knows drops nothing.
+            let view = object.views[actor].clone();
+            match view.may_have_size(size) {
+                true => object.behind[actor].add(&view.all_bytes()),
+                false => object.behind[actor].change(size, FILE_MAX, |_, _| Default::default()),
+            }
+        }
         object.server.truncate(size);
         object.dirty[actor].change(size, FILE_MAX, |_, _| None);
         object.pages[actor].change(size, FILE_MAX, |_, _| Default::default());
@@ -354,6 +366,7 @@ impl Oracle {
             cut.truncate(size);
             if other == actor {
                 *view = cut;
+                view.uncover(size, &object.behind[actor]);
             } else {
                 view.add(&cut);
             }
@@ -703,6 +716,24 @@ mod tests {
             oracle.truncate(2, id, 0);
             assert!(!sees(&oracle, SERVER, &[7, 8, 7, 7]));
         }
+    }
+
+    #[test]
+    fn a_page_cache_may_show_again_what_it_kept_over_a_truncation_that_changed_nothing() {
+        let (mut oracle, id) = oracle();
+        oracle.page_cache(2);
+        oracle.opened(2, id, true);
+        oracle.write(2, id, 0, 4, 7);
+        oracle.flush(2, id);
+        oracle.truncate(SERVER, id, 0);
+        oracle.truncate(2, id, 0);
+        assert!(sees(&oracle, 2, &[]) && !sees(&oracle, 2, &[7; 4]));
+        oracle.truncate(2, id, 4);
+        assert!(sees(&oracle, 2, &[0; 4]) && sees(&oracle, 2, &[7; 4]));
+        assert!(!sees(&oracle, SERVER, &[7; 4]));
+        oracle.truncate(2, id, 2);
+        oracle.truncate(2, id, 4);
+        assert!(!sees(&oracle, 2, &[7; 4]) && sees(&oracle, 2, &[7, 7, 0, 0]));
     }
 
     #[test]

@@ -64,15 +64,14 @@ pub(crate) const REFUSALS: &[Refusal] = &[
     },
     Refusal {
         name: "no extended attributes",
-        reason: "NFSv3 has none (they came with RFC 8276, for NFSv4.2)",
+        reason: "NFSv3 has none but ACLs (the others came with RFC 8276, for NFSv4.2)",
         condition: Condition::Always,
         matches: |call| {
             matches!(
                 call,
-                Call::Setxattr { .. }
-                    | Call::Getxattr { .. }
-                    | Call::Removexattr { .. }
-                    | Call::Listxattr { .. }
+                Call::Setxattr { name, .. }
+                    | Call::Getxattr { name, .. }
+                    | Call::Removexattr { name, .. } if name.starts_with("user.")
             )
         },
         errnos: &[libc::EOPNOTSUPP],

@@ -344,6 +344,14 @@ pub(crate) enum Call {
         name: String,
         len: usize,
     },
+    /// Sets an access ACL, or a default one: of users beside owner, group (all of the mask) and others.
+    Setacl {
+        place: Place,
+        default: bool,
+        users: Vec<(u32, u16)>,
+        mask: u16,
+        other: u16,
+    },
     Getxattr {
         place: Place,
         name: String,
@@ -397,6 +405,7 @@ impl Call {
             | Chdir { place }
             | Statfs { place }
             | Setxattr { place, .. }
+            | Setacl { place, .. }
             | Getxattr { place, .. }
             | Listxattr { place }
             | Removexattr { place, .. } => vec![place],

@@ -13,6 +13,11 @@ const MODES: [u32; 24] = [
     0o666, 0o700, 0o711, 0o744, 0o750, 0o755, 0o770, 0o775, 0o777, 0o604, 0o077,
 ];
 const SPECIAL: [u32; 7] = [0o1000, 0o2000, 0o4000, 0o6000, 0o7000, 0o2000, 0o1000];
+const XATTRS: [&str; 3] = [
+    "user.a",
+    "system.posix_acl_access",
+    "system.posix_acl_default",
+];
 const LENGTHS: [usize; 8] = [0, 1, 10, 511, 4096, 5000, 12288, 70_000];
 const OFFSETS: [i64; 10] = [0, 0, 1, 100, 4095, 4096, 8192, 65_536, 150_000, 1 << 20];
 
@@ -21,6 +26,7 @@ pub(crate) struct Generator {
     random: Random,
     users: usize,
     without: Vec<String>,
+    acls: bool,
     known: Known,
 }
 
@@ -30,7 +36,21 @@ impl Generator {
             random: Random::new(seed),
             users: users.clamp(2, USERS.len()),
             without: Vec::new(),
+            acls: false,
             known: Known::default(),
+        }
+    }
+
+    /// Sets and removes access control lists, if wanted.
+    pub(crate) fn with_acls(self, acls: bool) -> Self {
+        Generator { acls, ..self }
+    }
+
+    /// The name of an extended attribute.
+    fn xattr(&mut self) -> String {
+        match self.acls {
+            true => (*self.random.pick(&XATTRS)).into(),
+            false => XATTRS[0].into(),
         }
     }
 
@@ -114,6 +134,25 @@ impl Generator {
                 at: At::Root,
                 path: self.path(),
             },
+        }
+    }
+
+    /// An ACL of some of the users.
+    fn setacl(&mut self) -> Call {
+        let place = self.plain_place();
+        let default = self.random.chance(1, 3);
+        let users = USERS[..self.users].iter().map(|user| user.0);
+        let users = users
+            .filter(|uid| *uid != 0)
+            .filter(|_| self.random.chance(1, 2))
+            .collect::<Vec<_>>();
+        let mut permissions = || *self.random.pick(&[0, 1, 4, 5, 6, 7, 7]);
+        Call::Setacl {
+            place,
+            default,
+            users: users.into_iter().map(|uid| (uid, permissions())).collect(),
+            mask: permissions(),
+            other: permissions(),
         }
     }
 
@@ -612,21 +651,22 @@ impl Generator {
             80..82 => Call::Statfs {
                 place: self.plain_place(),
             },
-            82..84 => Call::Setxattr {
+            82 if self.acls => self.setacl(),
+            82 | 83 => Call::Setxattr {
                 place: self.plain_place(),
                 name: (*self.random.pick(&["user.a", "user.b"])).into(),
                 len: self.random.below(100),
             },
             84..86 => Call::Getxattr {
                 place: self.plain_place(),
-                name: "user.a".into(),
+                name: self.xattr(),
             },
             86 => Call::Listxattr {
                 place: self.plain_place(),
             },
             87 => Call::Removexattr {
                 place: self.plain_place(),
-                name: "user.a".into(),
+                name: self.xattr(),
             },
             88..93 => Call::Umask {
                 mask: Mode(*self.random.pick(&[0o022, 0o077, 0o002, 0, 0o777, 0o027])),

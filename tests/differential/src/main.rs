@@ -95,6 +95,10 @@ struct Run {
     /// Leave out the calls of this name (as in the output); may be given again
     #[arg(long, value_name = "CALL")]
     without: Vec<String>,
+
+    /// Set access control lists, too
+    #[arg(long)]
+    acl: bool,
     /// Print how often each call was made, and how often it succeeded
     #[arg(long)]
     counts: bool,
@@ -238,8 +242,9 @@ impl Run {
             if Instant::now() > end {
                 return Ok(if good { None } else { Some(false) });
             }
-            let mut generator =
-                Generator::new(choices.next(), usize::from(self.users)).without(&self.without);
+            let mut generator = Generator::new(choices.next(), usize::from(self.users))
+                .without(&self.without)
+                .with_acls(self.acl);
             let most = self.epoch.min((self.calls - made) as usize);
             let beginning = history::beginning();
             let first = beginning.len();

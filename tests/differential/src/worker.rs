@@ -215,6 +215,18 @@ impl Worker {
             && stat.is_ok_and(|stat| stat.stx_mode & 0o2000 != 0)
     }
 
+    /// Left out: an ACL of an object with the set-gid bit whose group is none of the user's. NFS_ACL replaces lists that a
+    /// local file system leaves alone, and with an access ACL the bit goes.
+    fn keeps_set_gid(&self, place: &Place) -> Sys<()> {
+        let Ok(path) = self.at(place) else {
+            return Ok(());
+        };
+        match sys::statx(libc::AT_FDCWD, &path.1, 0, libc::STATX_BASIC_STATS) {
+            Ok(stat) if self.uid != 0 && stat.stx_mode & 0o2000 != 0 => Err(libc::ECANCELED),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the file's mode still lets this user read (4) or write (2) it, as it did when
     /// the descriptor was opened (`accepted.rs`, what is left out).
     fn still_allowed(&self, slot: u8, wanted: u32) -> bool {
@@ -623,7 +635,13 @@ impl Worker {
                 let (dir, path) = self.at(place)?;
                 let mut out = vec![0; 8192];
                 let n = sys::readlinkat(dir, &path, &mut out)?;
-                Ok((n, out[..n as usize].escape_ascii().to_string()))
+                // Others are only on the local side.
+                let acls = out[..n as usize]
+                    .split_inclusive(|&byte| byte == 0)
+                    .filter(|name| name.starts_with(b"system.posix_acl_"));
+                let mut names: Vec<_> = acls.map(|name| name.escape_ascii().to_string()).collect();
+                names.sort();
+                Ok((names.len() as i64, names.concat()))
             }
             Call::Chmod { ref place, mode } => done(
                 self.at(place)
@@ -714,6 +732,21 @@ impl Worker {
                     &pattern(len, b'x'),
                 ))
             }
+            Call::Setacl {
+                ref place,
+                default,
+                ref users,
+                mask,
+                other,
+            } => {
+                let name = match default {
+                    true => c"system.posix_acl_default",
+                    false => c"system.posix_acl_access",
+                };
+                let value = acl(users, mask, other);
+                self.keeps_set_gid(place)?;
+                done(sys::setxattr(&self.at(place)?.1, name, &value))
+            }
             Call::Getxattr {
                 ref place,
                 ref name,
@@ -730,7 +763,12 @@ impl Worker {
             Call::Removexattr {
                 ref place,
                 ref name,
-            } => done(sys::removexattr(&self.at(place)?.1, &c_string(raw(name))?)),
+            } => {
+                if name.starts_with("system.") {
+                    self.keeps_set_gid(place)?;
+                }
+                done(sys::removexattr(&self.at(place)?.1, &c_string(raw(name))?))
+            }
             _ => Err(libc::ENOSYS),
         }
     }
@@ -776,4 +814,19 @@ fn outcome(result: Sys<(i64, String)>) -> Outcome {
             data: String::new(),
         },
     }
+}
+
+/// The value of an extended attribute with an ACL (linux/posix_acl_xattr.h).
+fn acl(users: &[(u32, u16)], mask: u16, other: u16) -> Vec<u8> {
+    const NO_ID: u32 = u32::MAX;
+    let users = users
+        .iter()
+        .map(|&(uid, permissions)| (2, permissions, uid));
+    let fixed = [(4, mask, NO_ID), (0x10, mask, NO_ID), (0x20, other, NO_ID)];
+    let entries = [(1, 7, NO_ID)].into_iter().chain(users).chain(fixed);
+    let entries = entries.flat_map(|(tag, permissions, id): (u16, u16, u32)| {
+        let words = [tag.to_le_bytes(), permissions.to_le_bytes()].concat();
+        [&words[..], &id.to_le_bytes()].concat()
+    });
+    2u32.to_le_bytes().into_iter().chain(entries).collect()
 }

@@ -8,7 +8,9 @@ use crate::proto::fault::Fault;
 use crate::proto::rx::{Event, Receiver, Step};
 use crate::wire::ddp::TAGGED_HEADER;
 use crate::wire::mpa::LENGTH_FIELD;
-use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Handle, Result, Segs, Wait};
+use nfsrdma_rdma::{
+    Armed, BufMut, Completion, CompletionQueue, Error, Handle, Result, Segs, Wait, WorkId,
+};
 use smallvec::{SmallVec, smallvec};
 use std::io::{self, IoSliceMut, Read};
 use std::net::Shutdown;
@@ -87,6 +89,15 @@ enum Next {
     Send,
 }
 
+/// A connection whose peer broke a rule and is told so.
+struct Lingering {
+    until: Instant,
+    half_closed: bool,
+    /// What the connection ends with.
+    error: Error,
+    partial: Option<(WorkId, BufMut)>,
+}
+
 /// The polling half.
 pub(crate) struct IwarpCompletionQueue {
     shared: Arc<Shared>,
@@ -99,6 +110,7 @@ pub(crate) struct IwarpCompletionQueue {
     drained: bool,
     /// No receiving once the connection ended.
     over: bool,
+    lingering: Option<Lingering>,
     spin: Spin,
 }
 
@@ -116,6 +128,7 @@ impl IwarpCompletionQueue {
             responses: false,
             drained: false,
             over: false,
+            lingering: None,
             spin: Spin::new(spin),
         }
     }
@@ -359,8 +372,13 @@ impl IwarpCompletionQueue {
                 state.queue.post_terminate(fault.terminate());
                 drop(state);
                 self.shared.tx_abandon.store(true, Ordering::SeqCst);
-                self.linger();
-                Error::PeerMisbehaved(fault.code.to_string())
+                self.lingering = Some(Lingering {
+                    until: Instant::now() + LINGER,
+                    half_closed: false,
+                    error: Error::PeerMisbehaved(fault.code.to_string()),
+                    partial,
+                });
+                return;
             }
         };
         self.shared.end(error, partial);
@@ -368,35 +386,45 @@ impl IwarpCompletionQueue {
 
     /// Gives the Terminate a chance to arrive: sends it, then takes and drops what the peer
     /// still sends, because closing with unread bytes would reset the connection under it.
-    fn linger(&mut self) {
-        let until = Instant::now() + LINGER;
-        let mut half_closed = false;
-        loop {
-            self.shared.pump();
-            if !half_closed && self.shared.tx_terminated.load(Ordering::SeqCst) {
-                half_closed = self.shared.socket.shutdown(Shutdown::Write).is_ok();
+    /// Whether that is over, and the connection has ended; waits for it as `wait` allows.
+    fn linger(&mut self, wait: Wait) -> bool {
+        while let Some(lingering) = &mut self.lingering {
+            let shared = &*self.shared;
+            shared.pump();
+            if !lingering.half_closed && shared.tx_terminated.load(Ordering::SeqCst) {
+                lingering.half_closed = shared.socket.shutdown(Shutdown::Write).is_ok();
             }
-            loop {
-                match (&self.shared.socket).read(&mut self.stage.bytes) {
-                    Ok(0) => return,
+            let mut over = loop {
+                match (&shared.socket).read(&mut self.stage.bytes) {
+                    Ok(0) => break true,
                     Ok(_) => {}
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break false,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => return,
+                    Err(_) => break true,
                 }
-                if Instant::now() >= until {
-                    return;
+                if Instant::now() >= lingering.until {
+                    break true;
                 }
+            };
+            over |= Instant::now() >= lingering.until || shared.is_closing.load(Ordering::SeqCst);
+            if !over && wait == Wait::No {
+                return false;
             }
-            let closing = self.shared.is_closing.load(Ordering::SeqCst);
-            if Instant::now() >= until || closing {
-                return;
+            if !over {
+                shared.event.clear();
+                let (socket, until) = (shared.socket.as_fd(), Some(lingering.until));
+                over = sys::wait(socket, !lingering.half_closed, &shared.event, until).is_err();
             }
-            self.shared.event.clear();
-            let socket = self.shared.socket.as_fd();
-            if sys::wait(socket, !half_closed, &self.shared.event, Some(until)).is_err() {
-                return;
+            if over {
+                self.stop_lingering();
             }
+        }
+        true
+    }
+
+    fn stop_lingering(&mut self) {
+        if let Some(lingering) = self.lingering.take() {
+            self.shared.end(lingering.error, lingering.partial);
         }
     }
 
@@ -504,6 +532,9 @@ impl CompletionQueue for IwarpCompletionQueue {
                     }
                 }
             }
+            if !self.linger(wait) {
+                return Ok(());
+            }
             self.shared.take_completions(out);
             let woken = self.shared.woken.swap(false, Ordering::SeqCst);
             if self.over {
@@ -544,6 +575,9 @@ impl CompletionQueue for IwarpCompletionQueue {
     }
 
     fn arm(&mut self) -> Armed {
+        if let Some(lingering) = &self.lingering {
+            return Armed::Idle(Some(lingering.until));
+        }
         if self.over || !self.drained {
             return Armed::Ready;
         }
@@ -578,6 +612,7 @@ fn expired(wait: Wait) -> bool {
 
 impl Drop for IwarpCompletionQueue {
     fn drop(&mut self) {
+        self.stop_lingering();
         if !self.over {
             self.finish(End::Error(Error::LinkLost("disconnected".into())));
         }

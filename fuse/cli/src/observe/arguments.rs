@@ -1,7 +1,9 @@
 //! The main arguments of a call, from the head of its RPC message.
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Result};
+use nfsrdma_xdr::nfs_acl;
 use nfsrdma_xdr::nfs3::{self, FileHandle, Name, ProcedureNumber};
+use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +61,15 @@ fn name(from: &mut Decoder<'_>) -> Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(name.0).into_owned()))
 }
 
+/// The name of a procedure of NFS_ACL that is about an object.
+fn acl_procedure(number: u32) -> Option<&'static str> {
+    match number {
+        nfs_acl::Getacl::NUMBER => Some(nfs_acl::Getacl::NAME),
+        nfs_acl::Setacl::NUMBER => Some(nfs_acl::Setacl::NAME),
+        _ => None,
+    }
+}
+
 /// The procedure's name, its caller, and its arguments as far as `head` has them.
 pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
     let mut from = Decoder::new(head);
@@ -72,6 +83,20 @@ pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
         rpc::Auth::Sys(sys) => Some(sys.uid),
         _ => None,
     };
+    if (call.program, call.version) == (nfs_acl::PROGRAM, nfs_acl::VERSION)
+        && let Some(name) = acl_procedure(call.procedure)
+    {
+        let (handle, path) = handle(&mut from, find).unwrap_or_default();
+        return Description {
+            procedure: name.to_owned(),
+            uid,
+            arguments: Arguments {
+                handle,
+                path,
+                ..Arguments::default()
+            },
+        };
+    }
     let number = ProcedureNumber::ALL
         .iter()
         .find(|number| **number as u32 == call.procedure);

@@ -12,6 +12,10 @@
 //! with two busy CPUs: 6.4 microseconds with the descriptor kept and 7.8 without (medians of
 //! 12 runs; the least were 4.4 and 5.4). Most of it is the kernel's formatting of the file.
 //!
+//! They are not read either for uid 0 where the server is known to take it for the superuser
+//! (`fs::squash`), whom groups neither give nor deny anything. That is one system call less for
+//! each request of root's that changes a name, of 5 to 14 in all.
+//!
 //! The status file shows the thread's own identity. Where the kernel acts for it in another
 //! one (overlayfs and nfsd do, and io_uring may), the groups are not those of the request. They
 //! are taken only if the user and group beside them are those of the request.
@@ -47,17 +51,33 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Credentials {
     known: Mutex<LruCache<u32, Known>>,
+    /// That of uid 0 without supplementary groups, as last asked for.
+    superuser: Mutex<Option<Cred>>,
 }
 
 impl Default for Credentials {
     fn default() -> Self {
         Credentials {
             known: Mutex::new(LruCache::new(KEPT)),
+            superuser: Mutex::default(),
         }
     }
 }
 
 impl Credentials {
+    /// The credential of uid 0 with group `gid`, for a server to which its supplementary groups
+    /// do not matter.
+    pub(super) fn superuser(&self, gid: u32) -> Cred {
+        let mut known = self.superuser.lock();
+        if let Some(cred) = known.as_ref().filter(|cred| cred.gid == gid) {
+            return cred.clone();
+        }
+        let (uid, groups) = (0, Vec::new());
+        let cred = Arc::new(Credential { uid, gid, groups });
+        *known = Some(cred.clone());
+        cred
+    }
+
     /// The credential of a request at this moment.
     pub(super) fn of(&self, request: &Header) -> Cred {
         self.of_thread(request.pid(), request.uid(), request.gid())

@@ -78,8 +78,12 @@ impl<N: Nfs3> Adapter<N> {
         }
     }
 
-    pub(super) fn cred(&self, request: &Header) -> Cred {
-        self.credentials.of(request)
+    /// The credential of a request about `node`.
+    pub(super) fn cred(&self, request: &Header, node: u64) -> Cred {
+        match request.uid() == 0 && self.fs.is_superuser(node) {
+            true => self.credentials.superuser(request.gid()),
+            false => self.credentials.of(request),
+        }
     }
 
     /// Whether POSIX locks go to the server, and end when a file is closed, also one that was
@@ -261,12 +265,12 @@ impl<N: Nfs3> Adapter<N> {
             Found::Is(entry) => tell_entry(reply, entry),
             Found::Absent(ttl) => tell_absent(reply, ttl),
         };
-        let (uid, cred) = (request.uid(), || self.cred(request));
+        let (uid, cred) = (request.uid(), || self.cred(request, parent));
         if let Some(known) = self.fs.lookup_cached(parent, name.as_bytes(), uid, cred) {
             tell(reply, known);
             return self.settle();
         }
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let found = fs.lookup(&cred, parent, name.as_bytes()).await;
@@ -307,7 +311,7 @@ impl<N: Nfs3> Adapter<N> {
         let by_name = to.size.is_some() && opener.is_none();
         let (fs, cred) = (
             self.fs.clone(),
-            opener.unwrap_or_else(|| self.cred(request)),
+            opener.unwrap_or_else(|| self.cred(request, node)),
         );
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -324,7 +328,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn readlink(&self, request: &Header, node: u64, reply: Reply) {
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.readlink(&cred, node).await;
@@ -341,7 +345,7 @@ impl<N: Nfs3> Adapter<N> {
         rdev: u32,
         reply: Reply,
     ) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
@@ -350,7 +354,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn mkdir(&self, request: &Header, parent: u64, name: &OsStr, mode: NewMode, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
@@ -359,7 +363,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(reply, fs.unlink(&cred, parent, name.as_bytes()).await, done);
@@ -367,7 +371,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(reply, fs.rmdir(&cred, parent, name.as_bytes()).await, done);
@@ -375,7 +379,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn symlink(&self, request: &Header, parent: u64, name: &OsStr, target: &OsStr, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let target = target.to_owned();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -394,7 +398,7 @@ impl<N: Nfs3> Adapter<N> {
         flags: u32,
         reply: Reply,
     ) {
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), self.cred(request, from.0));
         let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
         let (parent, new_parent) = (from.0, to.0);
         let reply = self.waiting.hold(request, reply);
@@ -406,7 +410,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn link(&self, request: &Header, node: u64, parent: u64, name: &OsStr, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
@@ -415,7 +419,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let notifier = self.notifier.clone();
         let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
@@ -534,7 +538,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn opendir(&self, request: &Header, node: u64, reply: Reply) {
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.opendir(&cred, node).await;
@@ -633,7 +637,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     fn access(&self, request: &Header, node: u64, mask: i32, reply: Reply) {
-        let cred = self.cred(request);
+        let cred = self.cred(request, node);
         if let Some(known) = self.fs.access_cached(&cred, node, mask) {
             answer(reply, known, done);
             return self.settle();
@@ -654,7 +658,7 @@ impl<N: Nfs3> Adapter<N> {
         flags: i32,
         reply: Reply,
     ) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {

@@ -245,6 +245,8 @@ fn start<N: Nfs3>(
         }
     };
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    let own = fs.clone();
+    let interrupts = waiting.watch(move || own.hold_unsafe())?;
     let ticker = {
         let stop = stop.clone();
         std::thread::Builder::new()
@@ -256,7 +258,6 @@ fn start<N: Nfs3>(
                 });
             })?
     };
-    let interrupts = waiting.watch()?;
     Ok(Session {
         serving: Mutex::new(Some(serving)),
         interrupts: Mutex::new(Some(interrupts)),

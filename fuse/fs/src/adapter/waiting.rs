@@ -80,8 +80,9 @@ impl Waiting {
         self.0.interrupt(unique);
     }
 
-    /// Starts the thread that looks after callers.
-    pub(super) fn watch(&self) -> io::Result<JoinHandle<()>> {
+    /// Starts the thread that looks after callers. `before` is called before one is let go: what
+    /// it waits for goes on without it.
+    pub(super) fn watch(&self, before: impl Fn() + Send + 'static) -> io::Result<JoinHandle<()>> {
         let table = self.0.clone();
         let pace = Pace {
             patience: PATIENCE,
@@ -91,7 +92,15 @@ impl Waiting {
         };
         std::thread::Builder::new()
             .name("interrupts".into())
-            .spawn(move || table.run(&pace, |look| let_go(&caller(look.pid), look)))
+            .spawn(move || {
+                table.run(&pace, |look| {
+                    let over = let_go(&caller(look.pid), look);
+                    if over {
+                        before();
+                    }
+                    over
+                });
+            })
     }
 
     /// Ends that thread.

@@ -104,11 +104,12 @@ pub(super) struct Worker<N: Nfs3> {
     more: More,
 }
 
-/// Whether to look for another request after one was read. Where requests come one at a time
-/// that is a system call for nothing, so what has not paid is tried less and less often.
+/// Whether to look for another request after one was read. Where requests come one at a time, or
+/// mostly so, that is a system call for nothing (and where they do not, leaving it costs no more
+/// than that), so what has not paid is tried less and less often.
 #[derive(Debug, Default)]
 struct More {
-    /// Tries in a row that found none.
+    /// Tries that found none, halved by each that did.
     missed: u32,
     /// Rounds yet to come without a try.
     skip: u32,
@@ -123,9 +124,9 @@ impl More {
 
     fn tried(&mut self, found: bool) {
         if found {
-            *self = More::default();
+            self.missed /= 2;
         } else {
-            self.missed = (self.missed + 1).min(16);
+            self.missed = (self.missed + 1).min(8);
             self.skip = (1 << self.missed).min(MOST_SKIPPED + 1) - 1;
         }
     }

@@ -30,7 +30,7 @@ impl<N: Nfs3> Adapter<N> {
             answer(reply, known, tell);
             return self.settle();
         }
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             answer_held(reply, fs.getxattr(&cred, node, name.as_bytes()).await, tell);
@@ -38,7 +38,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     pub(super) fn listxattr(&self, request: &Header, node: u64, size: u32, reply: Reply) {
-        let (fs, cred) = (self.fs.clone(), self.cred(request));
+        let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let names = fs.listxattr(&cred, node).await;
@@ -55,7 +55,7 @@ impl<N: Nfs3> Adapter<N> {
         flags: u32,
         reply: Reply,
     ) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let value = value.to_vec();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
@@ -69,7 +69,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     pub(super) fn removexattr(&self, request: &Header, node: u64, name: &OsStr, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let removed = fs.removexattr(&cred, node, name.as_bytes()).await;

@@ -119,8 +119,10 @@ impl Pages {
         loop {
             if let Some(buf) = alloc(size as usize) {
                 self.resident += size as usize;
-                self.blocks
-                    .insert(page, Block::new(buf.freeze(), RangeSet::default()));
+                self.blocks.insert(
+                    page,
+                    Box::new(Block::new(buf.freeze(), RangeSet::default())),
+                );
                 return Some(page);
             }
             if size == PAGE {
@@ -303,18 +305,6 @@ impl Pages {
         set(self).is_empty()
     }
 
-    /// A COMMIT was given up without an answer.
-    pub(super) fn retry_commit(&mut self) {
-        self.each_of(
-            |pages| &mut pages.index.committing,
-            usize::MAX,
-            |block| {
-                let again = std::mem::take(&mut block.committing);
-                block.unstable.insert_all(&again);
-            },
-        );
-    }
-
     /// Whether there is dirty data that does not wait for a WRITE under way.
     pub(super) fn has_idle_dirty(&self) -> bool {
         !self.index.idle.is_empty()
@@ -324,7 +314,7 @@ impl Pages {
         match self.verifier {
             Some(known) if known != verifier && self.index.uncommitted > 0 => {
                 self.verifier = Some(verifier);
-                self.redo();
+                self.forgotten = true;
                 Verdict::Restarted
             }
             _ => {
@@ -334,8 +324,13 @@ impl Pages {
         }
     }
 
-    /// Makes uncommitted data dirty again.
-    fn redo(&mut self) {
+    /// Makes what at most `most` blocks had uncommitted when the server restarted dirty again.
+    /// True if that is all. What is uncommitted must not count as covered by a COMMIT before.
+    /// (What was written since is among it: it is written once more, which does no harm.)
+    pub(super) fn redo(&mut self, most: usize) -> bool {
+        if !self.forgotten {
+            return true;
+        }
         let mut again = |block: &mut Block| {
             let mut again = std::mem::take(&mut block.unstable);
             again.insert_all(&std::mem::take(&mut block.committing));
@@ -344,8 +339,10 @@ impl Pages {
             writing.into_iter().for_each(|part| again.remove(part));
             block.dirty.insert_all(&again);
         };
-        self.each_of(|pages| &mut pages.index.unstable, usize::MAX, &mut again);
-        self.each_of(|pages| &mut pages.index.committing, usize::MAX, &mut again);
+        let done = self.each_of(|pages| &mut pages.index.unstable, most, &mut again)
+            && self.each_of(|pages| &mut pages.index.committing, most, &mut again);
+        self.forgotten = !done;
+        done
     }
 
     /// Has the next COMMIT cover at most `most` further blocks of what is unstable. True if
@@ -371,8 +368,12 @@ impl Pages {
         self.check(verifier)
     }
 
-    /// What at most `most` blocks had in the COMMIT is safe. True if that is all.
+    /// What at most `most` blocks had in the COMMIT is safe, unless the server restarted. True if
+    /// that is all.
     pub(super) fn end_commit(&mut self, most: usize) -> bool {
+        if self.forgotten {
+            return self.redo(most);
+        }
         self.each_of(
             |pages| &mut pages.index.committing,
             most,
@@ -380,11 +381,11 @@ impl Pages {
         )
     }
 
-    /// The COMMIT failed for good: what it covered may be lost at the server.
-    /// Returns that.
-    pub(super) fn fail_commit(&mut self) -> Vec<Range<u64>> {
+    /// The COMMIT failed for good: what at most `most` blocks had in it may be lost at the server.
+    /// Returns that, and true if that is all.
+    pub(super) fn fail_commit(&mut self, most: usize) -> (Vec<Range<u64>>, bool) {
         let mut all = Vec::new();
-        let starts: Vec<u64> = self.index.committing.iter().copied().collect();
+        let starts: Vec<u64> = self.index.committing.iter().take(most).copied().collect();
         for start in starts {
             self.touch(start, |block| {
                 let lost = std::mem::take(&mut block.committing);
@@ -398,6 +399,6 @@ impl Pages {
                 }
             });
         }
-        all
+        (all, self.index.committing.is_empty())
     }
 }

@@ -8,6 +8,7 @@
 mod block;
 mod budget;
 mod dirty;
+mod gather;
 mod lent;
 #[cfg(test)]
 mod model;

@@ -259,6 +259,7 @@ impl World {
             }
             Step::Commit => {
                 if !self.committing {
+                    while !self.pages.redo(2) {}
                     while !self.pages.begin_commit(2) {}
                     self.committing = self.pages.is_committing();
                 }
@@ -315,6 +316,7 @@ impl World {
             while !self.sent.is_empty() {
                 self.answer(255, false);
             }
+            while !self.pages.redo(2) {}
             if let Some(job) = self
                 .pages
                 .begin_write(0..u64::MAX, 16 << 10, false, Gaps::Keep)
@@ -365,6 +367,7 @@ proptest! {
         }
         let all = world.pages.resident();
         world.pages.invalidate();
+        drop(world.pages.take_dropped());
         prop_assert_eq!(world.pages.resident(), 0);
         world.held.clear();
         drop(world.sent);

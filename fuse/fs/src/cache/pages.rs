@@ -27,11 +27,14 @@ pub struct Piece {
 /// The cached part of a file.
 #[derive(Debug, Default)]
 pub struct Pages {
-    pub(super) blocks: BTreeMap<u64, Block>,
+    /// Boxed: a node of the map has room for eleven, and most files have one or two.
+    pub(super) blocks: BTreeMap<u64, Box<Block>>,
     pub(super) index: Index,
     /// Bytes of the blocks' buffers.
     pub(super) resident: usize,
     pub(super) verifier: Option<Verifier>,
+    /// The server restarted since, and what was uncommitted is not all dirty again as yet.
+    pub(super) forgotten: bool,
     /// Where the last write ended, and how long the run of sequential writes is.
     pub(super) run_end: u64,
     pub(super) run_len: u64,
@@ -39,7 +42,13 @@ pub struct Pages {
     fresh: Vec<u64>,
     /// Blocks that are gone or cannot be dropped any more since [`Pages::take_gone`].
     gone: Vec<u64>,
+    /// Blocks that were dropped since [`Pages::take_dropped`].
+    dropped: Vec<Block>,
 }
+
+/// Blocks that hold memory still.
+#[derive(Debug, Default)]
+pub struct Dropped(#[expect(dead_code, reason = "kept to be dropped")] Vec<Block>);
 
 /// The blocks that are not clean, by what is to be done for them, and what they add up to.
 #[derive(Debug, Default)]
@@ -163,6 +172,12 @@ impl Pages {
     /// since the last call.
     pub fn take_gone(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.gone)
+    }
+
+    /// The memory of blocks that were dropped, other than by [`Pages::evict`]: to be given back
+    /// without a lock held.
+    pub fn take_dropped(&mut self) -> Dropped {
+        Dropped(std::mem::take(&mut self.dropped))
     }
 
     /// All blocks, by offset.
@@ -355,7 +370,7 @@ impl Pages {
             self.fresh.push(at);
             let mut block = Block::new(part, RangeSet::of(0..valid));
             block.listed = true;
-            self.blocks.insert(at, block);
+            self.blocks.insert(at, Box::new(block));
             at += len;
         }
     }
@@ -406,6 +421,7 @@ impl Pages {
                 if block.listed {
                     self.gone.push(start);
                 }
+                self.dropped.push(*block);
             }
         }
     }

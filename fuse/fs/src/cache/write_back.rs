@@ -11,12 +11,14 @@
 //!               ▲                        │                            │
 //!               ├── write_ended(unsent) ─┘                    next()=Commit
 //!               │                                                     ▼
-//!               └───── another verifier, retry_commit ◀────────── committing ──▶ clean
+//!               └───── another verifier ◀─────────────────────── committing ──▶ clean
 //! ```
 //!
 //! Each call costs what the data it concerns cost, not what else is dirty: a COMMIT of very
-//! many blocks is prepared and concluded in parts ([`Action::Again`], [`WriteBack::end_commit`])
-//! so that others get the lock in between.
+//! many blocks is prepared and concluded in parts ([`Action::Again`], [`WriteBack::end_commit`],
+//! [`WriteBack::commit_failed`]) so that others get the lock in between, and so is what has to be
+//! written again because the server restarted. A COMMIT that was given up leaves what it covered
+//! to the next one.
 
 use super::dirty::{Gaps, Verdict, WriteJob};
 use super::pages::Pages;
@@ -266,6 +268,9 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     /// What to do next to reach `goal`.
     pub fn next(&mut self, goal: Goal, limits: &WriteLimits) -> Action<C> {
+        if !self.pages.redo(COMMIT_PART) {
+            return Action::Again;
+        }
         match goal {
             Goal::Full | Goal::Started => {
                 let half = self.pages.dirty_held() as usize > limits.dirty_file_bytes / 2;
@@ -305,6 +310,9 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     /// A COMMIT if at least `least` bytes of memory wait for one: only then may they be
     /// dropped.
     pub fn commit_of(&mut self, least: u64) -> Action<C> {
+        if !self.pages.redo(COMMIT_PART) {
+            return Action::Again;
+        }
         let waiting = self.pages.uncommitted().max(self.pages.uncommitted_held());
         match self.commit {
             Commit::None if waiting < least => Action::Done,
@@ -334,6 +342,16 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
                 Action::Again
             }
         }
+    }
+
+    /// Pages, at most `most` bytes of them, that are worth reading before a flush, from `from` on,
+    /// and on whose behalf. Also says where to go on, if not at the end.
+    pub fn gather(&self, from: u64, most: u64) -> (Option<(Range<u64>, C)>, Option<u64>) {
+        let Some(cred) = &self.cred else {
+            return (None, None);
+        };
+        let (pages, next) = self.pages.gather(from, most);
+        (pages.map(|pages| (pages, cred.clone())), next)
     }
 
     /// The next WRITE, if another may be under way.
@@ -415,22 +433,23 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.pages.end_commit(COMMIT_PART)
     }
 
-    /// The COMMIT failed for good: what it covered may be lost at the server. Returns that, in
-    /// order. [`WriteBack::writers`] are to hear of it before [`WriteBack::commit_ended`].
-    pub fn commit_failed(&mut self) -> Vec<Range<u64>> {
+    /// The COMMIT failed for good: what it covered may be lost at the server. Returns a part of
+    /// that, in order, and true if that is all. [`WriteBack::writers`] are to hear of it before
+    /// [`WriteBack::commit_ended`].
+    pub fn commit_failed(&mut self) -> (Vec<Range<u64>>, bool) {
         let mut lost: Vec<Range<u64>> = Vec::new();
-        for range in self.pages.fail_commit() {
+        let (ranges, all) = self.pages.fail_commit(COMMIT_PART);
+        for range in ranges {
             match lost.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => lost.push(range),
             }
         }
-        lost
+        (lost, all)
     }
 
     /// A COMMIT is over. What it covered and was neither answered nor failed waits for another.
     pub fn commit_ended(&mut self) {
-        self.pages.retry_commit();
         self.commit = Commit::None;
         self.settle_end();
     }

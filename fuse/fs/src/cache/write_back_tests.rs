@@ -297,7 +297,15 @@ impl World {
             Step::AnswerCommit => self.answer_commit(),
             Step::RefuseCommit => {
                 if std::mem::take(&mut self.committing) {
-                    for lost in self.file.commit_failed() {
+                    let lost = std::iter::repeat_with(|| self.file.commit_failed());
+                    let mut parts = Vec::new();
+                    for (part, all) in lost {
+                        parts.extend(part);
+                        if all {
+                            break;
+                        }
+                    }
+                    for lost in parts {
                         self.refuse(lost);
                     }
                     self.file.commit_ended();
@@ -480,5 +488,89 @@ fn a_commit_of_many_blocks_is_prepared_in_parts() {
     }
     file.commit_ended();
     assert_eq!(parts, 5);
+    assert!(file.is_safe());
+}
+
+/// 5,000 blocks, 8 bytes of each at the server and not committed.
+fn uncommitted() -> (Pool, WriteBack<u8, u8>) {
+    let (pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
+    while let Action::Write(call) = file.next(Goal::Started, &limits(false)) {
+        let sent = call.job.offset..call.job.offset + 8;
+        drop(call);
+        file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
+        file.write_ended(0..0);
+    }
+    (pool, file)
+}
+
+/// Asks until there is something to do, and counts how often it was to ask again.
+fn ask(file: &mut WriteBack<u8, u8>, parts: &mut usize) -> Action<u8> {
+    loop {
+        match file.next(Goal::Committed, &limits(false)) {
+            Action::Again => *parts += 1,
+            action => return action,
+        }
+    }
+}
+
+#[test]
+fn what_a_restarted_server_forgot_is_written_again_in_parts() {
+    let (_pool, mut file) = uncommitted();
+    let mut parts = 0;
+    assert!(matches!(ask(&mut file, &mut parts), Action::Commit(_)));
+    file.commit_answered(Verifier([1; 8]));
+    parts = 1;
+    while !file.end_commit() {
+        parts += 1;
+    }
+    file.commit_ended();
+    assert_eq!(parts, 5, "of 1024 blocks at a time");
+    assert_eq!(
+        (file.pages().dirty(), file.pages().uncommitted()),
+        (40_000, 0)
+    );
+    // The same by the reply to a WRITE: nothing is committed before all of it is dirty again.
+    let (pool, mut file) = uncommitted();
+    file.write(&0, PAGE, &[1; 8], 0, usize::MAX, &mut |len| pool.alloc(len));
+    let Action::Write(call) = file.next(Goal::Started, &limits(false)) else {
+        panic!("there is something to write");
+    };
+    let sent = call.job.offset..call.job.offset + 8;
+    file.write_answered(sent, 8, Stable::FileSync, Verifier([1; 8]));
+    file.write_ended(0..0);
+    let mut parts = 0;
+    assert!(matches!(ask(&mut file, &mut parts), Action::Write(_)));
+    assert_eq!(parts, 4);
+    assert_eq!(file.pages().uncommitted(), 0);
+}
+
+#[test]
+fn a_commit_that_fails_tells_what_is_lost_in_parts() {
+    let (_pool, mut file) = uncommitted();
+    assert!(matches!(ask(&mut file, &mut 0), Action::Commit(_)));
+    let (mut lost, mut parts) = (0, 0);
+    loop {
+        let (ranges, all) = file.commit_failed();
+        lost += ranges.len();
+        parts += 1;
+        if all {
+            break;
+        }
+    }
+    file.commit_ended();
+    assert_eq!((lost, parts), (5000, 5));
+    assert!(file.is_safe());
+}
+
+#[test]
+fn what_a_commit_that_was_given_up_covered_is_covered_by_the_next() {
+    let (_pool, mut file) = uncommitted();
+    assert!(matches!(ask(&mut file, &mut 0), Action::Commit(_)));
+    file.commit_ended();
+    assert!(!file.is_safe());
+    assert!(matches!(ask(&mut file, &mut 0), Action::Commit(_)));
+    file.commit_answered(Verifier::default());
+    while !file.end_commit() {}
+    file.commit_ended();
     assert!(file.is_safe());
 }

@@ -127,6 +127,9 @@ impl<N: Nfs3> Fs<N> {
                     state.grant(cred, all, granted, until);
                 }
                 drop(state);
+                if granted & wanted != wanted {
+                    self.superuser.refused();
+                }
                 judge(wanted, granted)
             }
             Err(error) => Err(self.note_error(inode, error)),

@@ -1,8 +1,9 @@
 //! Access control lists as extended attributes: `system.posix_acl_access` and `system.posix_acl_default`.
 //!
 //! They are asked for by GETACL and kept with the attributes: for as long as these are believed and stay the same (a
-//! change of an ACL changes the ctime). An access ACL that says no more than the mode is none. SETACL replaces both
-//! lists of a directory, so the other one is asked for first.
+//! change of an ACL changes the ctime). An access ACL that says no more than the mode is none. Linux's server takes
+//! away the list that a SETACL leaves out, so the other one of a directory is asked for and sent along; if there is none it
+//! is left out, as to set an access ACL clears the set-gid bit of a directory whose group the caller is not in.
 //!
 //! A new object gets what its directory's default ACL hands on, and the umask counts only where there is none (POSIX
 //! 1003.1e draft 17, section 23.3.4). So the kernel leaves the umask to this side (FUSE_DONT_MASK) on a mount with ACLs.
@@ -10,7 +11,7 @@
 use super::create::NewMode;
 use super::search::is_current;
 use super::*;
-use nfsrdma_nfs3::{Acls, Cred};
+use nfsrdma_nfs3::{Acls, Cred, SetLists};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
 
 /// Which of the two lists.
@@ -162,28 +163,41 @@ impl<N: Nfs3> Fs<N> {
                 false => Err(FsError::AccessDenied),
             };
         }
-        let mut acls = match inode.is_dir() {
+        let mut acls = match inode.is_dir() || acl.is_empty() {
             // From the server: what is sent back must not be old.
             true => self.fetch_acls(cred, inode).await?,
             false => Arc::default(),
         };
+        let removes = acl.is_empty();
+        if removes && list(&acls, which).is_empty() {
+            return Ok(());
+        }
         let new = Arc::make_mut(&mut acls);
         match which {
+            Which::Access if removes => {
+                new.access = PosixAcl::of_mode(self.fetch(cred, inode).await?.mode);
+            }
             Which::Access => new.access = acl,
             Which::Default => new.default = acl,
         }
-        if new.access.is_empty() {
-            let mode = self.fetch(cred, inode).await?.mode;
-            new.access = PosixAcl::of_mode(mode);
-        }
-        self.send_acls(cred, inode, new).await
+        let lists = SetLists {
+            access: !new.access.is_empty(),
+            default: inode.is_dir() && (which == Which::Default || !new.default.is_empty()),
+        };
+        self.send_acls(cred, inode, new, lists).await
     }
 
     /// SETACL.
-    async fn send_acls(&self, cred: &Cred, inode: &Arc<Inode>, acls: &Acls) -> FsResult<()> {
+    async fn send_acls(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        acls: &Acls,
+        lists: SetLists,
+    ) -> FsResult<()> {
         inode.state.lock().forget_told();
         let change = self.change(inode, Kind::Metadata);
-        let call = self.nfs.setacl(cred, &inode.handle, acls, inode.is_dir());
+        let call = self.nfs.setacl(cred, &inode.handle, acls, lists);
         let sent = self.changed(change, inode, call, |after| WccData {
             before: None,
             after: *after,
@@ -273,7 +287,11 @@ impl<N: Nfs3> Fs<N> {
     /// nothing.
     pub(super) async fn finish_new(&self, cred: &Cred, inode: &Arc<Inode>, new: NewObject) {
         if let Some(acls) = new.acls
-            && let Err(error) = self.send_acls(cred, inode, &acls).await
+            && let lists = (SetLists {
+                access: true,
+                default: inode.is_dir(),
+            })
+            && let Err(error) = self.send_acls(cred, inode, &acls, lists).await
         {
             tracing::debug!(fileid = inode.fileid, %error, "a new object's ACL was not set");
         }

@@ -249,6 +249,7 @@ impl<N: Nfs3> Fs<N> {
             Some(attributes) => attributes,
             None => self.nfs.getattr(cred, &object).await?,
         };
+        self.superuser.made(cred.uid, &attributes);
         let inode = self.intern(stamp, &object, &attributes);
         self.own_name(dir, name, Some(&inode));
         Ok((inode, attributes))

@@ -279,6 +279,7 @@ impl FileData {
         let after = inner.taken();
         let gone = inner.pages().take_gone();
         let fresh = inner.pages().take_fresh();
+        let dropped = inner.pages().take_dropped();
         let shared = &self.shared;
         // Wrapping: the sums over all files are what counts.
         for (sum, was, is) in [
@@ -295,6 +296,7 @@ impl FileData {
         // Before anybody can read it in again, which would be forgotten, too.
         self.shared.budget.forget(self.id, gone.into_iter());
         drop(inner);
+        drop(dropped);
         self.shared.budget.add(self.id, &self.this, fresh);
         result
     }
@@ -386,6 +388,8 @@ pub struct OpenFile {
     pub flags: i32,
     pub readahead: Mutex<ReadAhead>,
     pub wrote: AtomicBool,
+    /// A descriptor of it was closed: it need not have one any longer.
+    pub flushed: AtomicBool,
     /// The first error of write-back since the last report, and what was lost since.
     error: Mutex<(Option<FsError>, Vec<Unwritten>)>,
 }
@@ -398,6 +402,7 @@ impl OpenFile {
             flags,
             readahead: Mutex::default(),
             wrote: AtomicBool::new(false),
+            flushed: AtomicBool::new(false),
             error: Mutex::default(),
         }
     }

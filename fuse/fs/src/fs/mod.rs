@@ -17,6 +17,7 @@ mod dir;
 mod error;
 mod failures;
 mod file;
+mod gather;
 mod inode;
 mod link;
 mod locking;
@@ -116,6 +117,7 @@ pub struct Fs<N> {
     fsid_known: AtomicBool,
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquash>,
+    superuser: squash::Superuser,
     /// Being shut down: what cannot be written is remembered even if somebody was told.
     closing: AtomicBool,
     /// No program waits for an answer any longer.
@@ -191,6 +193,7 @@ impl<N: Nfs3> Fs<N> {
             locks: OnceLock::new(),
             readdirplus: AtomicBool::new(config.readdirplus),
             root_squash: Mutex::default(),
+            superuser: squash::Superuser::default(),
             nfs,
             pool,
             config,
@@ -304,8 +307,10 @@ impl<N: Nfs3> Fs<N> {
 
     /// What an error of a call on `inode` teaches.
     fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
-        if let NfsError::Status(Status::Stale | Status::BadHandle) = error {
-            inode.refuse();
+        match error {
+            NfsError::Status(Status::Stale | Status::BadHandle) => inode.refuse(),
+            NfsError::Status(Status::Access | Status::Perm) => self.superuser.refused(),
+            _ => {}
         }
         error.into()
     }

@@ -31,6 +31,16 @@ struct Came {
     ambiguous: bool,
 }
 
+/// A READ into the cache under way, with its number. Dropped, it has ended.
+pub(super) struct PendingRead<'a>(pub(super) &'a FileData, pub(super) u64);
+
+impl Drop for PendingRead<'_> {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.end_read(self.1));
+        self.0.changed.notify_waiters();
+    }
+}
+
 /// A READ of the kernel's that is not answered.
 ///
 /// A short reply to a READ says where the file ends: the kernel takes over the smaller size, and
@@ -208,23 +218,29 @@ impl<N: Nfs3> Fs<N> {
         id: u64,
         pieces: Vec<Piece>,
     ) -> FsResult<Option<u64>> {
-        /// Ends the pending READ also if the future is dropped.
-        struct End<'a>(&'a file::FileData, u64);
-        impl Drop for End<'_> {
-            fn drop(&mut self) {
-                self.0.with(|inner| inner.end_read(self.1));
-                self.0.changed.notify_waiters();
-            }
-        }
-        let data = self.data(inode);
-        let _end = End(data, id);
+        let pending = PendingRead(self.data(inode), id);
         let range = span(&pieces);
-        let total = (range.end - range.start) as usize;
-        self.shared.budget.make_room(total);
+        self.shared
+            .budget
+            .make_room((range.end - range.start) as usize);
         let mut sink: Segs<BufMut> = Segs::new();
         for piece in &pieces {
             sink.push(self.alloc(piece.len as usize).await?);
         }
+        self.fetch_into(cred, inode, pending, range, sink).await
+    }
+
+    /// The same with the memory given: `sink` is as long as `range`.
+    pub(super) async fn fetch_into(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        pending: PendingRead<'_>,
+        range: Range<u64>,
+        sink: Segs<BufMut>,
+    ) -> FsResult<Option<u64>> {
+        let id = pending.1;
+        let total = (range.end - range.start) as usize;
         // A server may take less than a page at a time.
         let rtmax = u64::from(self.limits().rtmax);
         if rtmax < 4096 {
@@ -559,7 +575,7 @@ fn span(pieces: &[Piece]) -> Range<u64> {
     }
 }
 
-fn prev_power_of_two(n: u64) -> u64 {
+pub(super) fn prev_power_of_two(n: u64) -> u64 {
     if n.is_power_of_two() {
         n
     } else {

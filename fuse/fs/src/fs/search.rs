@@ -63,6 +63,17 @@ impl<N: Nfs3> Fs<N> {
         state.granted(&cred, access::LOOKUP, now) == Some(access::LOOKUP)
     }
 
+    /// Whether uid 0 is the server's superuser where `nodeid` is: its supplementary groups do not
+    /// matter.
+    pub fn is_superuser(&self, nodeid: u64) -> bool {
+        let Some(inode) = self.table.get(nodeid) else {
+            return false;
+        };
+        let state = inode.state.lock();
+        let known = state.attributes();
+        known.is_some_and(|known| self.superuser.is_known_in(known.fsid))
+    }
+
     /// The server did something in `dir`, in a call that began at `stamp`, which it does only
     /// for who may search. `dir_attributes`: what its reply says of the directory.
     pub(super) fn searched(

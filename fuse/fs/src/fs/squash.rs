@@ -11,8 +11,45 @@
 //!   as for private directories of two owners, show that uid 0 is not squashed.
 //!
 //! Until that is known, what the grants so far imply is used, and else uid 0 counts as squashed.
+//!
+//! A second question is whether supplementary groups of uid 0 may matter to the server
+//! ([`Superuser`]), who then have to be read for each of its requests. They do not where uid 0 is
+//! the superuser. What is created by uid 0 tells: it belongs to uid 0 only if that is not squashed.
+//! A file system that has no owners may show uid 0 for everything; so this is believed only until
+//! somebody is refused something, and is not used to decide who may search a directory.
 
 use nfsrdma_xdr::nfs3::Attributes;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The file system of the server in which uid 0 was last seen to create what belongs to uid 0.
+/// (A server may squash uid 0 in one and not in another.)
+#[derive(Debug, Default)]
+pub(super) struct Superuser {
+    seen: AtomicBool,
+    fsid: AtomicU64,
+}
+
+impl Superuser {
+    /// `uid` made an object.
+    pub(super) fn made(&self, uid: u32, object: &Attributes) {
+        if uid == 0 {
+            self.fsid.store(object.fsid, Ordering::Relaxed);
+            self.seen.store(object.uid == 0, Ordering::Release);
+        }
+    }
+
+    /// The server refused somebody something.
+    pub(super) fn refused(&self) {
+        if self.seen.load(Ordering::Relaxed) {
+            self.seen.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether uid 0 is the superuser in this file system.
+    pub(super) fn is_known_in(&self, fsid: u64) -> bool {
+        self.seen.load(Ordering::Acquire) && self.fsid.load(Ordering::Relaxed) == fsid
+    }
+}
 
 /// The user and the group, either of which explains why a user other than uid 0 was granted
 /// LOOKUP in one directory.
@@ -171,6 +208,25 @@ mod tests {
         assert_eq!(root.may_search(&dir(2, 1, 0o700)), None);
         root.answered(&dir(2, 1, 0o700), true);
         assert_eq!(root, RootSquash::NotSquashed);
+    }
+
+    #[test]
+    fn who_made_what_belongs_to_root_is_the_superuser_until_somebody_is_refused() {
+        let made = |uid, fsid| Attributes {
+            fsid,
+            ..dir(uid, 0, 0o755)
+        };
+        let root = Superuser::default();
+        assert!(!root.is_known_in(0));
+        root.made(0, &made(0, 7));
+        assert!(root.is_known_in(7) && !root.is_known_in(8));
+        root.refused();
+        assert!(!root.is_known_in(7));
+        root.made(0, &made(0, 7));
+        root.made(0, &made(65534, 7));
+        assert!(!root.is_known_in(7), "it is squashed");
+        root.made(1000, &made(0, 7));
+        assert!(!root.is_known_in(7), "somebody else's object says nothing");
     }
 
     proptest! {

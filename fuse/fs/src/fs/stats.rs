@@ -44,6 +44,8 @@ stats! {
     commits_sent,
     /// READs sent.
     reads_sent,
+    /// Of these, before a flush, to write pages as a whole.
+    gather_reads,
     /// Writes that waited because too much was dirty.
     write_waits,
     /// Blocks written again because the server restarted.

@@ -104,6 +104,7 @@ impl<N: Nfs3> Fs<N> {
     /// FLUSH with nothing to do, which is most of them.
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
+        file.flushed.store(true, Ordering::Relaxed);
         if file.has_failed() {
             return None;
         }
@@ -146,8 +147,14 @@ impl<N: Nfs3> Fs<N> {
                 return;
             }
         };
+        // Before the data are looked at: who writes them later sees it.
+        file.flushed.store(true, Ordering::Relaxed);
         if file.can_write() {
             self.write_back(&file.inode, true).await;
+            let data = file.inode.data();
+            if data.is_some_and(|data| self.unsafe_files.lock().contains(data.id)) {
+                self.hold_unsafe();
+            }
         }
         let unlocked = match owner {
             Some(owner) => self.close_locks(&file.inode, handle, owner).await,
@@ -171,6 +178,7 @@ impl<N: Nfs3> Fs<N> {
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
         let Some(data) = inode.data() else { return };
         let _flushing = Flushing::new(data);
+        self.gather(inode, data).await;
         let goal = match commit {
             true => Goal::Committed,
             false => Goal::Written,
@@ -243,8 +251,13 @@ impl<N: Nfs3> Fs<N> {
             }
             Err(error) => {
                 let error = self.note_error(inode, error);
-                let lost = data.with(|inner| inner.write_back().commit_failed());
-                self.write_failed(inode, data, &lost, &error);
+                loop {
+                    let (lost, all) = data.with(|inner| inner.write_back().commit_failed());
+                    self.write_failed(inode, data, &lost, &error);
+                    if all {
+                        break;
+                    }
+                }
             }
         }
         drop(end);
@@ -304,9 +317,15 @@ impl<N: Nfs3> Fs<N> {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// Has `hold` keep a reference to the mount while data are not safe at the server.
+    /// Has `hold` keep a reference to the mount while data are not safe at the server and no
+    /// descriptor keeps one.
     pub fn set_hold(&self, hold: Hold) {
         self.unsafe_files.lock().set_hold(hold);
+    }
+
+    /// A program may close its descriptors before its data are safe: FLUSH is answered early.
+    pub fn hold_unsafe(&self) {
+        self.unsafe_files.lock().keep();
     }
 
     /// Whether any regular file is open.

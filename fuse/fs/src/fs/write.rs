@@ -170,7 +170,7 @@ impl<N: Nfs3> Fs<N> {
         if !matches!(result, Accepted::OtherUser) {
             // Behind the data: who finds the file safe before takes it out.
             let mut files = self.unsafe_files.lock();
-            files.insert(data.id, inode);
+            files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
         }
         match result {
             Accepted::All => {
@@ -215,11 +215,16 @@ impl<N: Nfs3> Fs<N> {
         data: &Arc<FileData>,
         goal: Goal,
     ) {
-        while let Action::Write(call) = data.with(|inner| {
-            let limits = self.write_limits(inode);
-            inner.write_back().next(goal, &limits)
-        }) {
-            self.spawn_write(inode, call);
+        loop {
+            let action = data.with(|inner| {
+                let limits = self.write_limits(inode);
+                inner.write_back().next(goal, &limits)
+            });
+            match action {
+                Action::Write(call) => self.spawn_write(inode, call),
+                Action::Again => {}
+                _ => break,
+            }
         }
     }
 

@@ -1,0 +1,79 @@
+//! Reading what lies between dirty bytes before they are flushed, where that saves WRITEs
+//! (`cache::gather` says where).
+//!
+//! Bytes that were read are written along under the same conditions as any that are cached
+//! ([`Gaps::Join`]): only while nothing says that somebody else changes the file, and only in pages
+//! that programs wrote to. They are younger than most, as they are read just before; and if the
+//! READ itself tells of somebody else's change, they are not taken in, and only what programs
+//! wrote is sent. A READ that fails does no harm: then that is what is sent as well.
+
+use super::file::{FileData, Inner};
+use super::read::{PendingRead, join, prev_power_of_two};
+use super::*;
+use crate::cache::{Gaps, MAX_PIECE};
+use nfsrdma_nfs3::Cred;
+use nfsrdma_rdma::contract::Segs;
+use std::ops::Range;
+
+/// READs at a time for one flush.
+const READS: usize = 4;
+
+impl<N: Nfs3> Fs<N> {
+    /// Called with programs' writes held off.
+    pub(super) async fn gather(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>) {
+        let most = u64::from(self.limits().rtmax.min(self.limits().wtmax));
+        if most < 4096 || self.write_limits(inode).gaps == Gaps::Keep {
+            return;
+        }
+        let most = prev_power_of_two(most).min(MAX_PIECE);
+        let mut from = Some(0);
+        while from.is_some() {
+            let mut reads = Vec::new();
+            while let Some(at) = from
+                && reads.len() < READS
+            {
+                let (found, next) = data.with(|inner| begin(inner, at, most));
+                from = next;
+                let Some((id, pages, cred)) = found else {
+                    continue;
+                };
+                let pending = PendingRead(data, id);
+                let len = (pages.end - pages.start) as usize;
+                self.shared.budget.make_room(len);
+                // Where memory is short there is none to be had before the flush.
+                let Some(buf) = self.pool.alloc(len) else {
+                    return;
+                };
+                let sink = Segs::from_iter([buf]);
+                reads.push(async move {
+                    let read = self.fetch_into(&cred, inode, pending, pages, sink);
+                    read.await.is_ok()
+                });
+            }
+            if reads.is_empty() {
+                continue;
+            }
+            self.shared.stats.gather_reads.add(reads.len() as u64);
+            let done = join(reads).await;
+            if done.contains(&false) || self.write_limits(inode).gaps == Gaps::Keep {
+                return;
+            }
+        }
+    }
+}
+
+/// A READ that is under way: its number, what it reads, on whose behalf.
+type Begun = (u64, Range<u64>, Cred);
+
+/// The next pages to read, and where to look after them.
+fn begin(inner: &mut Inner, from: u64, most: u64) -> (Option<Begun>, Option<u64>) {
+    let (found, next) = inner.write_back().gather(from, most);
+    let read = found.and_then(|(pages, cred)| {
+        // Somebody reads there already, and may bring it.
+        if inner.reading(&pages).is_some() {
+            return None;
+        }
+        Some((inner.begin_read(pages.clone()), pages, cred))
+    });
+    (read, next)
+}
