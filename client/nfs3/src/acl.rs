@@ -5,7 +5,7 @@
 
 use super::api::{Acls, Cred, NfsError, NfsResult, SetLists};
 use super::checks::misbehaved;
-use super::client::{FIRST_PAUSE, Nfs3Client};
+use super::client::Nfs3Client;
 use super::procedures::{GETACL_COUNTER, OTHER_COUNTER, SETACL_COUNTER};
 use nfsrdma_rpcrdma::Error;
 use nfsrdma_rpcrdma::error::Rejection;

@@ -12,11 +12,6 @@
 //! What a name leads to is then the file it once led to, or an error, but never a file that
 //! it did not lead to.
 //!
-//! **Bytes between.** Our mounts write unchanged bytes along that lie between two pieces they
-//! wrote in the same pages (docs/COHERENCE.md, "What a WRITE carries"): what another wrote there
-//! meanwhile may be undone by them, and nothing else ([`Oracle::keeps_gaps`] for those that do
-//! not).
-//!
 //! **Linux's own client** promises less when it caches data, and is judged by less
 //! ([`Oracle::page_cache`]): it keeps old data, also at open, as long as it has the file open
 //! for writing itself (and takes the server's change for its own then), it writes whole
@@ -94,8 +89,6 @@ pub(crate) struct Oracle {
     clock_is_off: bool,
     /// Which actors cache as Linux's client does.
     page_caches: Vec<bool>,
-    /// Which actors write bytes along that lie between two pieces they wrote.
-    joins: Vec<bool>,
 }
 
 /// The size of a page.
@@ -121,7 +114,6 @@ impl Oracle {
             tick,
             clock_is_off: false,
             page_caches: vec![false; actors],
-            joins: (0..actors).map(|actor| actor != SERVER).collect(),
         }
     }
 
@@ -133,12 +125,6 @@ impl Oracle {
     /// `actor` caches as Linux's client does.
     pub(crate) fn page_cache(&mut self, actor: usize) {
         self.page_caches[actor] = true;
-        self.keeps_gaps(actor);
-    }
-
-    /// `actor` writes what it was given and nothing else.
-    pub(crate) fn keeps_gaps(&mut self, actor: usize) {
-        self.joins[actor] = false;
     }
 
     /// A new, empty file that `actor` made.
@@ -311,20 +297,6 @@ impl Oracle {
         if self.page_caches[actor] {
             self.write_pages(actor, id, from, to);
         }
-        self.join_gaps(id);
-    }
-
-    /// What mounts hold between two pieces that they wrote in the same pages may come with these.
-    fn join_gaps(&mut self, id: Id) {
-        let object = &mut self.objects[id];
-        for actor in (1..self.actors).filter(|actor| self.joins[*actor]) {
-            let gaps = gaps(&object.views[actor], &object.dirty[actor]);
-            object.server.maybe_put(&gaps);
-            for other in (1..self.actors).filter(|other| *other != actor) {
-                object.views[other].maybe_put(&gaps);
-            }
-            object.pages[actor] = gaps;
-        }
     }
 
     /// What `actor` holds of the pages around `from..to` may come with what it wrote there.
@@ -376,7 +348,6 @@ impl Oracle {
             // What it has not written yet is its own still.
             keep_own(&mut object.server, &object.views[actor], &Ranges::new(None));
         }
-        self.join_gaps(id);
     }
 
     /// `actor` opened the file with O_CREAT and O_TRUNC.
@@ -424,7 +395,6 @@ impl Oracle {
         let dirty = std::mem::replace(&mut object.dirty[actor], Ranges::new(None));
         object.pages[actor] = Content::nothing();
         keep_own(&mut object.server, &object.views[actor], &dirty);
-        self.join_gaps(id);
     }
 
     /// `actor` opened the file, perhaps for writing.
@@ -442,7 +412,6 @@ impl Oracle {
         }
         object.touched[actor] = Instant::now();
         object.views[actor] = fresh;
-        self.join_gaps(id);
     }
 
     /// `actor` set the time of modification.
@@ -473,25 +442,6 @@ impl Oracle {
 
 fn is_dirty(dirty: &Ranges<Option<u8>>) -> bool {
     dirty.iter().any(|(.., value)| value.is_some())
-}
-
-/// What `view` has between pieces that are `dirty`, where no whole page lies between them.
-fn gaps(view: &Content, dirty: &Ranges<Option<u8>>) -> Content {
-    let mut gaps = Content::nothing();
-    let mut end = None;
-    for (from, to, _) in dirty.iter().filter(|(.., value)| value.is_some()) {
-        let before = end.replace(to);
-        let Some(before) = before.filter(|before| *before < from) else {
-            continue;
-        };
-        if from / PAGE * PAGE > before.next_multiple_of(PAGE) {
-            continue;
-        }
-        for (start, stop, set) in view.iter() {
-            gaps.change(start.max(before), stop.min(from), |_, _| set.bytes());
-        }
-    }
-    gaps
 }
 
 /// What others than `actor` have written may come at any time.
@@ -660,39 +610,18 @@ mod tests {
     }
 
     #[test]
-    fn bytes_between_two_pieces_of_a_page_may_come_with_them_and_no_others() {
+    fn bytes_between_two_pieces_of_a_page_stay_what_another_wrote() {
         let (mut oracle, id) = oracle();
-        oracle.write(2, id, 0, 9000, 7);
+        oracle.write(2, id, 0, 100, 7);
         oracle.flush(2, id);
         oracle.opened(1, id, false);
-        oracle.write(1, id, 10, 20, 1);
-        oracle.write(1, id, 30, 40, 2);
-        oracle.write(1, id, 8500, 8510, 3);
-        for at in [0, 25, 4100, 8400] {
-            oracle.write(2, id, at, at + 2, 9);
-        }
-        oracle.flush(2, id);
-        oracle.flush(1, id);
-        oracle.opened(2, id, false);
-        for actor in [SERVER, 2] {
-            let view = oracle.view(actor, id);
-            assert!(view.check(25, 2, &[9, 9]).is_ok() && view.check(25, 2, &[7, 7]).is_ok());
-            for at in [0, 4100, 8400] {
-                assert!(view.check(at, 2, &[9, 9]).is_ok());
-                assert!(view.check(at, 2, &[7, 7]).is_err(), "{at}");
-            }
-        }
-        // Written again after both are over, it holds.
-        oracle.write(2, id, 25, 27, 4);
-        oracle.flush(2, id);
-        assert!(oracle.view(SERVER, id).check(25, 2, &[7, 7]).is_err());
-        oracle.keeps_gaps(1);
         oracle.write(1, id, 10, 20, 1);
         oracle.write(1, id, 30, 40, 2);
         oracle.write(2, id, 25, 27, 5);
         oracle.flush(2, id);
         oracle.flush(1, id);
-        assert!(oracle.view(SERVER, id).check(25, 2, &[4, 4]).is_err());
+        assert!(oracle.view(SERVER, id).check(25, 2, &[5, 5]).is_ok());
+        assert!(oracle.view(SERVER, id).check(25, 2, &[7, 7]).is_err());
     }
 
     #[test]

@@ -118,10 +118,6 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
         if n != SERVER && actor.as_ref().is_some_and(kernels) {
             run.oracle.page_cache(n);
         }
-        let direct = |actor: &Actor| plan.given.direct.contains(&actor.name);
-        if n != SERVER && actor.as_ref().is_some_and(direct) {
-            run.oracle.keeps_gaps(n);
-        }
     }
     let watch = Watch::start(run.stand.mounts());
     let result = run.all(&watch);

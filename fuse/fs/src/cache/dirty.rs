@@ -305,6 +305,14 @@ impl Pages {
         set(self).is_empty()
     }
 
+    /// Whether there are at least `count` dirty ranges that do not wait for a WRITE under way. It
+    /// costs what so many ranges cost.
+    pub(super) fn has_dirty_ranges(&self, count: usize) -> bool {
+        let blocks = self.index.idle.iter().map(|start| &self.blocks[start]);
+        let ranges = blocks.flat_map(|block| block.dirty.within(0..block.size));
+        ranges.take(count).count() == count
+    }
+
     /// Whether there is dirty data that does not wait for a WRITE under way.
     pub(super) fn has_idle_dirty(&self) -> bool {
         !self.index.idle.is_empty()

@@ -60,6 +60,10 @@ pub struct WriteLimits {
     /// So much of all files is dirty that small WRITEs are better than waiting for full ones.
     pub crowded: bool,
     pub gaps: Gaps,
+    /// Unchanged bytes are written along only in a file that has had so many dirty ranges at once:
+    /// with fewer of them the WRITEs that it saves are few, and records that two machines write to
+    /// one page stay apart.
+    pub least_joined: usize,
 }
 
 /// One WRITE to send.
@@ -128,6 +132,8 @@ pub struct WriteBack<C, W> {
     cursor: u64,
     /// When the file became dirty.
     dirtied: u64,
+    /// Since it became dirty it has had [`WriteLimits::least_joined`] dirty ranges at once.
+    scattered: bool,
 }
 
 impl<C, W> Default for WriteBack<C, W> {
@@ -143,6 +149,7 @@ impl<C, W> Default for WriteBack<C, W> {
             end: 0,
             cursor: 0,
             dirtied: 0,
+            scattered: false,
         }
     }
 }
@@ -346,12 +353,30 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     /// Pages, at most `most` bytes of them, that are worth reading before a flush, from `from` on,
     /// and on whose behalf. Also says where to go on, if not at the end.
-    pub fn gather(&self, from: u64, most: u64) -> (Option<(Range<u64>, C)>, Option<u64>) {
+    pub fn gather(
+        &mut self,
+        from: u64,
+        most: u64,
+        limits: &WriteLimits,
+    ) -> (Option<(Range<u64>, C)>, Option<u64>) {
+        if self.gaps(limits) == Gaps::Keep {
+            return (None, None);
+        }
         let Some(cred) = &self.cred else {
             return (None, None);
         };
         let (pages, next) = self.pages.gather(from, most);
         (pages.map(|pages| (pages, cred.clone())), next)
+    }
+
+    /// What may lie between the dirty ranges of a WRITE now.
+    fn gaps(&mut self, limits: &WriteLimits) -> Gaps {
+        self.scattered = self.pages.has_idle_dirty()
+            && (self.scattered || self.pages.has_dirty_ranges(limits.least_joined));
+        match self.scattered {
+            true => limits.gaps,
+            false => Gaps::Keep,
+        }
     }
 
     /// The next WRITE, if another may be under way.
@@ -383,7 +408,10 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
             return None;
         }
         let cred = self.cred.clone()?;
-        let gaps = if full { Gaps::Keep } else { limits.gaps };
+        let gaps = match full {
+            true => Gaps::Keep,
+            false => self.gaps(limits),
+        };
         let job = self.pages.begin_write(within, limits.wtmax, full, gaps)?;
         self.cursor = job.offset + u64::from(job.len);
         self.writes += 1;

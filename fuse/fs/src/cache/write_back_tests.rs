@@ -119,6 +119,7 @@ impl World {
             dirty_file_bytes: SPACE / 2,
             crowded: false,
             gaps: if join { Gaps::Join } else { Gaps::Keep },
+            least_joined: 0,
         }
     }
 

@@ -10,7 +10,7 @@
 use super::file::{FileData, Inner};
 use super::read::{PendingRead, join, prev_power_of_two};
 use super::*;
-use crate::cache::{Gaps, MAX_PIECE};
+use crate::cache::{Gaps, MAX_PIECE, WriteLimits};
 use nfsrdma_nfs3::Cred;
 use nfsrdma_rdma::contract::Segs;
 use std::ops::Range;
@@ -32,7 +32,8 @@ impl<N: Nfs3> Fs<N> {
             while let Some(at) = from
                 && reads.len() < READS
             {
-                let (found, next) = data.with(|inner| begin(inner, at, most));
+                let (found, next) =
+                    data.with(|inner| begin(inner, at, most, &self.write_limits(inode)));
                 from = next;
                 let Some((id, pages, cred)) = found else {
                     continue;
@@ -66,8 +67,13 @@ impl<N: Nfs3> Fs<N> {
 type Begun = (u64, Range<u64>, Cred);
 
 /// The next pages to read, and where to look after them.
-fn begin(inner: &mut Inner, from: u64, most: u64) -> (Option<Begun>, Option<u64>) {
-    let (found, next) = inner.write_back().gather(from, most);
+fn begin(
+    inner: &mut Inner,
+    from: u64,
+    most: u64,
+    limits: &WriteLimits,
+) -> (Option<Begun>, Option<u64>) {
+    let (found, next) = inner.write_back().gather(from, most, limits);
     let read = found.and_then(|(pages, cred)| {
         // Somebody reads there already, and may bring it.
         if inner.reading(&pages).is_some() {

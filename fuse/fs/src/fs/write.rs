@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering;
 
 /// Files with data to write that are looked at in one go when memory is short.
 const RELIEVED: usize = 16;
+/// Dirty ranges of a file from which on unchanged bytes between them are written along.
+const LEAST_JOINED: usize = 64;
 
 impl<N: Nfs3> Fs<N> {
     /// Writes into the cache if it has room, which is all there is to do now.
@@ -193,10 +195,14 @@ impl<N: Nfs3> Fs<N> {
         let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
         let wtmax = self.limits().wtmax.max(1);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
-        // As long as the attributes are believed, nothing says that others change the file.
+        // As long as the attributes are believed, nothing says that others change the file. Who
+        // locks it expects others to write to it.
+        let locked = self
+            .locks()
+            .is_some_and(|locks| locks.has_file(inode.nodeid));
         let gaps = match inode.state.lock().fresh(self.now()) {
-            Some(_) => Gaps::Join,
-            None => Gaps::Keep,
+            Some(_) if !locked => Gaps::Join,
+            _ => Gaps::Keep,
         };
         WriteLimits {
             wtmax,
@@ -205,6 +211,7 @@ impl<N: Nfs3> Fs<N> {
             dirty_file_bytes: self.config.dirty_file_bytes,
             crowded: dirty > self.config.dirty_bytes / 2,
             gaps,
+            least_joined: LEAST_JOINED,
         }
     }
 

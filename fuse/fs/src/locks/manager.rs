@@ -292,6 +292,11 @@ impl Locks {
         list
     }
 
+    /// Whether anybody holds or waits for a lock of a file.
+    pub fn has_file(&self, file: FileId) -> bool {
+        self.state.lock().table.has_file(file)
+    }
+
     /// Whether `owner` has anything to do with a file.
     pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
         self.state.lock().holdings.contains_key(&(file, owner))

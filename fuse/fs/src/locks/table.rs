@@ -84,6 +84,11 @@ impl LockTable {
         self.files.get(&file)?.held.get(&owner)
     }
 
+    /// Whether anybody holds or waits for something of a file.
+    pub fn has_file(&self, file: FileId) -> bool {
+        self.files.contains_key(&file)
+    }
+
     /// Whether `owner` holds or waits for something of a file.
     pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
         let Some(of) = self.files.get(&file) else {
