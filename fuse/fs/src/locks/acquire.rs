@@ -204,10 +204,11 @@ impl Locks {
                 None => Ok(None),
             };
         }
-        let id = state
+        let (id, due) = state
             .table
             .wait(file, owner, range, mode)
             .map_err(|_| LockError::Deadlock)?;
+        state.tell(&due);
         let turn = Arc::new(Notify::new());
         state.turns.insert(id, turn.clone());
         attempt.waiter = Some(id);

@@ -139,8 +139,9 @@ impl Run {
                 }
                 let deadlock = self.deadlock(file, by, range, mode);
                 match self.table.wait(file, by, range, mode) {
-                    Ok(id) => {
+                    Ok((id, due)) => {
                         assert!(!deadlock, "not noticed");
+                        self.told(due);
                         if self.table.may_ask(id) {
                             self.told.insert(id);
                         }
@@ -277,7 +278,7 @@ fn two_processes_that_wait_for_each_other() {
     let mut table = LockTable::default();
     table.apply(1, a, range(0, 0), Some(Mode::Write));
     table.apply(2, b, range(0, 0), Some(Mode::Write));
-    let waits = table.wait(2, a, range(0, 0), Mode::Read).unwrap();
+    let (waits, _) = table.wait(2, a, range(0, 0), Mode::Read).unwrap();
     assert!(!table.may_ask(waits));
     assert_eq!(table.wait(1, b, range(0, 5), Mode::Read), Err(Deadlock));
     // It lets go, and the other's turn has come.
@@ -290,13 +291,14 @@ fn the_queue_makes_no_deadlock() {
     let mut table = LockTable::default();
     table.apply(1, holder, range(0, 0), Some(Mode::Read));
     table.apply(2, reader, range(0, 0), Some(Mode::Write));
-    let first = table.wait(1, writer, range(0, 0), Mode::Write).unwrap();
-    let second = table.wait(1, reader, range(0, 0), Mode::Read).unwrap();
+    let (first, _) = table.wait(1, writer, range(0, 0), Mode::Write).unwrap();
+    let (second, _) = table.wait(1, reader, range(0, 0), Mode::Read).unwrap();
     assert!(!table.may_ask(first));
     assert!(!table.may_ask(second), "behind the writer");
     // Now the writer waits for the holder, who waits for the reader.
-    table.wait(2, holder, range(0, 0), Mode::Read).unwrap();
+    let (_, due) = table.wait(2, holder, range(0, 0), Mode::Read).unwrap();
     assert!(table.may_ask(second), "which overtakes");
+    assert_eq!(due, [second], "and is told so");
 }
 
 #[test]
@@ -308,6 +310,7 @@ fn waiters_are_served_in_order() {
             table
                 .wait(1, Owner::Posix(n), range(0, 9), Mode::Write)
                 .unwrap()
+                .0
         })
         .collect();
     let mut due = table.apply(1, Owner::Posix(0), ByteRange::ALL, None);

@@ -183,14 +183,16 @@ impl LockTable {
     }
 
     /// A blocking request arrives. Its turn has come when [`LockTable::may_ask`] says so, now or
-    /// when a later call names it; or it cannot come, as each waits for the other.
+    /// when a later call names it; or it cannot come, as each waits for the other. Also returns
+    /// other waiters whose turn has come by that: who is ahead of them now waits, by way of this
+    /// one, for what they hold themselves.
     pub fn wait(
         &mut self,
         file: FileId,
         owner: Owner,
         range: ByteRange,
         mode: Mode,
-    ) -> Result<WaiterId, Deadlock> {
+    ) -> Result<(WaiterId, Vec<WaiterId>), Deadlock> {
         let waiter = Waiter {
             file,
             owner,
@@ -205,7 +207,9 @@ impl LockTable {
         self.next += 1;
         self.waiters.insert(id, waiter);
         self.files.entry(file).or_default().waiters.insert(id);
-        Ok(id)
+        let mut due = self.due();
+        due.retain(|other| *other != id);
+        Ok((id, due))
     }
 
     /// Whether the turn of a waiter has come: nobody of this mount holds what conflicts, and
