@@ -204,7 +204,13 @@ def ipv6():
     if not Path("/proc/net/if_inet6").read_text().strip():
         raise Skip("no IPv6 here")
     with Server("--ipv6", host="[::1]") as server:
-        ways = ((f"tcp6,mountport={server.mountport}", 0), ("rdma6", 0), (f"udp6,mountport={server.mountport}", 32))
+        ways = (
+            (f"tcp6,mountport={server.mountport}", 0),
+            ("rdma6", 0),
+            (f"udp6,mountport={server.mountport}", 0),
+            # Where only TCP is listened to.
+            (f"udp6,mountport={server.port}", 32),
+        )
         for proto, status in ways:
             words = f"port={server.port},proto=rdma6,mountproto={proto},retry=0,nconnect=1"
             result = nfsrdma("mount", server.spec, server.mnt, "-o", words)
@@ -241,7 +247,8 @@ def frames():
             (("crc,transport=iwarp", True), ("nocrc,transport=auto", False), ("nocrc,fpdu=256", False))
         ):
             options = f"port={relay.port},mountport={server.mountport},mountproto=tcp,nconnect=1,{words},inline=16K"
-            expect(nfsrdma("mount", server.spec, server.mnt, "-o", options), 0, "iwarp", "CRC on" if wanted else "CRC off")
+            result = nfsrdma("mount", "-v", server.spec, server.mnt, "-o", options)
+            expect(result, 0, "iwarp", "CRC on" if wanted else "CRC off")
             (server.mnt / "a").write_bytes(b"x" * 3000)
             expect(nfsrdma("umount", server.mnt), 0)
             flags, sizes_seen = mpa(relay.said[number])

@@ -344,7 +344,9 @@ async fn all_procedures_with_every_transport_setting() {
                 let (mounted, pool) = server.mount(&options).await;
                 everything(&mounted, &pool, &server.dir.0).await;
                 let stats = mounted.client.stats();
-                for (number, procedure) in stats.procedures.iter().enumerate() {
+                // NFS_ACL's are counted behind them.
+                let of_nfs = &stats.procedures[..ProcedureNumber::COUNT];
+                for (number, procedure) in of_nfs.iter().enumerate() {
                     assert!(procedure.calls > 0, "procedure {number} was not called");
                 }
                 let connection = &stats.connections[0];
