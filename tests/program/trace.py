@@ -87,7 +87,7 @@ def work(server):
 @case
 def trace_tells_each_call():
     with Server() as server:
-        server.mount_well("rsize=64K,wsize=64K")
+        server.mount_well("rsize=64K,wsize=64K,nconnect=1")
         listeners = [
             Listening(server, "trace", "--json"),
             Listening(server, "trace", "--json", "--errors"),
@@ -147,7 +147,7 @@ def trace_tells_each_call():
 @case
 def capture_is_dissected():
     with Server() as server:
-        server.mount_well("rsize=64K,wsize=64K")
+        server.mount_well("rsize=64K,wsize=64K,nconnect=1,noacl")
         whole = Listening(server, "capture")
         cut = Listening(server, "capture", "--snaplen", "256")
         few = Listening(server, "capture", "--packets", "20")
