@@ -89,6 +89,8 @@ pub(crate) struct Oracle {
     clock_is_off: bool,
     /// Which actors cache as Linux's client does.
     page_caches: Vec<bool>,
+    /// Which actors hide an open file only if it is removed by the name it was opened by.
+    hides_by_name: Vec<bool>,
 }
 
 /// The size of a page.
@@ -114,6 +116,7 @@ impl Oracle {
             tick,
             clock_is_off: false,
             page_caches: vec![false; actors],
+            hides_by_name: vec![false; actors],
         }
     }
 
@@ -125,6 +128,12 @@ impl Oracle {
     /// `actor` caches as Linux's client does.
     pub(crate) fn page_cache(&mut self, actor: usize) {
         self.page_caches[actor] = true;
+    }
+
+    /// `actor` is Linux's client: it hides an open file only if it is removed by the name it was
+    /// opened by, which others may have changed meanwhile.
+    pub(crate) fn hides_by_name(&mut self, actor: usize) {
+        self.hides_by_name[actor] = true;
     }
 
     /// A new, empty file that `actor` made.
@@ -222,16 +231,19 @@ impl Oracle {
         self.objects[id].shown = Some(Instant::now());
     }
 
-    /// Whether the server has it no more.
+    /// Whether the server may have it no more.
     pub(crate) fn is_gone(&self, id: Id) -> bool {
         let object = &self.objects[id];
-        object.names == 0 && !object.hidden.contains(&true)
+        let mut hidden = object.hidden.iter().zip(&self.hides_by_name);
+        object.names == 0 && !hidden.any(|(hidden, by_name)| *hidden && !by_name)
     }
 
     /// Whether the server has it no more, beyond doubt.
     pub(crate) fn is_surely_gone(&self, id: Id) -> bool {
-        let shown = self.objects[id].shown;
-        self.is_gone(id) && shown.is_none_or(|shown| shown.elapsed() > RELEASE)
+        let object = &self.objects[id];
+        object.names == 0
+            && !object.hidden.contains(&true)
+            && object.shown.is_none_or(|shown| shown.elapsed() > RELEASE)
     }
 
     /// What `actor` may see of a file.

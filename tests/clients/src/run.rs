@@ -118,6 +118,10 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
         if n != SERVER && actor.as_ref().is_some_and(kernels) {
             run.oracle.page_cache(n);
         }
+        let given = |actor: &Actor| kernels(actor) || plan.given.direct.contains(&actor.name);
+        if n != SERVER && actor.as_ref().is_some_and(given) {
+            run.oracle.hides_by_name(n);
+        }
     }
     let watch = Watch::start(run.stand.mounts());
     let result = run.all(&watch);
