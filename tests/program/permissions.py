@@ -291,6 +291,56 @@ def dots_lead_no_further_than_the_way_without_them(server):
     assert (server.export / "beside/all").read_bytes() == b"sec"
 
 
+def above(server, inside, outcome_of_dots):
+    """`inside` is below a directory for all, and that below a private one."""
+    top = server.mnt / "top"
+    by(A, os.mkdir, top, 0o700)
+    by(A, os.mkdir, top / "open", 0o755)
+    by(A, os.mkdir, top / "open/inside", inside)
+    for folder in (top, top / "open"):
+        by(A, write, folder / "all", b"secret", 0o666)
+        by(A, write, folder / "own", b"secret", 0o600)
+
+    def there(call, *words):
+        os.chdir(top / "open/inside")
+        B.become()
+        return call(*words)
+
+    for path in ("..", "../all", "../own", "../.."):
+        got = outcome(ROOT_USER, there, os.stat, path)
+        assert got == outcome_of_dots, f"stat {path}: {got}"
+    got = outcome(ROOT_USER, there, opened, "../all")
+    assert got == outcome_of_dots, f"open ../all: {got}"
+    for path in ("../own", "../../all", "../../own"):
+        refused(ROOT_USER, there, opened, path)
+        refused(ROOT_USER, there, opened, path, os.O_WRONLY | os.O_TRUNC)
+        refused(ROOT_USER, there, os.truncate, path, 0)
+    for path in ("../../all", "../../absent", "../../open"):
+        refused(ROOT_USER, there, os.stat, path)
+    refused(ROOT_USER, there, os.listdir, "../..")
+    for path in ("open/own", "all", "own"):
+        assert (server.export / "top" / path).read_bytes() == b"secret"
+
+
+@case
+@each("", "permissions=server,allow_other")
+def who_may_search_a_directory_gets_from_it_to_those_above_it(server):
+    above(server, 0o755, "ok")
+
+
+@case
+@each("permissions=server,allow_other")
+def who_is_in_a_directory_gets_to_those_above_it(server):
+    """As nobody checks that, where the kernel does not: the server still counts in each of them."""
+    above(server, 0o700, "ok")
+
+
+@case
+@each("")
+def who_may_not_search_a_directory_gets_from_it_nowhere(server):
+    above(server, 0o700, "EACCES")
+
+
 @case
 @each("", "permissions=server,allow_other")
 def what_moves_into_a_private_directory_is_private_at_once(server):
