@@ -148,6 +148,8 @@ def try_all(user, private, names=("file", "open", "sub/below", "absent")):
         refused(user, os.lstat, private / name)
         refused(user, opened, private / name)
         refused(user, opened, private / name, os.O_WRONLY)
+        refused(user, opened, private / name, os.O_WRONLY | os.O_TRUNC)
+        refused(user, opened, private / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         refused(user, os.truncate, private / name, 0)
         refused(user, os.link, private / name, private.parent / "link")
         refused(user, os.rename, private / name, private.parent / "moved")
@@ -206,6 +208,137 @@ def a_directory_made_private_is_private_at_once(server):
     by(A, private.chmod, 0o711)
     assert by(B, (private / "file").read_bytes) == b"secret"
     refused(B, os.listdir, private)
+
+
+@case
+@each("", "permissions=server,allow_other")
+def a_private_directory_is_private_for_who_is_in_it(server):
+    """By a descriptor from before, the magic link to it, and as the current directory."""
+    private = server.mnt / "private"
+    by(A, os.mkdir, private, 0o755)
+    by(A, use, private)
+    held = os.open(private, os.O_RDONLY | os.O_DIRECTORY)
+
+    def inside(call, *words):
+        os.fchdir(held)
+        B.become()
+        return call(*words)
+
+    try:
+        assert by(ROOT_USER, inside, opened, "open", os.O_RDWR)[1] == b"secret"
+        by(A, private.chmod, 0o700)
+        link = f"/proc/self/fd/{held}"
+        for name in ("open", "file", "sub/below", "absent"):
+            for how in (os.O_RDONLY, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+                refused(B, os.open, name, how, dir_fd=held)
+                refused(ROOT_USER, inside, opened, name, how)
+                refused(B, opened, f"{link}/{name}", how)
+            refused(ROOT_USER, inside, os.stat, name)
+            refused(ROOT_USER, inside, os.truncate, name, 0)
+            refused(B, os.truncate, f"{link}/{name}", 0)
+        refused(ROOT_USER, inside, os.listdir, ".")
+    finally:
+        os.close(held)
+    assert (server.export / "private/open").read_bytes() == b"secret"
+
+
+def make_dots(top):
+    """A private directory, and beside it a file for all, one for its owner, a private one."""
+    private, beside = top / "private", top / "beside"
+    by(A, os.mkdir, private, 0o700)
+    by(A, use, private)
+    by(A, os.mkdir, beside, 0o755)
+    by(A, write, beside / "all", b"secret", 0o666)
+    by(A, write, beside / "own", b"secret", 0o600)
+    by(A, os.mkdir, beside / "shut", 0o700)
+    by(A, write, beside / "shut/all", b"secret", 0o666)
+    return private, beside
+
+
+@case
+@each("")
+def dots_need_the_right_to_search(server):
+    private, _ = make_dots(server.mnt)
+    for path in (".", "..", "../beside/all", "../beside/own"):
+        # No Path: it would leave a dot out.
+        refused(B, os.stat, f"{private}/{path}")
+        refused(B, opened, f"{private}/{path}")
+        refused(B, os.truncate, f"{private}/{path}", 0)
+    assert (server.export / "beside/all").read_bytes() == b"secret"
+
+
+@case
+@each("permissions=server,allow_other")
+def dots_lead_no_further_than_the_way_without_them(server):
+    """The kernel walks `.` and `..` by itself, and nobody checks whether it may there."""
+    private, beside = make_dots(server.mnt)
+    for path, same in ((".", private), ("..", server.mnt), ("../beside/all", beside / "all")):
+        assert by(B, os.stat, f"{private}/{path}").st_ino == by(B, os.stat, same).st_ino
+    refused(B, os.listdir, f"{private}/.")
+    refused(B, os.chdir, f"{private}/.")
+    for path in ("./open", "./absent", "sub/..", "sub/../open", "../private/open", "../beside/shut/all"):
+        refused(B, os.stat, f"{private}/{path}")
+        refused(B, os.truncate, f"{private}/{path}", 0)
+        refused(B, opened, f"{private}/{path}", os.O_WRONLY | os.O_TRUNC)
+    assert by(B, os.stat, f"{private}/../beside/own").st_size == by(B, os.stat, beside / "own").st_size
+    for how in (os.O_RDONLY, os.O_WRONLY | os.O_TRUNC):
+        refused(B, opened, f"{private}/../beside/own", how)
+    refused(B, os.truncate, f"{private}/../beside/own", 0)
+    for path in ("private/open", "beside/own", "beside/shut/all"):
+        assert (server.export / path).read_bytes() == b"secret"
+    # What is for all is so on each way.
+    by(B, os.truncate, f"{private}/../beside/all", 3)
+    assert (server.export / "beside/all").read_bytes() == b"sec"
+
+
+def above(server, inside, outcome_of_dots):
+    """`inside` is below a directory for all, and that below a private one."""
+    top = server.mnt / "top"
+    by(A, os.mkdir, top, 0o700)
+    by(A, os.mkdir, top / "open", 0o755)
+    by(A, os.mkdir, top / "open/inside", inside)
+    for folder in (top, top / "open"):
+        by(A, write, folder / "all", b"secret", 0o666)
+        by(A, write, folder / "own", b"secret", 0o600)
+
+    def there(call, *words):
+        os.chdir(top / "open/inside")
+        B.become()
+        return call(*words)
+
+    for path in ("..", "../all", "../own", "../.."):
+        got = outcome(ROOT_USER, there, os.stat, path)
+        assert got == outcome_of_dots, f"stat {path}: {got}"
+    got = outcome(ROOT_USER, there, opened, "../all")
+    assert got == outcome_of_dots, f"open ../all: {got}"
+    for path in ("../own", "../../all", "../../own"):
+        refused(ROOT_USER, there, opened, path)
+        refused(ROOT_USER, there, opened, path, os.O_WRONLY | os.O_TRUNC)
+        refused(ROOT_USER, there, os.truncate, path, 0)
+    for path in ("../../all", "../../absent", "../../open"):
+        refused(ROOT_USER, there, os.stat, path)
+    refused(ROOT_USER, there, os.listdir, "../..")
+    for path in ("open/own", "all", "own"):
+        assert (server.export / "top" / path).read_bytes() == b"secret"
+
+
+@case
+@each("", "permissions=server,allow_other")
+def who_may_search_a_directory_gets_from_it_to_those_above_it(server):
+    above(server, 0o755, "ok")
+
+
+@case
+@each("permissions=server,allow_other")
+def who_is_in_a_directory_gets_to_those_above_it(server):
+    """As nobody checks that, where the kernel does not: the server still counts in each of them."""
+    above(server, 0o700, "ok")
+
+
+@case
+@each("")
+def who_may_not_search_a_directory_gets_from_it_nowhere(server):
+    above(server, 0o700, "EACCES")
 
 
 @case
