@@ -93,8 +93,13 @@ impl<N: Nfs3> Fs<N> {
     pub async fn getxattr(&self, cred: &Cred, nodeid: u64, name: &[u8]) -> FsResult<Vec<u8>> {
         let which = which(name)?;
         let inode = self.with_acls(nodeid)?;
-        let acls = self.acls(cred, &inode).await?;
-        value(list(&acls, which))
+        match self.acls(cred, &inode).await {
+            Ok(acls) => value(list(&acls, which)),
+            // It was removed. The kernel asks in order to check permissions, does so by the mode then,
+            // and goes on to the operation, whose error says what a local file system's does.
+            Err(error) if error.status() == Some(Status::Stale) => Err(FsError::NoData),
+            Err(error) => Err(error),
+        }
     }
 
     /// listxattr(2): the names, each with a NUL.
@@ -263,8 +268,11 @@ impl<N: Nfs3> Fs<N> {
         }
         let inherited = match self.acls(cred, dir).await {
             Ok(acls) => acls,
-            // The program is gone, or there are no ACLs on this file system.
-            Err(error) if error.status() == Some(Status::NotSupp) => return Ok(plain),
+            // The program is gone, or there are no ACLs on this file system; or the directory is
+            // gone, which the call that makes the object tells.
+            Err(error) if matches!(error.status(), Some(Status::NotSupp | Status::Stale)) => {
+                return Ok(plain);
+            }
             Err(error) => return Err(error),
         };
         if inherited.default.is_empty() {
