@@ -110,6 +110,17 @@ class Process:
         return result if isinstance(result, int) else 0
 
 
+def elsewhere(point):
+    """Whether a mount namespace of another program's making has a copy of the mount, which is served on for it."""
+    for process in Path("/proc").glob("[0-9]*/mountinfo"):
+        try:
+            if f" {point} " in process.read_text():
+                return True
+        except OSError:
+            continue
+    return False
+
+
 class LockServer(Server):
     """A responder with a lock manager that the mounts are told of, and two mounts, `a` and `b`."""
 
@@ -136,13 +147,14 @@ class LockServer(Server):
         return points
 
     def __exit__(self, *why):
-        for point in mounts_below(self.base):
-            if run("umount", point).returncode != 0:
-                continue  # A case that failed has files open: the rest is taken away by force.
-            until(lambda: not servers_of(point), "the end of the serving process")
-        # While its control socket is there.
-        self.stop()
-        super().__exit__(*why)
+        try:
+            for point in mounts_below(self.base):
+                if run("umount", point).returncode != 0:
+                    continue  # A case that failed has files open: the rest is taken away by force.
+                if why[0] is None:  # Else its own error is the one to be shown.
+                    until(lambda: not servers_of(point) or elsewhere(point), "the end of the serving process")
+        finally:
+            super().__exit__(*why)
 
     @property
     def lock_options(self):
@@ -659,3 +671,11 @@ def kinds_of_locks_stay_here_as_asked_for():
             assert one.set("f", FREE) == two.set("f", FREE) == 0
             assert one.flock("f", fcntl.LOCK_EX) == 0
             assert two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == (AGAIN if "flock" in shared else 0), local
+
+
+@case
+def the_test_server_ends_though_the_name_of_its_control_socket_is_gone():
+    with LockServer() as server:
+        server.control_path.unlink()
+        server.child.send_signal(signal.SIGTERM)
+        assert server.child.wait(LIMIT) == 0
