@@ -110,6 +110,17 @@ class Process:
         return result if isinstance(result, int) else 0
 
 
+def elsewhere(point):
+    """Whether a mount namespace of another program's making has a copy of the mount, which is served on for it."""
+    for process in Path("/proc").glob("[0-9]*/mountinfo"):
+        try:
+            if f" {point} " in process.read_text():
+                return True
+        except OSError:
+            continue
+    return False
+
+
 class LockServer(Server):
     """A responder with a lock manager that the mounts are told of, and two mounts, `a` and `b`."""
 
@@ -136,13 +147,14 @@ class LockServer(Server):
         return points
 
     def __exit__(self, *why):
-        for point in mounts_below(self.base):
-            if run("umount", point).returncode != 0:
-                continue  # A case that failed has files open: the rest is taken away by force.
-            until(lambda: not servers_of(point), "the end of the serving process")
-        # While its control socket is there.
-        self.stop()
-        super().__exit__(*why)
+        try:
+            for point in mounts_below(self.base):
+                if run("umount", point).returncode != 0:
+                    continue  # A case that failed has files open: the rest is taken away by force.
+                if why[0] is None:  # Else its own error is the one to be shown.
+                    until(lambda: not servers_of(point) or elsewhere(point), "the end of the serving process")
+        finally:
+            super().__exit__(*why)
 
     @property
     def lock_options(self):
@@ -421,13 +433,38 @@ def a_counter_under_a_lock_loses_nothing():
             assert int((server.export / "n").read_bytes()) == 150, how
 
 
+@case
+def who_takes_a_lock_sees_the_names_beside_the_file():
+    """As SQLite needs it: whether a journal is there says whether the database is whole."""
+    with LockServer() as server, Process() as one, Process() as two:
+        a, b = server.mounts()
+        (server.export / "db").write_bytes(b"x" * 100)
+        one.do("open", "f", str(a / "db"))
+        two.do("open", "f", str(b / "db"))
+        for turn in range(3):
+            for there in (True, False):
+                # Here, to be believed for half a minute.
+                assert (b / "db-journal").exists() != there
+                assert one.set("f", WRITE) == 0
+                if there:
+                    (a / "db-journal").write_bytes(b"%d" % turn)
+                else:
+                    (a / "db-journal").unlink()
+                assert one.set("f", FREE) == 0
+                assert two.set("f", READ) == 0
+                assert (b / "db-journal").exists() == there, (turn, there)
+                if there:
+                    assert (b / "db-journal").read_bytes() == b"%d" % turn
+                assert two.set("f", FREE) == 0
+
+
 SQLITE = r"""
 import sqlite3, sys
 path, number, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 db = sqlite3.connect(path, timeout=300, isolation_level=None)
 for turn in range(rounds):
     db.execute('BEGIN IMMEDIATE')
-    db.execute('INSERT INTO entries VALUES (?, ?)', (number, turn))
+    db.execute('INSERT INTO entries VALUES (?, ?, randomblob(3000))', (number, turn))
     db.execute('UPDATE total SET n = n + 1')
     db.execute('COMMIT')
 """
@@ -435,11 +472,11 @@ for turn in range(rounds):
 
 @case
 def four_writers_of_one_sqlite_database_on_two_mounts_lose_nothing():
-    rounds = 10
+    rounds = int(os.environ.get("NFSRDMA_LOCK_ROUNDS", "10"))
     with LockServer() as server:
         points = server.mounts()
         db = sqlite3.connect(points[0] / "db")
-        db.executescript("CREATE TABLE entries (who, turn); CREATE TABLE total (n); INSERT INTO total VALUES (0);")
+        db.executescript("CREATE TABLE entries (who, turn, what); CREATE TABLE total (n); INSERT INTO total VALUES (0);")
         db.close()
         command = [sys.executable, "-c", SQLITE]
         children = [subprocess.Popen([*command, str(points[n % 2] / "db"), str(n), str(rounds)]) for n in range(4)]
@@ -457,6 +494,41 @@ def four_writers_of_one_sqlite_database_on_two_mounts_lose_nothing():
             assert rows == [(who, turn) for who in range(4) for turn in range(rounds)]
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             db.close()
+
+
+DYING_WRITER = r"""
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute('PRAGMA cache_size = 5')
+db.execute('BEGIN IMMEDIATE')
+db.execute('UPDATE entries SET n = n + 1')
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@case
+def a_reader_rolls_back_what_a_writer_on_another_mount_left_when_it_was_killed():
+    with LockServer() as server:
+        a, b = server.mounts()
+        db = sqlite3.connect(a / "db", isolation_level=None)
+        db.execute("CREATE TABLE entries (n, what)")
+        db.execute("BEGIN")
+        db.executemany("INSERT INTO entries VALUES (0, randomblob(3000))", [()] * 50)
+        db.execute("COMMIT")
+        db.close()
+        for dies in (True, False):
+            # Another one each time: what SQLite itself caches is not at issue.
+            reader = sqlite3.connect(b / "db", timeout=LIMIT)
+            found = reader.execute("SELECT count(*), min(n), max(n) FROM entries").fetchone()
+            assert found == (50, 0, 0), f"half a transaction: {found}"
+            assert reader.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            reader.close()
+            if dies:
+                # After it was seen that there is no journal.
+                assert not (b / "db-journal").exists()
+                writer = subprocess.run([sys.executable, "-c", DYING_WRITER, a / "db"], timeout=LIMIT)
+                assert writer.returncode == -signal.SIGKILL
+                assert (server.export / "db-journal").exists(), "it died in the middle"
 
 
 @case
@@ -599,3 +671,11 @@ def kinds_of_locks_stay_here_as_asked_for():
             assert one.set("f", FREE) == two.set("f", FREE) == 0
             assert one.flock("f", fcntl.LOCK_EX) == 0
             assert two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == (AGAIN if "flock" in shared else 0), local
+
+
+@case
+def the_test_server_ends_though_the_name_of_its_control_socket_is_gone():
+    with LockServer() as server:
+        server.control_path.unlink()
+        server.child.send_signal(signal.SIGTERM)
+        assert server.child.wait(LIMIT) == 0

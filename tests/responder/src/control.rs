@@ -9,6 +9,8 @@ use crate::server::Remote;
 use clap::ValueEnum;
 use nfsrdma_xdr::nlm4;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,6 +60,8 @@ help                       this, on one line";
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
+    /// The same socket as the thread's.
+    listener: UnixListener,
     closed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,12 +70,13 @@ impl Control {
     /// Listens at `path`, which must not exist.
     pub fn listen(path: &Path, remote: Remote) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
+        let accepting = listener.try_clone()?;
         let closed = Arc::new(AtomicBool::new(false));
         let over = closed.clone();
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || {
-                for stream in listener.incoming() {
+                for stream in accepting.incoming() {
                     if over.load(Ordering::Relaxed) {
                         return;
                     }
@@ -92,6 +97,7 @@ impl Control {
             })?;
         Ok(Control {
             path: path.to_path_buf(),
+            listener,
             closed,
             thread: Some(thread),
         })
@@ -101,8 +107,10 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
-        // Wakes accept(), which then sees that it is over.
-        let _ = UnixStream::connect(&self.path);
+        // Ends accept(), whether there is still a name to connect to or not.
+        if let Ok(listener) = self.listener.try_clone() {
+            let _ = UnixStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
+        }
         let _ = std::fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -40,10 +40,15 @@ impl<N: Nfs3> Adapter<N> {
                 return;
             }
             // It waits for pages that READs hold: not on a thread that others wait for.
-            let drop_pages = move || {
+            let cached = fs.clone();
+            let drop_cached = move || {
                 let _ = notifier.inval_inode(node, 0, 0);
+                // The kernel may know some of them no more.
+                cached.expire_names_beside(node, |dir, name| {
+                    let _ = notifier.expire_entry(dir, name);
+                });
             };
-            let _ = tokio::task::spawn_blocking(drop_pages).await;
+            let _ = tokio::task::spawn_blocking(drop_cached).await;
             match reply.and_then(Held::take) {
                 Some(reply) => reply.ok(),
                 // Who asked for it was killed meanwhile; the open file may live on.

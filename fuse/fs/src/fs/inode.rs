@@ -5,6 +5,7 @@
 //! kernel was told, and what ACCESS granted.
 
 pub(super) use super::attribute_cache::{Seen, Times};
+pub(super) use super::beside::Asked;
 pub(super) use super::changes::Kind;
 
 use super::attribute_cache::{AttributeCache, Span};
@@ -51,6 +52,10 @@ pub struct Inode {
     /// A RENAME or LINK to a hidden name is under way, or not recorded. Changed with `state`
     /// locked.
     pub hiding: AtomicBool,
+    /// The directory in which the kernel was last told a name of it; 0 before.
+    pub named_in: AtomicU64,
+    /// Of a directory: whether the kernel may believe the names in it for a time. See `beside`.
+    pub names_asked: Mutex<Asked>,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
 }
@@ -467,6 +472,8 @@ impl Inode {
             hidden_links: AtomicU16::new(0),
             removed: AtomicBool::new(false),
             hiding: AtomicBool::new(false),
+            named_in: AtomicU64::new(0),
+            names_asked: Mutex::default(),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),
         }

@@ -3,7 +3,8 @@
 //! Locks are a boundary of the cache, as with Linux's client: who takes one sees what others
 //! wrote before they gave it back. So everything written is on stable storage before a lock is
 //! given back (or asked for), and after one is taken nothing is believed that was cached before:
-//! times of files are too coarse to tell two writers of the same instant apart.
+//! times of files are too coarse to tell two writers of the same instant apart. That includes the
+//! names beside the file (`beside`).
 
 use super::*;
 use crate::locks::{
@@ -141,6 +142,7 @@ impl<N: Nfs3> Fs<N> {
         locks.lock(&request, interrupt, told).await;
         if taken {
             self.forget_cached(inode);
+            self.forget_names_beside(inode);
             // The lock is held, whatever GETATTR says: the next operation asks again.
             let _ = unless(interrupt, self.fetch(&file.cred, inode)).await;
         }
@@ -152,7 +154,9 @@ impl<N: Nfs3> Fs<N> {
         if let Some(data) = inode.data() {
             data.with(|inner| inner.invalidate());
         }
-        inode.state.lock().renew_epoch();
+        let mut state = inode.state.lock();
+        state.renew_epoch();
+        state.expire();
     }
 
     /// F_GETLK: the lock that is in the way.

@@ -8,6 +8,7 @@ mod access;
 mod acl;
 mod attribute_cache;
 mod attributes;
+mod beside;
 mod changes;
 mod changing;
 mod clock;
@@ -60,7 +61,7 @@ use changing::{Change, Watch};
 use clock::{Nanos, nanos};
 use failures::FailureLog;
 use file::{FileData, Shared};
-use inode::{Kind, Stamp, Times};
+use inode::{Asked, Kind, Stamp, Times};
 use names::Names;
 use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError, NfsResult};
 use nfsrdma_rdma::Pool;
@@ -353,6 +354,7 @@ impl<N: Nfs3> Fs<N> {
         match self.config.lookup_cache {
             LookupCache::None => Duration::ZERO,
             _ if !self.kernel_may_keep_names(dir) => Duration::ZERO,
+            _ if *dir.names_asked.lock() != Asked::No => Duration::ZERO,
             LookupCache::All | LookupCache::Positive => self.attr_ttl(dir, now),
         }
     }
@@ -360,6 +362,7 @@ impl<N: Nfs3> Fs<N> {
     /// What to tell the kernel of `inode` as a name in `dir`.
     fn entry(&self, dir: &Inode, inode: &Inode, attributes: Attributes) -> Entry {
         let now = self.now();
+        inode.named_in.store(dir.nodeid, Ordering::Relaxed);
         Entry {
             nodeid: inode.nodeid,
             attributes: self.shown(inode, attributes),

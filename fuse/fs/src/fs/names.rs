@@ -147,6 +147,20 @@ impl Names {
         matches!(found, Some((_, Child::Is(inode))) if inode.nodeid == node)
     }
 
+    /// The names in `dir`, whether they led to something or not, and of whatever contents.
+    pub(super) fn all_in(&self, dir: u64) -> Vec<Box<[u8]>> {
+        let prefix = dir.to_ne_bytes();
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let names = shard
+                .iter()
+                .filter_map(|(key, _)| key.strip_prefix(&prefix));
+            found.extend(names.map(Box::from));
+        }
+        found
+    }
+
     /// Every name that led to something: the directory, the name, and the node.
     pub(super) fn each(&self, mut visit: impl FnMut(u64, &[u8], u64)) {
         for shard in &self.shards {
