@@ -95,7 +95,7 @@ async fn start(client: NlmClient, config: LockConfig) -> Arc<Locks> {
     let find = |dir: &PathBuf| Abandoned::find(dir, server);
     let abandoned: Vec<_> = dirs.iter().flat_map(find).collect();
     let journal = dirs.iter().find_map(|dir| {
-        let made = Journal::create(dir, server);
+        let made = Journal::create(dir, server, std::env::var_os(STATE_DIR).is_none());
         made.inspect_err(|error| debug!("no journal of locks in {}: {error}", dir.display()))
             .ok()
     });

@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 const FILES: usize = 100_000;
 /// Of a known inode, its name and all tables included.
-const MOST: usize = 512;
+const MOST: usize = 520;
 
 /// Lists the root as the kernel does, which then knows every entry; gives their numbers.
 fn list(fs: &Arc<Fs<MemoryServer>>, cred: &Cred) -> Vec<u64> {
@@ -64,7 +64,7 @@ fn list(fs: &Arc<Fs<MemoryServer>>, cred: &Cred) -> Vec<u64> {
 }
 
 #[test]
-fn a_known_inode_takes_at_most_512_bytes() {
+fn a_known_inode_takes_at_most_520_bytes() {
     let server = MemoryServer::new();
     for n in 0..FILES {
         server.plant(&format!("file-number-{n:06}"), b"");

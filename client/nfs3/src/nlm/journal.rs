@@ -51,6 +51,8 @@ struct State {
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
+    /// The directory goes with the last journal in it.
+    temporary: bool,
     server: IpAddr,
     state: Mutex<State>,
 }
@@ -110,23 +112,32 @@ fn parse(text: &str) -> Option<(IpAddr, HashMap<Key, Cred>)> {
 }
 
 impl Journal {
-    /// Makes one in `dir`, which is made if need be, for nobody else to read.
-    pub fn create(dir: &Path, server: IpAddr) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    /// Makes one in `dir`, which is made if need be, for nobody else to read. With `temporary` the
+    /// directory goes with the last journal in it.
+    pub fn create(dir: &Path, server: IpAddr, temporary: bool) -> io::Result<Self> {
         let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let path = dir.join(format!("{random:016x}.locks"));
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)?;
+        let open = || {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)
+        };
+        let mut file = match open() {
+            // Another mount has just taken the directory away with its journal.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => open()?,
+            other => other?,
+        };
         file.try_lock()?;
         let head = format!("{VERSION}\n{server}\n");
         file.write_all(head.as_bytes())?;
         Ok(Journal {
             path,
             server,
+            temporary,
             state: Mutex::new(State {
                 file,
                 live: HashMap::new(),
@@ -182,6 +193,10 @@ impl Drop for Journal {
         // What is left there is for the next mount to unlock.
         if self.state.get_mut().live.is_empty() {
             let _ = fs::remove_file(&self.path);
+            if let Some(dir) = self.path.parent().filter(|_| self.temporary) {
+                // Not if there are others' journals in it.
+                let _ = fs::remove_dir(dir);
+            }
         }
     }
 }
@@ -259,7 +274,7 @@ mod tests {
         let random = getrandom::u64().unwrap();
         let dir = std::env::temp_dir().join(format!("nfsrdma-journal-{random:x}"));
         let server: IpAddr = "192.0.2.1".parse().unwrap();
-        let journal = Journal::create(&dir, server).unwrap();
+        let journal = Journal::create(&dir, server, true).unwrap();
         journal.add(7, &handle(1), &cred(&[3, 4])).unwrap();
         journal.add(8, &handle(2), &cred(&[])).unwrap();
         journal.remove(8, &handle(2)).unwrap();
@@ -281,10 +296,9 @@ mod tests {
         assert_eq!(found.orphans, [orphan]);
         found.done();
         assert!(Abandoned::find(&dir, server).is_empty());
-        let unused = Journal::create(&dir, server).unwrap();
+        let unused = Journal::create(&dir, server, true).unwrap();
         drop(unused);
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
-        fs::remove_dir(&dir).unwrap();
+        assert!(!dir.exists());
     }
 
     #[test]
