@@ -104,6 +104,7 @@ impl Nfs3Client {
         Ok(())
     }
 
+    /// Makes a call of NFS, with room for its largest reply.
     pub(crate) async fn perform<P: Procedure>(
         &self,
         cred: &Cred,

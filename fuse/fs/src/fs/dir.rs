@@ -136,22 +136,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let wanted = nfsrdma_xdr::nfs3::access::READ;
         let now = self.now();
-        let known = if self.config.nocto {
-            let state = inode.state.lock();
-            state
-                .fresh(now)
-                .and_then(|_| state.granted(cred, wanted, now))
-        } else {
-            None
-        };
-        match known {
-            Some(granted) if granted & wanted == wanted => {}
-            Some(_) => return Err(FsError::AccessDenied),
-            None => {
-                self.ask_access(cred, &inode, wanted).await?;
-                self.revalidate(cred, &inode, since).await?;
-            }
-        }
+        self.check_open(cred, &inode, wanted, since).await?;
         let keep_cache = {
             let mut state = inode.state.lock();
             let epoch = state.epoch;

@@ -28,11 +28,15 @@ impl<N: Nfs3> Fs<N> {
         opened
     }
 
-    async fn open_node(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
-        let inode = self.inode(nodeid)?;
-        let _under_way = self.open_under_way(&inode);
-        let wanted = wanted_to_open(flags);
-        let since = Stamp::mark();
+    /// Whether `cred` may open `inode` for what `wanted` says, and what others changed before
+    /// `since`: close-to-open asks the server, and `nocto` believes what is fresh.
+    pub(super) async fn check_open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        wanted: u32,
+        since: Stamp,
+    ) -> FsResult<()> {
         let known = if self.config.nocto {
             let now = self.now();
             let state = inode.state.lock();
@@ -46,10 +50,19 @@ impl<N: Nfs3> Fs<N> {
             Some(granted) if granted & wanted == wanted => {}
             Some(_) => return Err(FsError::AccessDenied),
             None => {
-                self.ask_access(cred, &inode, wanted).await?;
-                self.revalidate(cred, &inode, since).await?;
+                self.ask_access(cred, inode, wanted).await?;
+                self.revalidate(cred, inode, since).await?;
             }
         }
+        Ok(())
+    }
+
+    async fn open_node(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
+        let inode = self.inode(nodeid)?;
+        let _under_way = self.open_under_way(&inode);
+        let wanted = wanted_to_open(flags);
+        let since = Stamp::mark();
+        self.check_open(cred, &inode, wanted, since).await?;
         if flags & libc::O_TRUNC != 0 {
             let new = SetAttributes {
                 size: Some(0),
