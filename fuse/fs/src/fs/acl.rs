@@ -8,11 +8,15 @@
 //! A new object gets what its directory's default ACL hands on, and the umask counts only where there is none (POSIX
 //! 1003.1e draft 17, section 23.3.4). So the kernel leaves the umask to this side (FUSE_DONT_MASK) on a mount with ACLs.
 
+use super::Fs;
 use super::create::NewMode;
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Kind, Stamp};
 use super::search::is_current;
-use super::*;
-use nfsrdma_nfs3::{Acls, Cred, SetLists};
+use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
+use nfsrdma_xdr::nfs3::{FileType, Status, WccData};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
+use std::sync::Arc;
 
 /// Which of the two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,13 @@
 
 use super::access::wanted_to_open;
 use super::acl::NewObject;
-use super::*;
-use nfsrdma_nfs3::{CreateMode, Cred, Made, Special};
-use nfsrdma_xdr::nfs3::{SetAttributes, SpecData};
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Stamp};
+use super::open::Opened;
+use super::{Entry, Fs, check_name};
+use nfsrdma_nfs3::{CreateMode, Cred, Made, Nfs3, Special};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SpecData, Status};
+use std::sync::Arc;
 
 /// The mode asked for, and the umask where the kernel has not applied it.
 #[derive(Debug, Clone, Copy)]

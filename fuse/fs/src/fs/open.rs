@@ -1,9 +1,13 @@
 //! OPEN, RELEASE: close-to-open consistency.
 
+use super::Fs;
 use super::access::wanted_to_open;
-use super::*;
-use nfsrdma_nfs3::Cred;
+use super::error::{FsError, FsResult};
+use super::file::OpenFile;
+use super::inode::{Inode, Stamp};
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::SetAttributes;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// An open file or directory, for the kernel.

@@ -1,14 +1,17 @@
 //! READ: from the cache, into the cache, past the cache, ahead of the program.
 
-use super::file::Inner;
-use super::*;
+use super::Fs;
+use super::error::{FsError, FsResult};
+use super::file::{FileData, Inner, OpenFile};
+use super::inode::{Inode, Stamp};
 use crate::cache::{MAX_PIECE, Piece};
-use nfsrdma_nfs3::Cred;
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::exec;
 use smallvec::SmallVec;
 use std::ops::Range;
+use std::sync::Arc;
 use std::task::Poll;
 
 /// What to do about missing data.

@@ -1,13 +1,19 @@
 //! FLUSH, FSYNC, and writing back in general: data is on the server's stable storage when
 //! close or fsync returns (RFC 1813 sections 3.3.7, 3.3.21, 4.11).
 
+use super::Fs;
+use super::clock::{Nanos, nanos};
+use super::error::FsResult;
 use super::file::FileData;
+use super::inode::Inode;
 use super::read::join;
-use super::*;
+use super::unsafe_files::Hold;
 use crate::cache::{Action, Goal, Verdict};
-use nfsrdma_nfs3::Cred;
+use crate::sync::Mutex;
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Data that could not be written when the file system was shut down.

@@ -1,16 +1,20 @@
 //! WRITE: into the cache, and from there to the server.
 
-use super::file::{FileData, Inner};
+use super::Fs;
+use super::error::{FsError, FsResult};
+use super::file::{FileData, Inner, OpenFile};
+use super::inode::Inode;
 use super::read::join;
-use super::*;
+use super::sync::Unwritten;
 use crate::cache::{
     Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteJob, WriteLimits,
 };
-use nfsrdma_nfs3::Cred;
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rpcrdma::exec;
-use nfsrdma_xdr::nfs3::Stable;
+use nfsrdma_xdr::nfs3::{Stable, Status};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files with data to write that are looked at in one go when memory is short.
