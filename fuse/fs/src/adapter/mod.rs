@@ -1,15 +1,21 @@
 //! The file system as the kernel's requests want it, by way of [`nfsrdma_channel`].
 
+mod attributes;
 mod bdi;
 mod convert;
 mod credentials;
 mod crew;
-mod filesystem;
+mod data;
+
+mod directories;
+mod dispatch;
 pub mod heap;
 mod invalidate;
 mod locking;
+mod names;
 mod replies;
 mod signals;
+mod state;
 mod table;
 mod unmount;
 mod waiting;
@@ -21,12 +27,12 @@ pub use unmount::OwnMount;
 
 use crate::fs::Fs;
 use credentials::Credentials;
-use filesystem::{Adapter, Sending};
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
+use state::{Adapter, Sending};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
