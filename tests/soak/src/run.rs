@@ -167,7 +167,7 @@ fn go(
             bail!("{failure}");
         }
     }
-    settle(stand, &before, figures)?;
+    wait_until_idle(stand, &before, figures)?;
     stand.unmount()?;
     // What is at the server, without anybody in between; and what a new mount sees.
     for (worker, outcome) in workers.iter().zip(&outcomes) {
@@ -304,7 +304,7 @@ fn asked_faults(
 }
 
 /// Waits until nothing is under way, and looks whether anything is left.
-fn settle(stand: &Stand, before: &[Sample], figures: &mut Figures) -> Result<()> {
+fn wait_until_idle(stand: &Stand, before: &[Sample], figures: &mut Figures) -> Result<()> {
     for (number, mount) in stand.mounts.iter().enumerate() {
         let mut last = Sample::default();
         // Descriptors of callers that ended are closed within two seconds.

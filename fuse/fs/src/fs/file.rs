@@ -271,7 +271,7 @@ impl FileData {
         })
     }
 
-    /// Works on the file's state, and settles what it takes of the shared limits.
+    /// Works on the file's state, and accounts for what it takes of the shared limits.
     pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
         let mut inner = self.inner.lock();
         let before = inner.taken();
@@ -292,7 +292,7 @@ impl FileData {
             }
         }
         // Before anybody can drop what is new: the sum must not go below zero meanwhile.
-        shared.budget.settle(before.resident, after.resident);
+        shared.budget.account(before.resident, after.resident);
         // Before anybody can read it in again, which would be forgotten, too.
         self.shared.budget.forget(self.id, gone.into_iter());
         drop(inner);
@@ -343,7 +343,7 @@ impl FileData {
             return;
         }
         if let Some(freed @ 1..) = inner.pages().evict(offset, true) {
-            self.shared.budget.settle(freed, 0);
+            self.shared.budget.account(freed, 0);
             self.shared.budget.forget(self.id, std::iter::once(offset));
         }
     }
@@ -354,7 +354,7 @@ impl Evict for FileData {
         let mut inner = self.inner.lock();
         let freed = inner.pages().evict(offset, false);
         drop(inner);
-        self.shared.budget.settle(freed.unwrap_or(0), 0);
+        self.shared.budget.account(freed.unwrap_or(0), 0);
         freed
     }
 }
@@ -363,7 +363,7 @@ impl Drop for FileData {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
         let taken = inner.taken();
-        self.shared.budget.settle(taken.resident, 0);
+        self.shared.budget.account(taken.resident, 0);
         self.shared.budget.forget(self.id, inner.pages().offsets());
         let shared = &self.shared;
         for (sum, taken) in [
