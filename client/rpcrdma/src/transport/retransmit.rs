@@ -3,11 +3,11 @@
 
 use super::call::Call;
 use super::counters::count;
-use super::ending::{Ending, Outcome};
-use super::link::{Link, Local};
+use super::link::{FIRST_WAIT, Link, Trial};
+use super::outcome::{Ending, Outcome};
+use super::polling::Local;
 use super::session::Session;
 use super::suspect::{STRIKES, Verdict};
-use super::trial::Trial;
 use crate::error::{Error, LocalError, ProtocolError};
 use crate::exec;
 use crate::rpc::Expiry;
@@ -18,8 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
-/// First and longest pause of a call that waits for memory, unless some comes back sooner.
-pub(super) const FIRST_WAIT: Duration = Duration::from_millis(5);
+/// Longest pause of a call that waits for memory.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the invalidations of a lost connection may take.
