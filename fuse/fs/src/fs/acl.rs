@@ -9,7 +9,6 @@
 //! 1003.1e draft 17, section 23.3.4). So the kernel leaves the umask to this side (FUSE_DONT_MASK) on a mount with ACLs.
 
 use super::Fs;
-use super::create::NewMode;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind, Stamp};
 use super::search::is_current;
@@ -50,6 +49,19 @@ fn list(acls: &Acls, which: Which) -> &PosixAcl {
     match which {
         Which::Access => &acls.access,
         Which::Default => &acls.default,
+    }
+}
+
+/// The mode asked for, and the umask where the kernel has not applied it.
+#[derive(Debug, Clone, Copy)]
+pub struct NewMode {
+    pub bits: u32,
+    pub umask: u32,
+}
+
+impl From<u32> for NewMode {
+    fn from(bits: u32) -> Self {
+        NewMode { bits, umask: 0 }
     }
 }
 

@@ -10,8 +10,9 @@
 use super::Fs;
 use super::file::{FileData, Inner};
 use super::inode::Inode;
-use super::read::{PendingRead, join, prev_power_of_two};
+use super::read::{PendingRead, prev_power_of_two};
 use crate::cache::{Gaps, MAX_PIECE, WriteLimits};
+use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rdma::contract::Segs;
 use std::ops::Range;
@@ -57,7 +58,7 @@ impl<N: Nfs3> Fs<N> {
                 continue;
             }
             self.shared.stats.gather_reads.add(reads.len() as u64);
-            let done = join(reads).await;
+            let done = join_all(reads).await;
             if done.contains(&false) || self.write_limits(inode).gaps == Gaps::Keep {
                 return;
             }

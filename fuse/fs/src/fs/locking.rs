@@ -8,8 +8,8 @@
 
 use super::Fs;
 use super::error::{FsError, FsResult};
-use super::file::OpenFile;
 use super::inode::Inode;
+use super::open_file::OpenFile;
 use crate::locks::{
     ByteRange, Interrupt, LockError, LockFile, Locks, Mode, Owner, Request as LockRequest, Tested,
 };

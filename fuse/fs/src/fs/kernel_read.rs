@@ -1,0 +1,67 @@
+//! READs of the kernel that are not answered yet, and their order.
+
+use super::Fs;
+use super::error::FsResult;
+use super::file::{FileData, Inner};
+use super::inode::Inode;
+use nfsrdma_nfs3::Nfs3;
+use nfsrdma_rdma::Buf;
+use nfsrdma_rdma::contract::Segs;
+use std::sync::Arc;
+
+/// A READ of the kernel's that is not answered.
+///
+/// A short reply to a READ says where the file ends: the kernel takes over the smaller size, and
+/// then ignores what other READs say that were sent before (fuse_read_update_size compares
+/// versions). It sends several at a time. If somebody else has cut the file, and the READ behind
+/// the new end is answered first, the file seems to end where that READ begins, with zeros
+/// before it. So a short reply waits for READs of what is before, and for their replies.
+#[derive(Debug)]
+pub struct KernelRead {
+    inode: Arc<Inode>,
+    data: Arc<FileData>,
+    id: u64,
+    offset: u64,
+}
+
+impl Drop for KernelRead {
+    fn drop(&mut self) {
+        self.data.with(|inner| inner.end_kernel_read(self.id));
+        self.data.changed.notify_waiters();
+    }
+}
+
+impl KernelRead {
+    /// Returns when what is before has been answered, if these `found` bytes are less than asked
+    /// for and the kernel does not know yet why.
+    pub async fn in_turn(&self, found: &FsResult<Segs<Buf>>, len: u32) {
+        let found = match found {
+            Ok(found) => found.iter().map(|buf| buf.len() as u64).sum(),
+            Err(_) => 0,
+        };
+        let told = {
+            let state = self.inode.state.lock();
+            state.told_epoch == state.epoch
+        };
+        if found < u64::from(len) && !told {
+            let first =
+                |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
+            self.data.until(first).await;
+        }
+    }
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// To be kept until the reply to READ is sent. `None` if the file is not open.
+    pub fn kernel_read(&self, handle: u64, offset: u64) -> Option<KernelRead> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        let data = self.data(&file.inode).clone();
+        let id = data.with(|inner| inner.begin_kernel_read(offset));
+        Some(KernelRead {
+            inode: file.inode.clone(),
+            data,
+            id,
+            offset,
+        })
+    }
+}
