@@ -3,7 +3,7 @@
 use crate::api::{Cred, Made, Nfs3, NfsError, NfsResult};
 use crate::checks::{at, made};
 use crate::client::Nfs3Client;
-use crate::resent::Expected;
+use crate::retransmitted::Expected;
 use nfsrdma_rpcrdma::transport::Payload;
 use nfsrdma_xdr::nfs3::*;
 
@@ -25,7 +25,8 @@ impl Nfs3Client {
         match reply.results::<P>()? {
             Reply::Ok(created) => made(created),
             Reply::Fail(status, _) => {
-                if let (Status::Exist, true, Some(expected)) = (status, reply.resent, expected)
+                if let (Status::Exist, true, Some(expected)) =
+                    (status, reply.retransmitted, expected)
                     && let Some(made) = self.made_before(cred, at, expected).await
                 {
                     return Ok(made);

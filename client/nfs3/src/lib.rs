@@ -2,7 +2,7 @@
 //!
 //! [`mount`] brings an export up, [`api`] is what a file system may ask of a server
 //! ([`Nfs3`]), [`client`] makes calls ([`Nfs3Client`]), and `calls` has one for each procedure;
-//! `create` makes those that make an object. `resent` judges the answers of calls that were sent
+//! `create` makes those that make an object. `retransmitted` judges the answers of calls that were sent
 //! twice, `limits` keeps the sizes that the server takes and `renewal` asks for them again,
 //! [`nlm`] asks the server for locks.
 
@@ -19,7 +19,7 @@ pub mod nlm;
 pub mod options;
 mod procedures;
 mod renewal;
-mod resent;
+mod retransmitted;
 
 pub use api::*;
 pub use client::Nfs3Client;

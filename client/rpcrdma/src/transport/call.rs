@@ -63,7 +63,7 @@ pub struct Reply {
     /// The payload of the call.
     pub payload: Payload,
     /// Whether the call was sent more than once: the server may have run it before.
-    pub resent: bool,
+    pub retransmitted: bool,
 }
 
 impl Reply {

@@ -1,4 +1,4 @@
-//! A call between its end and its caller: its leases are ended before anything is told.
+//! A call between its end and its caller: its registrations are ended before anything is told.
 
 use super::call::{Call, Reply};
 use super::counters::count;
@@ -14,7 +14,7 @@ use nfsrdma_rdma::{Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Link {
-    /// Ends the leases of a call, then does `outcome`. ("Invalidation [...] of memory regions
+    /// Ends the registrations of a call, then does `outcome`. ("Invalidation [...] of memory regions
     /// should be complete before message integrity checking is done", section 8.1.3.)
     pub(super) fn end(
         &self,
@@ -31,16 +31,16 @@ impl Link {
             reply_chunk: None,
             outstanding: 0,
         };
-        let leases = std::mem::take(&mut ending.launched.leases);
+        let registrations = std::mem::take(&mut ending.launched.registrations);
         let all = [
-            (SOURCE, leases.source),
-            (SINK, leases.sink),
-            (REPLY_CHUNK, leases.reply),
+            (SOURCE, registrations.source),
+            (SINK, registrations.sink),
+            (REPLY_CHUNK, registrations.reply),
         ];
         for (which, exposure) in all {
             let Some(exposure) = exposure else { continue };
             count(&self.counters.local_invalidations);
-            self.counters.leases.fetch_sub(1, Relaxed);
+            self.counters.open_registrations.fetch_sub(1, Relaxed);
             if which == SOURCE
                 && matches!(
                     ending.outcome,
@@ -91,7 +91,7 @@ impl Link {
         }
     }
 
-    /// All leases of a call are over.
+    /// All registrations of a call are over.
     fn finish(&self, session: &Session, local: &mut Local, ending: Ending) {
         let Ending {
             mut launched,
@@ -155,7 +155,7 @@ impl Link {
             bytes,
             placed,
             payload: std::mem::take(&mut call.payload),
-            resent: call.sendings > 1,
+            retransmitted: call.sendings > 1,
         };
         self.over(call, Ok(reply));
     }
@@ -180,7 +180,7 @@ impl Link {
         call.slot.complete(result);
     }
 
-    /// Ends the leases of calls that could not be sent.
+    /// Ends the registrations of calls that could not be sent.
     pub(super) fn end_failed(&self, session: &Session, local: &mut Local) {
         let failed = {
             let mut state = self.state.lock();

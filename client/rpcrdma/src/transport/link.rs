@@ -64,7 +64,7 @@ pub(super) struct State {
     pub(super) unanswered: Vec<Call>,
     /// Nothing is sent before then: the last call found no memory.
     pub(super) no_memory: Option<Instant>,
-    /// Calls some thread could not send; the slot's thread ends their leases.
+    /// Calls some thread could not send; the slot's thread ends their registrations.
     pub(super) failed: Vec<Unprepared>,
     pub(super) shutdown: bool,
 }
@@ -174,8 +174,8 @@ impl Link {
         call.sendings += 1;
         call.sent = Some(Instant::now());
         if call.sendings > 1 {
-            count(&self.counters.resends);
-            count(&self.shared.procedures.get(call.procedure).resends);
+            count(&self.counters.retransmits);
+            count(&self.shared.procedures.get(call.procedure).retransmits);
         }
         let xid = call.xid;
         let small = call.payload_len() <= DEFERRABLE;

@@ -6,12 +6,12 @@ use super::memory::ReplyBytes;
 use crate::error::Error;
 use nfsrdma_rdma::{BufMut, Memory};
 
-// Which lease of a call, as the low bits of a work request's number.
+// Which registration of a call, as the low bits of a work request's number.
 pub(super) const SOURCE: u64 = 0;
 pub(super) const SINK: u64 = 1;
 pub(super) const REPLY_CHUNK: u64 = 2;
 
-/// A call whose leases are being ended, and what then.
+/// A call whose registrations are being ended, and what then.
 pub(super) struct Ending {
     pub(super) launched: Launched,
     pub(super) outcome: Outcome,
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
 }
 
 impl Ending {
-    /// Memory of one lease is ours again.
+    /// Memory of one registration is ours again.
     pub(super) fn take(&mut self, which: u64, memory: Option<Memory>) {
         let Some(Memory::Sink(mut bufs)) = memory else {
             return;

@@ -25,7 +25,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(10);
 
 impl Link {
-    /// The connection ended: ends every lease and queues the calls for the next connection.
+    /// The connection ended: ends every registration and queues the calls for the next connection.
     pub(super) fn lost(
         &self,
         session: &Session,
