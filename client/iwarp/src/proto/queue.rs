@@ -191,7 +191,9 @@ impl SendQueue {
 
     /// Sends something before everything else that was not started.
     pub fn post_rtr(&mut self, rtr: Rtr) {
-        self.urgent.get_or_insert(Message::Rtr(rtr));
+        if !self.terminated {
+            self.urgent.get_or_insert(Message::Rtr(rtr));
+        }
     }
 
     /// Nothing but this goes out any more (RFC 5040 section 5.4).
@@ -239,7 +241,7 @@ impl SendQueue {
         if let Some(urgent) = self.urgent.take() {
             return Some(urgent);
         }
-        if self.held {
+        if self.held || self.terminated {
             return None;
         }
         // Section 6.1: "MUST NOT exceed the maximum number of outstanding" Read Requests.
@@ -361,6 +363,7 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::rdmap::TerminateCode;
 
     fn request(n: u32) -> ReadRequest {
         ReadRequest {
@@ -467,6 +470,31 @@ mod tests {
         assert!(queue.next_message().is_none());
         queue.release();
         assert!(queue.next_message().is_some());
+    }
+
+    #[test]
+    fn nothing_follows_a_terminate() {
+        let mut queue = SendQueue::new(8, 1, false);
+        queue.post_send(WorkId(1), Segs::new(), None, true);
+        queue.post_read(WorkId(2), Segs::new(), request(2));
+        queue.post_response(1, 0, Segs::new());
+        let told = |code| Terminate {
+            code,
+            segment: None,
+            read_request: None,
+        };
+        queue.post_terminate(told(TerminateCode::DDP_INVALID_STAG));
+        // A second fault changes nothing.
+        queue.post_terminate(told(TerminateCode::DDP_TO_WRAP));
+        match queue.next_message() {
+            Some(Message::Terminate(t)) => assert_eq!(t.code, TerminateCode::DDP_INVALID_STAG),
+            other => panic!("{other:?}"),
+        }
+        assert!(queue.next_message().is_none());
+        queue.post_send(WorkId(3), Segs::new(), None, true);
+        queue.post_response(1, 0, Segs::new());
+        queue.post_rtr(Rtr::Write);
+        assert!(queue.next_message().is_none(), "not what is posted later");
     }
 
     #[test]
