@@ -4,22 +4,19 @@
 use super::handshake::Rtr;
 use super::queue::{Message, Token};
 use crate::wire::ddp::{self, Tagged, Untagged};
-use crate::wire::mpa::{
-    CRC_FIELD, Crc, LENGTH_FIELD, MARKER, MARKER_INTERVAL, MAX_ULPDU, marker, padding,
-};
+use crate::wire::mpa::{CRC_FIELD, Crc, LENGTH_FIELD, MARKER, MARKER_INTERVAL, marker, padding};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 use nfsrdma_rdma::{Buf, Segs};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Smallest FPDU limit: a header and some payload (RFC 5041 section 5.2 wants 128 octets).
-pub const MIN_FPDU: usize = 128;
-/// Largest FPDU whose length field fits, and which ends on a multiple of four.
-pub const MAX_FPDU: usize = (LENGTH_FIELD + MAX_ULPDU) / 4 * 4 + CRC_FIELD;
-
-/// Largest FPDU with markers: FPDUPTR, 16 bits, has to reach back over all of it.
-pub const MAX_MARKED_FPDU: usize = u16::MAX as usize / 4 * 4;
+/// Smallest and largest ULPDU that an FPDU has to have room for, in bytes (MULPDU).
+const LEAST_MULPDU: usize = 128;
+const MOST_MULPDU: usize = 64_768;
+/// Smallest and largest FPDU limit, in bytes: multiples of four.
+pub const MIN_FPDU: usize = (LENGTH_FIELD + LEAST_MULPDU + CRC_FIELD).next_multiple_of(4);
+pub const MAX_FPDU: usize = (LENGTH_FIELD + MOST_MULPDU + CRC_FIELD) / 4 * 4;
 
 #[derive(Debug)]
 enum Piece {
@@ -110,14 +107,16 @@ pub struct Segmenter {
 impl Segmenter {
     /// FPDUs of at most `max_fpdu` bytes, markers included (clamped to what MPA can carry).
     pub fn new(crc: bool, markers: bool, max_fpdu: usize) -> Self {
-        let most = if markers { MAX_MARKED_FPDU } else { MAX_FPDU };
+        // The smallest FPDU has one marker in it. The largest is as large as without markers, so
+        // that FPDUPTR, 16 bits, reaches back over all of it.
+        let least = MIN_FPDU + if markers { MARKER } else { 0 };
         Segmenter {
             crc,
             marking: markers.then_some(Marking {
                 position: 0,
                 fpdu: 0,
             }),
-            max_fpdu: max_fpdu.clamp(MIN_FPDU, most) / 4 * 4,
+            max_fpdu: max_fpdu.clamp(least, MAX_FPDU) / 4 * 4,
             send_msn: 1,
             read_msn: 1,
             open: None,
@@ -571,3 +570,6 @@ impl Segmenter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,8 +11,6 @@ pub const PRIVATE_DATA_LIMIT: usize = 512;
 pub const LENGTH_FIELD: usize = 2;
 /// Bytes of the CRC field that ends each FPDU, in use or not.
 pub const CRC_FIELD: usize = 4;
-/// Largest ULPDU the 16-bit length can announce.
-pub const MAX_ULPDU: usize = u16::MAX as usize;
 
 const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
 const REPLY_KEY: &[u8; 16] = b"MPA ID Rep Frame";
@@ -371,6 +369,17 @@ mod tests {
         );
         let one = header(b"MPA ID Req Frame\x10\x01\0\0").unwrap();
         assert!(!one.enhanced, "revision 1 has no enhanced set-up");
+    }
+
+    #[test]
+    fn reserved_bits_are_not_looked_at() {
+        let header = |flags: u8| {
+            let mut bytes = *b"MPA ID Req Frame\0\x01\0\0";
+            bytes[16] = flags;
+            FrameHeader::parse(FrameKind::Request, &bytes)
+        };
+        assert_eq!(header(0x1f), header(0));
+        assert_eq!(header(0xdf), header(0xc0));
     }
 
     #[test]
