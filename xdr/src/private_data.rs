@@ -113,6 +113,16 @@ mod tests {
     }
 
     #[test]
+    fn reserved_bits_are_ignored() {
+        let expected = PrivateData::parse(&LINUX);
+        let mut octets = LINUX;
+        for reserved in 0..=0x7f {
+            octets[5] = reserved << 1 | 1;
+            assert_eq!(PrivateData::parse(&octets), expected);
+        }
+    }
+
+    #[test]
     fn sizes_are_clamped_and_rounded_down() {
         assert_eq!([0, 1, 1024, 2047].map(encode_size), [0; 4]);
         assert_eq!(

@@ -116,6 +116,9 @@ fn a_fault_is_terminated_on_the_wire() {
     let mut write = vec![0, 18, 0xc1, 0x40, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 9];
     write.extend_from_slice(&[7; 4]);
     write.extend_from_slice(&[0; 4]);
+    // A Send after it, with which nothing is wrong.
+    write.extend_from_slice(&[0, 22, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    write.extend_from_slice(&[0, 0, 0, 0, b'l', b'a', b't', b'e', 0, 0, 0, 0]);
     socket.write_all(&write).unwrap();
     let mut out = Vec::new();
     let peer = thread::spawn(move || {
@@ -125,6 +128,8 @@ fn a_fault_is_terminated_on_the_wire() {
     });
     let error = end(&mut connection, &mut out);
     assert!(matches!(error, Error::PeerMisbehaved(_)), "{error:?}");
+    let flushed = |c: &Completion| matches!(c, Completion::Flushed { .. });
+    assert!(out.iter().all(flushed), "the Send is dropped: {out:?}");
     assert_eq!(out.len(), 2, "both Receives come back");
     let all = peer.join().unwrap();
     // Untagged, last, Terminate, QN 2, MSN 1, MO 0.
@@ -133,6 +138,77 @@ fn a_fault_is_terminated_on_the_wire() {
     let terminate = Terminate::parse(&all[20..]).unwrap();
     assert_eq!(terminate.code, TerminateCode::DDP_INVALID_STAG);
     assert_eq!(terminate.segment.unwrap().0, 18);
+}
+
+/// A wrong CRC ends nothing by itself: the peer is told first.
+#[test]
+fn a_crc_mismatch_is_terminated_on_the_wire() {
+    let listener = TcpListener::bind(any()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let peer = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let request: [u8; 28] = read(&mut socket);
+        assert_eq!(request[16], 0x50, "asks for CRCs");
+        let mut reply = REPLY.to_vec();
+        reply[16] |= 0x40;
+        socket.write_all(&reply).unwrap();
+        let mut opens = EMPTY_WRITE;
+        opens[16..].copy_from_slice(&Crc::of(&EMPTY_WRITE[..16]));
+        assert_eq!(read::<20>(&mut socket), opens);
+        opens[19] ^= 1;
+        socket.write_all(&opens).unwrap();
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        all
+    });
+    let options = IwarpOptions {
+        crc: true,
+        ..IwarpOptions::default()
+    };
+    let mut connection = IwarpProvider::new(options).connect(at, &params()).unwrap();
+    let error = end(&mut connection, &mut Vec::new());
+    assert!(matches!(error, Error::PeerMisbehaved(_)), "{error:?}");
+    let all = peer.join().unwrap();
+    assert_eq!(all[..4], [0, 22, 0x41, 0x47], "a Terminate");
+    assert_eq!(all[20..24], [0x20, 0x02, 0, 0], "MPA CRC, and no headers");
+    assert_eq!(all[24..], Crc::of(&all[..24]));
+}
+
+/// Another protocol's answer, a request in place of a reply, a revision nobody knows, too much
+/// private data: the connection is closed, with no byte more.
+#[test]
+fn a_reply_that_is_no_reply_closes_the_connection() {
+    let replies: [&[u8; 24]; 4] = [
+        b"HTTP/1.1 400 Bad Request",
+        b"MPA ID Req Frame\x10\x02\x00\x04\x00\x00\x00\x10",
+        b"MPA ID Rep Frame\x00\x03\x00\x04\x00\x00\x00\x10",
+        b"MPA ID Rep Frame\x00\x02\x02\x01\x00\x00\x00\x10",
+    ];
+    for reply in replies {
+        let listener = TcpListener::bind(any()).unwrap();
+        let at = listener.local_addr().unwrap();
+        let peer = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            read::<28>(&mut socket);
+            socket.write_all(reply).unwrap();
+            let mut more = Vec::new();
+            // Bytes it has not read make the close a reset.
+            let ended = socket.read_to_end(&mut more);
+            let reset = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionReset;
+            assert!(
+                ended.as_ref().is_ok() || ended.as_ref().is_err_and(reset),
+                "{ended:?}"
+            );
+            more
+        });
+        let result = IwarpProvider::new(IwarpOptions::default()).connect(at, &params());
+        let error = result.err().unwrap();
+        let expected = matches!(error, Error::NotRdma(_) | Error::PeerMisbehaved(_));
+        assert!(expected, "{error:?}");
+        assert_eq!(peer.join().unwrap(), b"");
+    }
 }
 
 #[test]
@@ -375,6 +451,13 @@ fn a_slow_or_wrong_request_costs_nobody_else() {
     wrong.write_all(b"GET / HTTP/1.1\r\nHost: you\r\n").unwrap();
     let result = listener.accept().unwrap().accept(&params());
     assert!(matches!(result, Err(Error::PeerMisbehaved(_))));
+    wrong.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut more = Vec::new();
+    let closed = match wrong.read_to_end(&mut more) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    };
+    assert!(closed && more.is_empty(), "closed, without a word");
     let result = incoming.request(Duration::from_millis(30));
     assert!(matches!(result, Err(Error::TimedOut(_))), "{result:?}");
 }

@@ -387,9 +387,30 @@ fn crc_mismatch() {
     }
 }
 
+/// Neither the bytes of padding nor, without CRCs, the CRC field has to have any value.
+#[test]
+fn padding_and_an_unused_crc_field_are_not_looked_at() {
+    let mut peer = peer();
+    let mut bytes = fpdu(&send().emit(), b"abc", false);
+    assert_eq!(bytes.len(), 2 + 18 + 3 + 1 + 4);
+    bytes[23..].copy_from_slice(&[0x55, 0xde, 0xad, 0xbe, 0xef]);
+    peer.input(&bytes).unwrap();
+    assert_eq!(peer.got, [Got::Message(b"abc".to_vec(), None)]);
+
+    let pool = Pool::new(4 << 20).unwrap();
+    let mut peer = Peer::new(&pool, true, 1460);
+    peer.post_receive(100);
+    let field = Crc::of(&bytes[..24]);
+    bytes[24..].copy_from_slice(&field);
+    peer.input(&bytes).unwrap();
+    assert_eq!(peer.got, [Got::Message(b"abc".to_vec(), None)]);
+}
+
+/// It needs no Receive: there is room for one of its own.
 #[test]
 fn a_terminate_is_understood() {
-    let mut peer = peer();
+    let pool = Pool::new(4 << 20).unwrap();
+    let mut peer = Peer::new(&pool, false, 1460);
     let terminate = Terminate {
         code: Code::RDMAP_ACCESS_RIGHTS,
         segment: None,

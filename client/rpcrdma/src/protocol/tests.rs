@@ -306,6 +306,31 @@ proptest! {
 }
 
 #[test]
+fn only_a_ddp_eligible_argument_is_reduced() {
+    let thresholds = Thresholds {
+        call: 1024,
+        reply: 1024,
+        receive: 4096,
+        remote_invalidation: false,
+    };
+    let segments = Segments {
+        message: 2,
+        argument: 1,
+        result: 0,
+    };
+    for (reducible, form) in [(true, CallForm::Reduced), (false, CallForm::PositionZero)] {
+        let shape = Shape {
+            head: 200,
+            argument: 3000,
+            reducible,
+            ..Shape::default()
+        };
+        let plan = plan(&shape, &segments, &thresholds, Style::Reduced).unwrap();
+        assert_eq!(plan.call, form);
+    }
+}
+
+#[test]
 fn thresholds_are_what_both_sides_can() {
     let data = |send_size, receive_size| PrivateData {
         remote_invalidation: true,
