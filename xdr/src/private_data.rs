@@ -6,11 +6,16 @@ pub const MAGIC: u32 = 0xf6ab_0e18;
 pub const VERSION: u8 = 1;
 /// Encoded bytes.
 pub const LEN: usize = 8;
+//= RFC 8166, Section 3.3.3
+//# Receiver implementations MUST support inline thresholds of 1024 bytes but MAY support larger
+//# inline thresholds values.
 /// Smallest and default inline threshold in bytes (RFC 8166 section 3.3.3).
 pub const MIN_SIZE: u32 = 1024;
 /// Largest inline threshold that can be announced, in bytes (RFC 8797 section 5.2).
 pub const MAX_SIZE: u32 = 256 * 1024;
 
+//= RFC 8797, Section 4
+//# Senders MUST set these bits to zero, and receivers MUST ignore their value.
 /// Flag "bit 15" of the RFC's diagram, the least significant bit of the octet.
 const REMOTE_INVALIDATION: u8 = 0x01;
 
@@ -58,6 +63,10 @@ impl PrivateData {
         ]
     }
 
+    //= RFC 8797, Section 5.2
+    //# If the RPC-over-RDMA version 1 CM Private Data Format Identifier is not present, an
+    //# RPC-over-RDMA version 1 receiver MUST behave as if no RPC-over-RDMA version 1 CM Private
+    //# Data has been provided.
     /// Finds the message in received private data. Layers below may have put octets of their
     /// own in front, so the Format Identifier is searched for, at any alignment (RFC 8797
     /// section 4.1.2). `None` if there is none of a known version.
@@ -67,7 +76,6 @@ impl PrivateData {
             .windows(LEN)
             .find(|octets| octets.starts_with(&magic) && octets[4] == VERSION)
             .map(|octets| PrivateData {
-                // "Bits 14 - 8: reserved"; a set one means nothing here.
                 remote_invalidation: octets[5] & REMOTE_INVALIDATION != 0,
                 send_size: decode_size(octets[6]),
                 receive_size: decode_size(octets[7]),
@@ -97,6 +105,9 @@ mod tests {
     /// What a Linux server answers: invalidation welcome, 4096 bytes either way.
     const LINUX: [u8; 8] = [0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3];
 
+    //= RFC 8797, Section 4
+    //= type=test
+    //# Senders MUST set these bits to zero, and receivers MUST ignore their value.
     #[test]
     fn literal_octets() {
         let data = PrivateData {
@@ -112,6 +123,9 @@ mod tests {
         );
     }
 
+    //= RFC 8797, Section 4
+    //= type=test
+    //# Senders MUST set these bits to zero, and receivers MUST ignore their value.
     #[test]
     fn reserved_bits_are_ignored() {
         let expected = PrivateData::parse(&LINUX);
@@ -132,6 +146,9 @@ mod tests {
         assert_eq!(decode_size(255), MAX_SIZE);
     }
 
+    //= RFC 8797, Section 5.2
+    //= type=test
+    //# If the RPC-over-RDMA version 1 CM Private Data Format [...]
     #[test]
     fn what_is_not_there_is_not_found() {
         assert_eq!(PrivateData::parse(&[]), None);

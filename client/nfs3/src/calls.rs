@@ -177,6 +177,9 @@ impl Nfs3 for Nfs3Client {
         let mut reply = self
             .perform::<Read>(cred, &args, Payload::Sink(sink))
             .await?;
+        //= RFC 8166, Section 4.3.2.2
+        //# The Requester MUST NOT assume that the memory regions backing a Write chunk have not
+        //# been modified.
         let mut sink = std::mem::take(&mut reply.payload).into_sink();
         match reply.results::<Read>()? {
             Reply::Ok(ok) => {

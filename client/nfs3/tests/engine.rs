@@ -78,6 +78,31 @@ async fn every_size(options: ClientOptions, device: Options, manners: Manners) {
     leaves_nothing(mounted, pool).await;
 }
 
+//= RFC 8166, Section 3.4.4.4
+//= type=test
+//# Except in special cases (covered in Section 3.5.3), a chunk MUST contain exactly one XDR data
+//# item.
+//= RFC 8166, Section 3.4.5.2
+//= type=test
+//# If the sender chooses not to include roundup padding [...]
+//= RFC 8166, Section 3.4.6
+//= type=test
+//# Thus, it MUST register Write chunks long enough to [...]
+//= RFC 8166, Section 3.5.3
+//= type=test
+//# As these chunks contain a Payload stream, such chunks [...]
+//= RFC 8166, Section 4.2.4
+//= type=test
+//# A Requester MUST NOT send an RPC-over-RDMA header with the RDMA_ERROR procedure.
+//= RFC 8166, Section 4.3.2.2
+//= type=test
+//# Therefore, the Requester MUST provision each Write chunk so [...]
+//= RFC 8166, Section 4.6.1
+//= type=test
+//# Therefore, senders MUST NOT send RDMA_MSGP procedures.
+//= RFC 8166, Section 4.6.2
+//= type=test
+//# Therefore, senders MUST NOT send RDMA_DONE messages.
 #[tokio::test]
 async fn every_size_with_every_transport_setting() {
     for inline in [1024, 4096, 65_536] {
@@ -122,6 +147,9 @@ async fn every_size_with_every_kind_of_device() {
     }
 }
 
+//= RFC 8166, Section 3.3.3
+//= type=test
+//# Receiver implementations MUST support inline thresholds of 1024 bytes [...]
 #[tokio::test]
 async fn servers_that_announce_little_or_nothing() {
     let announced = |send_size, receive_size| {
@@ -152,6 +180,9 @@ async fn servers_that_announce_little_or_nothing() {
     }
 }
 
+//= RFC 8797, Section 4
+//= type=test
+//# An implementation of the extension described in this document [...]
 /// What a server announced on one connection is nothing on the next: calls of a size that went
 /// inline there go in chunks here, and no handle is invalidated by the server.
 #[tokio::test]
@@ -195,6 +226,9 @@ async fn a_server_may_announce_something_else_after_a_reconnect() {
     leaves_nothing(mounted, pool).await;
 }
 
+//= RFC 8166, Section 3.5.3
+//= type=test
+//# Every RDMA read segment in this chunk MUST contain zero in its Position field.
 #[tokio::test]
 async fn small_data_travel_inline_and_large_in_chunks() {
     let server = Server::plain();

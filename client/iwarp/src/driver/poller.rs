@@ -214,6 +214,10 @@ impl IwarpCompletionQueue {
                 self.responses = true;
             }
             Event::ReadRequest(request, source) => {
+                //= RFC 5040, Section 4.4
+                //# This field MUST be copied, without interpretation, from the RDMA Read Request
+                //# into the corresponding RDMA Read Response; this field allows the Data Sink to
+                //# place the returning data.
                 let data = match source.as_ref().map(|(region, at)| (&**region, *at)) {
                     Some((Region::Source(bufs), at)) => {
                         source_slices(bufs, at, request.length as usize)
@@ -226,6 +230,8 @@ impl IwarpCompletionQueue {
                     .post_response(request.sink_stag, request.sink_offset, data);
                 self.responses = true;
             }
+            //= RFC 5040, Section 5.4
+            //# The RDMAP layer MUST Deliver the Terminate Message to the ULP.
             Event::Terminated(terminate) => {
                 return Err(End::Error(Error::PeerReported(terminate.code.to_string())));
             }
@@ -316,6 +322,11 @@ impl IwarpCompletionQueue {
                 return Ok(Stop::Pause);
             }
             match self.read(&next)? {
+                //= RFC 5041, Section 3
+                //# For a specific LLP Stream, the LLP MUST provide a mechanism to indicate that the
+                //# LLP Stream has been gracefully torn down.
+                //# For a specific LLP Connection, the LLP MUST provide a mechanism to indicate that
+                //# the LLP Connection has been gracefully torn down.
                 (Ok(0), _) => {
                     return Err(End::Error(Error::LinkLost("closed by the peer".into())));
                 }
@@ -348,7 +359,7 @@ impl IwarpCompletionQueue {
         Ok(Stop::Pause)
     }
 
-    /// The peer is there: RFC 5044 section 7.1.1 lets a responder send from now on.
+    /// The peer is there: a responder may send from now on.
     fn first_fpdu(&mut self) {
         let mut state = self.shared.state.lock();
         state.queue.release();
@@ -357,6 +368,34 @@ impl IwarpCompletionQueue {
         self.shared.pump();
     }
 
+    //= RFC 5040, Section 7
+    //# If an LLP does not support teardown of a Stream independent of other Streams, and an RDMAP
+    //# error results in the Termination of a specific Stream, then the LLP MUST label the Stream as
+    //# an erroneous Stream and MUST NOT allow any further data transfer on that Stream after RDMAP
+    //# requests the Stream to be torn down.
+    //= RFC 5040, Section 7.1
+    //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local ULP
+    //# that the error has occurred.
+    //# The Local Peer MUST send a Terminate Message for each of the following cases:
+    //= RFC 5041, Section 3
+    //# If an LLP does not support teardown of an LLP Stream independent of other LLP Streams, and a
+    //# DDP error occurs on a specific DDP Stream, then the LLP MUST label the associated LLP Stream
+    //# as an erroneous LLP Stream and MUST NOT allow any further data transfer on that LLP Stream
+    //# after DDP requests the associated DDP Stream to be torn down.
+    //= RFC 5041, Section 6.2.2
+    //# Thus, any of the following fatal errors on a DDP Stream MUST cause DDP to indicate to the
+    //# ULP that a fatal error has occurred:
+    //= RFC 5041, Section 7.1
+    //# If the DDP layer detects any of the receive errors listed in this section, it MUST cease
+    //# placing the remainder of the DDP Segment and report the error(s) to the ULP.
+    //= RFC 5041, Section 8.3
+    //# If an STag is not valid on a DDP Stream, DDP MUST pass the invalid access attempt to the
+    //# ULP.
+    //= RFC 5044, Section 8
+    //# The following errors MUST be detected by MPA and the codes SHOULD be provided to DDP or
+    //# other Consumer:
+    //# Once MPA delivers an error of any type, it MUST NOT pass or deliver any additional FPDUs on
+    //# that half connection.
     fn finish(&mut self, end: End) {
         self.over = true;
         let partial = self.rx.take_partial();
@@ -384,6 +423,14 @@ impl IwarpCompletionQueue {
         self.shared.end(error, partial);
     }
 
+    //= RFC 5041, Section 6.2.2
+    //# After indicating to the ULP a fatal error has occurred, the DDP Stream MUST NOT be
+    //# terminated until the Local Peer ULP indicates to the DDP layer that the DDP Stream should be
+    //# abortively torn down.
+    //= RFC 5041, Section 7.1
+    //# DDP MUST silently drop any subsequent incoming DDP Segments.
+    //= RFC 5044, Section 8
+    //# For Error codes 2 and 3, MPA MUST NOT close the TCP connection following a reported error.
     /// Gives the Terminate a chance to arrive: sends it, then takes and drops what the peer
     /// still sends, because closing with unread bytes would reset the connection under it.
     /// Whether that is over, and the connection has ended; waits for it as `wait` allows.

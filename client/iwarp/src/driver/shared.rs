@@ -153,6 +153,9 @@ impl Shared {
         }
     }
 
+    //= RFC 5040, Section 6.1
+    //# Once in RDMA enabled mode, an implementation MUST send only RDMA Messages across the
+    //# transport Stream until the RDMAP Stream is torn down.
     fn send(&self, tx: &mut Tx) {
         loop {
             if tx.segmenter.is_empty() {
@@ -184,6 +187,10 @@ impl Shared {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(e) => {
+                    //= RFC 5041, Section 3
+                    //# The LLP MUST ensure that, if it accepts a DDP Segment, it will transfer it
+                    //# reliably to the receiver or return with an error stating that the transfer
+                    //# failed to complete.
                     // What the peer said before it went away is still to be read, so the
                     // completion thread ends the connection when it has.
                     tx.failed = true;
@@ -249,6 +256,15 @@ impl Shared {
         }
     }
 
+    //= RFC 5040, Section 7
+    //# For a specific LLP connection, when all Streams are either gracefully torn down or are
+    //# labeled as erroneous Streams, the LLP connection MUST be torn down.
+    //= RFC 5041, Section 3
+    //# For a specific LLP Connection, when all LLP Streams are either gracefully torn down or are
+    //# labeled as erroneous LLP Streams, the LLP Connection MUST be torn down.
+    //= RFC 5041, Section 6.2.1
+    //# Following this event, when the Local Peer ULP requests graceful teardown, DDP MUST indicate
+    //# to the LLP that it SHOULD perform a graceful close of the other half of the LLP Stream.
     /// Ends the connection: flushes everything. Called by the completion thread, the only
     /// one that writes into memory.
     pub(crate) fn end(&self, error: Error, partial: Option<(WorkId, BufMut)>) {
@@ -309,6 +325,8 @@ impl Shared {
                 invalidate,
                 signaled,
             } => {
+                //= RFC 5041, Section 5.2
+                //# The ULP Message Length MUST be less than 2^32.
                 if data.iter().map(|b| b.len()).sum::<usize>() > self.capabilities.max_message {
                     return Err((
                         Error::Misuse("a Send longer than max_message"),
@@ -524,6 +542,11 @@ impl QueuePair for IwarpQueuePair {
             }
         }
         batch.extend(rest);
+        //= RFC 5041, Section 6.2.1
+        //# If the Local Peer ULP indicates graceful teardown, the DDP layer on the Local Peer
+        //# SHOULD ensure that all ULP data would be transferred before the underlying LLP Stream
+        //# and Connection are torn down, and any further data transfer requests by the Local Peer
+        //# ULP MUST return an error.
         if state.ended.is_some() {
             state.queue.flush(&mut state.work_done);
             if state.abandoned {
@@ -534,6 +557,20 @@ impl QueuePair for IwarpQueuePair {
         result
     }
 
+    //= RFC 5040, Section 8.1.1
+    //# An RNIC MUST provide a mechanism for the ULP to establish and revoke the association of a
+    //# ULP Buffer to an STag and TO range.
+    //# An RNIC MUST provide a mechanism for the ULP to establish and revoke read, write, or read
+    //# and write access to the ULP Buffer referenced by an STag.
+    //= RFC 5041, Section 8.3
+    //# DDP MUST provide a mechanism for the ULP to establish and revoke the TO range associated
+    //# with the ULP Buffer referenced by the STag.
+    //# DDP MUST provide a mechanism for the ULP to establish and revoke STag validity.
+    //= RFC 5041, Section 8.3.1
+    //# An RNIC MUST provide a mechanism for the ULP to establish and revoke the association of a
+    //# ULP Buffer to an STag and TO range.
+    //# An RNIC MUST provide a mechanism for the ULP to establish and revoke read, write, or read
+    //# and write access to the ULP Buffer referenced by an STag.
     fn expose(&self, mut memory: Memory) -> std::result::Result<Exposure, (Error, Memory)> {
         let empty = match &memory {
             Memory::Sink(bufs) => bufs.is_empty() || bufs.iter().any(|b| b.is_empty()),

@@ -11,6 +11,12 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
+//= RFC 5044, Section 3
+//# The range of MULPDU values MUST be between 128 octets and 64768 octets, inclusive.
+//# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
+//= RFC 5044, Section 4.5
+//# If this occurs, the MPA on TCP sender MUST NOT shrink the MULPDU below 128 octets and is not
+//# required to follow the segmentation rules in Section 5.1 and Appendix A.
 /// Smallest and largest ULPDU that an FPDU has to have room for, in bytes (MULPDU).
 const LEAST_MULPDU: usize = 128;
 const MOST_MULPDU: usize = 64_768;
@@ -68,7 +74,7 @@ impl Open {
     }
 }
 
-/// Puts markers into FPDUs, at every 512th byte of the stream (RFC 5044 section 4.3).
+/// Puts markers into FPDUs, at every 512th byte of the stream.
 #[derive(Debug)]
 struct Marking {
     /// Bytes of the stream so far, markers included.
@@ -78,6 +84,11 @@ struct Marking {
 }
 
 impl Marking {
+    //= RFC 5044, Section 4.3
+    //# When Markers are enabled, MPA senders MUST insert a Marker into the data stream at a
+    //# 512-octet periodic interval in the TCP Sequence Number Space.
+    //# Note that this computation MUST take into account that the TCP sequence number could have
+    //# wrapped between the Marker and the header.
     /// Whether the next byte of the stream belongs to a marker.
     fn is_due(&self) -> bool {
         self.position.is_multiple_of(MARKER_INTERVAL as u64)
@@ -89,6 +100,8 @@ impl Marking {
     }
 }
 
+//= RFC 5040, Section 3.1
+//# RDMAP MUST be layered on top of the Direct Data Placement Protocol [DDP].
 /// Cuts messages. Holds what was cut and not sent.
 #[derive(Debug)]
 pub struct Segmenter {
@@ -112,6 +125,13 @@ impl Segmenter {
         let least = MIN_FPDU + if markers { MARKER } else { 0 };
         Segmenter {
             crc,
+            //= RFC 5044, Section 7.1.1
+            //# When this bit is '1' in an MPA Request Frame, the Initiator declares that Markers
+            //# are REQUIRED in FPDUs sent from the Responder.
+            //# When set to '1' in an MPA Reply Frame, this bit declares that Markers are REQUIRED
+            //# in FPDUs sent from the Initiator.
+            //# When in a received MPA Request Frame or MPA Reply Frame and the value is '0',
+            //# Markers MUST NOT be added to the data stream by that endpoint.
             marking: markers.then_some(Marking {
                 position: 0,
                 fpdu: 0,
@@ -126,6 +146,11 @@ impl Segmenter {
         }
     }
 
+    //= RFC 5041, Section 3
+    //# LLPs MUST expose MULPDU and MULPDU changes.
+    //= RFC 5044, Section 3
+    //# MPA MUST provide information to DDP on the current maximum size of the record that is
+    //# acceptable to send (MULPDU).
     /// Largest FPDU it makes.
     pub fn max_fpdu(&self) -> usize {
         self.max_fpdu
@@ -170,6 +195,27 @@ impl Segmenter {
         }
     }
 
+    //= RFC 5040, Section 4.1
+    //# All RDMA Messages handed by the RDMAP layer to the DDP layer MUST define the value of the
+    //# Tagged flag in the DDP Header.
+    //# Figure 4 defines when the STag, Queue Number, and Tagged Offset fields MUST be provided for
+    //# each RDMA Message.
+    //# For Send, Send with Solicited Event, RDMA Read Request, and Terminate, the Invalidate STag
+    //# field MUST be set to zero on transmit and ignored by the receiver.
+    //= RFC 5040, Section 4.2
+    //# The following figure defines which RDMA Headers MUST be used on each RDMA Message and which
+    //# RDMA Messages are allowed to carry ULP Payload:
+    //= RFC 5040, Section 5.3
+    //# A Send with Invalidate or Send with Solicited Event and Invalidate Message MUST reference an
+    //# STag.
+    //# That is, the Local Peer's RDMAP layer MUST pass the RDMA control field and the STag that
+    //# will be Invalidated to the DDP layer.
+    //= RFC 5041, Section 4.2
+    //# At the Data Source, DDP MUST set the STag field to the value specified by the ULP.
+    //# Each DDP Segment within a specific DDP Message MUST contain the same value for this field
+    //# and MUST be the value supplied by the ULP.
+    //= RFC 5041, Section 4.3
+    //# The initial value for MSN MUST be one.
     fn begin(&mut self, message: Message) {
         let untagged = |opcode, invalidate, queue, msn| Header::Untagged {
             opcode,
@@ -178,12 +224,23 @@ impl Segmenter {
             msn,
         };
         let (header, token, data) = match message {
+            //= RFC 5040, Section 5.3
+            //# A Send Message Type MUST reference an Untagged Buffer.
+            //# That is, the Local Peer's RDMAP layer MUST request that the DDP layer mark the
+            //# Message as Untagged.
+            //# For a Send Message Type, the Local Peer's RDMAP layer MUST request that the DDP
+            //# layer set the Queue Number field to zero.
             Message::Send {
                 token,
                 data,
                 invalidate,
             } => {
                 let msn = self.send_msn;
+                //= RFC 5041, Section 4.3
+                //# The Message Sequence Number specifies a sequence number that MUST be increased
+                //# by one (modulo 2^32) with each DDP Message targeting the specific Queue Number
+                //# on the DDP Stream associated with this DDP Segment.
+                //# The MSN value MUST wrap to 0 after a value of 0xFFFFFFFF.
                 self.send_msn = msn.wrapping_add(1);
                 let opcode = match invalidate {
                     Some(_) => Opcode::SendInvalidate,
@@ -192,6 +249,10 @@ impl Segmenter {
                 let header = untagged(opcode, invalidate.unwrap_or(0), ddp::QN_SEND, msn);
                 (header, token, data)
             }
+            //= RFC 5040, Section 5.1
+            //# An RDMA Write Message MUST reference a Tagged Buffer.
+            //# That is, the Data Source RDMAP layer MUST request that the DDP layer mark the
+            //# Message as Tagged.
             Message::Write {
                 token,
                 data,
@@ -209,6 +270,10 @@ impl Segmenter {
                     data,
                 )
             }
+            //= RFC 5040, Section 5.2.2
+            //# An RDMA Read Response Message MUST reference a Tagged Buffer.
+            //# That is, the Data Source RDMAP layer MUST request that the DDP mark the Message as
+            //# Tagged.
             Message::Response { stag, offset, data } => {
                 let opcode = Opcode::ReadResponse;
                 (
@@ -225,6 +290,12 @@ impl Segmenter {
                 self.read_request(&request, token);
                 return;
             }
+            //= RFC 5040, Section 5.4
+            //# A Terminate Message MUST reference an Untagged Buffer.
+            //# That is, the Local Peer's RDMAP layer MUST request that the DDP layer mark the
+            //# Message as Untagged.
+            //# That is, the Local Peer's RDMAP layer MUST request that the DDP layer set the Queue
+            //# Number field to two.
             Message::Terminate(terminate) => {
                 let header = Untagged {
                     last: true,
@@ -273,6 +344,13 @@ impl Segmenter {
         });
     }
 
+    //= RFC 5040, Section 5.2.1
+    //# An RDMA Read Request Message MUST reference an Untagged Buffer.
+    //# That is, the Local Peer's RDMAP layer MUST request that the DDP mark the Message as
+    //# Untagged.
+    //# An RDMA Read Request Message MUST reference the RDMA Read Request Queue.
+    //# That is, the Local Peer's RDMAP layer MUST request that the DDP layer set the Queue Number
+    //# field to one.
     fn read_request(&mut self, request: &ReadRequest, token: Token) {
         let header = Untagged {
             last: true,
@@ -294,6 +372,9 @@ impl Segmenter {
         bytes.extend_from_slice(&(ulpdu as u16).to_be_bytes());
         bytes.extend_from_slice(&header.emit());
         bytes.extend_from_slice(body);
+        //= RFC 5044, Section 4.1
+        //# The pad data MUST be set to zero by the sender and ignored by the receiver (except for
+        //# CRC checking).
         bytes.extend_from_slice(&[0; 3][..padding(ulpdu)]);
         self.whole(&bytes);
     }
@@ -312,8 +393,15 @@ impl Segmenter {
         self.push_scratch(from);
     }
 
+    //= RFC 5044, Section 4.3
+    //# In this case, the Marker is considered to be contained in the following FPDU; the Marker
+    //# MUST be included in the CRC calculation of the FPDU following the Marker (if CRCs are being
+    //# generated or checked).
+    //# When Markers are enabled (see Section 7.1, Connection Setup), the MPA Markers MUST be
+    //# inserted immediately preceding the first FPDU of Full Operation Phase, and at every 512th
+    //# octet of the TCP octet stream thereafter.
     /// Begins an FPDU with markers. A marker that falls between two FPDUs is part of the
-    /// second one, its CRC included, and points to nothing (RFC 5044 section 4.3).
+    /// second one and points to nothing.
     fn begin_marked(&mut self) -> Option<Crc> {
         let mut crc = self.crc.then(Crc::new);
         if let Some(marking) = &mut self.marking {
@@ -326,6 +414,14 @@ impl Segmenter {
         crc
     }
 
+    //= RFC 5044, Section 4.3
+    //# FPDUPTR MUST contain the number of octets in the TCP stream from the beginning of the ULPDU
+    //# Length field to the first octet of the Marker, unless the Marker falls between FPDUs.
+    //# If an FPDU is large enough to contain multiple Markers, they MUST all point to the same
+    //# point in the TCP stream: the first octet of the ULPDU Length field for the FPDU.
+    //# If a Marker interval contains multiple FPDUs (the FPDUs are small), the Marker MUST point to
+    //# the start of the ULPDU Length field for the FPDU containing the Marker unless the Marker
+    //# falls between FPDUs, in which case the Marker MUST be zero.
     /// A marker if one is due; then how many bytes may follow until the next.
     fn mark(&mut self, crc: &mut Option<Crc>) -> usize {
         let Some(marking) = &self.marking else {
@@ -381,6 +477,9 @@ impl Segmenter {
         }
     }
 
+    //= RFC 5044, Section 4.4
+    //# The fields which MUST be included in the CRC calculation when sending an FPDU are as
+    //# follows:
     /// The CRC field. FPDUs and markers are multiples of four, so no marker falls into it;
     /// one that falls in front of it is in the FPDU, and in its CRC.
     fn end_marked(&mut self, mut crc: Option<Crc>) {
@@ -389,6 +488,8 @@ impl Segmenter {
         self.push_marked(&field, &mut None);
     }
 
+    //= RFC 5044, Section 4.4
+    //# When sending an FPDU, the sender MUST include a CRC field.
     /// The CRC field over the scratch area from `from`; zeros if CRCs are off.
     fn push_crc(&mut self, from: usize) {
         let field = if self.crc {
@@ -408,6 +509,42 @@ impl Segmenter {
         }
     }
 
+    //= RFC 5041, Section 4.1
+    //# It MUST be set to one on the last DDP Segment of every DDP Message.
+    //# It MUST NOT be set to one on any other DDP Segment.
+    //# The DDP Segment with the L bit set to 1 MUST be posted to the LLP after all other DDP
+    //# Segments of the associated DDP Message have been posted to the LLP.
+    //# For an Untagged DDP Message, the DDP Segment with the L bit set to 1 MUST carry the highest
+    //# MO.
+    //= RFC 5041, Section 4.2
+    //# Each DDP Segment within a specific DDP Message MUST contain the same value for this field.
+    //# The Data Source MUST ensure that each DDP Segment within a specific DDP Message contains the
+    //# same value for this field.
+    //# Each DDP Segment within a specific DDP Message MUST contain the same value for this field
+    //# and MUST be the value supplied by the ULP.
+    //= RFC 5041, Section 4.3
+    //# Each DDP Segment within a specific DDP Message MUST contain the same value for the RsvdULP
+    //# field.
+    //# Each DDP segment within a specific DDP message MUST contain the same value for this field
+    //# and MUST be the value supplied by the ULP at the Data Source.
+    //# The Data Source MUST ensure that each DDP Segment within a specific DDP Message contains the
+    //# same value for this field.
+    //# Each DDP segment within a specific DDP message MUST contain the same value for this field.
+    //# The MO referencing the first octet of the DDP Message MUST be set to zero by the DDP layer.
+    //= RFC 5041, Section 4.4
+    //# Each DDP Segment MUST contain a DDP Header.
+    //= RFC 5041, Section 5.2
+    //# At the Data Source, the DDP layer MUST segment the data contained in a ULP message into a
+    //# series of DDP Segments, where each DDP Segment contains a DDP Header and ULP Payload, and
+    //# MUST be no larger than the MULPDU value Advertised by the LLP.
+    //# At the Data Source, the DDP layer MUST send all the data contained in the ULP message.
+    //# For each DDP Segment of a Untagged DDP Message, the MO MUST be set to the octet offset from
+    //# the first octet in the associated ULP Message (which is defined to be zero) to the first
+    //# octet in the ULP Payload contained in the DDP Segment.
+    //# For each DDP Segment of a Tagged DDP Message, the TO MUST be set to the octet offset from
+    //# the first octet in the associated ULP Message to the first octet in the ULP Payload
+    //# contained in the DDP Segment, plus the TO assigned to the first octet in the associated ULP
+    //# Message.
     /// Cuts the next FPDU of the open message.
     fn cut(&mut self) {
         let Some(mut open) = self.open.take() else {
@@ -417,13 +554,24 @@ impl Segmenter {
             Header::Tagged { .. } => ddp::TAGGED_HEADER,
             Header::Untagged { .. } => ddp::UNTAGGED_HEADER,
         };
-        // RFC 5044 section 5.2: "MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)".
+        // Length and CRC fields, and the most markers that fall into an FPDU of this length: it is
+        // a multiple of four, and there is no more padding than room.
         let markers = match self.marking {
             Some(_) => MARKER * self.max_fpdu.div_ceil(MARKER_INTERVAL),
             None => 0,
         };
+        //= RFC 5044, Section 3
+        //# MPA MUST encapsulate the ULPDU such that there is exactly one ULPDU contained in one
+        //# FPDU.
+        //= RFC 5044, Section 4.5
+        //# The maximum ULPDU Length for a single ULPDU when Markers are present MUST be computed
+        //# as:
+        //# The maximum ULPDU Length for a single ULPDU when Markers are NOT present MUST be
+        //# computed as:
         let room = self.max_fpdu - LENGTH_FIELD - head_len - CRC_FIELD - markers;
         let payload = room.min(open.len - open.done);
+        //= RFC 5041, Section 5.2
+        //# A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment.
         let last = open.done + payload == open.len;
         let ulpdu = head_len + payload;
         let mut head = [0; LENGTH_FIELD + ddp::UNTAGGED_HEADER];

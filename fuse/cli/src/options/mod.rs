@@ -297,6 +297,14 @@ impl Default for Options {
             write_chunk: WriteChunk::PositionZero,
             inline: 4096,
             credits: 64,
+            //= RFC 5044, Section 1.2
+            //# It is possible to disable this CRC check; however, CRCs MUST be enabled unless it is
+            //# clear that the end-to-end connection through the network has data integrity at least
+            //# as good as an MPA with CRC enabled (for example, when IPsec is implemented end to
+            //# end).
+            //= RFC 5044, Section 4.4
+            //# An MPA implementation MUST implement CRC support and MUST either:
+            //# The default configuration for a connection MUST be to use CRCs.
             crc: true,
             fpdu: None,
             cache: 256 << 20,

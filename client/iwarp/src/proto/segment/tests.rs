@@ -72,6 +72,51 @@ fn cutter() -> Segmenter {
     Segmenter::new(false, false, MAX_FPDU)
 }
 
+//= RFC 5040, Section 4.1
+//= type=test
+//# All RDMA Messages handed by the RDMAP layer to [...]
+//# Figure 4, "RDMA Usage of DDP Fields", MUST be [...]
+//# Figure 4 defines the value of the RDMA Opcode field that MUST be used for each RDMA Message.
+//# Figure 4 defines when the STag, Queue Number, and [...]
+//# For Send, Send with Solicited Event, RDMA Read Request, [...]
+//= RFC 5040, Section 4.2
+//= type=test
+//# The following figure defines which RDMA Headers MUST be [...]
+//= RFC 5040, Section 5.1
+//= type=test
+//# An RDMA Write Message MUST reference a Tagged Buffer.
+//# That is, the Data Source RDMAP layer MUST request that the DDP layer mark the Message as Tagged.
+//= RFC 5040, Section 5.2.1
+//= type=test
+//# An RDMA Read Request Message MUST reference an Untagged Buffer.
+//# That is, the Local Peer's RDMAP layer MUST request that the DDP mark the Message as Untagged.
+//# An RDMA Read Request Message MUST reference the RDMA Read Request Queue.
+//# That is, the Local Peer's RDMAP layer MUST request that the DDP layer [...]
+//= RFC 5040, Section 5.2.2
+//= type=test
+//# An RDMA Read Response Message MUST reference a Tagged Buffer.
+//# That is, the Data Source RDMAP layer MUST request that the DDP mark the Message as Tagged.
+//= RFC 5040, Section 5.3
+//= type=test
+//# A Send Message Type MUST reference an Untagged Buffer.
+//# That is, the Local Peer's RDMAP layer MUST request that the DDP layer mark the Message as
+//# Untagged.
+//# For a Send Message Type, the Local Peer's RDMAP [...]
+//# A Send with Invalidate or Send with Solicited Event and Invalidate Message MUST reference an
+//# STag.
+//# That is, the Local Peer's RDMAP layer MUST pass [...]
+//= RFC 5040, Section 5.4
+//= type=test
+//# A Terminate Message MUST reference an Untagged Buffer.
+//# That is, the Local Peer's RDMAP layer MUST request that the DDP layer mark the Message as
+//# Untagged.
+//# That is, the Local Peer's RDMAP layer MUST request that the DDP layer set [...]
+//= RFC 5041, Section 4.2
+//= type=test
+//# At the Data Source, DDP MUST set the STag field to the value specified by the ULP.
+//= RFC 5041, Section 5.2
+//= type=test
+//# The ULP at the Data Source MUST specify the [...]
 #[test]
 fn each_message_has_its_header() {
     let pool = Pool::new(1 << 20).unwrap();
@@ -122,6 +167,41 @@ fn each_message_has_its_header() {
     assert_eq!(ulpdus(&mut cutter(), messages), expected);
 }
 
+//= RFC 5041, Section 4.1
+//= type=test
+//# It MUST be set to one on the last DDP Segment of every DDP Message.
+//# It MUST NOT be set to one on any other DDP Segment.
+//# The DDP Segment with the L bit set to [...]
+//# For an Untagged DDP Message, the DDP Segment with the L bit set to 1 MUST carry the highest MO.
+//= RFC 5041, Section 4.2
+//= type=test
+//# Each DDP Segment within a specific DDP Message MUST contain the same value for this field.
+//# The Data Source MUST ensure that each DDP Segment [...]
+//# Each DDP Segment within a specific DDP Message MUST contain the same value for this field and
+//# [...]
+//= RFC 5041, Section 4.3
+//= type=test
+//# Each DDP Segment within a specific DDP Message MUST contain the same value for the RsvdULP
+//# field.
+//# Each DDP segment within a specific DDP message MUST contain the same value for this field and
+//# [...]
+//# The Data Source MUST ensure that each DDP Segment [...]
+//# Each DDP segment within a specific DDP message MUST contain the same value for this field.
+//# The MO referencing the first octet of the DDP Message MUST be set to zero by the DDP layer.
+//= RFC 5041, Section 4.4
+//= type=test
+//# Each DDP Segment MUST contain a DDP Header.
+//= RFC 5041, Section 5.2
+//= type=test
+//# At the Data Source, the DDP layer MUST segment [...]
+//# For each DDP Segment of a Untagged DDP Message, [...]
+//# For each DDP Segment of a Tagged DDP Message, [...]
+//= RFC 5044, Section 3
+//= type=test
+//# MPA MUST encapsulate the ULPDU such that there is exactly one ULPDU contained in one FPDU.
+//= RFC 5044, Section 4.4
+//= type=test
+//# When sending an FPDU, the sender MUST include a CRC field.
 #[test]
 fn the_segments_of_a_message_differ_in_offset_and_last_flag() {
     let pool = Pool::new(1 << 20).unwrap();
@@ -155,6 +235,9 @@ fn the_segments_of_a_message_differ_in_offset_and_last_flag() {
     assert_eq!(all, expected);
 }
 
+//= RFC 5041, Section 5.2
+//= type=test
+//# A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment.
 #[test]
 fn a_message_without_bytes_is_one_segment() {
     let pool = Pool::new(1 << 20).unwrap();
@@ -165,6 +248,11 @@ fn a_message_without_bytes_is_one_segment() {
     assert!(all.iter().all(|ulpdu| ulpdu[0] & 0x40 != 0), "the last");
 }
 
+//= RFC 5041, Section 4.3
+//= type=test
+//# The Message Sequence Number specifies a sequence number that [...]
+//# The initial value for MSN MUST be one.
+//# The MSN value MUST wrap to 0 after a value of 0xFFFFFFFF.
 #[test]
 fn message_sequence_numbers_count_from_one_by_queue_and_wrap() {
     let pool = Pool::new(1 << 20).unwrap();
@@ -189,6 +277,19 @@ fn message_sequence_numbers_count_from_one_by_queue_and_wrap() {
     assert_eq!(all.iter().map(msn).collect::<Vec<_>>(), wrapped);
 }
 
+//= RFC 5041, Section 3
+//= type=test
+//# LLPs MUST expose MULPDU and MULPDU changes.
+//= RFC 5044, Section 3
+//= type=test
+//# MPA MUST provide information to DDP on the current [...]
+//# The range of MULPDU values MUST be between 128 octets and 64768 octets, inclusive.
+//# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
+//= RFC 5044, Section 4.5
+//= type=test
+//# The maximum ULPDU Length for a single ULPDU when Markers are present MUST be computed as:
+//# The maximum ULPDU Length for a single ULPDU when Markers are NOT present MUST be computed as:
+//# If this occurs, the MPA on TCP sender MUST [...]
 /// The longest ULPDU is MULPDU: from 128 to 64768 bytes, whatever limit is asked for.
 #[test]
 fn mulpdu_is_what_the_rfc_computes() {
