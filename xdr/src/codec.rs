@@ -32,7 +32,7 @@ pub enum DecodeError {
 /// Result of decoding.
 pub type Result<T> = std::result::Result<T, DecodeError>;
 
-/// The contents of a DDP-eligible data item (RFC 8166 section 3.4.1, RFC 8267 section 2):
+/// The contents of a DDP-eligible data item (RFC 8166 section 3.4.1, RFC 8267 section 4):
 /// in the XDR stream, or moved apart from it by a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload<'a> {

@@ -11,7 +11,7 @@ pub const LEN: usize = 8;
 //# inline thresholds values.
 /// Smallest and default inline threshold in bytes (RFC 8166 section 3.3.3).
 pub const MIN_SIZE: u32 = 1024;
-/// Largest inline threshold that can be announced, in bytes (RFC 8797 section 5.2).
+/// Largest inline threshold that can be announced, in bytes (RFC 8797 section 4.2).
 pub const MAX_SIZE: u32 = 256 * 1024;
 
 //= RFC 8797, Section 4
@@ -20,7 +20,7 @@ pub const MAX_SIZE: u32 = 256 * 1024;
 const REMOTE_INVALIDATION: u8 = 0x01;
 
 /// The CM Private Data message (RFC 8797 section 4). The default is what holds for a peer
-/// that sends none (section 4.1).
+/// that sends none (section 5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrivateData {
     /// Send With Invalidate may be used if both peers say so.
@@ -69,7 +69,7 @@ impl PrivateData {
     //# Data has been provided.
     /// Finds the message in received private data. Layers below may have put octets of their
     /// own in front, so the Format Identifier is searched for, at any alignment (RFC 8797
-    /// section 4.1.2). `None` if there is none of a known version.
+    /// section 5.2). `None` if there is none of a known version.
     pub fn parse(received: &[u8]) -> Option<Self> {
         let magic = MAGIC.to_be_bytes();
         received
@@ -83,7 +83,7 @@ impl PrivateData {
     }
 
     /// Most bytes of one Send from the peer that announced `self` to the one that announced
-    /// `peer` (RFC 8797 section 5.2).
+    /// `peer` (RFC 8797 section 4.2).
     pub fn threshold_towards(&self, peer: &PrivateData) -> u32 {
         self.send_size.min(peer.receive_size)
     }

@@ -4,7 +4,7 @@
 
 use crate::codec::{Decode, Encode};
 
-/// Which item of a procedure may be moved by a chunk of its own (RFC 8267 section 3).
+/// Which item of a procedure may be moved by a chunk of its own (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ddp {
     /// No item.

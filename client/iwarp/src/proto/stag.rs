@@ -3,8 +3,8 @@
 //! An STag is 32 random bits, so a peer cannot guess the memory of another RPC; a wrong guess
 //! ends the connection. The tagged offset of its first byte is random as well: a page aligned
 //! address of 47 bits, which is what a peer sees of any user-space RDMA program, and never
-//! near a wrap. Tables are not shared between connections, so "STag not associated with the
-//! stream" and "invalid STag" are one case (RFC 5041 section 5.1 lets the receiver choose).
+//! near a wrap. Tables are not shared between connections, so an STag of another stream is an
+//! invalid one here.
 
 use crate::wire::rdmap::TerminateCode;
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// For a tagged segment (RFC 5041 section 8).
+    /// For a tagged segment (RFC 5041 section 7.2).
     pub fn tagged(self) -> TerminateCode {
         match self {
             Denied::Invalid => TerminateCode::DDP_INVALID_STAG,

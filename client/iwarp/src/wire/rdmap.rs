@@ -53,7 +53,7 @@ impl ReadRequest {
     }
 }
 
-/// Layer, error type and error code of a Terminate (RFC 5040 Figure 9, RFC 5041 section 8,
+/// Layer, error type and error code of a Terminate (RFC 5040 Figure 9, RFC 5041 section 7.2,
 /// RFC 5044 section 8, RFC 6581 section 8), as 4, 4 and 8 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TerminateCode(pub u16);

@@ -29,7 +29,7 @@ pub struct Thresholds {
     /// What a Receive must hold: all the responder said it may send, which can exceed what
     /// we announced.
     pub receive: usize,
-    /// Both sides announced Send With Invalidate (RFC 8797 section 4.1.1).
+    /// Both sides announced Send With Invalidate (RFC 8797 section 4.1).
     pub remote_invalidation: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Shape {
     pub head: usize,
     /// Contents of the DDP-eligible argument, without padding.
     pub argument: usize,
-    /// Whether the argument may be reduced (it stands last in `head`, RFC 8267 section 3).
+    /// Whether the argument may be reduced (it stands last in `head`, RFC 8267 section 4).
     pub reducible: bool,
     /// Most bytes of the encoded results without the DDP-eligible one.
     pub max_results: usize,

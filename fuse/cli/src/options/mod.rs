@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The port of NFS over RDMA when nothing else is said (RFC 8267 section 6).
+/// The port of NFS over RDMA when nothing else is said (RFC 8267 section 9).
 pub const DEFAULT_PORT: u16 = 20049;
 /// Largest rsize and wsize, in bytes (nfs(5)); also what one FUSE request can carry.
 pub const MAX_IO: u32 = 1 << 20;
