@@ -32,7 +32,7 @@ pub enum DecodeError {
 /// Result of decoding.
 pub type Result<T> = std::result::Result<T, DecodeError>;
 
-/// The contents of a DDP-eligible data item (RFC 8166 section 3.4.1, RFC 8267 section 2):
+/// The contents of a DDP-eligible data item (RFC 8166 section 3.4.1, RFC 8267 section 4):
 /// in the XDR stream, or moved apart from it by a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload<'a> {
@@ -146,6 +146,13 @@ impl Encoder {
     pub fn payload(&mut self, payload: Payload<'_>) {
         match payload {
             Payload::Inline(bytes) => self.opaque(bytes),
+            //= RFC 8166, Section 3.4.4.1
+            //# If a chunk contains a counted array data type, the count of array elements MUST
+            //# remain in the Payload stream, while the array elements MUST be moved to the chunk.
+            //= RFC 8166, Section 3.4.4.4
+            //# When a variable-length XDR data item is reduced, the sender MUST remove XDR roundup
+            //# padding for that data item from the Payload stream so that data items remaining in
+            //# the Payload stream begin on four-byte alignment.
             Payload::Placed(len) => {
                 self.u32(len);
                 self.placed_at = Some(self.out.len());
@@ -292,10 +299,10 @@ impl<'a> Decoder<'a> {
             None => Ok(Payload::Inline(self.opaque(what, bound)?)),
             Some(placed) => {
                 let length = self.length(what, bound)?;
-                // "A returned Write chunk's total length MUST be the same as the encoded length
-                // of the result data item" (RFC 8166 section 3.4.6.2). NFS-Ganesha (ntirpc 6.3)
-                // adds the length's remainder by four to it, and the bytes: the item's own
-                // length counts. Fewer bytes than the item has are never taken.
+                // RFC 8166 section 3.4.6.2 wants the length of the chunk to be the item's.
+                // NFS-Ganesha (ntirpc 6.3) adds the length's remainder by four to it, and the
+                // bytes: the item's own length counts. Fewer bytes than the item has are never
+                // taken.
                 match (placed as usize).checked_sub(length) {
                     Some(0..=3) => Ok(Payload::Placed(length as u32)),
                     _ => Err(DecodeError::Inconsistent(
@@ -324,6 +331,9 @@ impl<'a> Decoder<'a> {
         Ok(items)
     }
 
+    //= RFC 8166, Section 6.1
+    //# The Requester MUST terminate the pending RPC transaction and report an appropriate permanent
+    //# error to the RPC consumer.
     /// An error if bytes remain, or if bytes were placed for an item that did not come: only
     /// an unused chunk, of no bytes, may be left (RFC 8166 section 4.3.2.2).
     pub fn finish(self) -> Result<()> {

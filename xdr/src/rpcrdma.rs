@@ -203,6 +203,17 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
+    //= RFC 8166, Section 4.5
+    //# If other errors are detected in the RPC-over-RDMA header of an RPC Call message, a Responder
+    //# MUST send an RDMA_ERROR message back to the Requester.
+    //= RFC 8166, Section 4.5.1
+    //# When a Responder detects an RPC-over-RDMA header version that it does not support (currently
+    //# this document defines only version 1), it MUST reply with an RDMA_ERROR procedure and set
+    //# the rdma_err value to ERR_VERS, also providing the low and high inclusive version numbers it
+    //# does, in fact, support.
+    //= RFC 8166, Section 4.5.2
+    //# If the rdma_vers field contains a recognized value, but an XDR parsing error occurs, the
+    //# Responder MUST reply with an RDMA_ERROR procedure and set the rdma_err value to ERR_CHUNK.
     /// What a responder sends back, granting `credits`; `None` where it must stay silent.
     pub fn answer(&self, credits: u32) -> Option<Header> {
         let (fixed, error) = match self {
@@ -216,10 +227,16 @@ impl HeaderError {
             ),
             HeaderError::Malformed(fixed, _) => (fixed, ErrorBody::ErrChunk),
         };
-        // "A Responder MUST silently discard RDMA_ERROR procedures" (section 4.2.4).
+        //= RFC 8166, Section 4.2.4
+        //# A Responder MUST silently discard RDMA_ERROR procedures.
+        //= RFC 8166, Section 4.5
+        //# The rdma_xid field MUST contain the same XID that was in the rdma_xid field in the
+        //# failing request;
+        //# The rdma_vers field MUST contain the same version that was in the rdma_vers field in the
+        //# failing request;
+        //# The rdma_proc field MUST contain the value RDMA_ERROR; and
         (fixed.procedure != procedure::ERROR).then(|| Header {
             xid: fixed.xid,
-            // "the same version that was in the rdma_vers field in the failing request"
             version: fixed.version,
             credits,
             body: Body::Error(error),
@@ -228,6 +245,8 @@ impl HeaderError {
 }
 
 impl Header {
+    //= RFC 8166, Section 4.2.2
+    //# For RPC-over-RDMA version 1, this field MUST contain the value one (1).
     /// A header of this version.
     pub fn new(xid: u32, credits: u32, body: Body) -> Self {
         Header {
@@ -279,8 +298,7 @@ impl Header {
         let too_short = HeaderError::TooShort(message.len());
         let mut from = Decoder::new(message);
         let fixed = Fixed::decode(&mut from).map_err(|_| too_short)?;
-        // "not as long as a minimal size RPC-over-RDMA header (28 bytes) [...] MUST silently
-        // discard" (section 4.5). That is the size of empty chunk lists, and of ERR_VERS. But
+        // A message shorter than 28 bytes is to be discarded (section 4.5). That is the size of empty chunk lists, and of ERR_VERS. But
         // ERR_CHUNK is 20 bytes by the RFC's own XDR (section 4.1), Linux sends it so
         // (svc_rdma_send_error_msg) and takes it so (rpcrdma_reply_handler asks for 16), and
         // it "indicates a permanent error": discarding it would have the call sent again for
@@ -306,6 +324,9 @@ impl Header {
     }
 }
 
+//= RFC 8166, Section 4
+//# All RPC-over-RDMA header content is contained in the Transport stream; thus, it MUST be XDR
+//# encoded.
 impl Encode for Header {
     // XVCP, then
     // RDMA_MSG, RDMA_NOMSG:  read list, write list, reply chunk
@@ -375,6 +396,9 @@ impl Body {
     fn decode(from: &mut Decoder<'_>, procedure: u32) -> codec::Result<Self> {
         Ok(match procedure {
             procedure::MSG => Body::Msg(ChunkLists::decode(from)?),
+            //= RFC 8166, Section 4.2.4
+            //# Though any of these MAY be marked as not present, one MUST be present and MUST hold
+            //# the Payload stream for this RPC-over-RDMA message.
             procedure::NOMSG => {
                 let chunks = ChunkLists::decode(from)?;
                 // Section 4.5.2 names this an XDR error.
@@ -452,7 +476,8 @@ impl Decode<'_> for ChunkLists {
         while from.bool()? {
             budget.spend(1)?;
             let segment = ReadSegment::decode(from)?;
-            // "The value in this field MUST be a multiple of four" (section 3.4.5).
+            //= RFC 8166, Section 3.4.5
+            //# The value in this field MUST be a multiple of four.
             if segment.position % 4 != 0 {
                 return Err(DecodeError::Inconsistent(
                     "a Read chunk's position is not a multiple of four",
@@ -498,6 +523,13 @@ mod tests {
         assert_eq!(Header::parse(bytes), Ok((header.clone(), bytes.len())));
     }
 
+    //= RFC 8166, Section 4
+    //= type=test
+    //# All RPC-over-RDMA header content is contained in the Transport stream; thus, it MUST be XDR
+    //# encoded.
+    //= RFC 8166, Section 4.2.2
+    //= type=test
+    //# For RPC-over-RDMA version 1, this field MUST contain the value one (1).
     #[test]
     fn no_chunks_are_three_zeroes() {
         let header = Header::new(0x1234_5678, 32, Body::Msg(ChunkLists::default()));
@@ -505,6 +537,9 @@ mod tests {
         assert_eq!(header.encoded_len(), MIN_HEADER_LEN);
     }
 
+    //= RFC 8166, Section 2.3.2
+    //= type=test
+    //# The RPC-over-RDMA version 1 protocol assumes that each region [...]
     #[test]
     fn read_list_is_1_phloo_and_0() {
         let reads = [(0, 1), (0, 2), (0, 3)]
@@ -598,6 +633,9 @@ mod tests {
         assert_eq!(Header::parse(&long[..16]), Err(HeaderError::TooShort(16)));
     }
 
+    //= RFC 8166, Section 4.5.2
+    //= type=test
+    //# If the rdma_vers field contains a recognized value, but [...]
     #[test]
     fn short_messages_are_told_from_malformed_ones() {
         let bytes = words(&[9, 1, 4, 0, 0, 0, 0]);
@@ -614,6 +652,12 @@ mod tests {
         assert_eq!(error.answer(3), Some(Header::err_chunk(9, 3)));
     }
 
+    //= RFC 8166, Section 4.5
+    //= type=test
+    //# The rdma_xid field MUST contain the same XID that was in the rdma_xid field in the failing
+    //# request;
+    //# The rdma_vers field MUST contain the same version that [...]
+    //# The rdma_proc field MUST contain the value RDMA_ERROR; and
     #[test]
     fn an_unknown_version_is_answered_in_kind() {
         let error = Header::parse(&words(&[9, 2, 4, 77, 5, 6, 7])).unwrap_err();
@@ -624,6 +668,12 @@ mod tests {
         assert_eq!(Header::parse(&answer.to_xdr()), Ok((answer, 28)));
     }
 
+    //= RFC 8166, Section 4.2.4
+    //= type=test
+    //# A Responder MUST silently discard RDMA_ERROR procedures.
+    //= RFC 8166, Section 4.5
+    //= type=test
+    //# A receiver MUST silently discard an RDMA_ERROR procedure that it cannot decode.
     #[test]
     fn errors_are_never_answered() {
         for message in [
@@ -645,6 +695,12 @@ mod tests {
         }
     }
 
+    //= RFC 8166, Section 3.4.5
+    //= type=test
+    //# The value in this field MUST be a multiple of four.
+    //= RFC 8166, Section 4.2.4
+    //= type=test
+    //# Though any of these MAY be marked as not [...]
     #[test]
     fn contradictions_are_errors() {
         let nothing = words(&[9, 1, 4, 1, 0, 0, 0]);

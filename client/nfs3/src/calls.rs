@@ -137,7 +137,7 @@ impl Nfs3 for Nfs3Client {
         symlink: &FileHandle,
     ) -> NfsResult<(Vec<u8>, Option<Attributes>)> {
         let args = ReadlinkArgs { symlink: *symlink };
-        // The path is DDP-eligible (RFC 8267 section 3), but nothing requires it to be asked for
+        // The path is DDP-eligible (RFC 8267 section 4), but nothing requires it to be asked for
         // by Write chunk. NFS-Ganesha leaves that chunk unused and sends the path inline;
         // Linux's client, too, asks for it in a Reply chunk.
         call!(self, Readlink, cred, args, |ok| {
@@ -177,6 +177,9 @@ impl Nfs3 for Nfs3Client {
         let mut reply = self
             .perform::<Read>(cred, &args, Payload::Sink(sink))
             .await?;
+        //= RFC 8166, Section 4.3.2.2
+        //# The Requester MUST NOT assume that the memory regions backing a Write chunk have not
+        //# been modified.
         let mut sink = std::mem::take(&mut reply.payload).into_sink();
         match reply.results::<Read>()? {
             Reply::Ok(ok) => {

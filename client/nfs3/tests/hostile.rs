@@ -45,6 +45,9 @@ async fn misbehaving(
     (result, stats)
 }
 
+//= RFC 8166, Section 6.1
+//= type=test
+//# The Requester MUST terminate the pending RPC transaction and [...]
 #[tokio::test]
 async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
     type Change = fn(&mut ChunkLists, &mut Vec<u8>);
@@ -80,8 +83,7 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
         "{result:?}"
     );
     assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
-    // Data inline although a Write chunk was offered: "The Requester MUST terminate the
-    // pending RPC transaction and report an appropriate permanent error".
+    // Data inline although a Write chunk was offered.
     let (result, stats) = misbehaving(8192, |_| Act::DataInline).await;
     assert!(
         matches!(result, Err(NfsError::PeerMisbehaved(_))),
@@ -137,6 +139,19 @@ async fn rdma_error_ends_one_call() {
     assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
 }
 
+//= RFC 8166, Section 4.2.1
+//= type=test
+//# This XID MUST be the same as the XID in the RPC message.
+//= RFC 8166, Section 4.5
+//= type=test
+//# If errors are detected in the RPC-over-RDMA header of [...]
+//# A receiver MUST silently discard an RDMA_ERROR procedure that it cannot decode.
+//= RFC 8166, Section 4.6.1
+//= type=test
+//# Requesters MUST silently discard the message.
+//= RFC 8166, Section 4.6.2
+//= type=test
+//# Receivers MUST silently discard RDMA_DONE messages.
 #[tokio::test]
 async fn nonsense_is_discarded_in_silence() {
     fn words(words: &[u32]) -> Vec<u8> {

@@ -358,6 +358,9 @@ async fn all_procedures_with_every_transport_setting() {
     }
 }
 
+//= RFC 8267, Section 5.1
+//= type=test
+//# To enable interoperation of these protocols when NFS/RDMA is [...]
 #[tokio::test]
 async fn mount_over_rdma_and_by_tcp_and_refusals() {
     let server = Responder::start(&[]);

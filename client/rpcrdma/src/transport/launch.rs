@@ -293,9 +293,14 @@ impl Kit {
         };
         let source: Option<Segs<Buf>> = match plan.call {
             CallForm::Inline => None,
+            //= RFC 8166, Section 3.4.5.2
+            //# If the sender chooses not to include roundup padding in the chunk, the chunk's total
+            //# length MUST be the same as the encoded length of the data item.
             CallForm::Reduced => Some(argument.clone()),
             CallForm::PositionZero => {
-                // "such chunks MUST include appropriate XDR roundup padding" (section 3.5.3).
+                //= RFC 8166, Section 3.5.3
+                //# As these chunks contain a Payload stream, such chunks MUST include appropriate
+                //# XDR roundup padding to maintain proper XDR alignment of their contents.
                 let pad = padding(call.shape.argument);
                 let mut all: Segs<Buf> = Segs::from_iter([call.head.clone()]);
                 all.extend(argument.iter().cloned());
@@ -361,20 +366,36 @@ impl Kit {
         } = &*launched;
         let mut chunks = ChunkLists::default();
         if let Some(source) = &registrations.source {
+            //= RFC 8166, Section 3.4.5
+            //# The Position value MUST be computed from the beginning of the unreduced Payload
+            //# stream, which begins at Position zero.
+            //= RFC 8166, Section 3.5.3
+            //# Every RDMA read segment in this chunk MUST contain zero in its Position field.
             let position = match plan.call {
                 // "the XDR stream offset of that data item" (section 4.3.1.1): it stands
                 // right behind the head.
                 CallForm::Reduced => call.head.len(),
                 CallForm::Inline | CallForm::PositionZero => 0,
             };
+            //= RFC 8166, Section 3.4.4.4
+            //# Except in special cases (covered in Section 3.5.3), a chunk MUST contain exactly one
+            //# XDR data item.
             chunks.reads.extend(read_chunk(position, source));
         }
         chunks.writes.extend(registrations.sink.as_ref().map(chunk));
         chunks.reply = registrations.reply.as_ref().map(chunk);
+        //= RFC 8166, Section 4.2.4
+        //# A Requester MUST NOT send an RPC-over-RDMA header with the RDMA_ERROR procedure.
+        //= RFC 8166, Section 4.6.1
+        //# Therefore, senders MUST NOT send RDMA_MSGP procedures.
+        //= RFC 8166, Section 4.6.2
+        //# Therefore, senders MUST NOT send RDMA_DONE messages.
         let body = match plan.call {
             CallForm::PositionZero => Body::NoMsg(chunks),
             CallForm::Inline | CallForm::Reduced => Body::Msg(chunks),
         };
+        //= RFC 8166, Section 4.2.1
+        //# This XID MUST be the same as the XID in the RPC message.
         let header = Header::new(call.xid, credits, body);
         let bytes = encoded(
             |to| header.encode(to),

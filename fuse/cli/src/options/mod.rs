@@ -18,7 +18,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The port of NFS over RDMA when nothing else is said (RFC 8267 section 6).
+/// The port of NFS over RDMA when nothing else is said (RFC 8267 section 9).
 pub const DEFAULT_PORT: u16 = 20049;
 /// Largest rsize and wsize, in bytes (nfs(5)); also what one FUSE request can carry.
 pub const MAX_IO: u32 = 1 << 20;
@@ -317,6 +317,14 @@ impl Default for Options {
             write_chunk: WriteChunk::PositionZero,
             inline: 4096,
             credits: 64,
+            //= RFC 5044, Section 1.2
+            //# It is possible to disable this CRC check; however, CRCs MUST be enabled unless it is
+            //# clear that the end-to-end connection through the network has data integrity at least
+            //# as good as an MPA with CRC enabled (for example, when IPsec is implemented end to
+            //# end).
+            //= RFC 5044, Section 4.4
+            //# An MPA implementation MUST implement CRC support and MUST either:
+            //# The default configuration for a connection MUST be to use CRCs.
             crc: true,
             fpdu: None,
             cache: 256 << 20,

@@ -27,6 +27,20 @@ fn times(values: [u64; 4]) -> Option<AttributeTimes> {
     })
 }
 
+//= RFC 5044, Section 1.2
+//= type=test
+//# It is possible to disable this CRC check; however, [...]
+//= RFC 5044, Section 4.4
+//= type=test
+//# An MPA implementation MUST implement CRC support and MUST either:
+//# The default configuration for a connection MUST be to use CRCs.
+#[test]
+fn crcs_are_left_out_only_by_request() {
+    assert!(ok("").crc);
+    assert!(ok("crc").crc);
+    assert!(!ok("nocrc").crc);
+}
+
 #[test]
 fn nothing_and_defaults_are_the_defaults() {
     for text in [
