@@ -6,6 +6,7 @@
 use super::convert::{kind, set_time};
 use super::credentials::{self, Credentials};
 use super::locking::set_lock;
+use super::queued::{Queued, has_request};
 use super::replies::{
     answer, answer_held, answer_or, channel_entry, done, file_flags, tell_absent, tell_attributes,
     tell_data, tell_entry,
@@ -22,9 +23,7 @@ use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_rpcrdma::tap::caller;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +35,7 @@ pub(super) struct Adapter<N> {
     pub(super) waiting: Arc<Waiting>,
     /// Tells the kernel what it must not believe any more.
     pub(super) notifier: Notifier,
+    pub(super) queued: Arc<Queued>,
     pub(super) sending: Sending,
     /// Requests that came, and inodes the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
@@ -56,15 +56,6 @@ pub(super) enum Sending {
 
 /// Calls sent together, at most.
 const MOST_DEFERRED: u32 = 16;
-
-/// Whether the kernel has a request that nobody has read.
-fn has_request(device: &Arc<channel::Device>) -> bool {
-    let mut poll = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-    nix::poll::poll(&mut poll, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-        && poll[0]
-            .revents()
-            .is_some_and(|events| events == PollFlags::POLLIN)
-}
 
 impl<N: Nfs3> Adapter<N> {
     /// A new object's mode and the umask that is still to be applied to it.
@@ -420,11 +411,18 @@ impl<N: Nfs3> Adapter<N> {
 
     fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
-        let notifier = self.notifier.clone();
+        let (notifier, queued) = (self.notifier.clone(), self.queued.clone());
         let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.open(&cred, node, flags).await;
+            if result
+                .as_ref()
+                .is_ok_and(|opened| opened.attributes_changed)
+            {
+                let fs = fs.clone();
+                queued.until_empty(move || !fs.is_reading(node)).await;
+            }
             answer_or(
                 reply,
                 result,
@@ -457,11 +455,14 @@ impl<N: Nfs3> Adapter<N> {
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        let under_way = self.fs.kernel_read(handle, offset);
+        let (under_way, queued) = (self.fs.kernel_read(handle, offset), self.queued.clone());
         self.start(async move {
             let found = fs.read(handle, offset, size, flags).await;
-            if let Some(under_way) = &under_way {
-                under_way.in_turn(&found, size).await;
+            if let Some(under_way) = &under_way
+                && under_way.tells_end(&found, size)
+            {
+                under_way.first().await;
+                queued.until_empty(under_way.is_first()).await;
             }
             answer_held(reply, found, tell_data);
             drop(under_way);

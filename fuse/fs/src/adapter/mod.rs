@@ -8,6 +8,7 @@ mod filesystem;
 pub mod heap;
 mod invalidate;
 mod locking;
+mod queued;
 mod replies;
 mod signals;
 mod table;
@@ -27,6 +28,7 @@ use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
+use queued::Queued;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -216,7 +218,8 @@ fn start<N: Nfs3>(
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let invalidator = Invalidator::start(&fs, channel.notifier())?;
+    let queued = Queued::start(channel.device())?;
+    let invalidator = Invalidator::start(&fs, channel.notifier(), &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
     let credentials = Arc::new(Credentials::default());
@@ -225,6 +228,7 @@ fn start<N: Nfs3>(
         waiting: waiting.clone(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
+        queued,
         sending: match (options.workers, deferring) {
             (0, false) => Sending::AtOnce,
             (0, true) => Sending::Together(channel.device().clone()),

@@ -63,22 +63,27 @@ impl Drop for KernelRead {
 }
 
 impl KernelRead {
-    /// Returns when what is before has been answered, if these `found` bytes are less than asked
-    /// for and the kernel does not know yet why.
-    pub async fn in_turn(&self, found: &FsResult<Segs<Buf>>, len: u32) {
+    /// Whether these `found` bytes are less than asked for, and the kernel does not know yet why.
+    pub fn tells_end(&self, found: &FsResult<Segs<Buf>>, len: u32) -> bool {
         let found = match found {
             Ok(found) => found.iter().map(|buf| buf.len() as u64).sum(),
             Err(_) => 0,
         };
-        let told = self.data.inode.upgrade().is_some_and(|inode| {
-            let state = inode.state.lock();
-            state.told_epoch == state.epoch
-        });
-        if found < u64::from(len) && !told {
-            let first =
-                |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
-            self.data.until(first).await;
-        }
+        let inode = self.data.inode.upgrade();
+        found < u64::from(len) && !inode.is_some_and(|inode| inode.state.lock().knows_end())
+    }
+
+    /// Returns when READs of what is before have been answered.
+    pub async fn first(&self) {
+        let first =
+            |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
+        self.data.until(first).await;
+    }
+
+    /// Whether they have.
+    pub fn is_first(&self) -> impl Fn() -> bool + Send + use<> {
+        let (data, offset) = (self.data.clone(), self.offset);
+        move || !data.with(|inner| inner.is_kernel_reading_before(offset))
     }
 }
 
@@ -110,8 +115,8 @@ impl<N: Nfs3> Fs<N> {
             let size = size_with(inner, &file.inode)?;
             let end = offset + u64::from(len);
             let range = offset..end.min(size);
-            if range.end < end && inner.is_kernel_reading_before(offset) {
-                // Perhaps to be answered after that: see `KernelRead`.
+            if range.end < end && !file.inode.state.lock().knows_end() {
+                // Perhaps to be answered after READs of what is before: see `KernelRead`.
                 return None;
             }
             if range.is_empty() {
