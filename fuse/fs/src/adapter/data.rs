@@ -10,11 +10,18 @@ use nfsrdma_nfs3::Nfs3;
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
-        let notifier = self.notifier.clone();
+        let (notifier, queued) = (self.notifier.clone(), self.queued.clone());
         let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.open(&cred, node, flags).await;
+            if result
+                .as_ref()
+                .is_ok_and(|opened| opened.attributes_changed)
+            {
+                let fs = fs.clone();
+                queued.until_empty(move || !fs.is_reading(node)).await;
+            }
             answer_or(
                 reply,
                 result,
@@ -47,11 +54,14 @@ impl<N: Nfs3> Adapter<N> {
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        let under_way = self.fs.kernel_read(handle, offset);
+        let (under_way, queued) = (self.fs.kernel_read(handle, offset), self.queued.clone());
         self.start(async move {
             let found = fs.read(handle, offset, size, flags).await;
-            if let Some(under_way) = &under_way {
-                under_way.in_turn(&found, size).await;
+            if let Some(under_way) = &under_way
+                && under_way.tells_end(&found, size)
+            {
+                under_way.first().await;
+                queued.until_empty(under_way.is_first()).await;
             }
             answer_held(reply, found, reply_data);
             drop(under_way);

@@ -1,13 +1,12 @@
 //! What the operations of the adapter share: the file system, who asks, and when calls leave.
 
 use super::credentials::Credentials;
+use super::queued::{Queued, has_request};
 use super::waiting::Waiting;
 use crate::fs::{Fs, NewMode, Opened};
 use nfsrdma_channel::{self as channel, Header, Notifier};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -17,6 +16,7 @@ pub(super) struct Adapter<N> {
     pub(super) waiting: Arc<Waiting>,
     /// Tells the kernel what it must not believe any more.
     pub(super) notifier: Notifier,
+    pub(super) queued: Arc<Queued>,
     pub(super) sending: Sending,
     /// Requests that came, and inodes the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
@@ -37,15 +37,6 @@ pub(super) enum Sending {
 
 /// Calls sent together, at most.
 const MOST_DEFERRED: u32 = 16;
-
-/// Whether the kernel has a request that nobody has read.
-fn has_request(device: &Arc<channel::Device>) -> bool {
-    let mut poll = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-    nix::poll::poll(&mut poll, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-        && poll[0]
-            .revents()
-            .is_some_and(|events| events == PollFlags::POLLIN)
-}
 
 impl<N: Nfs3> Adapter<N> {
     /// A new object's mode and the umask that is still to be applied to it.

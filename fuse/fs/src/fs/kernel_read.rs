@@ -32,22 +32,26 @@ impl Drop for KernelRead {
 }
 
 impl KernelRead {
-    /// Returns when what is before has been answered, if these `found` bytes are less than asked
-    /// for and the kernel does not know yet why.
-    pub async fn in_turn(&self, found: &FsResult<Segs<Buf>>, len: u32) {
+    /// Whether these `found` bytes are less than asked for, and the kernel does not know yet why.
+    pub fn tells_end(&self, found: &FsResult<Segs<Buf>>, len: u32) -> bool {
         let found = match found {
             Ok(found) => found.iter().map(|buf| buf.len() as u64).sum(),
             Err(_) => 0,
         };
-        let told = {
-            let state = self.inode.state.lock();
-            state.told_epoch == state.epoch
-        };
-        if found < u64::from(len) && !told {
-            let first =
-                |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
-            self.data.until(first).await;
-        }
+        found < u64::from(len) && !self.inode.state.lock().knows_end()
+    }
+
+    /// Returns when READs of what is before have been answered.
+    pub async fn first(&self) {
+        let first =
+            |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
+        self.data.until(first).await;
+    }
+
+    /// Whether they have.
+    pub fn is_first(&self) -> impl Fn() -> bool + Send + use<> {
+        let (data, offset) = (self.data.clone(), self.offset);
+        move || !data.with(|inner| inner.is_kernel_reading_before(offset))
     }
 }
 

@@ -65,8 +65,8 @@ impl<N: Nfs3> Fs<N> {
             let size = size_with(inner, &file.inode)?;
             let end = offset + u64::from(len);
             let range = offset..end.min(size);
-            if range.end < end && inner.is_kernel_reading_before(offset) {
-                // Perhaps to be answered after that: see `KernelRead`.
+            if range.end < end && !file.inode.state.lock().knows_end() {
+                // Perhaps to be answered after READs of what is before: see `KernelRead`.
                 return None;
             }
             if range.is_empty() {
