@@ -6,16 +6,21 @@ pub const MAGIC: u32 = 0xf6ab_0e18;
 pub const VERSION: u8 = 1;
 /// Encoded bytes.
 pub const LEN: usize = 8;
+//= RFC 8166, Section 3.3.3
+//# Receiver implementations MUST support inline thresholds of 1024 bytes but MAY support larger
+//# inline thresholds values.
 /// Smallest and default inline threshold in bytes (RFC 8166 section 3.3.3).
 pub const MIN_SIZE: u32 = 1024;
-/// Largest inline threshold that can be announced, in bytes (RFC 8797 section 5.2).
+/// Largest inline threshold that can be announced, in bytes (RFC 8797 section 4.2).
 pub const MAX_SIZE: u32 = 256 * 1024;
 
+//= RFC 8797, Section 4
+//# Senders MUST set these bits to zero, and receivers MUST ignore their value.
 /// Flag "bit 15" of the RFC's diagram, the least significant bit of the octet.
 const REMOTE_INVALIDATION: u8 = 0x01;
 
 /// The CM Private Data message (RFC 8797 section 4). The default is what holds for a peer
-/// that sends none (section 4.1).
+/// that sends none (section 5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrivateData {
     /// Send With Invalidate may be used if both peers say so.
@@ -58,16 +63,19 @@ impl PrivateData {
         ]
     }
 
+    //= RFC 8797, Section 5.2
+    //# If the RPC-over-RDMA version 1 CM Private Data Format Identifier is not present, an
+    //# RPC-over-RDMA version 1 receiver MUST behave as if no RPC-over-RDMA version 1 CM Private
+    //# Data has been provided.
     /// Finds the message in received private data. Layers below may have put octets of their
     /// own in front, so the Format Identifier is searched for, at any alignment (RFC 8797
-    /// section 4.1.2). `None` if there is none of a known version.
+    /// section 5.2). `None` if there is none of a known version.
     pub fn parse(received: &[u8]) -> Option<Self> {
         let magic = MAGIC.to_be_bytes();
         received
             .windows(LEN)
             .find(|octets| octets.starts_with(&magic) && octets[4] == VERSION)
             .map(|octets| PrivateData {
-                // "Bits 14 - 8: reserved"; a set one means nothing here.
                 remote_invalidation: octets[5] & REMOTE_INVALIDATION != 0,
                 send_size: decode_size(octets[6]),
                 receive_size: decode_size(octets[7]),
@@ -75,7 +83,7 @@ impl PrivateData {
     }
 
     /// Most bytes of one Send from the peer that announced `self` to the one that announced
-    /// `peer` (RFC 8797 section 5.2).
+    /// `peer` (RFC 8797 section 4.2).
     pub fn threshold_towards(&self, peer: &PrivateData) -> u32 {
         self.send_size.min(peer.receive_size)
     }
@@ -97,6 +105,9 @@ mod tests {
     /// What a Linux server answers: invalidation welcome, 4096 bytes either way.
     const LINUX: [u8; 8] = [0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3];
 
+    //= RFC 8797, Section 4
+    //= type=test
+    //# Senders MUST set these bits to zero, and receivers MUST ignore their value.
     #[test]
     fn literal_octets() {
         let data = PrivateData {
@@ -112,6 +123,19 @@ mod tests {
         );
     }
 
+    //= RFC 8797, Section 4
+    //= type=test
+    //# Senders MUST set these bits to zero, and receivers MUST ignore their value.
+    #[test]
+    fn reserved_bits_are_ignored() {
+        let expected = PrivateData::parse(&LINUX);
+        let mut octets = LINUX;
+        for reserved in 0..=0x7f {
+            octets[5] = reserved << 1 | 1;
+            assert_eq!(PrivateData::parse(&octets), expected);
+        }
+    }
+
     #[test]
     fn sizes_are_clamped_and_rounded_down() {
         assert_eq!([0, 1, 1024, 2047].map(encode_size), [0; 4]);
@@ -122,6 +146,9 @@ mod tests {
         assert_eq!(decode_size(255), MAX_SIZE);
     }
 
+    //= RFC 8797, Section 5.2
+    //= type=test
+    //# If the RPC-over-RDMA version 1 CM Private Data Format [...]
     #[test]
     fn what_is_not_there_is_not_found() {
         assert_eq!(PrivateData::parse(&[]), None);

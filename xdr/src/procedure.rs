@@ -4,7 +4,7 @@
 
 use crate::codec::{Decode, Encode};
 
-/// Which item of a procedure may be moved by a chunk of its own (RFC 8267 section 3).
+/// Which item of a procedure may be moved by a chunk of its own (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ddp {
     /// No item.
@@ -38,6 +38,12 @@ pub trait Procedure {
     /// padding of a DDP-eligible result.
     fn max_results(args: &Self::Args<'_>) -> usize;
 
+    //= RFC 8166, Section 3.4.6
+    //# Thus, it MUST register Write chunks long enough to accommodate the maximum possible size of
+    //# each returned data item.
+    //= RFC 8166, Section 4.3.2.2
+    //# Therefore, the Requester MUST provision each Write chunk so it can be filled with the
+    //# largest DDP-eligible data item that can be placed in it.
     /// Most bytes of the contents of the DDP-eligible result: the size of its Write chunk.
     /// 0 for procedures without one.
     fn max_ddp_result(args: &Self::Args<'_>) -> usize {

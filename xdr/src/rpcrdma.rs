@@ -203,6 +203,17 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
+    //= RFC 8166, Section 4.5
+    //# If other errors are detected in the RPC-over-RDMA header of an RPC Call message, a Responder
+    //# MUST send an RDMA_ERROR message back to the Requester.
+    //= RFC 8166, Section 4.5.1
+    //# When a Responder detects an RPC-over-RDMA header version that it does not support (currently
+    //# this document defines only version 1), it MUST reply with an RDMA_ERROR procedure and set
+    //# the rdma_err value to ERR_VERS, also providing the low and high inclusive version numbers it
+    //# does, in fact, support.
+    //= RFC 8166, Section 4.5.2
+    //# If the rdma_vers field contains a recognized value, but an XDR parsing error occurs, the
+    //# Responder MUST reply with an RDMA_ERROR procedure and set the rdma_err value to ERR_CHUNK.
     /// What a responder sends back, granting `credits`; `None` where it must stay silent.
     pub fn answer(&self, credits: u32) -> Option<Header> {
         let (fixed, error) = match self {
@@ -216,10 +227,16 @@ impl HeaderError {
             ),
             HeaderError::Malformed(fixed, _) => (fixed, ErrorBody::ErrChunk),
         };
-        // "A Responder MUST silently discard RDMA_ERROR procedures" (section 4.2.4).
+        //= RFC 8166, Section 4.2.4
+        //# A Responder MUST silently discard RDMA_ERROR procedures.
+        //= RFC 8166, Section 4.5
+        //# The rdma_xid field MUST contain the same XID that was in the rdma_xid field in the
+        //# failing request;
+        //# The rdma_vers field MUST contain the same version that was in the rdma_vers field in the
+        //# failing request;
+        //# The rdma_proc field MUST contain the value RDMA_ERROR; and
         (fixed.procedure != procedure::ERROR).then(|| Header {
             xid: fixed.xid,
-            // "the same version that was in the rdma_vers field in the failing request"
             version: fixed.version,
             credits,
             body: Body::Error(error),
@@ -228,6 +245,8 @@ impl HeaderError {
 }
 
 impl Header {
+    //= RFC 8166, Section 4.2.2
+    //# For RPC-over-RDMA version 1, this field MUST contain the value one (1).
     /// A header of this version.
     pub fn new(xid: u32, credits: u32, body: Body) -> Self {
         Header {
@@ -279,8 +298,7 @@ impl Header {
         let too_short = HeaderError::TooShort(message.len());
         let mut from = Decoder::new(message);
         let fixed = Fixed::decode(&mut from).map_err(|_| too_short)?;
-        // "not as long as a minimal size RPC-over-RDMA header (28 bytes) [...] MUST silently
-        // discard" (section 4.5). That is the size of empty chunk lists, and of ERR_VERS. But
+        // A message shorter than 28 bytes is to be discarded (section 4.5). That is the size of empty chunk lists, and of ERR_VERS. But
         // ERR_CHUNK is 20 bytes by the RFC's own XDR (section 4.1), Linux sends it so
         // (svc_rdma_send_error_msg) and takes it so (rpcrdma_reply_handler asks for 16), and
         // it "indicates a permanent error": discarding it would have the call sent again for
@@ -306,6 +324,9 @@ impl Header {
     }
 }
 
+//= RFC 8166, Section 4
+//# All RPC-over-RDMA header content is contained in the Transport stream; thus, it MUST be XDR
+//# encoded.
 impl Encode for Header {
     // XVCP, then
     // RDMA_MSG, RDMA_NOMSG:  read list, write list, reply chunk
@@ -375,6 +396,9 @@ impl Body {
     fn decode(from: &mut Decoder<'_>, procedure: u32) -> codec::Result<Self> {
         Ok(match procedure {
             procedure::MSG => Body::Msg(ChunkLists::decode(from)?),
+            //= RFC 8166, Section 4.2.4
+            //# Though any of these MAY be marked as not present, one MUST be present and MUST hold
+            //# the Payload stream for this RPC-over-RDMA message.
             procedure::NOMSG => {
                 let chunks = ChunkLists::decode(from)?;
                 // Section 4.5.2 names this an XDR error.
@@ -452,7 +476,8 @@ impl Decode<'_> for ChunkLists {
         while from.bool()? {
             budget.spend(1)?;
             let segment = ReadSegment::decode(from)?;
-            // "The value in this field MUST be a multiple of four" (section 3.4.5).
+            //= RFC 8166, Section 3.4.5
+            //# The value in this field MUST be a multiple of four.
             if segment.position % 4 != 0 {
                 return Err(DecodeError::Inconsistent(
                     "a Read chunk's position is not a multiple of four",
@@ -471,214 +496,4 @@ impl Decode<'_> for ChunkLists {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The words of a header, as RFC 8166 section 4.7 draws them.
-    fn words(words: &[u32]) -> Vec<u8> {
-        words.iter().flat_map(|w| w.to_be_bytes()).collect()
-    }
-
-    fn segment(n: u32) -> Segment {
-        Segment {
-            handle: n,
-            length: 0x1000 + n,
-            offset: u64::from(n) << 32 | 0xabc,
-        }
-    }
-
-    /// H L O O of [`segment`].
-    fn hloo(n: u32) -> [u32; 4] {
-        [n, 0x1000 + n, n, 0xabc]
-    }
-
-    fn check(header: &Header, bytes: &[u8]) {
-        assert_eq!(header.to_xdr(), bytes);
-        assert_eq!(header.encoded_len(), bytes.len());
-        assert_eq!(Header::parse(bytes), Ok((header.clone(), bytes.len())));
-    }
-
-    #[test]
-    fn no_chunks_are_three_zeroes() {
-        let header = Header::new(0x1234_5678, 32, Body::Msg(ChunkLists::default()));
-        check(&header, &words(&[0x1234_5678, 1, 32, 0, 0, 0, 0]));
-        assert_eq!(header.encoded_len(), MIN_HEADER_LEN);
-    }
-
-    #[test]
-    fn read_list_is_1_phloo_and_0() {
-        let reads = [(0, 1), (0, 2), (0, 3)]
-            .map(|(position, n)| ReadSegment {
-                position,
-                target: segment(n),
-            })
-            .into_iter()
-            .collect();
-        let header = Header::new(
-            7,
-            1,
-            Body::NoMsg(ChunkLists {
-                reads,
-                ..Default::default()
-            }),
-        );
-        let expected = [
-            &[7, 1, 1, 1][..],
-            &[1, 0],
-            &hloo(1),
-            &[1, 0],
-            &hloo(2),
-            &[1, 0],
-            &hloo(3),
-            &[0, 0, 0],
-        ]
-        .concat();
-        check(&header, &words(&expected));
-    }
-
-    #[test]
-    fn write_list_is_1_n_hloo_and_0() {
-        let chunk = |range: std::ops::Range<u32>| range.map(segment).collect::<WriteChunk>();
-        let header = Header::new(
-            7,
-            1,
-            Body::Msg(ChunkLists {
-                writes: [chunk(1..4), chunk(4..6)].into_iter().collect(),
-                ..Default::default()
-            }),
-        );
-        let expected = [
-            &[7, 1, 1, 0, 0][..],
-            &[1, 3],
-            &hloo(1),
-            &hloo(2),
-            &hloo(3),
-            &[1, 2],
-            &hloo(4),
-            &hloo(5),
-            &[0, 0],
-        ]
-        .concat();
-        check(&header, &words(&expected));
-    }
-
-    #[test]
-    fn reply_chunk_is_1_n_hloo() {
-        let header = Header::new(
-            7,
-            1,
-            Body::NoMsg(ChunkLists {
-                reply: Some([segment(1), segment(2)].into_iter().collect()),
-                ..Default::default()
-            }),
-        );
-        let expected = [&[7, 1, 1, 1, 0, 0, 1, 2][..], &hloo(1), &hloo(2)].concat();
-        check(&header, &words(&expected));
-    }
-
-    #[test]
-    fn errors_and_retired_procedures() {
-        check(&Header::err_chunk(9, 4), &words(&[9, 1, 4, 4, 2]));
-        let vers = Body::Error(ErrorBody::ErrVers { low: 1, high: 1 });
-        check(&Header::new(9, 4, vers), &words(&[9, 1, 4, 4, 1, 1, 1]));
-        let padded = Body::MsgP {
-            align: 64,
-            threshold: 1024,
-            chunks: ChunkLists::default(),
-        };
-        check(
-            &Header::new(9, 4, padded),
-            &words(&[9, 1, 4, 2, 64, 1024, 0, 0, 0]),
-        );
-        let done = Header::new(9, 4, Body::Done);
-        assert_eq!(done.to_xdr(), words(&[9, 1, 4, 3]));
-        // Bytes behind it are not its own; alone it is too short, and discarded all the same.
-        let long = words(&[9, 1, 4, 3, 0, 0, 0]);
-        assert_eq!(Header::parse(&long), Ok((done, 16)));
-        assert_eq!(Header::parse(&long[..16]), Err(HeaderError::TooShort(16)));
-    }
-
-    #[test]
-    fn short_messages_are_told_from_malformed_ones() {
-        let bytes = words(&[9, 1, 4, 0, 0, 0, 0]);
-        for len in 0..bytes.len() {
-            assert_eq!(
-                Header::parse(&bytes[..len]),
-                Err(HeaderError::TooShort(len))
-            );
-        }
-        // A read list that never ends.
-        let bytes = words(&[9, 1, 4, 0, 1, 0, 0]);
-        let error = Header::parse(&bytes).unwrap_err();
-        assert!(matches!(error, HeaderError::Malformed(..)), "{error:?}");
-        assert_eq!(error.answer(3), Some(Header::err_chunk(9, 3)));
-    }
-
-    #[test]
-    fn an_unknown_version_is_answered_in_kind() {
-        let error = Header::parse(&words(&[9, 2, 4, 77, 5, 6, 7])).unwrap_err();
-        assert!(matches!(error, HeaderError::UnsupportedVersion(_)));
-        let answer = error.answer(3).unwrap();
-        assert_eq!(answer.to_xdr(), words(&[9, 2, 3, 4, 1, 1, 1]));
-        // and that answer is understood, whatever version it names
-        assert_eq!(Header::parse(&answer.to_xdr()), Ok((answer, 28)));
-    }
-
-    #[test]
-    fn errors_are_never_answered() {
-        for message in [
-            words(&[9, 1, 4, 4, 99, 0, 0]),
-            words(&[9, 5, 4, 4, 2, 0, 0]),
-        ] {
-            assert_eq!(Header::parse(&message).unwrap_err().answer(1), None);
-        }
-    }
-
-    #[test]
-    fn empty_and_unused_chunks_are_taken() {
-        // Drafts returned an unused chunk with no segments; the RFC returns empty segments.
-        for chunk in [&[1, 0][..], &[1, 1, 5, 0, 0, 8]] {
-            let message = words(&[&[9, 1, 4, 0, 0][..], chunk, &[0, 0]].concat());
-            let (header, len) = Header::parse(&message).unwrap();
-            assert_eq!(len, message.len());
-            assert!(header.chunks().unwrap().writes[0].is_empty());
-        }
-    }
-
-    #[test]
-    fn contradictions_are_errors() {
-        let nothing = words(&[9, 1, 4, 1, 0, 0, 0]);
-        let askew = words(&[9, 1, 4, 0, 1, 6, 1, 1, 0, 0, 0, 0, 0]);
-        let boolean = words(&[9, 1, 4, 0, 2, 0, 0]);
-        let procedure = words(&[9, 1, 4, 5, 0, 0, 0]);
-        for message in [nothing, askew, boolean, procedure] {
-            let error = Header::parse(&message).unwrap_err();
-            assert!(matches!(error, HeaderError::Malformed(..)), "{error:?}");
-        }
-    }
-
-    #[test]
-    fn counts_are_bounded() {
-        // A count beyond the message, and one beyond the bound with all the bytes there.
-        let mut huge = words(&[9, 1, 4, 0, 0, 1, u32::MAX]);
-        huge.resize(huge.len() + 16, 0);
-        assert!(Header::parse(&huge).is_err());
-        let segments = |n: usize| {
-            let chunk = (0..n as u32).map(segment).collect::<WriteChunk>();
-            let lists = ChunkLists {
-                reply: Some(chunk),
-                ..Default::default()
-            };
-            Header::new(1, 1, Body::Msg(lists)).to_xdr()
-        };
-        assert!(Header::parse(&segments(MAX_SEGMENTS - 1)).is_ok());
-        assert!(Header::parse(&segments(MAX_SEGMENTS)).is_err());
-        // Empty Write chunks count too.
-        let mut empties = words(&[9, 1, 4, 0, 0]);
-        for _ in 0..=MAX_SEGMENTS {
-            empties.extend(words(&[1, 0]));
-        }
-        empties.extend(words(&[0, 0]));
-        assert!(Header::parse(&empties).is_err());
-    }
-}
+mod tests;

@@ -180,6 +180,15 @@ proptest! {
         prop_assert_eq!(to.into_vec(), call.to_xdr());
     }
 
+    //= RFC 8166, Section 3.4.4.1
+    //= type=test
+    //# If a chunk contains a counted array data type, [...]
+    //= RFC 8166, Section 3.4.4.4
+    //= type=test
+    //# When a variable-length XDR data item is reduced, the [...]
+    //= RFC 8166, Section 3.4.5
+    //= type=test
+    //# The Position value MUST be computed from the beginning [...]
     /// A reduced stream plus the item's bytes and padding, put in where the encoder says, is
     /// the unreduced stream (RFC 8166 section 3.4.5).
     #[test]

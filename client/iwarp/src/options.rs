@@ -82,8 +82,8 @@ mod tests {
         assert_eq!("auto".parse(), Ok(Fpdu::Auto));
         assert_eq!("max".parse(), Ok(Fpdu::Largest));
         assert_eq!("1448".parse(), Ok(Fpdu::Bytes(1448)));
-        assert_eq!("65540".parse(), Ok(Fpdu::Bytes(65_540)));
-        for wrong in ["", "127", "65541", "-1", "1k", "18446744073709551616"] {
+        assert_eq!("64772".parse(), Ok(Fpdu::Bytes(64_772)));
+        for wrong in ["", "135", "64773", "-1", "1k", "18446744073709551616"] {
             assert!(wrong.parse::<Fpdu>().is_err(), "{wrong}");
         }
     }

@@ -238,6 +238,12 @@ fn all_operations_in_every_setting() {
     exercise(&IwarpOptions::default(), "[::1]:0");
 }
 
+//= RFC 5040, Section 8.1.1
+//= type=test
+//# An RNIC MUST ensure that the network interface can [...]
+//= RFC 5041, Section 8.3.1
+//= type=test
+//# An RNIC MUST ensure that the network interface can [...]
 /// Memory that came back from `invalidate` does not change any more, however hard the peer
 /// writes at that moment.
 #[test]

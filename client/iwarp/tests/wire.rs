@@ -109,6 +109,31 @@ fn send(connection: &Connection) {
     connection.queue_pair.post(&mut vec![send]).unwrap();
 }
 
+//= RFC 5040, Section 7
+//= type=test
+//# If an LLP does not support teardown of a [...]
+//# For a specific LLP connection, when all Streams are [...]
+//= RFC 5040, Section 7.1
+//= type=test
+//# If an error occurs at the Local Peer, the [...]
+//# The Local Peer MUST send a Terminate Message for each of the following cases:
+//= RFC 5041, Section 3
+//= type=test
+//# If an LLP does not support teardown of an [...]
+//# For a specific LLP Connection, when all LLP Streams [...]
+//= RFC 5041, Section 6.2.2
+//= type=test
+//# After indicating to the ULP a fatal error has [...]
+//= RFC 5041, Section 7.1
+//= type=test
+//# If the DDP layer detects any of the receive [...]
+//# DDP MUST silently drop any subsequent incoming DDP Segments.
+//= RFC 5041, Section 8.3
+//= type=test
+//# If an STag is not valid on a DDP Stream, DDP MUST pass the invalid access attempt to the ULP.
+//= RFC 5044, Section 8
+//= type=test
+//# Once MPA delivers an error of any type, it [...]
 #[test]
 fn a_fault_is_terminated_on_the_wire() {
     let (mut connection, mut socket) = connected();
@@ -116,6 +141,9 @@ fn a_fault_is_terminated_on_the_wire() {
     let mut write = vec![0, 18, 0xc1, 0x40, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 9];
     write.extend_from_slice(&[7; 4]);
     write.extend_from_slice(&[0; 4]);
+    // A Send after it, with which nothing is wrong.
+    write.extend_from_slice(&[0, 22, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    write.extend_from_slice(&[0, 0, 0, 0, b'l', b'a', b't', b'e', 0, 0, 0, 0]);
     socket.write_all(&write).unwrap();
     let mut out = Vec::new();
     let peer = thread::spawn(move || {
@@ -125,6 +153,8 @@ fn a_fault_is_terminated_on_the_wire() {
     });
     let error = end(&mut connection, &mut out);
     assert!(matches!(error, Error::PeerMisbehaved(_)), "{error:?}");
+    let flushed = |c: &Completion| matches!(c, Completion::Flushed { .. });
+    assert!(out.iter().all(flushed), "the Send is dropped: {out:?}");
     assert_eq!(out.len(), 2, "both Receives come back");
     let all = peer.join().unwrap();
     // Untagged, last, Terminate, QN 2, MSN 1, MO 0.
@@ -133,6 +163,93 @@ fn a_fault_is_terminated_on_the_wire() {
     let terminate = Terminate::parse(&all[20..]).unwrap();
     assert_eq!(terminate.code, TerminateCode::DDP_INVALID_STAG);
     assert_eq!(terminate.segment.unwrap().0, 18);
+}
+
+//= RFC 5044, Section 8
+//= type=test
+//# For Error codes 2 and 3, MPA MUST NOT close the TCP connection following a reported error.
+//# The following errors MUST be detected by MPA and [...]
+/// A wrong CRC ends nothing by itself: the peer is told first.
+#[test]
+fn a_crc_mismatch_is_terminated_on_the_wire() {
+    let listener = TcpListener::bind(any()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let peer = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let request: [u8; 28] = read(&mut socket);
+        assert_eq!(request[16], 0x50, "asks for CRCs");
+        let mut reply = REPLY.to_vec();
+        reply[16] |= 0x40;
+        socket.write_all(&reply).unwrap();
+        let mut opens = EMPTY_WRITE;
+        opens[16..].copy_from_slice(&Crc::of(&EMPTY_WRITE[..16]));
+        assert_eq!(read::<20>(&mut socket), opens);
+        opens[19] ^= 1;
+        socket.write_all(&opens).unwrap();
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        all
+    });
+    let options = IwarpOptions {
+        crc: true,
+        ..IwarpOptions::default()
+    };
+    let mut connection = IwarpProvider::new(options).connect(at, &params()).unwrap();
+    let error = end(&mut connection, &mut Vec::new());
+    assert!(matches!(error, Error::PeerMisbehaved(_)), "{error:?}");
+    let all = peer.join().unwrap();
+    assert_eq!(all[..4], [0, 22, 0x41, 0x47], "a Terminate");
+    assert_eq!(all[20..24], [0x20, 0x02, 0, 0], "MPA CRC, and no headers");
+    assert_eq!(all[24..], Crc::of(&all[..24]));
+}
+
+//= RFC 5044, Section 7.1.1
+//= type=test
+//# Initiator mode receivers MUST check this field for the [...]
+//# If the MPA receiver cannot interoperate with the received [...]
+//= RFC 5044, Section 7.1.2
+//= type=test
+//# MPA Initiator mode implementations MUST receive and validate an MPA Reply Frame.
+//# If the MPA Reply Frame is improperly formatted, the [...]
+//# If a received "Key" does not match the expected [...]
+//= RFC 5044, Section 8
+//= type=test
+//# In this case, the TCP connection MUST be immediately closed.
+/// Another protocol's answer, a request in place of a reply, a revision nobody knows, too much
+/// private data: the connection is closed, with no byte more.
+#[test]
+fn a_reply_that_is_no_reply_closes_the_connection() {
+    let replies: [&[u8; 24]; 4] = [
+        b"HTTP/1.1 400 Bad Request",
+        b"MPA ID Req Frame\x10\x02\x00\x04\x00\x00\x00\x10",
+        b"MPA ID Rep Frame\x00\x03\x00\x04\x00\x00\x00\x10",
+        b"MPA ID Rep Frame\x00\x02\x02\x01\x00\x00\x00\x10",
+    ];
+    for reply in replies {
+        let listener = TcpListener::bind(any()).unwrap();
+        let at = listener.local_addr().unwrap();
+        let peer = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            read::<28>(&mut socket);
+            socket.write_all(reply).unwrap();
+            let mut more = Vec::new();
+            // Bytes it has not read make the close a reset.
+            let ended = socket.read_to_end(&mut more);
+            let reset = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionReset;
+            assert!(
+                ended.as_ref().is_ok() || ended.as_ref().is_err_and(reset),
+                "{ended:?}"
+            );
+            more
+        });
+        let result = IwarpProvider::new(IwarpOptions::default()).connect(at, &params());
+        let error = result.err().unwrap();
+        let expected = matches!(error, Error::NotRdma(_) | Error::PeerMisbehaved(_));
+        assert!(expected, "{error:?}");
+        assert_eq!(peer.join().unwrap(), b"");
+    }
 }
 
 #[test]
@@ -158,6 +275,9 @@ fn a_reply_that_wants_more_reads_than_offered_is_terminated() {
     assert_eq!(all[20..22], [0x20, 0x06], "insufficient IRD resources");
 }
 
+//= RFC 5040, Section 5.4
+//= type=test
+//# The RDMAP layer MUST Deliver the Terminate Message to the ULP.
 #[test]
 fn a_terminate_of_the_peer_is_reported() {
     let (mut connection, mut socket) = connected();
@@ -198,6 +318,19 @@ fn an_unanswered_first_send_is_followed_by_a_nudge() {
     assert!(matches!(out[..], [Completion::Sent { id: WorkId(1) }]));
 }
 
+//= RFC 5044, Section 3
+//= type=test
+//# MPA MUST provide the protocol version negotiated with its peer to DDP.
+//= RFC 5044, Section 7.1
+//= type=test
+//# A DDP endpoint MUST be "bound" to the MPA connection at entry to this phase.
+//= RFC 5044, Section 7.1.1
+//= type=test
+//# Responder mode senders MUST set this field to the [...]
+//= RFC 5044, Section 7.1.2
+//= type=test
+//# When MPA is started in the Responder mode, the [...]
+//# MPA Responder mode implementations MUST receive and validate at [...]
 #[test]
 fn a_responder_answers_and_waits_for_the_first_fpdu() {
     let (mut connection, mut socket, reply) = accepted(REQUEST);
@@ -316,6 +449,20 @@ fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, opened: b
     }
 }
 
+//= RFC 5044, Section 4.2
+//= type=test
+//# The format of a Marker MUST be as specified in Figure 3:
+//# The Reserved field MUST be set to zero on [...]
+//# The least significant two bits MUST always be set [...]
+//= RFC 5044, Section 4.3
+//= type=test
+//# All MPA senders MUST be able to generate Markers [...]
+//# When Markers are enabled (see Section 7.1, Connection Setup), [...]
+//= RFC 5044, Section 7.1.1
+//= type=test
+//# When this bit is '1' in an MPA Request [...]
+//# When set to '1' in an MPA Reply Frame, [...]
+//# When '1' Markers MUST be added as described in Section 4.3, MPA Markers.
 #[test]
 fn a_peer_that_asks_for_markers_gets_them() {
     for crc in [false, true] {
@@ -364,6 +511,9 @@ fn a_peer_that_asks_for_markers_gets_them() {
     }
 }
 
+//= RFC 5044, Section 7.1.2
+//= type=test
+//# If the MPA Request Frame is improperly formatted, the [...]
 #[test]
 fn a_slow_or_wrong_request_costs_nobody_else() {
     let provider = IwarpProvider::new(IwarpOptions::default());
@@ -375,10 +525,23 @@ fn a_slow_or_wrong_request_costs_nobody_else() {
     wrong.write_all(b"GET / HTTP/1.1\r\nHost: you\r\n").unwrap();
     let result = listener.accept().unwrap().accept(&params());
     assert!(matches!(result, Err(Error::PeerMisbehaved(_))));
+    wrong.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut more = Vec::new();
+    let closed = match wrong.read_to_end(&mut more) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    };
+    assert!(closed && more.is_empty(), "closed, without a word");
     let result = incoming.request(Duration::from_millis(30));
     assert!(matches!(result, Err(Error::TimedOut(_))), "{result:?}");
 }
 
+//= RFC 5041, Section 3
+//= type=test
+//# The LLP MUST ensure that, if it accepts a [...]
+//= RFC 5041, Section 6.2.2
+//= type=test
+//# Thus, any of the following fatal errors on a [...]
 #[test]
 fn a_peer_that_resets_is_a_lost_link() {
     let (mut connection, socket) = connected();
@@ -450,6 +613,9 @@ fn a_frame_that_drips_gets_no_more_time() {
     assert_eq!(short.pool.free_bytes(), short.pool.capacity());
 }
 
+//= RFC 5044, Section 4.1
+//= type=test
+//# The format of an FPDU shown below MUST be used for all MPA FPDUs.
 #[test]
 fn a_message_may_drip() {
     let (mut connection, mut socket) = connected();

@@ -5,7 +5,7 @@ pub use nfsrdma_rpcrdma::options::{Recovery, WriteChunk};
 use nfsrdma_rpcrdma::options::TransportOptions;
 use std::time::Duration;
 
-/// Port of the NFS/RDMA service (RFC 8166 section 5).
+/// Port of the NFS/RDMA service (RFC 8267 section 9).
 pub const NFS_RDMA_PORT: u16 = 20049;
 
 /// Which export of which server.

@@ -78,6 +78,31 @@ async fn every_size(options: ClientOptions, device: Options, manners: Manners) {
     leaves_nothing(mounted, pool).await;
 }
 
+//= RFC 8166, Section 3.4.4.4
+//= type=test
+//# Except in special cases (covered in Section 3.5.3), a chunk MUST contain exactly one XDR data
+//# item.
+//= RFC 8166, Section 3.4.5.2
+//= type=test
+//# If the sender chooses not to include roundup padding [...]
+//= RFC 8166, Section 3.4.6
+//= type=test
+//# Thus, it MUST register Write chunks long enough to [...]
+//= RFC 8166, Section 3.5.3
+//= type=test
+//# As these chunks contain a Payload stream, such chunks [...]
+//= RFC 8166, Section 4.2.4
+//= type=test
+//# A Requester MUST NOT send an RPC-over-RDMA header with the RDMA_ERROR procedure.
+//= RFC 8166, Section 4.3.2.2
+//= type=test
+//# Therefore, the Requester MUST provision each Write chunk so [...]
+//= RFC 8166, Section 4.6.1
+//= type=test
+//# Therefore, senders MUST NOT send RDMA_MSGP procedures.
+//= RFC 8166, Section 4.6.2
+//= type=test
+//# Therefore, senders MUST NOT send RDMA_DONE messages.
 #[tokio::test]
 async fn every_size_with_every_transport_setting() {
     for inline in [1024, 4096, 65_536] {
@@ -122,6 +147,9 @@ async fn every_size_with_every_kind_of_device() {
     }
 }
 
+//= RFC 8166, Section 3.3.3
+//= type=test
+//# Receiver implementations MUST support inline thresholds of 1024 bytes [...]
 #[tokio::test]
 async fn servers_that_announce_little_or_nothing() {
     let announced = |send_size, receive_size| {
@@ -152,6 +180,55 @@ async fn servers_that_announce_little_or_nothing() {
     }
 }
 
+//= RFC 8797, Section 4
+//= type=test
+//# An implementation of the extension described in this document [...]
+/// What a server announced on one connection is nothing on the next: calls of a size that went
+/// inline there go in chunks here, and no handle is invalidated by the server.
+#[tokio::test]
+async fn a_server_may_announce_something_else_after_a_reconnect() {
+    let manners = Manners {
+        later_private_data: Some(PrivateData {
+            remote_invalidation: false,
+            send_size: 1024,
+            receive_size: 1024,
+        }),
+        ..Manners::default()
+    };
+    let script = |seen: &Seen| match (seen.connection, seen.procedure) {
+        (0, Lookup::NUMBER) if seen.program == PROGRAM => Act::Hangup,
+        _ => Act::Answer,
+    };
+    let server = Server::start(Options::default(), manners, Arc::new(script));
+    let options = ClientOptions {
+        inline: 65_536,
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    let invalidations = || mounted.client.stats().connections[0].remote_invalidations;
+    for connection in [0, 1] {
+        let before = invalidations();
+        write(&mounted, &pool, b"f", &pattern(20_000, 0), 1 << 20).await;
+        let bytes = read(&mounted, &pool, b"f", 20_000, 1 << 20).await;
+        assert_eq!(bytes, pattern(20_000, 0));
+        let writes = server.calls::<Write>();
+        let last = writes.last().unwrap();
+        assert_eq!(last.connection, connection);
+        let chunks = last.header.chunks().unwrap();
+        assert_eq!(chunks.is_empty(), connection == 0, "{:?}", last.header);
+        if connection == 0 {
+            let found = mounted.client.lookup(&cred(), &mounted.root, b"f").await;
+            assert_eq!(found.unwrap().object, handle_of(b"f"));
+        } else {
+            assert_eq!(invalidations(), before);
+        }
+    }
+    leaves_nothing(mounted, pool).await;
+}
+
+//= RFC 8166, Section 3.5.3
+//= type=test
+//# Every RDMA read segment in this chunk MUST contain zero in its Position field.
 #[tokio::test]
 async fn small_data_travel_inline_and_large_in_chunks() {
     let server = Server::plain();
@@ -166,7 +243,10 @@ async fn small_data_travel_inline_and_large_in_chunks() {
     read(&mounted, &pool, b"f", 4096, 4096).await;
     let writes = server.calls::<Write>();
     assert!(writes[0].header.chunks().unwrap().is_empty());
-    assert!(matches!(&writes[1].header.body, Body::NoMsg(c) if c.reads.len() == 1));
+    assert!(matches!(
+        &writes[1].header.body,
+        Body::NoMsg(c) if c.reads.len() == 1 && c.reads[0].position == 0
+    ));
     let reads = server.calls::<Read>();
     assert!(reads[0].header.chunks().unwrap().is_empty());
     assert!(
@@ -222,7 +302,10 @@ async fn many_callers_share_few_credits() {
             }
             let stats = mounted.client.stats();
             assert!(stats.connections.iter().all(|c| c.credits <= credits));
-            assert_eq!(stats.connections.iter().map(|c| c.resends).sum::<u64>(), 0);
+            assert_eq!(
+                stats.connections.iter().map(|c| c.retransmits).sum::<u64>(),
+                0
+            );
             leaves_nothing(mounted, pool).await;
         }
     }
@@ -252,7 +335,7 @@ async fn a_lost_reply_is_answered_on_the_next_connection() {
         let handle = |i: usize| calls[i].header.chunks().unwrap().reads[0].target.handle;
         assert!(handle(0) != handle(1) && handle(1) != handle(2));
         assert_eq!(
-            mounted.client.stats().procedures[Write::NUMBER as usize].resends,
+            mounted.client.stats().procedures[Write::NUMBER as usize].retransmits,
             2
         );
         leaves_nothing(mounted, pool).await;
@@ -310,7 +393,7 @@ async fn a_resent_remove_that_was_run_before_succeeds() {
         .remove(&cred(), &mounted.root, b"f")
         .await
         .unwrap();
-    // Not resent: an honest NOENT.
+    // Not retransmitted: an honest NOENT.
     let again = mounted.client.remove(&cred(), &mounted.root, b"f").await;
     assert!(matches!(again, Err(NfsError::Status(Status::NoEnt))));
     leaves_nothing(mounted, pool).await;
@@ -439,7 +522,7 @@ async fn an_abandoned_call_keeps_its_memory_until_the_reply() {
     until("the call is there", || !server.calls::<Read>().is_empty()).await;
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
-    assert_eq!(mounted.client.stats().connections[0].leases, 1);
+    assert_eq!(mounted.client.stats().connections[0].open_registrations, 1);
     assert!(
         pool.free_bytes() <= free - (1 << 20),
         "the server may still write there"

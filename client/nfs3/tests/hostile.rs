@@ -45,6 +45,9 @@ async fn misbehaving(
     (result, stats)
 }
 
+//= RFC 8166, Section 6.1
+//= type=test
+//# The Requester MUST terminate the pending RPC transaction and [...]
 #[tokio::test]
 async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
     type Change = fn(&mut ChunkLists, &mut Vec<u8>);
@@ -65,7 +68,11 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
         assert_eq!(result.unwrap(), 8192);
         let link = &stats.connections[0];
         assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
-        assert_eq!((link.connects, link.resends), (2, 1), "as for a lost reply");
+        assert_eq!(
+            (link.connects, link.retransmits),
+            (2, 1),
+            "as for a lost reply"
+        );
     }
     // A chunk shorter than the data it is said to hold is the procedure's mistake, not the
     // header's.
@@ -76,8 +83,7 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
         "{result:?}"
     );
     assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
-    // Data inline although a Write chunk was offered: "The Requester MUST terminate the
-    // pending RPC transaction and report an appropriate permanent error".
+    // Data inline although a Write chunk was offered.
     let (result, stats) = misbehaving(8192, |_| Act::DataInline).await;
     assert!(
         matches!(result, Err(NfsError::PeerMisbehaved(_))),
@@ -133,6 +139,19 @@ async fn rdma_error_ends_one_call() {
     assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
 }
 
+//= RFC 8166, Section 4.2.1
+//= type=test
+//# This XID MUST be the same as the XID in the RPC message.
+//= RFC 8166, Section 4.5
+//= type=test
+//# If errors are detected in the RPC-over-RDMA header of [...]
+//# A receiver MUST silently discard an RDMA_ERROR procedure that it cannot decode.
+//= RFC 8166, Section 4.6.1
+//= type=test
+//# Requesters MUST silently discard the message.
+//= RFC 8166, Section 4.6.2
+//= type=test
+//# Receivers MUST silently discard RDMA_DONE messages.
 #[tokio::test]
 async fn nonsense_is_discarded_in_silence() {
     fn words(words: &[u32]) -> Vec<u8> {
@@ -235,7 +254,7 @@ async fn a_reply_chunk_with_another_xid_is_discarded() {
     let stats = mounted.client.stats();
     let link = &stats.connections[0];
     assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
-    assert_eq!((link.connects, link.resends), (2, 1));
+    assert_eq!((link.connects, link.retransmits), (2, 1));
     leaves_nothing(mounted, pool).await;
 }
 

@@ -33,6 +33,10 @@ pub type Segs<T> = SmallVec<[T; 4]>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u32);
 
+//= RFC 8166, Section 2.3.2
+//# The RPC-over-RDMA version 1 protocol assumes that each region of registered memory MUST be
+//# identified with a steering tag of no more than 32 bits and memory addresses of up to 64 bits in
+//# length.
 /// Memory of a peer (or, seen from the peer, of ours): `length` bytes from `offset` in the
 /// address space of `handle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -376,6 +380,9 @@ pub trait QueuePair: Send + Sync {
     /// Starts what [`QueuePair::post_later`] put off.
     fn flush(&self) {}
 
+    //= RFC 8166, Section 8.1
+    //# The use of an RPC-over-RDMA transport protocol MUST NOT introduce vulnerabilities to system
+    //# memory contents nor to memory owned by user processes.
     /// Gives the peer access to `memory` under fresh handles. A [`WorkRequest::Send`] that
     /// names them may be posted at once, and who has received it may use them. On error the memory comes back; an empty list or an
     /// empty buffer is [`Error::Misuse`]. Sinks come back with their lengths, whatever the

@@ -2,7 +2,7 @@
 
 use crate::error::local;
 use crate::gone;
-use crate::sys::nonblocking;
+use crate::wait::nonblocking;
 use crate::wait::readable;
 use nfsrdma_rdma::{Error, Result};
 use rdma_sys as ib;
@@ -265,6 +265,9 @@ impl Id {
         let addr = SockAddr::from(peer);
         // SAFETY: a valid address, copied by the call; no source is given.
         status(unsafe {
+            //= RFC 8166, Section 5
+            //# When mapped atop InfiniBand [IBARCH], which uses a service endpoint naming scheme
+            //# based on a Group Identifier (GID), a translation MUST be employed.
             ib::rdma_resolve_addr(
                 self.as_ptr(),
                 std::ptr::null_mut(),

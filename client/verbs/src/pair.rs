@@ -429,6 +429,10 @@ impl QueuePair for Poster {
         Ok(Exposure::new(segments, memory))
     }
 
+    //= RFC 8166, Section 4.5.4
+    //# After a Requester has received a reply, if it is unable to invalidate a memory region due to
+    //# an unrecoverable problem, the Requester MUST close the connection to protect that memory
+    //# from Responder access before the associated RPC transaction is complete.
     fn invalidate(&self, id: WorkId, exposure: Exposure) -> Invalidation {
         let core = &*self.0;
         let mut work = core.work.lock();

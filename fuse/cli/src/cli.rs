@@ -90,7 +90,7 @@ pub struct TopArgs {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MetricsArgs {
     /// Where to serve: ADDRESS:PORT, PORT (on 127.0.0.1) or unix:/PATH
-    #[arg(short, long, value_name = "WHERE", value_parser = super::stats::metrics::place)]
+    #[arg(short, long, value_name = "WHERE")]
     pub listen: super::options::MetricsAt,
 }
 

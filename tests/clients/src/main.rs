@@ -4,6 +4,7 @@
 mod call;
 mod content;
 mod executor;
+mod map;
 mod oracle;
 mod random;
 mod run;

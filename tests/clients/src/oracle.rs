@@ -311,6 +311,14 @@ impl Oracle {
         }
     }
 
+    /// The same by way of a mapping: the kernel writes whole pages, with what they hold.
+    pub(crate) fn write_mapped(&mut self, actor: usize, id: Id, from: u64, to: u64, value: u8) {
+        self.write(actor, id, from, to, value);
+        if actor != SERVER {
+            self.write_pages(actor, id, from, to);
+        }
+    }
+
     /// What `actor` holds of the pages around `from..to` may come with what it wrote there.
     fn write_pages(&mut self, actor: usize, id: Id, from: u64, to: u64) {
         let object = &mut self.objects[id];

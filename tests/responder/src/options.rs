@@ -102,6 +102,8 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
+    //= RFC 8166, Section 3.3.1
+    //# The granted value MUST NOT be zero, since such a value would result in deadlock.
     /// Credits granted: RPCs a client may have under way on an RDMA connection
     #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -491,6 +493,9 @@ mod tests {
         for args in [
             &["/tmp", "--inline", "1000"][..],
             &["/tmp", "--inline", "0"],
+            //= RFC 8166, Section 3.3.1
+            //= type=test
+            //# The granted value MUST NOT be zero, since such a value would result in deadlock.
             &["/tmp", "--credits", "0"],
             &["/tmp", "--rtmax", "2097152"],
             &["/tmp", "--no-tcp", "--no-rdma"],

@@ -82,6 +82,13 @@ fn thresholds_are_told_and_mount_works_over_rdma() {
     });
 }
 
+//= RFC 8166, Section 4.3.2
+//= type=test
+//# When a Requester provides a Write list, the Responder [...]
+//= RFC 8166, Section 3.4.6.2
+//= type=test
+//# A Responder MUST NOT write XDR roundup padding into [...]
+//# Therefore, when returning a single variable-length result data item, [...]
 #[test]
 fn read_fills_the_write_chunk() {
     over_all(|dirs, requester| {
@@ -128,6 +135,12 @@ fn read_fills_the_write_chunk() {
     });
 }
 
+//= RFC 8166, Section 4.3.2.2
+//= type=test
+//# If this is the last or only Write chunk [...]
+//= RFC 8166, Section 4.3.2.3
+//= type=test
+//# The Responder MUST return the corresponding result data item [...]
 #[test]
 fn read_without_a_chunk_is_inline_and_a_failure_leaves_the_chunk_unused() {
     over_all(|dirs, requester| {
@@ -249,6 +262,9 @@ fn write_comes_by_a_position_zero_chunk_in_pieces() {
     });
 }
 
+//= RFC 8166, Section 6.1
+//= type=test
+//# The Responder MUST NOT process this RPC Call message [...]
 #[test]
 fn write_comes_by_a_reduced_chunk() {
     over_all(|dirs, requester| {
@@ -330,6 +346,12 @@ fn symlink_and_readlink_use_chunks() {
     });
 }
 
+//= RFC 8166, Section 3.5.3
+//= type=test
+//# If a Reply chunk was provided and the reduced [...]
+//= RFC 8797, Section 4.1
+//= type=test
+//# Each RDMA Send with Invalidate MUST invalidate an STag [...]
 #[test]
 fn long_replies_use_the_reply_chunk_and_short_ones_do_not() {
     over_all(|dirs, requester| {
@@ -377,6 +399,21 @@ fn long_replies_use_the_reply_chunk_and_short_ones_do_not() {
     });
 }
 
+//= RFC 8166, Section 4.2.1
+//= type=test
+//# This XID MUST be the same as the XID in the RPC message.
+//= RFC 8166, Section 4.2.4
+//= type=test
+//# A Responder MUST silently discard RDMA_ERROR procedures.
+//= RFC 8166, Section 4.5
+//= type=test
+//# If other errors are detected in the RPC-over-RDMA header [...]
+//= RFC 8166, Section 4.5.1
+//= type=test
+//# When a Responder detects an RPC-over-RDMA header version that [...]
+//= RFC 8166, Section 4.6.2
+//= type=test
+//# Receivers MUST silently discard RDMA_DONE messages.
 #[test]
 fn bad_headers_are_answered_or_ignored() {
     over_all(|_, requester| {
@@ -476,6 +513,9 @@ fn memory_nobody_offered_ends_the_connection() {
     });
 }
 
+//= RFC 8797, Section 4.1
+//= type=test
+//# When either peer on a connection clears this flag, [...]
 #[test]
 fn odd_settings_work() {
     for (credits, inline, rtmax) in [(1, 1024, 4096), (2, 65536, 1 << 20)] {
@@ -497,11 +537,23 @@ fn odd_settings_work() {
         requester.send(&message);
         let answer = requester.answer().unwrap();
         assert_eq!(answer.header.credits, credits);
+        // One handle, which a server with remote invalidation would take.
+        let sink = requester.sink(4096);
+        let chunk = Body::Msg(ChunkLists {
+            reply: Some(write_chunk(&[&sink])),
+            ..Default::default()
+        });
+        let answer = requester.call(81, chunk, &call::<Null>(81, &Void {}));
+        assert_eq!(answer.invalidated, None);
+        requester.take(sink);
         drop(requester);
         server.stop();
     }
 }
 
+//= RFC 8166, Section 3.3.1
+//= type=test
+//# The Responder MUST ensure that an increase in receive [...]
 #[test]
 fn a_peer_that_does_not_read_delays_nobody() {
     let provider: Arc<dyn Provider> = Arc::new(IwarpProvider::new(IwarpOptions::default()));

@@ -9,7 +9,7 @@ xdr_struct! {
     ReadlinkArgs { symlink: FileHandle, }
 }
 
-/// READLINK's path is DDP-eligible (RFC 8267 section 3).
+/// READLINK's path is DDP-eligible (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadlinkOk<'a> {
     pub attributes: Option<Attributes>,
@@ -41,7 +41,7 @@ xdr_struct! {
     ReadArgs { file: FileHandle, offset: u64, count: u32, }
 }
 
-/// READ's data are DDP-eligible (RFC 8267 section 3).
+/// READ's data are DDP-eligible (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadOk<'a> {
     pub attributes: Option<Attributes>,
@@ -82,7 +82,7 @@ xdr_enum! {
     }
 }
 
-/// WRITE's data are DDP-eligible (RFC 8267 section 3).
+/// WRITE's data are DDP-eligible (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteArgs<'a> {
     pub file: FileHandle,

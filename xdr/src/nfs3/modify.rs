@@ -96,7 +96,7 @@ xdr_struct! {
     MkdirArgs<'a> { at: DirOp<'a>, attributes: SetAttributes, }
 }
 
-/// SYMLINK's path is DDP-eligible (RFC 8267 section 3).
+/// SYMLINK's path is DDP-eligible (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SymlinkArgs<'a> {
     pub at: DirOp<'a>,

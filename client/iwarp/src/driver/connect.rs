@@ -54,8 +54,24 @@ pub(crate) fn connect(
         reads_in: params.reads_in,
         reads_out: params.reads_out,
     };
+    //= RFC 5044, Section 7.1.2
+    //# When MPA is started in the Initiator mode, the MPA implementation MUST send a valid MPA
+    //# Request Frame.
     let request = handshake::request(&terms, &params.private_data).to_bytes();
     write_frame(&mut stream, &request, deadline).map_err(of_greeting)?;
+    //= RFC 5044, Section 7.1.1
+    //# Initiator mode receivers MUST check this field for the same value, and close the connection
+    //# and report an error locally if any other value is detected.
+    //# If the MPA receiver cannot interoperate with the received version, then it MUST close the
+    //# connection and report an error locally.
+    //= RFC 5044, Section 7.1.2
+    //# MPA Initiator mode implementations MUST receive and validate an MPA Reply Frame.
+    //# If the MPA Reply Frame is improperly formatted, the implementation MUST close the TCP
+    //# connection and exit MPA.
+    //# If a received "Key" does not match the expected value (see Section 7.1.1, MPA Request and
+    //# Reply Frame Format) the TCP/DDP connection MUST be closed, and an error returned to the ULP.
+    //= RFC 5044, Section 8
+    //# In this case, the TCP connection MUST be immediately closed.
     let reply = read_frame(&mut stream, FrameKind::Reply, deadline).map_err(of_greeting)?;
     let agreed = match handshake::conclude(&terms, &reply) {
         Ok(agreed) => agreed,
@@ -273,6 +289,13 @@ pub(crate) fn establish(
         remote_invalidate: true,
         protection: Protection::Handle,
         max_message: MAX_MESSAGE,
+        //= RFC 5040, Section 6.1
+        //# The RDMAP layer MUST provide the maximum number of outstanding, inbound RDMA Read
+        //# Requests per RDMAP Stream direction that were negotiated between the ULP and the Local
+        //# Peer's RDMAP layer.
+        //# The RDMAP layer MUST provide the maximum number of outstanding, outbound RDMA Read
+        //# Requests for the RDMAP Stream direction that were negotiated between the ULP and the
+        //# Local Peer's RDMAP layer.
         max_reads_out: agreed.reads_out,
         max_reads_in: agreed.reads_in,
         max_segments: MAX_SEGMENTS,
@@ -302,6 +325,8 @@ pub(crate) fn establish(
     .map_err(|e| Error::local("cannot make an eventfd", e))?;
     let shared = Arc::new(shared);
     shared.pump();
+    //= RFC 5044, Section 7.1
+    //# A DDP endpoint MUST be "bound" to the MPA connection at entry to this phase.
     let rx = Receiver::new(agreed.crc, agreed.reads_in as usize);
     Ok(Connection {
         queue_pair: Arc::new(IwarpQueuePair(shared.clone())),

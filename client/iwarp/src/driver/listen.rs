@@ -166,6 +166,11 @@ impl Incoming for IwarpIncoming {
         let receives = first_receives(params)?;
         let options = self.options.clone();
         let parts = self.parts()?;
+        //= RFC 5044, Section 7.1.2
+        //# When MPA is started in the Responder mode, the MPA implementation MUST wait until an MPA
+        //# Request Frame is received and validated before entering Full MPA/DDP Operation.
+        //# If the MPA Request Frame is improperly formatted, the implementation MUST close the TCP
+        //# connection and exit MPA.
         let request = parts
             .request(deadline.min(Instant::now() + REQUEST_LIMIT))?
             .clone();

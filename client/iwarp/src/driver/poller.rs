@@ -1,5 +1,8 @@
 //! The completion thread's half: receives inside [`CompletionQueue::poll`].
 
+mod ending;
+
+use self::ending::Lingering;
 use super::region::{Region, source_slices};
 use super::shared::Shared;
 use super::spin::Spin;
@@ -8,12 +11,9 @@ use crate::proto::fault::Fault;
 use crate::proto::rx::{Event, Receiver, Step};
 use crate::wire::ddp::TAGGED_HEADER;
 use crate::wire::mpa::LENGTH_FIELD;
-use nfsrdma_rdma::{
-    Armed, BufMut, Completion, CompletionQueue, Error, Handle, Result, Segs, Wait, WorkId,
-};
+use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Handle, Result, Segs, Wait};
 use smallvec::{SmallVec, smallvec};
 use std::io::{self, IoSliceMut, Read};
-use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,8 +34,6 @@ const SMALL_FPDU: usize = 16 * 1024;
 const ROUNDS: usize = 32;
 /// Rounds after which a connection that is being closed is not read any further.
 const LAST_ROUNDS: usize = 64;
-/// How long to wait for the peer to take a Terminate.
-const LINGER: Duration = Duration::from_millis(200);
 
 /// Bytes received and not yet used.
 struct Stage {
@@ -87,15 +85,6 @@ enum Next {
     Region(Arc<Region>, usize, usize),
     /// Straight into the posted Receive.
     Send,
-}
-
-/// A connection whose peer broke a rule and is told so.
-struct Lingering {
-    until: Instant,
-    half_closed: bool,
-    /// What the connection ends with.
-    error: Error,
-    partial: Option<(WorkId, BufMut)>,
 }
 
 /// The polling half.
@@ -214,6 +203,10 @@ impl IwarpCompletionQueue {
                 self.responses = true;
             }
             Event::ReadRequest(request, source) => {
+                //= RFC 5040, Section 4.4
+                //# This field MUST be copied, without interpretation, from the RDMA Read Request
+                //# into the corresponding RDMA Read Response; this field allows the Data Sink to
+                //# place the returning data.
                 let data = match source.as_ref().map(|(region, at)| (&**region, *at)) {
                     Some((Region::Source(bufs), at)) => {
                         source_slices(bufs, at, request.length as usize)
@@ -226,6 +219,8 @@ impl IwarpCompletionQueue {
                     .post_response(request.sink_stag, request.sink_offset, data);
                 self.responses = true;
             }
+            //= RFC 5040, Section 5.4
+            //# The RDMAP layer MUST Deliver the Terminate Message to the ULP.
             Event::Terminated(terminate) => {
                 return Err(End::Error(Error::PeerReported(terminate.code.to_string())));
             }
@@ -316,6 +311,11 @@ impl IwarpCompletionQueue {
                 return Ok(Stop::Pause);
             }
             match self.read(&next)? {
+                //= RFC 5041, Section 3
+                //# For a specific LLP Stream, the LLP MUST provide a mechanism to indicate that the
+                //# LLP Stream has been gracefully torn down.
+                //# For a specific LLP Connection, the LLP MUST provide a mechanism to indicate that
+                //# the LLP Connection has been gracefully torn down.
                 (Ok(0), _) => {
                     return Err(End::Error(Error::LinkLost("closed by the peer".into())));
                 }
@@ -348,84 +348,13 @@ impl IwarpCompletionQueue {
         Ok(Stop::Pause)
     }
 
-    /// The peer is there: RFC 5044 section 7.1.1 lets a responder send from now on.
+    /// The peer is there: a responder may send from now on.
     fn first_fpdu(&mut self) {
         let mut state = self.shared.state.lock();
         state.queue.release();
         state.nudge = None;
         drop(state);
         self.shared.pump();
-    }
-
-    fn finish(&mut self, end: End) {
-        self.over = true;
-        let partial = self.rx.take_partial();
-        let closing = self.shared.closing.lock().clone();
-        let error = match (end, closing) {
-            (End::Error(error), _) => error,
-            // Handles became invalid because we are leaving: not the peer's fault.
-            (End::Fault(_), Some(error)) => error,
-            (End::Fault(fault), None) => {
-                tracing::debug!(code = %fault.code, "peer broke a rule");
-                self.shared.close_stags();
-                let mut state = self.shared.state.lock();
-                state.queue.post_terminate(fault.terminate());
-                drop(state);
-                self.shared.tx_abandon.store(true, Ordering::SeqCst);
-                self.lingering = Some(Lingering {
-                    until: Instant::now() + LINGER,
-                    half_closed: false,
-                    error: Error::PeerMisbehaved(fault.code.to_string()),
-                    partial,
-                });
-                return;
-            }
-        };
-        self.shared.end(error, partial);
-    }
-
-    /// Gives the Terminate a chance to arrive: sends it, then takes and drops what the peer
-    /// still sends, because closing with unread bytes would reset the connection under it.
-    /// Whether that is over, and the connection has ended; waits for it as `wait` allows.
-    fn linger(&mut self, wait: Wait) -> bool {
-        while let Some(lingering) = &mut self.lingering {
-            let shared = &*self.shared;
-            shared.pump();
-            if !lingering.half_closed && shared.tx_terminated.load(Ordering::SeqCst) {
-                lingering.half_closed = shared.socket.shutdown(Shutdown::Write).is_ok();
-            }
-            let mut over = loop {
-                match (&shared.socket).read(&mut self.stage.bytes) {
-                    Ok(0) => break true,
-                    Ok(_) => {}
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break false,
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => break true,
-                }
-                if Instant::now() >= lingering.until {
-                    break true;
-                }
-            };
-            over |= Instant::now() >= lingering.until || shared.is_closing.load(Ordering::SeqCst);
-            if !over && wait == Wait::No {
-                return false;
-            }
-            if !over {
-                shared.event.clear();
-                let (socket, until) = (shared.socket.as_fd(), Some(lingering.until));
-                over = sys::wait(socket, !lingering.half_closed, &shared.event, until).is_err();
-            }
-            if over {
-                self.stop_lingering();
-            }
-        }
-        true
-    }
-
-    fn stop_lingering(&mut self) {
-        if let Some(lingering) = self.lingering.take() {
-            self.shared.end(lingering.error, lingering.partial);
-        }
     }
 
     /// Announces that this thread is going to sleep. Whether it may, because nothing happened

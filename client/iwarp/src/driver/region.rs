@@ -48,6 +48,12 @@ impl Sink {
         }
     }
 
+    //= RFC 5040, Section 8.1.1
+    //# An RNIC MUST ensure that the network interface can no longer modify an Advertised Buffer
+    //# after the ULP revokes remote access rights for an STag.
+    //= RFC 5041, Section 8.3.1
+    //# An RNIC MUST ensure that the network interface can no longer modify an Advertised Buffer
+    //# after the ULP revokes remote access rights for an STag.
     /// No writing from here on. Waits for a writer, at most one system call long.
     pub(crate) fn end(&self) {
         *self.parts.lock() = None;

@@ -3,6 +3,10 @@
 //! Locks, each held briefly: `state` (queues), `receives`, `stags`. `tx` is held while
 //! sending; nobody waits for it: who finds it taken leaves the work to its holder.
 
+mod queue_pair;
+
+pub(crate) use queue_pair::IwarpQueuePair;
+
 use super::region::{Region, Sink};
 use super::sys::Event;
 use crate::proto::nudge::Nudge;
@@ -11,10 +15,7 @@ use crate::proto::rx::{Host, PendingRead};
 use crate::proto::segment::Segmenter;
 use crate::proto::stag::{Access, Denied, StagTable};
 use crate::wire::rdmap::ReadRequest;
-use nfsrdma_rdma::{
-    BufMut, Capabilities, Completion, Error, Exposure, Handle, Invalidation, Memory, QueuePair,
-    RemoteSegment, Result, WorkId, WorkRequest,
-};
+use nfsrdma_rdma::{BufMut, Capabilities, Completion, Error, Memory, WorkId, WorkRequest};
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use socket2::SockRef;
@@ -77,9 +78,9 @@ pub(crate) struct Shared {
     pub(crate) tx_terminated: AtomicBool,
     /// The completion thread sleeps, or is about to.
     pub(crate) sleeping: AtomicBool,
-    /// [`QueuePair::wake`] was called.
+    /// [`nfsrdma_rdma::QueuePair::wake`] was called.
     pub(crate) woken: AtomicBool,
-    /// [`QueuePair::disconnect`] was called, or sending failed.
+    /// [`nfsrdma_rdma::QueuePair::disconnect`] was called, or sending failed.
     pub(crate) closing: Mutex<Option<Error>>,
     pub(crate) is_closing: AtomicBool,
 }
@@ -153,6 +154,9 @@ impl Shared {
         }
     }
 
+    //= RFC 5040, Section 6.1
+    //# Once in RDMA enabled mode, an implementation MUST send only RDMA Messages across the
+    //# transport Stream until the RDMAP Stream is torn down.
     fn send(&self, tx: &mut Tx) {
         loop {
             if tx.segmenter.is_empty() {
@@ -184,6 +188,10 @@ impl Shared {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(e) => {
+                    //= RFC 5041, Section 3
+                    //# The LLP MUST ensure that, if it accepts a DDP Segment, it will transfer it
+                    //# reliably to the receiver or return with an error stating that the transfer
+                    //# failed to complete.
                     // What the peer said before it went away is still to be read, so the
                     // completion thread ends the connection when it has.
                     tx.failed = true;
@@ -249,6 +257,15 @@ impl Shared {
         }
     }
 
+    //= RFC 5040, Section 7
+    //# For a specific LLP connection, when all Streams are either gracefully torn down or are
+    //# labeled as erroneous Streams, the LLP connection MUST be torn down.
+    //= RFC 5041, Section 3
+    //# For a specific LLP Connection, when all LLP Streams are either gracefully torn down or are
+    //# labeled as erroneous LLP Streams, the LLP Connection MUST be torn down.
+    //= RFC 5041, Section 6.2.1
+    //# Following this event, when the Local Peer ULP requests graceful teardown, DDP MUST indicate
+    //# to the LLP that it SHOULD perform a graceful close of the other half of the LLP Stream.
     /// Ends the connection: flushes everything. Called by the completion thread, the only
     /// one that writes into memory.
     pub(crate) fn end(&self, error: Error, partial: Option<(WorkId, BufMut)>) {
@@ -309,6 +326,8 @@ impl Shared {
                 invalidate,
                 signaled,
             } => {
+                //= RFC 5041, Section 5.2
+                //# The ULP Message Length MUST be less than 2^32.
                 if data.iter().map(|b| b.len()).sum::<usize>() > self.capabilities.max_message {
                     return Err((
                         Error::Misuse("a Send longer than max_message"),
@@ -463,141 +482,5 @@ impl Host for Shared {
 
     fn responses_due(&self) -> usize {
         self.state.lock().queue.responses_due()
-    }
-}
-
-/// The posting half.
-pub(crate) struct IwarpQueuePair(pub(crate) Arc<Shared>);
-
-impl QueuePair for IwarpQueuePair {
-    fn capabilities(&self) -> &Capabilities {
-        &self.0.capabilities
-    }
-
-    fn local_addr(&self) -> SocketAddr {
-        self.0.local
-    }
-
-    fn peer_addr(&self) -> SocketAddr {
-        self.0.peer
-    }
-
-    fn post_receive(&self, id: WorkId, buf: BufMut) -> Result<()> {
-        let mut receives = self.0.receives.lock();
-        if receives.used >= receives.depth {
-            return Err(Error::QueueFull);
-        }
-        if !receives.closed {
-            receives.used += 1;
-            receives.posted.push_back((id, buf));
-            return Ok(());
-        }
-        drop(receives);
-        let mut state = self.0.state.lock();
-        if !state.abandoned {
-            self.0.receives.lock().used += 1;
-            state.other_done.push_back(flushed_receive(id, buf));
-        }
-        Ok(())
-    }
-
-    fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
-        let result = self.post_later(batch);
-        self.0.pump();
-        result
-    }
-
-    fn flush(&self) {
-        self.0.pump();
-    }
-
-    fn post_later(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
-        let mut guard = self.0.state.lock();
-        let state = &mut *guard;
-        let mut rest = std::mem::take(batch).into_iter();
-        let mut result = Ok(());
-        for request in rest.by_ref() {
-            if let Err((error, request)) = self.0.post_one(state, request) {
-                batch.push(*request);
-                result = Err(error);
-                break;
-            }
-        }
-        batch.extend(rest);
-        if state.ended.is_some() {
-            state.queue.flush(&mut state.work_done);
-            if state.abandoned {
-                state.queue.polled(state.work_done.len());
-                state.work_done.clear();
-            }
-        }
-        result
-    }
-
-    fn expose(&self, mut memory: Memory) -> std::result::Result<Exposure, (Error, Memory)> {
-        let empty = match &memory {
-            Memory::Sink(bufs) => bufs.is_empty() || bufs.iter().any(|b| b.is_empty()),
-            Memory::Source(bufs) => bufs.is_empty() || bufs.iter().any(|b| b.is_empty()),
-        };
-        if empty {
-            return Err((Error::Misuse("an empty buffer exposed"), memory));
-        }
-        let len = memory.len();
-        let Ok(length) = u32::try_from(len) else {
-            return Err((Error::Misuse("4 GiB or more exposed at once"), memory));
-        };
-        let (access, region) = match &mut memory {
-            Memory::Sink(bufs) => (Access::Write, Region::Sink(Sink::new(bufs))),
-            Memory::Source(bufs) => (Access::Read, Region::Source(bufs.clone())),
-        };
-        let inserted = self
-            .0
-            .stags
-            .lock()
-            .insert(access, len as u64, Arc::new(region));
-        match inserted {
-            Ok(Some((stag, offset))) => Ok(Exposure::new(
-                smallvec![RemoteSegment {
-                    handle: Handle(stag),
-                    length,
-                    offset,
-                }],
-                memory,
-            )),
-            Ok(None) => {
-                let ended = self.0.state.lock().ended.clone();
-                let closing = || self.0.closing.lock().clone();
-                let error = ended
-                    .or_else(closing)
-                    .unwrap_or_else(|| Error::LinkLost("the connection is ending".into()));
-                Err((error, memory))
-            }
-            Err(e) => Err((no_random(e), memory)),
-        }
-    }
-
-    fn invalidate(&self, _id: WorkId, exposure: Exposure) -> Invalidation {
-        for segment in exposure.segments() {
-            let removed = self.0.stags.lock().remove(segment.handle.0, segment.offset);
-            if let Some(region) = removed {
-                end(&region);
-            }
-        }
-        // SAFETY: the STag is in no table any more, and `end` (here, or by whoever removed it
-        // before) returned only when no writer was left. Bytes of a source that are still to
-        // be sent are held by their own reference and cannot change.
-        Invalidation::Done(unsafe { exposure.into_memory() })
-    }
-
-    fn wake(&self) {
-        self.0.woken.store(true, Ordering::SeqCst);
-        self.0.notify();
-    }
-
-    fn disconnect(&self) {
-        self.0
-            .close(Error::LinkLost("disconnected on this side".into()));
-        self.0.close_stags();
-        let _ = self.0.socket.shutdown(Shutdown::Both);
     }
 }

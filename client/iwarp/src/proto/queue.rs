@@ -18,6 +18,9 @@ pub enum Message {
         /// STag of the peer.
         invalidate: Option<u32>,
     },
+    //= RFC 5041, Section 5.2
+    //# The ULP at the Data Source MUST specify the STag and the initial TO when the ULP Message is
+    //# handed to DDP.
     /// RDMA Write.
     Write {
         /// Of the work request.
@@ -87,7 +90,10 @@ pub struct SendQueue {
     responses: VecDeque<Message>,
     urgent: Option<Message>,
     terminated: bool,
-    /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.1).
+    //= RFC 5044, Section 7.1.2
+    //# MPA Responder mode implementations MUST receive and validate at least one FPDU before
+    //# sending any FPDUs or Markers.
+    /// A responder sends nothing before the initiator's first FPDU.
     held: bool,
     response_turn: bool,
     responses_due: usize,
@@ -176,12 +182,22 @@ impl SendQueue {
         });
     }
 
+    //= RFC 5040, Section 5.2
+    //# The RDMA Read operation MUST consist of a single RDMA Read Request Message and a single RDMA
+    //# Read Response Message.
     /// Queues an RDMA Read into `sink`, which `request` names.
     pub fn post_read(&mut self, id: WorkId, sink: Segs<BufMut>, request: ReadRequest) {
         let token = self.push(id, Kind::Read(sink), true);
         self.work.push_back(Message::ReadRequest { token, request });
     }
 
+    //= RFC 5040, Section 5.2.1
+    //# MUST respond with a zero-length RDMA Read Response Message.
+    //= RFC 5040, Section 5.2.2
+    //# The Data Source MUST ensure that a sufficient number of Untagged Buffers are available on
+    //# the RDMA Read Request Queue (Queue with DDP Queue Number 1) to support the maximum number of
+    //# RDMA Read Requests negotiated by the ULP.
+    //# A single RDMA Read Response Message MUST write to one remote Tagged Buffer.
     /// Queues the answer to an RDMA Read Request.
     pub fn post_response(&mut self, stag: u32, offset: u64, data: Segs<Buf>) {
         self.responses_due += 1;
@@ -191,10 +207,19 @@ impl SendQueue {
 
     /// Sends something before everything else that was not started.
     pub fn post_rtr(&mut self, rtr: Rtr) {
-        self.urgent.get_or_insert(Message::Rtr(rtr));
+        if !self.terminated {
+            self.urgent.get_or_insert(Message::Rtr(rtr));
+        }
     }
 
-    /// Nothing but this goes out any more (RFC 5040 section 5.4).
+    //= RFC 5040, Section 5.4
+    //# After sending a Terminate Message on an RDMAP Stream, the Local Peer MUST NOT send any more
+    //# Messages on that specific RDMAP Stream.
+    //= RFC 5040, Section 7.1
+    //# If more than one error is detected on incoming RDMA Messages, before the Terminate Message
+    //# can be sent, then the first RDMA Message (and its associated DDP Segment) that experienced
+    //# an error MUST be captured by the Terminate Message, in accordance with rules 2 and 3 above.
+    /// Nothing but this goes out any more.
     pub fn post_terminate(&mut self, terminate: Terminate) {
         if !self.terminated {
             self.terminated = true;
@@ -233,18 +258,44 @@ impl SendQueue {
         self.reads.front().copied()
     }
 
-    /// The next message to send. Work requests keep their order (RFC 5040 section 5.5 rule
-    /// 13), so does each response (rule 20); the two take turns.
+    //= RFC 5040, Section 5.1
+    //# The Data Source RDMAP layer MUST issue RDMA Write Messages to the DDP layer in the order
+    //# they were submitted by the ULP.
+    //= RFC 5040, Section 5.2.1
+    //# The Local Peer MUST pass to the DDP layer RDMA Read Request Messages in the order they were
+    //# submitted by the ULP.
+    //# The Remote Peer MUST process the RDMA Read Request Messages in the order they were sent.
+    //= RFC 5040, Section 5.2.2
+    //# The Data Source RDMAP layer MUST pass RDMA Read Response Messages to the DDP layer, in the
+    //# order that the RDMA Read Request Messages were received by the RDMAP layer, at the Data
+    //# Source.
+    //= RFC 5040, Section 5.3
+    //# The Local Peer MUST issue Send Message Type Messages in the order they were submitted by the
+    //# ULP.
+    //= RFC 5040, Section 5.5
+    //# The RDMAP layer MUST submit RDMA Messages to the DDP layer in the order the RDMA Operations
+    //# are submitted to the RDMAP layer by the ULP.
+    //# If more than one outstanding RDMA Read Request Messages are supported by both peers, the
+    //# RDMA Read Response Messages MUST be submitted to the DDP layer on the Remote Peer in the
+    //# order the RDMA Read Request Messages were Delivered by DDP, but the actual read of the
+    //# buffer contents MAY take place in any order at the Remote Peer.
+    //= RFC 5041, Section 5.3
+    //# MUST transmit DDP Messages in the order they were submitted to the DDP layer,
+    /// The next message to send. Work requests keep their order, so does each response; the two
+    /// take turns.
     pub fn next_message(&mut self) -> Option<Message> {
         if let Some(urgent) = self.urgent.take() {
             return Some(urgent);
         }
-        if self.held {
+        if self.held || self.terminated {
             return None;
         }
-        // Section 6.1: "MUST NOT exceed the maximum number of outstanding" Read Requests.
         let blocked = match self.work.front() {
             None => true,
+            //= RFC 5040, Section 6.1
+            //# For outbound RDMA Read Requests, the RDMAP layer MUST NOT exceed the maximum number
+            //# of outstanding, outbound RDMA Read Requests that were negotiated between the ULP and
+            //# the Local Peer's RDMAP layer.
             Some(Message::ReadRequest { .. }) => self.reads.len() >= self.reads_out,
             Some(_) => false,
         };
@@ -272,6 +323,11 @@ impl SendQueue {
         message
     }
 
+    //= RFC 5040, Section 5.5
+    //# A Send or RDMA Write Message MUST NOT be considered Complete at the Local Peer (Data Source)
+    //# until it has been successfully completed at the DDP layer.
+    //# An RDMA Read operation MUST NOT be Completed at the Local Peer until the DDP layer Delivers
+    //# the associated incoming RDMA Read Response Message.
     /// A message was handed to the transport completely.
     pub fn sent(&mut self, token: Token) {
         match token {
@@ -288,6 +344,9 @@ impl SendQueue {
         }
     }
 
+    //= RFC 5040, Section 5.5
+    //# RDMA Read Response Messages MUST be Delivered to the ULP at the Remote Peer after they are
+    //# Delivered to RDMAP by DDP and in the order that the they were Delivered to RDMAP.
     /// The response to the oldest RDMA Read is complete. Gives its sink's STag and offset.
     pub fn read_done(&mut self) -> Option<PendingRead> {
         let number = self.read_tokens.pop_front()?;
@@ -309,7 +368,10 @@ impl SendQueue {
         }
     }
 
-    /// Completions that are due: in the order of posting (RFC 5040 section 5.5 rule 15).
+    //= RFC 5040, Section 5.5
+    //# RDMA Operations MUST be Completed at the Local Peer in the order that they were submitted by
+    //# the ULP.
+    /// Completions that are due, in the order of posting.
     /// Each takes room until [`SendQueue::polled`].
     pub fn complete(&mut self, out: &mut VecDeque<Completion>) {
         while self.order.front().is_some_and(|e| e.done) {
@@ -361,6 +423,7 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::rdmap::TerminateCode;
 
     fn request(n: u32) -> ReadRequest {
         ReadRequest {
@@ -384,6 +447,12 @@ mod tests {
             .collect()
     }
 
+    //= RFC 5040, Section 5.5
+    //= type=test
+    //# A Send or RDMA Write Message MUST NOT be [...]
+    //# RDMA Operations MUST be Completed at the Local Peer [...]
+    //# An RDMA Read operation MUST NOT be Completed at [...]
+    //# This simplifies Local Peer Completion processing for RDMA Reads [...]
     #[test]
     fn completions_keep_the_order_of_posting() {
         let mut queue = SendQueue::new(8, 8, false);
@@ -407,6 +476,9 @@ mod tests {
         assert_eq!(ids(&out), [1, 2, 4]);
     }
 
+    //= RFC 5040, Section 6.1
+    //= type=test
+    //# For outbound RDMA Read Requests, the RDMAP layer MUST [...]
     #[test]
     fn reads_are_limited() {
         let mut queue = SendQueue::new(8, 2, false);
@@ -467,6 +539,37 @@ mod tests {
         assert!(queue.next_message().is_none());
         queue.release();
         assert!(queue.next_message().is_some());
+    }
+
+    //= RFC 5040, Section 5.4
+    //= type=test
+    //# After sending a Terminate Message on an RDMAP Stream, [...]
+    //= RFC 5040, Section 7.1
+    //= type=test
+    //# If more than one error is detected on incoming [...]
+    #[test]
+    fn nothing_follows_a_terminate() {
+        let mut queue = SendQueue::new(8, 1, false);
+        queue.post_send(WorkId(1), Segs::new(), None, true);
+        queue.post_read(WorkId(2), Segs::new(), request(2));
+        queue.post_response(1, 0, Segs::new());
+        let told = |code| Terminate {
+            code,
+            segment: None,
+            read_request: None,
+        };
+        queue.post_terminate(told(TerminateCode::DDP_INVALID_STAG));
+        // A second fault changes nothing.
+        queue.post_terminate(told(TerminateCode::DDP_TO_WRAP));
+        match queue.next_message() {
+            Some(Message::Terminate(t)) => assert_eq!(t.code, TerminateCode::DDP_INVALID_STAG),
+            other => panic!("{other:?}"),
+        }
+        assert!(queue.next_message().is_none());
+        queue.post_send(WorkId(3), Segs::new(), None, true);
+        queue.post_response(1, 0, Segs::new());
+        queue.post_rtr(Rtr::Write);
+        assert!(queue.next_message().is_none(), "not what is posted later");
     }
 
     #[test]

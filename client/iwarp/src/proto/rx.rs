@@ -4,12 +4,15 @@
 //! [`Receiver::step`] is given the bytes at hand and says what to do: bring more, place the
 //! next bytes of the stream (which may be read straight into place), or handle an event.
 
+mod control;
+mod place;
+
 use super::fault::Fault;
 use super::stag::{Access, Denied};
 use crate::wire::ddp::{self, Control, Tagged, Untagged};
 use crate::wire::mpa::{CRC_FIELD, Crc, LENGTH_FIELD, fpdu_len, padding};
 use crate::wire::rdmap::{
-    MAX_TERMINATE, Opcode, READ_REQUEST, ReadRequest, Terminate, TerminateCode, TerminatedHeader,
+    MAX_TERMINATE, Opcode, ReadRequest, Terminate, TerminateCode, TerminatedHeader,
 };
 use nfsrdma_rdma::{BufMut, WorkId};
 
@@ -194,6 +197,8 @@ impl<R: Clone> Receiver<R> {
         self.fault(TerminateCode::DDP_INVALID_STAG)
     }
 
+    //= RFC 5041, Section 6.2
+    //# DDP MUST NOT independently initiate Stream Teardown.
     fn fault(&self, code: TerminateCode) -> Fault {
         Fault {
             code,
@@ -223,6 +228,31 @@ impl<R: Clone> Receiver<R> {
         }
     }
 
+    //= RFC 5041, Section 3
+    //# The LLP MUST preserve DDP Segment and Message boundaries at the Data Sink.
+    //# On receive, the LLP MUST provide the length of the DDP Segment received.
+    //= RFC 5044, Section A.4
+    //# However, MPA receivers MUST NOT depend on FPDU Alignment on TCP segment boundaries.
+    //= RFC 5044, Section 4.3
+    //# MPA Receivers MUST preserve ULPDU boundaries when passing data to DDP.
+    //# MPA Receivers MUST pass the ULPDU data and the ULPDU Length to DDP and not the Markers,
+    //# headers, and CRC.
+    //= RFC 5044, Section 5.1
+    //# MPA receivers are REQUIRED to be able to operate correctly even if alignment is lost (see
+    //# Section 6).
+    //= RFC 5044, Section 5.2
+    //# The receivers MUST identify FPDU boundaries by using the ULPDU_LENGTH field, as described in
+    //# Section 6.
+    //= RFC 5044, Section 6
+    //# To detect the start of the FPDU unambiguously one of the following MUST be used:
+    //= RFC 5041, Section 4.1
+    //# If set to one, the ULP Payload carried in this DDP Segment MUST be Placed into a Tagged
+    //# Buffer.
+    //# If set to zero, the ULP Payload carried in this DDP Segment MUST be Placed into an Untagged
+    //# Buffer.
+    //= RFC 5041, Section 5.2
+    //# At the Data Sink, the DDP layer MUST Place the ULP Payload contained in all valid incoming
+    //# DDP Segments associated with a DDP Message into the ULP Buffer.
     fn header<H: Host<Region = R>>(
         &mut self,
         host: &H,
@@ -330,11 +360,20 @@ impl<R: Clone> Receiver<R> {
             }
             _ => Access::Write,
         };
-        // RFC 5041 section 5.1 checks only what has payload: a zero-length message may name
-        // any STag.
+        //= RFC 5041, Section 5.2
+        //# Only the DDP Control and RsvdULP Fields MUST be valid for a zero-length Tagged DDP
+        //# Segment.
+        //# The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message.
         if payload == 0 {
             return Ok(State::Trailer);
         }
+        //= RFC 5040, Section 7.2
+        //# The DDP layer MUST validate all DDP Segment fields.
+        //= RFC 5041, Section 4.2
+        //# The STag MUST be valid for this DDP Stream.
+        //= RFC 5041, Section 7.1
+        //# For non-zero-length Tagged DDP Segments, the segment MUST be validated before Placement
+        //# by verifying:
         let (region, at) = host
             .tagged(stag, access, offset, len)
             .map_err(Denied::tagged)?;
@@ -355,6 +394,8 @@ impl<R: Clone> Receiver<R> {
         offset: u64,
         len: u64,
     ) -> Checked<()> {
+        //= RFC 5041, Section 4.2
+        //# At the Data Sink, the DDP MUST provide the STag field when the ULP Message is delivered.
         let read = host
             .pending_read()
             .ok_or(TerminateCode::RDMAP_UNEXPECTED_OPCODE)?;
@@ -373,6 +414,11 @@ impl<R: Clone> Receiver<R> {
         Ok(())
     }
 
+    //= RFC 5040, Section 7.2
+    //# The DDP layer MUST validate all Untagged DDP Segment fields.
+    //= RFC 5041, Section 7.1
+    //# For non-zero-length Untagged DDP Segments, the DDP Segment MUST be validated before
+    //# Placement by verifying:
     fn untagged<H: Host<Region = R>>(
         &mut self,
         host: &H,
@@ -389,6 +435,10 @@ impl<R: Clone> Receiver<R> {
             _ => return Err(TerminateCode::DDP_INVALID_QN),
         }
         // TCP keeps segments in order, so no other MSN than the next can be right.
+        //= RFC 5041, Section 3
+        //# The LLP MUST NOT pass a duplicate DDP Segment to the DDP layer after it has passed all
+        //# the previous DDP Segments to the DDP layer and the associated ordering information for
+        //# the previous DDP Segments and the current DDP Segment.
         if msn != self.send_msn {
             return Err(TerminateCode::DDP_MSN_RANGE);
         }
@@ -396,6 +446,9 @@ impl<R: Clone> Receiver<R> {
             if offset != 0 {
                 return Err(TerminateCode::DDP_INVALID_MO);
             }
+            //= RFC 5040, Section 5.3
+            //# One Send Message Type MUST consume one Untagged Buffer.
+            //# A zero-length Send Message Type MUST consume an Untagged Buffer at the Data Sink.
             let (id, buf) = host.take_receive().ok_or(TerminateCode::DDP_NO_BUFFER)?;
             self.message = Some(Message { id, buf, filled: 0 });
         }
@@ -413,97 +466,6 @@ impl<R: Clone> Receiver<R> {
         })
     }
 
-    /// RDMA Read Requests and Terminates: one small segment each, taken whole.
-    fn control_message<H: Host<Region = R>>(
-        &mut self,
-        host: &H,
-        current: &Current,
-        queue: u32,
-        msn: u32,
-        offset: u32,
-        bytes: &[u8],
-    ) -> Result<(usize, Step<R>), Fault> {
-        let checked = || {
-            let expected = match current.opcode {
-                Opcode::ReadRequest => (ddp::QN_READ_REQUEST, self.read_msn),
-                _ => (ddp::QN_TERMINATE, 1),
-            };
-            if queue > ddp::QN_TERMINATE {
-                return Err(TerminateCode::DDP_INVALID_QN);
-            }
-            if queue != expected.0 {
-                return Err(TerminateCode::RDMAP_UNEXPECTED_OPCODE);
-            }
-            if msn != expected.1 {
-                return Err(TerminateCode::DDP_MSN_RANGE);
-            }
-            if offset != 0 {
-                return Err(TerminateCode::DDP_INVALID_MO);
-            }
-            let payload = current.ulpdu - ddp::UNTAGGED_HEADER;
-            let request = current.opcode == Opcode::ReadRequest;
-            if current.ulpdu > MAX_CONTROL || (request && payload > READ_REQUEST) {
-                return Err(TerminateCode::DDP_TOO_LONG);
-            }
-            if !current.last || (request && payload < READ_REQUEST) {
-                return Err(TerminateCode::RDMAP_CATASTROPHIC_STREAM);
-            }
-            Ok(())
-        };
-        checked().map_err(|code| self.fault(code))?;
-        let whole = fpdu_len(current.ulpdu);
-        if bytes.len() < whole {
-            return Ok((0, Step::Need(whole)));
-        }
-        let body = &bytes[LENGTH_FIELD + ddp::UNTAGGED_HEADER..LENGTH_FIELD + current.ulpdu];
-        let event = if current.opcode == Opcode::Terminate {
-            Event::Terminated(Terminate::parse(body).unwrap_or(Terminate {
-                code: TerminateCode::RDMAP_OPERATION_UNSPECIFIED,
-                segment: None,
-                read_request: None,
-            }))
-        } else {
-            let raw: &[u8; READ_REQUEST] = body
-                .first_chunk()
-                .ok_or_else(|| self.fault(TerminateCode::RDMAP_CATASTROPHIC_STREAM))?;
-            self.read_request(host, raw)?
-        };
-        self.current = None;
-        self.fpdus += 1;
-        Ok((whole, Step::Event(event)))
-    }
-
-    fn read_request<H: Host<Region = R>>(
-        &mut self,
-        host: &H,
-        raw: &[u8; READ_REQUEST],
-    ) -> Result<Event<R>, Fault> {
-        // RFC 5040 section 6.1: "For inbound RDMA Read Requests, the RDMAP layer MUST NOT
-        // exceed the maximum number of outstanding, inbound RDMA Read Requests that were
-        // negotiated". A request is outstanding until the peer has the whole response.
-        if host.responses_due() >= self.reads_in {
-            return Err(self.fault(TerminateCode::DDP_NO_BUFFER));
-        }
-        self.read_msn = self.read_msn.wrapping_add(1);
-        let request = ReadRequest::parse(raw);
-        // Section 5.2.1: a zero-length request MUST NOT be validated.
-        let source = if request.length == 0 {
-            None
-        } else {
-            let source = host.tagged(
-                request.source_stag,
-                Access::Read,
-                request.source_offset,
-                u64::from(request.length),
-            );
-            Some(source.map_err(|denied| Fault {
-                read_request: Some(*raw),
-                ..self.fault(denied.read_request())
-            })?)
-        };
-        Ok(Event::ReadRequest(request, source))
-    }
-
     fn trailer<H: Host<Region = R>>(
         &mut self,
         host: &H,
@@ -516,6 +478,16 @@ impl<R: Clone> Receiver<R> {
         let Some(trailer) = bytes.get(..pad + CRC_FIELD) else {
             return Ok((0, Step::Need(pad + CRC_FIELD)));
         };
+        //= RFC 5044, Section 4.1
+        //# When CRCs are not enabled, this field is still present, may contain any value, and MUST
+        //# NOT be checked.
+        //= RFC 5044, Section 4.4
+        //# When an FPDU is received, and CRC checking is enabled, the receiver MUST first perform
+        //# the following:
+        //# If not, the receiver MUST treat the FPDU as an invalid FPDU.
+        //= RFC 5044, Section 7.1.1
+        //# When CRCs are not in use, the CRC field MUST be considered valid for FPDU checking
+        //# regardless of its contents.
         if let (Some(crc), false) = (&mut self.crc, current.crc_checked) {
             crc.update(&trailer[..pad]);
             if crc.field() != trailer[pad..] {
@@ -531,14 +503,44 @@ impl<R: Clone> Receiver<R> {
         Ok((pad + CRC_FIELD, Step::Event(event)))
     }
 
+    //= RFC 5040, Section 5.5
+    //# At the Data Sink, an incoming Send Message MUST be Delivered to the ULP only after the DDP
+    //# Message has been Delivered to the RDMAP layer by the DDP layer.
+    //= RFC 5041, Section 4.1
+    //# If the Last flag is set to one, the DDP Message payload MUST be Delivered to the ULP after:
+    //= RFC 5041, Section 5.4
+    //# At the Data Sink, DDP MUST Deliver a DDP Message if and only if all of the following are
+    //# true:
     fn deliver<H: Host<Region = R>>(&mut self, host: &H, current: &Current) -> Checked<Event<R>> {
         if !current.last {
             return Ok(Event::Placed);
         }
         match current.opcode {
+            //= RFC 5040, Section 5.1
+            //# A valid RDMA Write Message MUST NOT be delivered to the Data Sink's ULP (i.e., it is
+            //# placed by the DDP layer).
             Opcode::Write => Ok(Event::Placed),
+            //= RFC 5040, Section 5.2.2
+            //# The RDMAP layer MUST Deliver the RDMA Read Response Message to the ULP.
+            //= RFC 5040, Section 5.5
+            //# This simplifies Local Peer Completion processing for RDMA Reads in that a Delivered
+            //# RDMA Read Response MUST be sufficient to Complete the RDMA Read operation.
             Opcode::ReadResponse => Ok(Event::ReadDone),
             opcode => {
+                //= RFC 5040, Section 5.3
+                //# When the Send with Invalidate and Send with Solicited Event and Invalidate
+                //# Message are Delivered to the Remote Peer's RDMAP layer, the RDMAP layer MUST:
+                //= RFC 5040, Section 7.2
+                //# The Invalidate STag MUST be valid.
+                //= RFC 5041, Section 4.2
+                //# At the Data Sink, DDP MUST provide the RsvdULP field to the ULP when the DDP
+                //# Message is delivered.
+                //= RFC 5041, Section 4.3
+                //# At the Data Sink, DDP MUST provide RsvdULP field to the ULP when the ULP Message
+                //# is Delivered.
+                //= RFC 5041, Section 5.4
+                //# At the Data Sink, DDP MUST provide the RsvdULP Field of the DDP Message to the
+                //# ULP when the DDP Message is delivered.
                 let invalidated = opcode.invalidates().then_some(current.invalidate);
                 if invalidated.is_some_and(|stag| !host.invalidate(stag)) {
                     return Err(TerminateCode::RDMAP_CANNOT_INVALIDATE);
@@ -548,6 +550,19 @@ impl<R: Clone> Receiver<R> {
                     .take()
                     .ok_or(TerminateCode::DDP_LOCAL_CATASTROPHIC)?;
                 self.send_msn = self.send_msn.wrapping_add(1);
+                //= RFC 5040, Section 5.3
+                //# At the Remote Peer, the Send Message Type MUST be Delivered to the Remote Peer's
+                //# ULP in the order they were sent.
+                //= RFC 5040, Section 5.5
+                //# Send Messages MUST be Delivered to the ULP at the Remote Peer after they are
+                //# Delivered to RDMAP by DDP and in the order that they were Delivered to RDMAP.
+                //= RFC 5041, Section 5.3
+                //# MUST Deliver a DDP Message to the ULP at most once,
+                //# MUST Deliver DDP Messages to the ULP in the order they were sent by the Data
+                //# Source.
+                //= RFC 5041, Section 5.4
+                //# At the Data Sink, DDP MUST provide the ULP Message Length to the ULP when an
+                //# Untagged DDP Message is Delivered.
                 Ok(Event::Received {
                     id: message.id,
                     len: message.filled,
@@ -557,65 +572,14 @@ impl<R: Clone> Receiver<R> {
             }
         }
     }
-
-    /// Bytes were put where [`Step::Place`] said, in order.
-    ///
-    /// # Panics
-    /// If there are more than it said.
-    pub fn placed(&mut self, bytes: &[u8]) {
-        let State::Tagged { at, left, .. } = &mut self.state else {
-            assert!(bytes.is_empty(), "placed only after Step::Place");
-            return;
-        };
-        assert!(bytes.len() <= *left, "no more than Step::Place said");
-        *at += bytes.len();
-        *left -= bytes.len();
-        if *left == 0 {
-            self.state = State::Trailer;
-        }
-        self.digest(bytes);
-    }
-
-    /// Where the rest of this segment of a Send goes. Tell [`Receiver::send_filled`].
-    pub fn send_space(&mut self) -> &mut [u8] {
-        match (&self.state, &mut self.message) {
-            (State::Send { left }, Some(m)) => {
-                let to = m.filled + left;
-                &mut m.buf[m.filled..to]
-            }
-            _ => &mut [],
-        }
-    }
-
-    /// The first `n` bytes of [`Receiver::send_space`] are there.
-    pub fn send_filled(&mut self, n: usize) {
-        let (State::Send { left }, Some(message)) = (&mut self.state, &mut self.message) else {
-            return;
-        };
-        let n = n.min(*left);
-        let from = message.filled;
-        message.filled += n;
-        *left -= n;
-        if *left == 0 {
-            self.state = State::Trailer;
-        }
-        if let (Some(crc), Some(current)) = (&mut self.crc, &self.current)
-            && !current.crc_checked
-            && let Some(message) = &self.message
-        {
-            crc.update(&message.buf[from..from + n]);
-        }
-    }
-
-    fn digest(&mut self, bytes: &[u8]) {
-        if let (Some(crc), Some(current)) = (&mut self.crc, &self.current)
-            && !current.crc_checked
-        {
-            crc.update(bytes);
-        }
-    }
 }
 
+//= RFC 5040, Section 7.2
+//# The RDMA OpCode MUST be valid.
+//# The RDMA Version MUST be valid.
+//= RFC 5041, Section 4.1
+//# The value of DV MUST be the same for all the DDP Segments transmitted or received on a DDP
+//# Stream.
 fn check_control(control: &Control) -> Checked<Opcode> {
     if control.ddp_version != ddp::VERSION {
         return Err(if control.tagged {

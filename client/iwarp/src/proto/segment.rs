@@ -1,25 +1,31 @@
 //! Messages into FPDUs, and FPDUs into pieces to gather: headers, padding and CRCs from one
-//! scratch area, payload by reference.
+//! scratch area, payload by reference. Markers are the matter of `marking`.
 
+mod marking;
+
+use self::marking::Marking;
 use super::handshake::Rtr;
 use super::queue::{Message, Token};
 use crate::wire::ddp::{self, Tagged, Untagged};
-use crate::wire::mpa::{
-    CRC_FIELD, Crc, LENGTH_FIELD, MARKER, MARKER_INTERVAL, MAX_ULPDU, marker, padding,
-};
+use crate::wire::mpa::{CRC_FIELD, Crc, LENGTH_FIELD, MARKER, MARKER_INTERVAL, padding};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 use nfsrdma_rdma::{Buf, Segs};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Smallest FPDU limit: a header and some payload (RFC 5041 section 5.2 wants 128 octets).
-pub const MIN_FPDU: usize = 128;
-/// Largest FPDU whose length field fits, and which ends on a multiple of four.
-pub const MAX_FPDU: usize = (LENGTH_FIELD + MAX_ULPDU) / 4 * 4 + CRC_FIELD;
-
-/// Largest FPDU with markers: FPDUPTR, 16 bits, has to reach back over all of it.
-pub const MAX_MARKED_FPDU: usize = u16::MAX as usize / 4 * 4;
+//= RFC 5044, Section 3
+//# The range of MULPDU values MUST be between 128 octets and 64768 octets, inclusive.
+//# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
+//= RFC 5044, Section 4.5
+//# If this occurs, the MPA on TCP sender MUST NOT shrink the MULPDU below 128 octets and is not
+//# required to follow the segmentation rules in Section 5.1 and Appendix A.
+/// Smallest and largest ULPDU that an FPDU has to have room for, in bytes (MULPDU).
+const LEAST_MULPDU: usize = 128;
+const MOST_MULPDU: usize = 64_768;
+/// Smallest and largest FPDU limit, in bytes: multiples of four.
+pub const MIN_FPDU: usize = (LENGTH_FIELD + LEAST_MULPDU + CRC_FIELD).next_multiple_of(4);
+pub const MAX_FPDU: usize = (LENGTH_FIELD + MOST_MULPDU + CRC_FIELD) / 4 * 4;
 
 #[derive(Debug)]
 enum Piece {
@@ -71,27 +77,8 @@ impl Open {
     }
 }
 
-/// Puts markers into FPDUs, at every 512th byte of the stream (RFC 5044 section 4.3).
-#[derive(Debug)]
-struct Marking {
-    /// Bytes of the stream so far, markers included.
-    position: u64,
-    /// Where the length field of the FPDU being cut is.
-    fpdu: u64,
-}
-
-impl Marking {
-    /// Whether the next byte of the stream belongs to a marker.
-    fn is_due(&self) -> bool {
-        self.position.is_multiple_of(MARKER_INTERVAL as u64)
-    }
-
-    /// Bytes until the next marker.
-    fn gap(&self) -> usize {
-        MARKER_INTERVAL - (self.position % MARKER_INTERVAL as u64) as usize
-    }
-}
-
+//= RFC 5040, Section 3.1
+//# RDMAP MUST be layered on top of the Direct Data Placement Protocol [DDP].
 /// Cuts messages. Holds what was cut and not sent.
 #[derive(Debug)]
 pub struct Segmenter {
@@ -110,14 +97,23 @@ pub struct Segmenter {
 impl Segmenter {
     /// FPDUs of at most `max_fpdu` bytes, markers included (clamped to what MPA can carry).
     pub fn new(crc: bool, markers: bool, max_fpdu: usize) -> Self {
-        let most = if markers { MAX_MARKED_FPDU } else { MAX_FPDU };
+        // The smallest FPDU has one marker in it. The largest is as large as without markers, so
+        // that FPDUPTR, 16 bits, reaches back over all of it.
+        let least = MIN_FPDU + if markers { MARKER } else { 0 };
         Segmenter {
             crc,
+            //= RFC 5044, Section 7.1.1
+            //# When this bit is '1' in an MPA Request Frame, the Initiator declares that Markers
+            //# are REQUIRED in FPDUs sent from the Responder.
+            //# When set to '1' in an MPA Reply Frame, this bit declares that Markers are REQUIRED
+            //# in FPDUs sent from the Initiator.
+            //# When in a received MPA Request Frame or MPA Reply Frame and the value is '0',
+            //# Markers MUST NOT be added to the data stream by that endpoint.
             marking: markers.then_some(Marking {
                 position: 0,
                 fpdu: 0,
             }),
-            max_fpdu: max_fpdu.clamp(MIN_FPDU, most) / 4 * 4,
+            max_fpdu: max_fpdu.clamp(least, MAX_FPDU) / 4 * 4,
             send_msn: 1,
             read_msn: 1,
             open: None,
@@ -127,6 +123,11 @@ impl Segmenter {
         }
     }
 
+    //= RFC 5041, Section 3
+    //# LLPs MUST expose MULPDU and MULPDU changes.
+    //= RFC 5044, Section 3
+    //# MPA MUST provide information to DDP on the current maximum size of the record that is
+    //# acceptable to send (MULPDU).
     /// Largest FPDU it makes.
     pub fn max_fpdu(&self) -> usize {
         self.max_fpdu
@@ -171,6 +172,50 @@ impl Segmenter {
         }
     }
 
+    //= RFC 5040, Section 4.1
+    //# All RDMA Messages handed by the RDMAP layer to the DDP layer MUST define the value of the
+    //# Tagged flag in the DDP Header.
+    //# Figure 4 defines when the STag, Queue Number, and Tagged Offset fields MUST be provided for
+    //# each RDMA Message.
+    //# For Send, Send with Solicited Event, RDMA Read Request, and Terminate, the Invalidate STag
+    //# field MUST be set to zero on transmit and ignored by the receiver.
+    //= RFC 5040, Section 4.2
+    //# The following figure defines which RDMA Headers MUST be used on each RDMA Message and which
+    //# RDMA Messages are allowed to carry ULP Payload:
+    //= RFC 5040, Section 5.1
+    //# An RDMA Write Message MUST reference a Tagged Buffer.
+    //# That is, the Data Source RDMAP layer MUST request that the DDP layer mark the
+    //# Message as Tagged.
+    //= RFC 5040, Section 5.2.2
+    //# An RDMA Read Response Message MUST reference a Tagged Buffer.
+    //# That is, the Data Source RDMAP layer MUST request that the DDP mark the Message as
+    //# Tagged.
+    //= RFC 5040, Section 5.3
+    //# A Send with Invalidate or Send with Solicited Event and Invalidate Message MUST reference an
+    //# STag.
+    //# That is, the Local Peer's RDMAP layer MUST pass the RDMA control field and the STag that
+    //# will be Invalidated to the DDP layer.
+    //# A Send Message Type MUST reference an Untagged Buffer.
+    //# That is, the Local Peer's RDMAP layer MUST request that the DDP layer mark the
+    //# Message as Untagged.
+    //# For a Send Message Type, the Local Peer's RDMAP layer MUST request that the DDP
+    //# layer set the Queue Number field to zero.
+    //= RFC 5040, Section 5.4
+    //# A Terminate Message MUST reference an Untagged Buffer.
+    //# That is, the Local Peer's RDMAP layer MUST request that the DDP layer mark the
+    //# Message as Untagged.
+    //# That is, the Local Peer's RDMAP layer MUST request that the DDP layer set the Queue
+    //# Number field to two.
+    //= RFC 5041, Section 4.2
+    //# At the Data Source, DDP MUST set the STag field to the value specified by the ULP.
+    //# Each DDP Segment within a specific DDP Message MUST contain the same value for this field
+    //# and MUST be the value supplied by the ULP.
+    //= RFC 5041, Section 4.3
+    //# The initial value for MSN MUST be one.
+    //# The Message Sequence Number specifies a sequence number that MUST be increased
+    //# by one (modulo 2^32) with each DDP Message targeting the specific Queue Number
+    //# on the DDP Stream associated with this DDP Segment.
+    //# The MSN value MUST wrap to 0 after a value of 0xFFFFFFFF.
     fn begin(&mut self, message: Message) {
         let untagged = |opcode, invalidate, queue, msn| Header::Untagged {
             opcode,
@@ -274,6 +319,13 @@ impl Segmenter {
         });
     }
 
+    //= RFC 5040, Section 5.2.1
+    //# An RDMA Read Request Message MUST reference an Untagged Buffer.
+    //# That is, the Local Peer's RDMAP layer MUST request that the DDP mark the Message as
+    //# Untagged.
+    //# An RDMA Read Request Message MUST reference the RDMA Read Request Queue.
+    //# That is, the Local Peer's RDMAP layer MUST request that the DDP layer set the Queue Number
+    //# field to one.
     fn read_request(&mut self, request: &ReadRequest, token: Token) {
         let header = Untagged {
             last: true,
@@ -295,6 +347,9 @@ impl Segmenter {
         bytes.extend_from_slice(&(ulpdu as u16).to_be_bytes());
         bytes.extend_from_slice(&header.emit());
         bytes.extend_from_slice(body);
+        //= RFC 5044, Section 4.1
+        //# The pad data MUST be set to zero by the sender and ignored by the receiver (except for
+        //# CRC checking).
         bytes.extend_from_slice(&[0; 3][..padding(ulpdu)]);
         self.whole(&bytes);
     }
@@ -313,83 +368,8 @@ impl Segmenter {
         self.push_scratch(from);
     }
 
-    /// Begins an FPDU with markers. A marker that falls between two FPDUs is part of the
-    /// second one, its CRC included, and points to nothing (RFC 5044 section 4.3).
-    fn begin_marked(&mut self) -> Option<Crc> {
-        let mut crc = self.crc.then(Crc::new);
-        if let Some(marking) = &mut self.marking {
-            marking.fpdu = marking.position;
-            if marking.is_due() {
-                marking.fpdu += MARKER as u64;
-                self.push_marker(0, &mut crc);
-            }
-        }
-        crc
-    }
-
-    /// A marker if one is due; then how many bytes may follow until the next.
-    fn mark(&mut self, crc: &mut Option<Crc>) -> usize {
-        let Some(marking) = &self.marking else {
-            return usize::MAX;
-        };
-        if marking.is_due() {
-            let back = marking.position - marking.fpdu;
-            self.push_marker(back as u16, crc);
-        }
-        self.marking.as_ref().map_or(usize::MAX, Marking::gap)
-    }
-
-    fn push_marker(&mut self, pointer: u16, crc: &mut Option<Crc>) {
-        self.push_marked(&marker(pointer), crc);
-    }
-
-    /// Bytes of an FPDU without a marker in them.
-    fn push_marked(&mut self, bytes: &[u8], crc: &mut Option<Crc>) {
-        let from = self.scratch.len();
-        self.scratch.extend_from_slice(bytes);
-        if let Some(crc) = crc {
-            crc.update(bytes);
-        }
-        self.push_scratch(from);
-        self.advance_marking(bytes.len());
-    }
-
-    fn advance_marking(&mut self, bytes: usize) {
-        if let Some(marking) = &mut self.marking {
-            marking.position += bytes as u64;
-        }
-    }
-
-    fn marked_scratch(&mut self, mut bytes: &[u8], crc: &mut Option<Crc>) {
-        while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(self.mark(crc).min(bytes.len()));
-            self.push_marked(now, crc);
-            bytes = later;
-        }
-    }
-
-    fn marked_payload(&mut self, mut part: Buf, crc: &mut Option<Crc>) {
-        while !part.is_empty() {
-            let n = self.mark(crc).min(part.len());
-            let now = part.slice(..n);
-            if let Some(crc) = crc {
-                crc.update(&now);
-            }
-            self.bytes += n;
-            self.pieces.push_back(Piece::Payload(now));
-            self.advance_marking(n);
-            part = part.slice(n..);
-        }
-    }
-
-    /// The CRC field. FPDUs and markers are multiples of four, so no marker falls into it;
-    /// one that falls in front of it is in the FPDU, and in its CRC.
-    fn end_marked(&mut self, mut crc: Option<Crc>) {
-        self.mark(&mut crc);
-        let field = crc.map(|crc| crc.field()).unwrap_or_default();
-        self.push_marked(&field, &mut None);
-    }
-
+    //= RFC 5044, Section 4.4
+    //# When sending an FPDU, the sender MUST include a CRC field.
     /// The CRC field over the scratch area from `from`; zeros if CRCs are off.
     fn push_crc(&mut self, from: usize) {
         let field = if self.crc {
@@ -409,6 +389,42 @@ impl Segmenter {
         }
     }
 
+    //= RFC 5041, Section 4.1
+    //# It MUST be set to one on the last DDP Segment of every DDP Message.
+    //# It MUST NOT be set to one on any other DDP Segment.
+    //# The DDP Segment with the L bit set to 1 MUST be posted to the LLP after all other DDP
+    //# Segments of the associated DDP Message have been posted to the LLP.
+    //# For an Untagged DDP Message, the DDP Segment with the L bit set to 1 MUST carry the highest
+    //# MO.
+    //= RFC 5041, Section 4.2
+    //# Each DDP Segment within a specific DDP Message MUST contain the same value for this field.
+    //# The Data Source MUST ensure that each DDP Segment within a specific DDP Message contains the
+    //# same value for this field.
+    //# Each DDP Segment within a specific DDP Message MUST contain the same value for this field
+    //# and MUST be the value supplied by the ULP.
+    //= RFC 5041, Section 4.3
+    //# Each DDP Segment within a specific DDP Message MUST contain the same value for the RsvdULP
+    //# field.
+    //# Each DDP segment within a specific DDP message MUST contain the same value for this field
+    //# and MUST be the value supplied by the ULP at the Data Source.
+    //# The Data Source MUST ensure that each DDP Segment within a specific DDP Message contains the
+    //# same value for this field.
+    //# Each DDP segment within a specific DDP message MUST contain the same value for this field.
+    //# The MO referencing the first octet of the DDP Message MUST be set to zero by the DDP layer.
+    //= RFC 5041, Section 4.4
+    //# Each DDP Segment MUST contain a DDP Header.
+    //= RFC 5041, Section 5.2
+    //# At the Data Source, the DDP layer MUST segment the data contained in a ULP message into a
+    //# series of DDP Segments, where each DDP Segment contains a DDP Header and ULP Payload, and
+    //# MUST be no larger than the MULPDU value Advertised by the LLP.
+    //# At the Data Source, the DDP layer MUST send all the data contained in the ULP message.
+    //# For each DDP Segment of a Untagged DDP Message, the MO MUST be set to the octet offset from
+    //# the first octet in the associated ULP Message (which is defined to be zero) to the first
+    //# octet in the ULP Payload contained in the DDP Segment.
+    //# For each DDP Segment of a Tagged DDP Message, the TO MUST be set to the octet offset from
+    //# the first octet in the associated ULP Message to the first octet in the ULP Payload
+    //# contained in the DDP Segment, plus the TO assigned to the first octet in the associated ULP
+    //# Message.
     /// Cuts the next FPDU of the open message.
     fn cut(&mut self) {
         let Some(mut open) = self.open.take() else {
@@ -418,13 +434,24 @@ impl Segmenter {
             Header::Tagged { .. } => ddp::TAGGED_HEADER,
             Header::Untagged { .. } => ddp::UNTAGGED_HEADER,
         };
-        // RFC 5044 section 5.2: "MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)".
+        // Length and CRC fields, and the most markers that fall into an FPDU of this length: it is
+        // a multiple of four, and there is no more padding than room.
         let markers = match self.marking {
             Some(_) => MARKER * self.max_fpdu.div_ceil(MARKER_INTERVAL),
             None => 0,
         };
+        //= RFC 5044, Section 3
+        //# MPA MUST encapsulate the ULPDU such that there is exactly one ULPDU contained in one
+        //# FPDU.
+        //= RFC 5044, Section 4.5
+        //# The maximum ULPDU Length for a single ULPDU when Markers are present MUST be computed
+        //# as:
+        //# The maximum ULPDU Length for a single ULPDU when Markers are NOT present MUST be
+        //# computed as:
         let room = self.max_fpdu - LENGTH_FIELD - head_len - CRC_FIELD - markers;
         let payload = room.min(open.len - open.done);
+        //= RFC 5041, Section 5.2
+        //# A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment.
         let last = open.done + payload == open.len;
         let ulpdu = head_len + payload;
         let mut head = [0; LENGTH_FIELD + ddp::UNTAGGED_HEADER];
@@ -473,21 +500,6 @@ impl Segmenter {
         } else {
             self.open = Some(open);
         }
-    }
-
-    /// An FPDU with markers: the payload still goes by reference, in pieces of at most 508
-    /// bytes.
-    fn cut_marked(&mut self, open: &mut Open, head: &[u8], payload: usize, pad: usize) {
-        let mut crc = self.begin_marked();
-        self.marked_scratch(head, &mut crc);
-        let mut left = payload;
-        while left > 0 {
-            let part = open.take(left);
-            left -= part.len();
-            self.marked_payload(part, &mut crc);
-        }
-        self.marked_scratch(&[0; 3][..pad], &mut crc);
-        self.end_marked(crc);
     }
 
     fn cut_plain(&mut self, open: &mut Open, head: &[u8], payload: usize, pad: usize) {
@@ -571,3 +583,6 @@ impl Segmenter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 //! An STag is 32 random bits, so a peer cannot guess the memory of another RPC; a wrong guess
 //! ends the connection. The tagged offset of its first byte is random as well: a page aligned
 //! address of 47 bits, which is what a peer sees of any user-space RDMA program, and never
-//! near a wrap. Tables are not shared between connections, so "STag not associated with the
-//! stream" and "invalid STag" are one case (RFC 5041 section 5.1 lets the receiver choose).
+//! near a wrap. Tables are not shared between connections, so an STag of another stream is an
+//! invalid one here.
 
 use crate::wire::rdmap::TerminateCode;
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// For a tagged segment (RFC 5041 section 8).
+    /// For a tagged segment (RFC 5041 section 7.2).
     pub fn tagged(self) -> TerminateCode {
         match self {
             Denied::Invalid => TerminateCode::DDP_INVALID_STAG,
@@ -86,6 +86,30 @@ impl Random {
     }
 }
 
+//= RFC 8166, Section 8.1
+//# It is REQUIRED that any RDMA provider used for RPC transport be conformant to the requirements
+//# of [RFC5042] in order to satisfy these protections.
+//= RFC 5040, Section 7.2
+//# The STag MUST be associated to this RDMAP Stream.
+//# The Data Source STag MUST be associated to this RDMAP Stream.
+//= RFC 5040, Section 8.1.1
+//# An RNIC MUST ensure that a specific Stream in a specific Protection Domain cannot access an STag
+//# in a different Protection Domain.
+//# An RNIC MUST ensure that if an STag is limited in scope to a single Stream, no other Stream can
+//# use the STag.
+//= RFC 5041, Section 8.2
+//# In this case, for an incoming DDP Segment of a Tagged DDP Message on a DDP Stream, if the DDP
+//# Stream ID of the DDP Stream is not the same as the DDP Stream ID of the STag targeted by the
+//# Tagged DDP Message, then the DDP Segment is not Placed and the DDP layer MUST surface a local
+//# error to the ULP.
+//= RFC 5041, Section 8.3
+//# DDP MUST provide a mechanism for the ULP to communicate the association between a STag and a
+//# specific DDP Stream.
+//= RFC 5041, Section 8.3.1
+//# An RNIC MUST ensure that a specific DDP Stream in a specific Protection Domain cannot access an
+//# STag in a different Protection Domain.
+//# An RNIC MUST ensure that if an STag is limited in scope to a single DDP Stream, no other DDP
+//# Stream can use the STag.
 /// The STags of a connection. `R` is the memory behind one, or a reference to it.
 pub struct StagTable<R> {
     entries: HashMap<u32, Entry<R>>,
@@ -128,6 +152,8 @@ impl<R: Clone> StagTable<R> {
             return Ok(None);
         }
         loop {
+            //= RFC 5040, Section 8.1.1
+            //# An RNIC MUST choose the value of STags in a way difficult to predict.
             let stag = u32::from_le_bytes(self.random.take()?);
             let base = (u64::from_le_bytes(self.random.take()?) >> 28 << 11) & !0xfff;
             if stag == 0 {
@@ -145,6 +171,12 @@ impl<R: Clone> StagTable<R> {
         }
     }
 
+    //= RFC 5040, Section 8.1.1
+    //# An RNIC MUST ensure that a Remote Peer is not able to access memory outside of the buffer
+    //# specified when the STag was enabled for remote access.
+    //= RFC 5041, Section 8.3.1
+    //# An RNIC MUST ensure that a Remote Peer is not able to access memory outside the buffer
+    //# specified when the STag was enabled for remote access.
     /// The memory behind `len` bytes from `offset` of `stag`, and where in it they begin.
     pub fn check(
         &self,
@@ -263,6 +295,9 @@ mod tests {
         assert_eq!(table.insert(Access::Read, 1, ()), Ok(None));
     }
 
+    //= RFC 5040, Section 8.1.1
+    //= type=test
+    //# An RNIC MUST choose the value of STags in a way difficult to predict.
     #[test]
     fn tags_and_offsets_spread() {
         let mut table = StagTable::default();
@@ -280,6 +315,12 @@ mod tests {
     }
 
     proptest! {
+        //= RFC 5040, Section 8.1.1
+        //= type=test
+        //# An RNIC MUST ensure that a Remote Peer is not able to access [...]
+        //= RFC 5041, Section 8.3.1
+        //= type=test
+        //# An RNIC MUST ensure that a Remote Peer is [...]
         /// Whatever is allowed lies inside the buffer.
         #[test]
         fn never_outside(len in 0u64..5000, delta in -6000i64..6000, ask: u32) {

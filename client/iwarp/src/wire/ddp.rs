@@ -10,7 +10,10 @@ pub const UNTAGGED_HEADER: usize = 18;
 const FLAG_TAGGED: u8 = 0x80;
 const FLAG_LAST: u8 = 0x40;
 const VERSION_MASK: u8 = 0x03;
-/// "DDP version: MUST be set to one."
+//= RFC 5041, Section 4.1
+//# This field MUST be set to one to indicate the version of the specification described in this
+//# document.
+/// DDP version.
 pub const VERSION: u8 = 1;
 /// RDMAP version of an implementation of RFC 5040 (its section 4.1).
 pub const RDMAP_VERSION: u8 = 1;
@@ -38,7 +41,11 @@ pub struct Control {
 }
 
 impl Control {
-    /// Reads the two octets. Reserved bits are ignored, as the RFCs ask.
+    //= RFC 5040, Section 4.1
+    //# MUST be set to zero by sender, ignored by the receiver.
+    //= RFC 5041, Section 4.1
+    //# This field MUST be set to zero on transmit, and not checked on receive.
+    /// Reads the two octets. Reserved bits are ignored.
     pub fn parse(bytes: [u8; 2]) -> Self {
         Control {
             tagged: bytes[0] & FLAG_TAGGED != 0,
@@ -49,6 +56,15 @@ impl Control {
         }
     }
 
+    //= RFC 5040, Section 4.1
+    //# The first octet reserved for ULP use in the DDP Protocol MUST be used by the RDMAP to carry
+    //# the RDMAP Control Field.
+    //# The ordering of the bits in the first octet MUST be as defined in Figure 3, "DDP Control,
+    //# RDMAP Control, and Invalidate STag Fields".
+    //# For this version of the RDMAP, all RDMA Messages MUST have:
+    //# MUST be set to zero by sender, ignored by the receiver.
+    //= RFC 5041, Section 4.1
+    //# This field MUST be set to zero on transmit, and not checked on receive.
     fn emit(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
         let flags = if tagged { FLAG_TAGGED } else { 0 } | if last { FLAG_LAST } else { 0 };
         [flags | VERSION, RDMAP_VERSION << 6 | opcode as u8]
@@ -69,6 +85,10 @@ pub struct Tagged {
 }
 
 impl Tagged {
+    //= RFC 5041, Section 4.2
+    //# Figure 4 shows the DDP Header format that MUST be used in all DDP Segments that target
+    //# Tagged Buffers.
+    //# At the Data Source, DDP MUST set RsvdULP Field to the value specified by the ULP.
     /// The 14 bytes.
     pub fn emit(&self) -> [u8; TAGGED_HEADER] {
         let mut b = [0; TAGGED_HEADER];
@@ -108,6 +128,13 @@ pub struct Untagged {
 pub type UntaggedTarget = (u32, u32, u32, u32);
 
 impl Untagged {
+    //= RFC 5040, Section 4.1
+    //# For Send with Invalidate and Send with Solicited Event and Invalidate, the second through
+    //# fifth octets of the DDP RsvdULP field MUST be used by RDMAP to carry the Invalidate STag.
+    //= RFC 5041, Section 4.3
+    //# Figure 5 shows the DDP Header format that MUST be used in all DDP Segments that target
+    //# Untagged Buffers.
+    //# At the Data Source, DDP MUST set RsvdULP Field to the value specified by the ULP.
     /// The 18 bytes.
     pub fn emit(&self) -> [u8; UNTAGGED_HEADER] {
         let mut b = [0; UNTAGGED_HEADER];
@@ -131,6 +158,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    //= RFC 5040, Section 4.1
+    //= type=test
+    //# The first octet reserved for ULP use in the [...]
+    //# The ordering of the bits in the first octet [...]
+    //# For this version of the RDMAP, all RDMA Messages MUST have:
+    //= RFC 5041, Section 4.1
+    //= type=test
+    //# This field MUST be set to one to indicate [...]
+    //= RFC 5041, Section 4.2
+    //= type=test
+    //# Figure 4 shows the DDP Header format that MUST [...]
+    //# At the Data Source, DDP MUST set RsvdULP Field to the value specified by the ULP.
     #[test]
     fn write_header_bytes() {
         let header = Tagged {
@@ -150,6 +189,13 @@ mod tests {
         assert_eq!(Tagged::parse_target(&bytes), (header.stag, header.offset));
     }
 
+    //= RFC 5040, Section 4.1
+    //= type=test
+    //# For Send with Invalidate and Send with Solicited Event [...]
+    //= RFC 5041, Section 4.3
+    //= type=test
+    //# Figure 5 shows the DDP Header format that MUST [...]
+    //# At the Data Source, DDP MUST set RsvdULP Field to the value specified by the ULP.
     #[test]
     fn send_invalidate_header_bytes() {
         let header = Untagged {
@@ -171,6 +217,12 @@ mod tests {
     }
 
     proptest! {
+        //= RFC 5040, Section 4.1
+        //= type=test
+        //# MUST be set to zero by sender, ignored by the receiver.
+        //= RFC 5041, Section 4.1
+        //= type=test
+        //# This field MUST be set to zero on transmit, and not checked on receive.
         #[test]
         fn reserved_bits_are_ignored(a: u8, b: u8) {
             prop_assert_eq!(

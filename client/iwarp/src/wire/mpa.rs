@@ -5,15 +5,20 @@ use thiserror::Error;
 
 /// Bytes of a request or reply before its private data (RFC 5044 section 7.1.1).
 pub const FRAME_HEADER: usize = 20;
-/// Most private data a frame may carry: "PD_Length ... MUST be less than or equal to 512".
+//= RFC 5044, Section 7.1.1
+//# The Private Data field MUST be between 0 and 512 octets in length.
+/// Most private data a frame may carry.
 pub const PRIVATE_DATA_LIMIT: usize = 512;
 /// Bytes of the length field that begins each FPDU.
 pub const LENGTH_FIELD: usize = 2;
 /// Bytes of the CRC field that ends each FPDU, in use or not.
 pub const CRC_FIELD: usize = 4;
-/// Largest ULPDU the 16-bit length can announce.
-pub const MAX_ULPDU: usize = u16::MAX as usize;
 
+//= RFC 5044, Section 7.1.1
+//# Initiator mode senders MUST set this field to the fixed value "MPA ID Req Frame" or (in byte
+//# order) 4D 50 41 20 49 44 20 52 65 71 20 46 72 61 6D 65 (in hexadecimal).
+//# Responder mode senders MUST set this field to the fixed value "MPA ID Rep Frame" or (in byte
+//# order) 4D 50 41 20 49 44 20 52 65 70 20 46 72 61 6D 65 (in hexadecimal).
 const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
 const REPLY_KEY: &[u8; 16] = b"MPA ID Rep Frame";
 const FLAG_MARKERS: u8 = 0x80;
@@ -130,14 +135,31 @@ impl FrameHeader {
             FrameKind::Request => REQUEST_KEY,
             FrameKind::Reply => REPLY_KEY,
         };
+        //= RFC 5044, Section 7.1.1
+        //# Responder mode receivers MUST check this field for the same value, and close the
+        //# connection and report an error locally if any other value is detected.
+        //# Initiator mode receivers MUST check this field for the same value, and close the
+        //# connection and report an error locally if any other value is detected.
+        //= RFC 5044, Section 7.1.2
+        //# MPA implementations MUST use the difference between the MPA Request Frame and the MPA
+        //# Reply Frame to check for incorrect "Initiator/Initiator" startups.
         if &bytes[..16] != key {
             return Err(FrameError::Key);
         }
         let (flags, revision) = (bytes[16], bytes[17]);
+        //= RFC 5044, Section 7.1.1
+        //# MPA receivers compliant with this version of the specification MUST check this field.
         if !(1..=2).contains(&revision) {
             return Err(FrameError::Revision(revision));
         }
         let length = usize::from(u16::from_be_bytes([bytes[18], bytes[19]]));
+        //= RFC 5044, Section 7.1.1
+        //# If the receiver detects that the PD_Length field does not match the length of the
+        //# Private Data field, or if the length of the Private Data field exceeds 512 octets, the
+        //# receiver MUST close the connection and report an error locally.
+        //= RFC 5044, Section 7.1.2
+        //# MPA implementations MUST validate the PD_Length field.
+        //# If any of the above fails, the startup frame MUST be considered improperly formatted.
         if length > PRIVATE_DATA_LIMIT {
             return Err(FrameError::TooLong(length));
         }
@@ -146,6 +168,9 @@ impl FrameHeader {
             return Err(FrameError::TooShort);
         }
         Ok(FrameHeader {
+            //= RFC 5044, Section 7.1.1
+            //# This bit declares an endpoint's REQUIRED Marker usage.
+            //# It MUST be set to zero when sending, and not checked on reception.
             markers: flags & FLAG_MARKERS != 0,
             crc: flags & FLAG_CRC != 0,
             reject: flags & FLAG_REJECT != 0,
@@ -199,6 +224,8 @@ impl Frame {
         })
     }
 
+    //= RFC 5044, Section 7.1.1
+    //# This field MUST contain the length in octets of the Private Data field.
     /// The bytes to send. Private data beyond what fits is cut; see [`Frame::fits`].
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(ENHANCED + self.private_data.len());
@@ -239,9 +266,13 @@ pub const MARKER_INTERVAL: usize = 512;
 /// Bytes of a marker.
 pub const MARKER: usize = 4;
 
-/// A marker: 16 reserved bits, then FPDUPTR, "the number of octets in the TCP stream from the
-/// beginning of the ULPDU Length field to the first octet of the Marker", 0 in front of an
-/// FPDU (RFC 5044 section 4.3).
+//= RFC 5044, Section 4.2
+//# The format of a Marker MUST be as specified in Figure 3:
+//# The Reserved field MUST be set to zero on transmit and ignored on receive (except for CRC
+//# calculation).
+//# The least significant two bits MUST always be set to zero at the transmitter, and the receivers
+//# MUST always treat these as zero for calculations.
+/// A marker: 16 reserved bits, then FPDUPTR, which is 0 in front of an FPDU.
 pub fn marker(pointer: u16) -> [u8; MARKER] {
     let [high, low] = pointer.to_be_bytes();
     [0, 0, high, low]
@@ -253,6 +284,8 @@ pub fn padding(ulpdu: usize) -> usize {
     (LENGTH_FIELD + ulpdu).wrapping_neg() & 3
 }
 
+//= RFC 5044, Section 4.1
+//# The format of an FPDU shown below MUST be used for all MPA FPDUs.
 /// Bytes of the whole FPDU of a ULPDU.
 pub fn fpdu_len(ulpdu: usize) -> usize {
     LENGTH_FIELD + ulpdu + padding(ulpdu) + CRC_FIELD
@@ -277,6 +310,13 @@ impl Crc {
         self.digest.update(bytes);
     }
 
+    //= RFC 5044, Section 4.4
+    //# When CRCs are enabled, the CRC field in the MPA FPDU MUST be computed using the CRC32c
+    //# polynomial in the manner described in the iSCSI Protocol [iSCSI] document for Header and
+    //# Data Digests.
+    //= RFC 5041, Section 3
+    //# LLP MUST provide a strong digest (at least equivalent to CRC32-C) to cover at least the DDP
+    //# Segment.
     /// The field as it is sent: like iSCSI's, least significant byte first.
     pub fn field(&self) -> [u8; CRC_FIELD] {
         (self.digest.finalize() as u32).to_le_bytes()
@@ -348,6 +388,16 @@ mod tests {
         assert_eq!(frame.to_bytes(), bytes);
     }
 
+    //= RFC 5044, Section 7.1.1
+    //= type=test
+    //# Responder mode receivers MUST check this field for the [...]
+    //# MPA receivers compliant with this version of the specification MUST check this field.
+    //# If the receiver detects that the PD_Length field does [...]
+    //= RFC 5044, Section 7.1.2
+    //= type=test
+    //# MPA implementations MUST use the difference between the MPA [...]
+    //# MPA implementations MUST validate the PD_Length field.
+    //# If any of the above fails, the startup frame MUST be considered improperly formatted.
     #[test]
     fn refused_frames() {
         let header = |bytes: &[u8; 20]| FrameHeader::parse(FrameKind::Request, bytes);
@@ -373,6 +423,20 @@ mod tests {
         assert!(!one.enhanced, "revision 1 has no enhanced set-up");
     }
 
+    //= RFC 5044, Section 7.1.1
+    //= type=test
+    //# It MUST be set to zero when sending, and not checked on reception.
+    #[test]
+    fn reserved_bits_are_not_looked_at() {
+        let header = |flags: u8| {
+            let mut bytes = *b"MPA ID Req Frame\0\x01\0\0";
+            bytes[16] = flags;
+            FrameHeader::parse(FrameKind::Request, &bytes)
+        };
+        assert_eq!(header(0x1f), header(0));
+        assert_eq!(header(0xdf), header(0xc0));
+    }
+
     #[test]
     fn padding_makes_multiples_of_four() {
         for ulpdu in 0..64 {
@@ -384,6 +448,13 @@ mod tests {
         assert_eq!(fpdu_len(15), 24);
     }
 
+    //= RFC 5044, Section 4.4
+    //= type=test
+    //# When CRCs are enabled, the CRC field in the [...]
+    //= RFC 5041, Section 3
+    //= type=test
+    //# LLP MUST provide a strong digest (at least equivalent to CRC32-C) to cover at least the DDP
+    //# Segment.
     /// RFC 3720 appendix B.4.
     #[test]
     fn crc_of_the_rfc() {

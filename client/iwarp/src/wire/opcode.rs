@@ -40,6 +40,10 @@ impl Opcode {
         .copied()
     }
 
+    //= RFC 5040, Section 4.1
+    //# Figure 4, "RDMA Usage of DDP Fields", MUST be used to define the value of the Tagged flag
+    //# that is handed to the DDP layer for each RDMA Message.
+    //# Figure 4 defines the value of the RDMA Opcode field that MUST be used for each RDMA Message.
     /// Whether it goes by the tagged model.
     pub fn is_tagged(self) -> bool {
         matches!(self, Opcode::Write | Opcode::ReadResponse)

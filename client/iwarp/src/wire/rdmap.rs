@@ -25,6 +25,9 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
+    //= RFC 5040, Section 4.4
+    //# The following figure depicts the RDMA Read Request Header that MUST be used for all RDMA
+    //# Read Request Messages:
     /// The 28 bytes.
     pub fn emit(&self) -> [u8; READ_REQUEST] {
         let mut b = [0; READ_REQUEST];
@@ -50,7 +53,7 @@ impl ReadRequest {
     }
 }
 
-/// Layer, error type and error code of a Terminate (RFC 5040 Figure 9, RFC 5041 section 8,
+/// Layer, error type and error code of a Terminate (RFC 5040 Figure 9, RFC 5041 section 7.2,
 /// RFC 5044 section 8, RFC 6581 section 8), as 4, 4 and 8 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TerminateCode(pub u16);
@@ -74,6 +77,11 @@ macro_rules! terminate_codes {
     };
 }
 
+//= RFC 5040, Section 4.8
+//# Figure 9, "Terminate Control Field Values", defines the valid values that MUST be used for this
+//# field.
+//= RFC 5041, Section 7.2
+//# The following error numbers MUST be used when reporting errors to the ULP.
 terminate_codes! {
     /// RDMAP, Local Catastrophic Error.
     RDMAP_LOCAL_CATASTROPHIC = 0x0000, "RDMAP local catastrophic error";
@@ -210,6 +218,14 @@ const HDRCT_RDMA: u8 = 0x20;
 pub const MAX_TERMINATE: usize = 4 + 2 + UNTAGGED_HEADER + READ_REQUEST;
 
 impl Terminate {
+    //= RFC 5040, Section 4.8
+    //# The following figure depicts a Terminate Header that MUST be used for the Terminate Message:
+    //# The Terminate Control field MUST have the format defined in Figure 8 below.
+    //# This field MUST be set to zero on transmit, ignored on receive.
+    //# It MUST be valid if the M bit is set.
+    //# It MUST be present when the D bit is set.
+    //# It MUST be present if the D bit is set.
+    //# It MUST be present if the R bit is set.
     /// The bytes after the DDP header.
     pub fn emit(&self) -> Vec<u8> {
         let mut b = Vec::with_capacity(MAX_TERMINATE);
@@ -275,6 +291,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    //= RFC 5040, Section 4.4
+    //= type=test
+    //# The following figure depicts the RDMA Read Request Header [...]
     #[test]
     fn read_request_bytes() {
         let request = ReadRequest {
@@ -292,6 +311,14 @@ mod tests {
         assert_eq!(ReadRequest::parse(&bytes), request);
     }
 
+    //= RFC 5040, Section 4.8
+    //= type=test
+    //# The following figure depicts a Terminate Header that MUST be used for the Terminate Message:
+    //# The Terminate Control field MUST have the format defined in Figure 8 below.
+    //# This field MUST be set to zero on transmit, ignored on receive.
+    //# It MUST be valid if the M bit is set.
+    //# It MUST be present when the D bit is set.
+    //# It MUST be present if the D bit is set.
     #[test]
     fn terminate_bytes() {
         let terminate = Terminate {
@@ -305,6 +332,12 @@ mod tests {
         assert_eq!(Terminate::parse(&bytes), Some(terminate));
     }
 
+    //= RFC 5040, Section 4.8
+    //= type=test
+    //# Figure 9, "Terminate Control Field Values", defines the valid [...]
+    //= RFC 5041, Section 7.2
+    //= type=test
+    //# The following error numbers MUST be used when reporting errors to the ULP.
     #[test]
     fn codes_are_named_and_distinct() {
         for code in TerminateCode::NAMED {
@@ -337,6 +370,9 @@ mod tests {
             prop_assert_eq!(parsed.is_some(), bytes.len() >= 4);
         }
 
+        //= RFC 5040, Section 4.8
+        //= type=test
+        //# It MUST be present if the R bit is set.
         #[test]
         fn terminates_round_trip(code: u16, length: u16, tagged: bool, read: bool) {
             let header = if tagged {

@@ -77,6 +77,19 @@ fn refuses_send(change: impl Fn(&mut Untagged), len: usize, code: Code) -> Termi
     refuses(bytes, code)
 }
 
+//= RFC 5040, Section 5.3
+//= type=test
+//# One Send Message Type MUST consume one Untagged Buffer.
+//# A zero-length Send Message Type MUST consume an Untagged Buffer at the Data Sink.
+//= RFC 5040, Section 7.2
+//= type=test
+//# The DDP layer MUST validate all Untagged DDP Segment fields.
+//= RFC 5041, Section 3
+//= type=test
+//# The LLP MUST NOT pass a duplicate DDP Segment [...]
+//= RFC 5041, Section 7.1
+//= type=test
+//# For non-zero-length Untagged DDP Segments, the DDP Segment MUST [...]
 #[test]
 fn untagged_buffer_errors() {
     let t = refuses_send(|h| h.queue = 3, 10, Code::DDP_INVALID_QN);
@@ -101,6 +114,9 @@ fn untagged_buffer_errors() {
     assert_eq!(whole.got, [Got::Message(vec![], None)]);
 }
 
+//= RFC 5041, Section 4.1
+//= type=test
+//# If the Last flag is set to one, the DDP Message payload MUST be Delivered to the ULP after:
 #[test]
 fn segments_of_a_send_follow_each_other() {
     let first = Untagged {
@@ -131,6 +147,15 @@ fn segments_of_a_send_follow_each_other() {
     assert!(peer.rx.take_partial().is_some(), "the Receive is not lost");
 }
 
+//= RFC 5040, Section 7.2
+//= type=test
+//# The DDP layer MUST validate all DDP Segment fields.
+//= RFC 5041, Section 4.2
+//= type=test
+//# The STag MUST be valid for this DDP Stream.
+//= RFC 5041, Section 7.1
+//= type=test
+//# For non-zero-length Tagged DDP Segments, the segment MUST be [...]
 #[test]
 fn tagged_buffer_errors() {
     let write = |at: fn(u32, u64) -> (u32, u64), access: Access| {
@@ -156,6 +181,13 @@ fn tagged_buffer_errors() {
     );
 }
 
+//= RFC 5040, Section 5.1
+//= type=test
+//# A valid RDMA Write Message MUST NOT be delivered [...]
+//= RFC 5041, Section 5.2
+//= type=test
+//# Only the DDP Control and RsvdULP Fields MUST be valid for a zero-length Tagged DDP Segment.
+//# The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message.
 #[test]
 fn zero_length_writes_name_nothing() {
     let mut peer = peer();
@@ -164,6 +196,14 @@ fn zero_length_writes_name_nothing() {
     assert_eq!(peer.rx.fpdus(), 1);
 }
 
+//= RFC 5040, Section 7.2
+//= type=test
+//# The RDMA OpCode MUST be valid.
+//# The RDMA Version MUST be valid.
+//= RFC 5041, Section 4.1
+//= type=test
+//# The value of DV MUST be the same for all the DDP Segments transmitted or received on a DDP
+//# Stream.
 #[test]
 fn versions_and_opcodes() {
     let with = |byte: usize, value: u8, header: Vec<u8>| {
@@ -213,6 +253,12 @@ fn lengths_too_small_for_a_header() {
     refuses(bytes, Code::DDP_LOCAL_CATASTROPHIC);
 }
 
+//= RFC 5040, Section 5.3
+//= type=test
+//# When the Send with Invalidate and Send with Solicited [...]
+//= RFC 5040, Section 7.2
+//= type=test
+//# The Invalidate STag MUST be valid.
 #[test]
 fn invalidating_what_is_not_there() {
     let t = refuses_send(
@@ -248,6 +294,17 @@ fn read_header(msn: u32) -> Untagged {
     }
 }
 
+//= RFC 5040, Section 5.2.1
+//= type=test
+//# If the Data Source receives a non-zero-length RDMA Read [...]
+//# MUST NOT validate the Data Source STag and Data [...]
+//# MUST respond with a zero-length RDMA Read Response Message.
+//= RFC 5040, Section 7.2
+//= type=test
+//# The Data Source STag MUST be valid.
+//# The Data Source Tagged Offset MUST fall in the [...]
+//# The sum of the Data Source Tagged Offset and the RDMA Read Message Size MUST fall [...]
+//# The sum of the Data Source Tagged Offset and the RDMA Read Message Size MUST NOT [...]
 #[test]
 fn read_requests() {
     let t = refuses(
@@ -284,6 +341,15 @@ fn read_requests() {
     assert_eq!(peer.side.queue.borrow().responses_due(), 1);
 }
 
+//= RFC 5040, Section 5.2.1
+//= type=test
+//# One RDMA Read Request Message MUST consume one Untagged Buffer.
+//= RFC 5040, Section 5.2.2
+//= type=test
+//# The Data Source MUST ensure that a sufficient number [...]
+//= RFC 5040, Section 6.1
+//= type=test
+//# For inbound RDMA Read Requests, the RDMAP layer MUST [...]
 #[test]
 fn more_read_requests_than_negotiated() {
     let mut peer = peer();
@@ -335,6 +401,12 @@ fn a_read_request_may_follow_the_last_byte_of_a_response() {
     assert_eq!(fault.code, Code::DDP_NO_BUFFER);
 }
 
+//= RFC 5040, Section 5.2.2
+//= type=test
+//# The RDMAP layer MUST Deliver the RDMA Read Response Message to the ULP.
+//= RFC 5041, Section 4.2
+//= type=test
+//# At the Data Sink, the DDP MUST provide the STag field when the ULP Message is delivered.
 #[test]
 fn read_responses_must_fit_their_request() {
     let answer = |offset_by: u64, len: usize, last: bool, other: bool| {
@@ -363,6 +435,13 @@ fn read_responses_must_fit_their_request() {
     assert_eq!(endless, Err(Code::RDMAP_CATASTROPHIC_STREAM));
 }
 
+//= RFC 5040, Section 5.5
+//= type=test
+//# At the Data Sink, an incoming Send Message MUST [...]
+//= RFC 5044, Section 4.4
+//= type=test
+//# When an FPDU is received, and CRC checking is [...]
+//# If not, the receiver MUST treat the FPDU as an invalid FPDU.
 #[test]
 fn crc_mismatch() {
     let pool = Pool::new(4 << 20).unwrap();
@@ -387,9 +466,44 @@ fn crc_mismatch() {
     }
 }
 
+//= RFC 5044, Section 4.1
+//= type=test
+//# The pad data MUST be set to zero by [...]
+//# When CRCs are not enabled, this field is still [...]
+//= RFC 5044, Section 7.1.1
+//= type=test
+//# When this field is '0' in the MPA Request [...]
+//# When CRCs are not in use, the CRC field [...]
+/// Neither the bytes of padding nor, without CRCs, the CRC field has to have any value.
+#[test]
+fn padding_and_an_unused_crc_field_are_not_looked_at() {
+    let mut peer = peer();
+    let mut bytes = fpdu(&send().emit(), b"abc", false);
+    assert_eq!(bytes.len(), 2 + 18 + 3 + 1 + 4);
+    bytes[23..].copy_from_slice(&[0x55, 0xde, 0xad, 0xbe, 0xef]);
+    peer.input(&bytes).unwrap();
+    assert_eq!(peer.got, [Got::Message(b"abc".to_vec(), None)]);
+
+    let pool = Pool::new(4 << 20).unwrap();
+    let mut peer = Peer::new(&pool, true, 1460);
+    peer.post_receive(100);
+    let field = Crc::of(&bytes[..24]);
+    bytes[24..].copy_from_slice(&field);
+    peer.input(&bytes).unwrap();
+    assert_eq!(peer.got, [Got::Message(b"abc".to_vec(), None)]);
+}
+
+//= RFC 5040, Section 5.4
+//= type=test
+//# One Terminate Message MUST consume one Untagged Buffer.
+//# On a single RDMAP Stream, the RDMAP layer MUST guarantee placement of a single Terminate
+//# Message.
+//# A Terminate Message MUST be Delivered to the Remote Peer's RDMAP layer.
+/// It needs no Receive: there is room for one of its own.
 #[test]
 fn a_terminate_is_understood() {
-    let mut peer = peer();
+    let pool = Pool::new(4 << 20).unwrap();
+    let mut peer = Peer::new(&pool, false, 1460);
     let terminate = Terminate {
         code: Code::RDMAP_ACCESS_RIGHTS,
         segment: None,
@@ -415,6 +529,16 @@ fn the_empty_fpdu_opens_a_stream_once() {
     assert!(peer.input(&[0; 8]).is_err(), "only first");
 }
 
+//= RFC 5041, Section 4.2
+//= type=test
+//# At the Data Sink, DDP MUST provide the RsvdULP field to the ULP when the DDP Message is
+//# delivered.
+//= RFC 5041, Section 4.3
+//= type=test
+//# At the Data Sink, DDP MUST provide RsvdULP field to the ULP when the ULP Message is Delivered.
+//= RFC 5041, Section 5.4
+//= type=test
+//# At the Data Sink, DDP MUST provide the RsvdULP [...]
 #[test]
 fn every_kind_of_send_is_received() {
     let mut peer = peer();

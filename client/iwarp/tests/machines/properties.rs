@@ -35,6 +35,52 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(4)))]
 
+    //= RFC 5040, Section 3.1
+    //= type=test
+    //# RDMAP MUST be layered on top of the Direct Data Placement Protocol [DDP].
+    //= RFC 5040, Section 5.2
+    //= type=test
+    //# The RDMA Read operation MUST consist of a single [...]
+    //= RFC 5040, Section 5.2.1
+    //= type=test
+    //# The Remote Peer's RDMAP layer MUST process an RDMA Read Request Message.
+    //# A valid RDMA Read Request Message MUST NOT be [...]
+    //# If the Data Source receives a valid RDMA Read [...]
+    //= RFC 5040, Section 5.5
+    //= type=test
+    //# RDMA Read Request Messages, including zero-length RDMA Read Requests, [...]
+    //# RDMA Read Response Message processing at the Remote Peer [...]
+    //= RFC 5040, Section 6.1
+    //= type=test
+    //# Once in RDMA enabled mode, an implementation MUST send [...]
+    //= RFC 5041, Section 3
+    //= type=test
+    //# The LLP MUST preserve DDP Segment and Message boundaries at the Data Sink.
+    //# On receive, the LLP MUST provide the length of the DDP Segment received.
+    //= RFC 5041, Section 5.2
+    //= type=test
+    //# At the Data Source, the DDP layer MUST send all the data contained in the ULP message.
+    //# At the Data Sink, the DDP layer MUST Place [...]
+    //= RFC 5041, Section 5.4
+    //= type=test
+    //# At the Data Sink, DDP MUST Deliver a DDP Message if and only if all of the following are
+    //# true:
+    //= RFC 5044, Section 4.3
+    //= type=test
+    //# MPA Receivers MUST preserve ULPDU boundaries when passing data to DDP.
+    //# MPA Receivers MUST pass the ULPDU data and the [...]
+    //= RFC 5044, Section 5.1
+    //= type=test
+    //# MPA receivers are REQUIRED to be able to operate [...]
+    //= RFC 5044, Section 5.2
+    //= type=test
+    //# The receivers MUST identify FPDU boundaries by using the [...]
+    //= RFC 5044, Section 6
+    //= type=test
+    //# To detect the start of the FPDU unambiguously one of the following MUST be used:
+    //= RFC 5044, Section A.4
+    //= type=test
+    //# However, MPA receivers MUST NOT depend on FPDU Alignment on TCP segment boundaries.
     /// Both ends work at once, and the streams between them are cut at random.
     #[test]
     fn any_work_cut_anywhere(
@@ -127,6 +173,17 @@ proptest! {
         }
     }
 
+    //= RFC 5044, Section 4.3
+    //= type=test
+    //# When Markers are enabled, MPA senders MUST insert a [...]
+    //# FPDUPTR MUST contain the number of octets in the [...]
+    //# In this case, the Marker is considered to be [...]
+    //# If an FPDU is large enough to contain multiple [...]
+    //# If a Marker interval contains multiple FPDUs (the FPDUs [...]
+    //= RFC 5044, Section 4.4
+    //= type=test
+    //# The fields which MUST be included in the CRC calculation when sending an FPDU are as
+    //# follows:
     /// With markers, any work arrives at a peer that checks each of them.
     #[test]
     fn markers_where_the_peer_looks_for_them(

@@ -80,6 +80,8 @@ pub type Script = dyn Fn(&Seen) -> Act + Send + Sync;
 #[derive(Clone)]
 pub struct Manners {
     pub private_data: Option<PrivateData>,
+    /// From the second connection on, if something else.
+    pub later_private_data: Option<PrivateData>,
     pub grant: u32,
     /// Use Send With Invalidate when one handle was offered.
     pub invalidate: bool,
@@ -94,6 +96,7 @@ impl Default for Manners {
                 send_size: 65_536,
                 receive_size: 65_536,
             }),
+            later_private_data: None,
             grant: 64,
             invalidate: true,
             rtmax: 1 << 20,
@@ -344,11 +347,14 @@ fn remote(segment: &nfsrdma_xdr::rpcrdma::Segment) -> RemoteSegment {
 fn serve(
     mut incoming: Box<dyn Incoming>,
     connection: u32,
-    manners: Manners,
+    mut manners: Manners,
     files: Arc<Mutex<Files>>,
     seen: Arc<Mutex<Vec<Seen>>>,
     script: &Script,
 ) {
+    if connection > 0 && manners.later_private_data.is_some() {
+        manners.private_data = manners.later_private_data;
+    }
     let pool = Pool::new(160 << 20).unwrap();
     let request = incoming.request(Duration::from_secs(20)).unwrap();
     let client = PrivateData::parse(&request).expect("a client announces itself");
@@ -396,6 +402,7 @@ fn serve(
             assert!(sent.len() <= 1024);
         }
         let (header, start) = Header::parse(&sent).unwrap();
+        assert!(matches!(header.body, Body::Msg(_) | Body::NoMsg(_)));
         let chunks = header.chunks().unwrap().clone();
         let mut message = sent[start..].to_vec();
         if !chunks.reads.is_empty() {

@@ -5,6 +5,15 @@ use nfsrdma_rdma::{Completion, Error, Handle, Memory, RemoteSegment, WorkId, Wor
 use smallvec::smallvec;
 use std::collections::HashSet;
 
+//= RFC 5040, Section 8.1.1
+//= type=test
+//# An RNIC MUST provide a mechanism for the ULP to establish and revoke the [...]
+//= RFC 5041, Section 8.3
+//= type=test
+//# DDP MUST provide a mechanism for the ULP to establish and revoke the [...]
+//= RFC 5041, Section 8.3.1
+//= type=test
+//# An RNIC MUST provide a mechanism for the ULP to establish and revoke the [...]
 /// Segments cover the memory in order, and live handles differ.
 pub fn an_exposure_names_its_memory(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
@@ -62,6 +71,9 @@ const SIZES: [usize; 13] = [
     (1 << 20) + 3,
 ];
 
+//= RFC 5041, Section 4.1
+//= type=test
+//# If set to one, the ULP Payload carried in this DDP Segment MUST be Placed into a Tagged Buffer.
 /// RDMA Writes of many sizes at odd offsets, over the limits of buffers, and no byte beside.
 pub fn writes_of_every_size_are_placed(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
@@ -93,6 +105,9 @@ pub fn writes_of_every_size_are_placed(bench: &Bench<'_>) {
     finish(a, b);
 }
 
+//= RFC 5040, Section 4.4
+//= type=test
+//# This field MUST be copied, without interpretation, from the [...]
 /// RDMA Reads of the same sizes and offsets.
 pub fn reads_of_every_size_are_filled(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
@@ -216,6 +231,12 @@ fn refused(bench: &Bench<'_>, doing: impl FnOnce(&End, &End) -> RemoteSegment, r
     finish(a, b);
 }
 
+//= RFC 8166, Section 8.1
+//= type=test
+//# The use of an RPC-over-RDMA transport protocol MUST NOT [...]
+//= RFC 5041, Section 8.3
+//= type=test
+//# DDP MUST provide a mechanism for the ULP to establish and revoke STag validity.
 /// After `invalidate` the peer has no access.
 pub fn an_invalidated_handle_is_refused(bench: &Bench<'_>) {
     for read in [false, true] {
@@ -268,6 +289,24 @@ pub fn a_remotely_invalidated_handle_is_refused(bench: &Bench<'_>) {
     );
 }
 
+//= RFC 5040, Section 7.2
+//= type=test
+//# The STag MUST be associated to this RDMAP Stream.
+//# The Data Source STag MUST be associated to this RDMAP Stream.
+//= RFC 5040, Section 8.1.1
+//= type=test
+//# An RNIC MUST ensure that a specific Stream in [...]
+//# An RNIC MUST ensure that if an STag is [...]
+//= RFC 5041, Section 8.2
+//= type=test
+//# In this case, for an incoming DDP Segment of [...]
+//= RFC 5041, Section 8.3
+//= type=test
+//# DDP MUST provide a mechanism for the ULP to communicate [...]
+//= RFC 5041, Section 8.3.1
+//= type=test
+//# An RNIC MUST ensure that a specific DDP Stream [...]
+//# An RNIC MUST ensure that if an STag is [...]
 /// A handle of one connection is nothing in another, even of the same process, and the
 /// connection it belongs to does not suffer.
 pub fn a_handle_is_good_for_one_connection(bench: &Bench<'_>) {
@@ -324,6 +363,12 @@ pub fn bounds_are_checked(bench: &Bench<'_>) {
     }
 }
 
+//= RFC 5040, Section 8.1.1
+//= type=test
+//# An RNIC MUST provide a mechanism for the ULP to establish and revoke read, [...]
+//= RFC 5041, Section 8.3.1
+//= type=test
+//# An RNIC MUST provide a mechanism for the ULP to establish and revoke read, [...]
 /// A sink cannot be read.
 pub fn a_sink_is_not_read(bench: &Bench<'_>) {
     refused(

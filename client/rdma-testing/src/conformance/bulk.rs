@@ -5,6 +5,9 @@ use nfsrdma_rdma::{Completion, Exposure, RemoteSegment, WorkId, WorkRequest};
 use smallvec::smallvec;
 use std::sync::Barrier;
 
+//= RFC 5040, Section 5.1
+//= type=test
+//# The Data Source RDMAP layer MUST issue RDMA Write [...]
 /// RFC 5040 section 5.5, rule 10: who has received the Send finds the bytes of the Writes
 /// before it.
 pub fn a_send_comes_after_the_writes_before_it(bench: &Bench<'_>) {
@@ -37,6 +40,17 @@ pub fn a_send_comes_after_the_writes_before_it(bench: &Bench<'_>) {
     finish(a, b);
 }
 
+//= RFC 5040, Section 5.2.1
+//= type=test
+//# The Local Peer MUST pass to the DDP layer [...]
+//# The Remote Peer MUST process the RDMA Read Request Messages in the order they were sent.
+//= RFC 5040, Section 5.2.2
+//= type=test
+//# The Data Source RDMAP layer MUST pass RDMA Read [...]
+//= RFC 5040, Section 5.5
+//= type=test
+//# RDMA Read Response Messages MUST be Delivered to the [...]
+//# If more than one outstanding RDMA Read Request Messages [...]
 /// Far more Reads than may be outstanding; with a Send behind them.
 pub fn more_reads_than_the_limit_complete_in_order(bench: &Bench<'_>) {
     let (a, b) = bench.pair();

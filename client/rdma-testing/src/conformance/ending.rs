@@ -68,7 +68,7 @@ fn load(bench: &Bench<'_>) -> Load {
 }
 
 /// Every id that is owed once came once, and nothing else did.
-fn settle(end: &End, owed: &[WorkId]) {
+fn assert_all_completed(end: &End, owed: &[WorkId]) {
     let mut count: HashMap<WorkId, usize> = HashMap::new();
     let mut receives = 0;
     for completion in end.rest() {
@@ -122,8 +122,8 @@ fn flushed_once(bench: &Bench<'_>, by_loaded_end: bool) {
         );
         assert!(end.has_ended());
     }
-    settle(&a, &owed);
-    settle(&b, &[]);
+    assert_all_completed(&a, &owed);
+    assert_all_completed(&b, &[]);
     let [sink_a, source_a, sink_b, source_b] = exposures;
     let data = pattern(LEN, 3);
     assert!(a.take_back(sink_a) == vec![0; LEN], "nobody wrote here");
@@ -143,6 +143,13 @@ pub fn disconnecting_flushes_everything_once(bench: &Bench<'_>) {
     }
 }
 
+//= RFC 5041, Section 3
+//= type=test
+//# For a specific LLP Stream, the LLP MUST provide [...]
+//# For a specific LLP Connection, the LLP MUST provide [...]
+//= RFC 5041, Section 6.2.1
+//= type=test
+//# Following this event, when the Local Peer ULP requests [...]
 /// The same when the peer disconnects.
 pub fn being_disconnected_flushes_everything_once(bench: &Bench<'_>) {
     for _ in 0..4 {
@@ -179,6 +186,9 @@ pub fn dropping_a_connection_ends_it(bench: &Bench<'_>) {
     all_returned(&theirs.pool);
 }
 
+//= RFC 5041, Section 6.2.1
+//= type=test
+//# If the Local Peer ULP indicates graceful teardown, the [...]
 /// On a connection that ended everything is accepted and flushed.
 pub fn what_is_posted_after_the_end_is_flushed(bench: &Bench<'_>) {
     let (a, b) = bench.pair();

@@ -22,6 +22,9 @@ fn exchange(from: &End, to: &End, len: usize) {
     assert_eq!(to.receive().1, data, "{len} bytes");
 }
 
+//= RFC 5041, Section 5.4
+//= type=test
+//# At the Data Sink, DDP MUST provide the ULP [...]
 /// Messages of no byte, one, around the padding of four, and of exactly the Receive.
 pub fn sends_of_every_size_arrive(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
@@ -32,6 +35,10 @@ pub fn sends_of_every_size_arrive(bench: &Bench<'_>) {
     finish(a, b);
 }
 
+//= RFC 5041, Section 4.1
+//= type=test
+//# If set to zero, the ULP Payload carried in this DDP Segment MUST be Placed into an Untagged
+//# Buffer.
 /// One message out of many buffers, empty ones among them.
 pub fn sends_are_gathered(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
@@ -101,6 +108,20 @@ pub fn a_large_send_arrives(bench: &Bench<'_>) {
     finish(a, b);
 }
 
+//= RFC 5040, Section 5.3
+//= type=test
+//# At the Remote Peer, the Send Message Type MUST [...]
+//# The Local Peer MUST issue Send Message Type Messages in the order they were submitted by the
+//# ULP.
+//= RFC 5040, Section 5.5
+//= type=test
+//# Send Messages MUST be Delivered to the ULP at [...]
+//# The RDMAP layer MUST submit RDMA Messages to the [...]
+//= RFC 5041, Section 5.3
+//= type=test
+//# MUST transmit DDP Messages in the order they were submitted to the DDP layer,
+//# MUST Deliver a DDP Message to the ULP at most once,
+//# MUST Deliver DDP Messages to the ULP in the order they were sent by the Data Source.
 /// Thousands of messages, in order, with each Receive posted again; their completions are in
 /// order, too.
 pub fn sends_arrive_in_order(bench: &Bench<'_>) {

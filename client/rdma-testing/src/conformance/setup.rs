@@ -44,6 +44,9 @@ pub fn private_data_goes_both_ways(bench: &Bench<'_>) {
     }
 }
 
+//= RFC 5044, Section 7.1.1
+//= type=test
+//# The Private Data field MUST be between 0 and 512 octets in length.
 /// More private data than every transport carries is misuse, not truncated.
 pub fn private_data_has_a_largest_size(bench: &Bench<'_>) {
     let listener = bench.provider.listen(bench.at).unwrap();
@@ -136,6 +139,10 @@ pub fn a_pool_too_small_for_the_receives_is_a_local_error(bench: &Bench<'_>) {
     assert_eq!(params.pool.free_bytes(), params.pool.capacity());
 }
 
+//= RFC 5040, Section 6.1
+//= type=test
+//# The RDMAP layer MUST provide the maximum number of outstanding, inbound [...]
+//# The RDMAP layer MUST provide the maximum number of outstanding, outbound [...]
 /// Nobody issues more Reads than the other takes, and a requester that issues none can be
 /// read from.
 pub fn reads_are_negotiated(bench: &Bench<'_>) {

@@ -169,7 +169,7 @@ impl Regions {
     }
 
     /// An RDMA Write of `source` to `target`, which is as long as it. One of no bytes is
-    /// allowed to any handle (RFC 5041 section 5.1 has nothing to check).
+    /// allowed to any handle (RFC 5041 section 5.2 has nothing to check).
     pub(super) fn write<'a>(
         &mut self,
         target: RemoteSegment,

@@ -29,17 +29,22 @@ pub struct Thresholds {
     /// What a Receive must hold: all the responder said it may send, which can exceed what
     /// we announced.
     pub receive: usize,
-    /// Both sides announced Send With Invalidate (RFC 8797 section 4.1.1).
+    /// Both sides announced Send With Invalidate (RFC 8797 section 4.1).
     pub remote_invalidation: bool,
 }
 
 impl Thresholds {
-    /// From both sides' private data. "In the absence of such a mechanism, senders and
-    /// receives MUST assume the inline thresholds are 1024 bytes" (RFC 8166 section 3.3.3);
-    /// the Receive is larger all the same, for a peer that does not announce what it sends.
+    /// From both sides' private data. For a peer that announces nothing the Receive is larger
+    /// than the threshold all the same.
     pub fn negotiate(own: &PrivateData, peer: Option<&PrivateData>) -> Self {
         const UNANNOUNCED: u32 = 4096;
         let sent = peer.map_or(UNANNOUNCED, |p| p.send_size);
+        //= RFC 8166, Section 3.3.3
+        //# In the absence of such a mechanism, senders and receives MUST assume the inline
+        //# thresholds are 1024 bytes.
+        //= RFC 8797, Section 5.1
+        //# In other words, the peer MUST behave as if a Private Data message was received in which
+        //# (1) bit 15 of the Flags field is zero and (2) both Size fields contain the value zero.
         let peer = peer.copied().unwrap_or_default();
         Thresholds {
             call: own.threshold_towards(&peer) as usize,
@@ -57,7 +62,7 @@ pub struct Shape {
     pub head: usize,
     /// Contents of the DDP-eligible argument, without padding.
     pub argument: usize,
-    /// Whether the argument may be reduced (it stands last in `head`, RFC 8267 section 3).
+    /// Whether the argument may be reduced (it stands last in `head`, RFC 8267 section 4).
     pub reducible: bool,
     /// Most bytes of the encoded results without the DDP-eligible one.
     pub max_results: usize,
@@ -136,13 +141,15 @@ pub fn plan(
     thresholds: &Thresholds,
     style: WriteChunk,
 ) -> Result<Plan, PlanError> {
-    // "A Requester MUST provide a Reply chunk whenever the maximum possible size of the RPC
-    // Reply message's Transport and Payload streams is larger than the inline threshold"
-    // (RFC 8166 section 4.3.3). The reply's header repeats the chunks of the call.
+    // The reply's header repeats the chunks of the call.
     let message = MAX_REPLY_LEN + shape.max_results;
     let whole = header_len(0, 0, 0) + message + roundup(shape.max_ddp_result);
     let write_chunk = whole > thresholds.reply && shape.max_ddp_result > 0;
     let writes = if write_chunk { segments.result } else { 0 };
+    //= RFC 8166, Section 4.3.3
+    //# A Requester MUST provide a Reply chunk whenever the maximum possible size of the RPC Reply
+    //# message's Transport and Payload streams is larger than the inline threshold for messages
+    //# from Responder to Requester.
     let needs_reply_chunk = if write_chunk {
         header_len(0, writes, 0) + message > thresholds.reply
     } else {
@@ -158,12 +165,20 @@ pub fn plan(
     if inline <= thresholds.call {
         return Ok(plan);
     }
+    //= RFC 8166, Section 3.4.2
+    //# All other XDR data items MUST NOT be reduced.
+    //= RFC 8166, Section 6.1
+    //# Senders MUST NOT reduce data items that are not DDP-eligible.
     if style == WriteChunk::Reduced && shape.reducible && shape.argument > 0 {
         plan.call = CallForm::Reduced;
         if call_header_len(&plan, segments) + shape.head <= thresholds.call {
             return Ok(plan);
         }
     }
+    //= RFC 8166, Section 3.5.3
+    //# If there are no DDP-eligible data items in the Payload stream, or the Payload stream is
+    //# still too large after it has been reduced, the RDMA transport MUST use RDMA Read or Write
+    //# operations to convey the Payload stream itself.
     plan.call = CallForm::PositionZero;
     if call_header_len(&plan, segments) <= thresholds.call {
         return Ok(plan);

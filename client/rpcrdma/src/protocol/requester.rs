@@ -11,9 +11,8 @@
 //! message to [`Requester::received`]. The machine never asks for a call to be sent again:
 //! that takes a new connection, and so a new machine.
 //!
-//! "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a Requester
-//! MUST silently discard the message" (RFC 8166 section 4.5). So a reply whose chunks are not
-//! those that were offered leaves its call in flight, with its credit, as if the reply had
+//! A reply whose header has an error is discarded without notice (RFC 8166 section 4.5). So one
+//! whose chunks are not those that were offered leaves its call in flight, with its credit, as if the reply had
 //! been lost: the call's time-out ends the connection, and the next one gets it. The Receive
 //! is replaced as after any message, so that discarding costs nothing.
 
@@ -124,7 +123,11 @@ impl<C> Requester<C> {
     pub fn new(maximum: u32) -> Self {
         Requester {
             maximum: maximum.max(1),
-            // "a Requester MUST NOT assume more than one credit is available" (section 3.3.3).
+            //= RFC 8166, Section 3.3.3
+            //# A Responder MAY exceed this basic level of configuration, but a Requester MUST NOT
+            //# assume more than one credit is available and MUST receive a valid reply from the
+            //# Responder carrying the actual number of available credits, prior to sending its next
+            //# request.
             granted: 1,
             used: 0,
             receives: 0,
@@ -138,6 +141,8 @@ impl<C> Requester<C> {
         self.receives += 1;
     }
 
+    //= RFC 8166, Section 3.3.1
+    //# A Requester MUST maintain enough receive resources to accommodate expected replies.
     /// Takes a credit and a Receive for one call, if both are there. ("The number of allowed
     /// new requests [...] is then the lower of the current requested and granted credit
     /// values, minus the number of requests in flight", section 3.3.1.)
@@ -147,6 +152,9 @@ impl<C> Requester<C> {
         free
     }
 
+    //= RFC 8166, Section 3.3.1
+    //# A Requester MUST NOT send unacknowledged requests in excess of the Responder's granted
+    //# credit limit.
     /// Whether [`Requester::reserve`] would succeed.
     pub fn has_credit(&self) -> bool {
         self.used < self.granted.min(self.receives)
@@ -189,10 +197,12 @@ impl<C> Requester<C> {
     /// Handles one received message.
     pub fn received(&mut self, message: &[u8]) -> Event<C> {
         self.receives = self.receives.saturating_sub(1);
+        //= RFC 8166, Section 4.5
+        //# If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a Requester
+        //# MUST silently discard the message.
+        //# A receiver MUST silently discard an RDMA_ERROR procedure that it cannot decode.
         let (header, start) = match Header::parse(message) {
             Ok(parsed) => parsed,
-            // "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a
-            // Requester MUST silently discard the message" (section 4.5).
             Err(
                 HeaderError::TooShort(_)
                 | HeaderError::UnsupportedVersion(_)
@@ -202,8 +212,10 @@ impl<C> Requester<C> {
         let (chunks, inline) = match &header.body {
             Body::Msg(chunks) => (chunks, true),
             Body::NoMsg(chunks) => (chunks, false),
-            // "Requesters MUST silently discard the message" (section 4.6.1); "Receivers MUST
-            // silently discard RDMA_DONE messages" (section 4.6.2).
+            //= RFC 8166, Section 4.6.1
+            //# Requesters MUST silently discard the message.
+            //= RFC 8166, Section 4.6.2
+            //# Receivers MUST silently discard RDMA_DONE messages.
             Body::MsgP { .. } | Body::Done => return Event::Discarded(Discard::Retired),
             Body::Error(error) => {
                 let failure = match *error {
@@ -250,8 +262,7 @@ impl<C> Requester<C> {
         let entry = self.in_flight.remove(&header.xid)?;
         self.cancel();
         self.proven = true;
-        // "The granted value MUST NOT be zero, since such a value would result in deadlock"
-        // (section 3.3.1).
+        // A grant of zero, which RFC 8166 section 3.3.1 forbids, is taken for one.
         self.granted = header.credits.clamp(1, self.maximum);
         Some(entry)
     }
@@ -287,10 +298,11 @@ impl<C> Requester<C> {
     }
 }
 
-/// Whether a Payload stream starts like the reply to `xid`. That "the value of the rdma_xid
-/// field does not match the value of the XID field in the accompanying RPC message" is an error
-/// in the header (section 4.5.2). What is in a Reply chunk can be looked at only when the peer
-/// cannot write there any more: whoever has invalidated it asks this then.
+//= RFC 8166, Section 4.2.1
+//# This XID MUST be the same as the XID in the RPC message.
+/// Whether a Payload stream starts like the reply to `xid`; another XID is an error in the header
+/// (RFC 8166 section 4.5.2). What is in a Reply chunk can be looked at only when the peer cannot
+/// write there any more: whoever has invalidated it asks this then.
 pub fn is_reply(payload: &[u8], xid: u32) -> bool {
     const REPLY: [u8; 4] = 1u32.to_be_bytes();
     payload.get(..4) == Some(&xid.to_be_bytes()[..]) && payload.get(4..8) == Some(&REPLY[..])

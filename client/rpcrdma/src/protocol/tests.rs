@@ -47,6 +47,12 @@ fn ready(maximum: u32) -> Requester<u32> {
     machine
 }
 
+//= RFC 8166, Section 3.3.1
+//= type=test
+//# A Requester MUST maintain enough receive resources to accommodate expected replies.
+//= RFC 8166, Section 3.3.3
+//= type=test
+//# A Responder MAY exceed this basic level of configuration, [...]
 #[test]
 fn one_credit_until_the_first_reply() {
     let mut machine = ready(8);
@@ -71,6 +77,9 @@ fn one_credit_until_the_first_reply() {
     assert!(machine.reserve());
 }
 
+//= RFC 8166, Section 4.5
+//= type=test
+//# If errors are detected in the RPC-over-RDMA header of [...]
 #[test]
 fn returned_chunks_are_held_against_the_offer() {
     let run = |offer: ChunkLists, no_msg, returned: ChunkLists| {
@@ -80,8 +89,7 @@ fn returned_chunks_are_held_against_the_offer() {
         match machine.received(&message(5, 1, no_msg, returned)) {
             Event::Reply { placed, body, .. } => Ok((placed, body)),
             Event::Discarded(Discard::Chunks(violation)) => {
-                // "a Requester MUST silently discard the message" (RFC 8166 section 4.5): the
-                // call is as it was, with its credit, and a good reply is still taken.
+                // The call is as it was, with its credit, and a good reply is still taken.
                 assert_eq!(machine.used(), 1);
                 assert!(!machine.is_proven());
                 machine.receive_posted();
@@ -182,6 +190,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    //= RFC 8166, Section 3.3.1
+    //= type=test
+    //# A Requester MUST NOT send unacknowledged requests in excess of the Responder's granted
+    //# credit limit.
     /// Whatever comes, every call ends exactly once, credits and Receives are respected, and
     /// no reply claims more bytes than were offered.
     #[test]
@@ -250,6 +262,12 @@ proptest! {
         }
     }
 
+    //= RFC 8166, Section 3.5.3
+    //= type=test
+    //# If there are no DDP-eligible data items in the [...]
+    //= RFC 8166, Section 4.3.3
+    //= type=test
+    //# A Requester MUST provide a Reply chunk whenever the [...]
     /// What is planned fits, and what does not fit inline gets the chunk it needs.
     #[test]
     fn plans_keep_their_promises(
@@ -305,6 +323,43 @@ proptest! {
     }
 }
 
+//= RFC 8166, Section 3.4.2
+//= type=test
+//# All other XDR data items MUST NOT be reduced.
+//= RFC 8166, Section 6.1
+//= type=test
+//# Senders MUST NOT reduce data items that are not DDP-eligible.
+#[test]
+fn only_a_ddp_eligible_argument_is_reduced() {
+    let thresholds = Thresholds {
+        call: 1024,
+        reply: 1024,
+        receive: 4096,
+        remote_invalidation: false,
+    };
+    let segments = Segments {
+        message: 2,
+        argument: 1,
+        result: 0,
+    };
+    for (reducible, form) in [(true, CallForm::Reduced), (false, CallForm::PositionZero)] {
+        let shape = Shape {
+            head: 200,
+            argument: 3000,
+            reducible,
+            ..Shape::default()
+        };
+        let plan = plan(&shape, &segments, &thresholds, Style::Reduced).unwrap();
+        assert_eq!(plan.call, form);
+    }
+}
+
+//= RFC 8166, Section 3.3.3
+//= type=test
+//# In the absence of such a mechanism, senders and [...]
+//= RFC 8797, Section 5.1
+//= type=test
+//# In other words, the peer MUST behave as if [...]
 #[test]
 fn thresholds_are_what_both_sides_can() {
     let data = |send_size, receive_size| PrivateData {

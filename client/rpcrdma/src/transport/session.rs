@@ -70,6 +70,9 @@ pub(super) fn establish(
     )?;
     let queue_pair = connection.queue_pair;
     let peer = PrivateData::parse(&connection.peer_private_data);
+    //= RFC 8797, Section 4
+    //# An implementation of the extension described in this document MUST be prepared for the
+    //# settings to change upon a reconnection.
     let mut thresholds = Thresholds::negotiate(&own, peer.as_ref());
     thresholds.call = thresholds.call.min(queue_pair.capabilities().max_message);
     if thresholds.call < 1024 {

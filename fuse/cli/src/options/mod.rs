@@ -14,10 +14,11 @@ mod tests;
 use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The port of NFS over RDMA when nothing else is said (RFC 8267 section 6).
+/// The port of NFS over RDMA when nothing else is said (RFC 8267 section 9).
 pub const DEFAULT_PORT: u16 = 20049;
 /// Largest rsize and wsize, in bytes (nfs(5)); also what one FUSE request can carry.
 pub const MAX_IO: u32 = 1 << 20;
@@ -171,6 +172,25 @@ impl std::fmt::Display for MetricsAt {
     }
 }
 
+/// As a command's argument: `ADDRESS:PORT`, `PORT` on 127.0.0.1, or `unix:/PATH`.
+impl FromStr for MetricsAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.starts_with('/') {
+                true => Ok(MetricsAt::Unix(path.into())),
+                false => Err("the path of the socket begins with /".to_owned()),
+            };
+        }
+        if let Ok(port) = text.parse::<u16>() {
+            return Ok(MetricsAt::Tcp(([127, 0, 0, 1], port).into()));
+        }
+        let wrong = |_| "an address is 127.0.0.1:9100, [::1]:9100, 9100 or unix:/PATH".to_owned();
+        text.parse().map(MetricsAt::Tcp).map_err(wrong)
+    }
+}
+
 /// Everything `-o` can say, with defaults for what it did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -297,6 +317,14 @@ impl Default for Options {
             write_chunk: WriteChunk::PositionZero,
             inline: 4096,
             credits: 64,
+            //= RFC 5044, Section 1.2
+            //# It is possible to disable this CRC check; however, CRCs MUST be enabled unless it is
+            //# clear that the end-to-end connection through the network has data integrity at least
+            //# as good as an MPA with CRC enabled (for example, when IPsec is implemented end to
+            //# end).
+            //= RFC 5044, Section 4.4
+            //# An MPA implementation MUST implement CRC support and MUST either:
+            //# The default configuration for a connection MUST be to use CRCs.
             crc: true,
             fpdu: None,
             cache: 256 << 20,

@@ -1,4 +1,4 @@
-use super::show::Settled;
+use super::show::Negotiated;
 use super::table::MAX_SECONDS;
 use super::*;
 use proptest::prelude::*;
@@ -25,6 +25,20 @@ fn times(values: [u64; 4]) -> Option<AttributeTimes> {
         dir_min,
         dir_max,
     })
+}
+
+//= RFC 5044, Section 1.2
+//= type=test
+//# It is possible to disable this CRC check; however, [...]
+//= RFC 5044, Section 4.4
+//= type=test
+//# An MPA implementation MUST implement CRC support and MUST either:
+//# The default configuration for a connection MUST be to use CRCs.
+#[test]
+fn crcs_are_left_out_only_by_request() {
+    assert!(ok("").crc);
+    assert!(ok("crc").crc);
+    assert!(!ok("nocrc").crc);
 }
 
 #[test]
@@ -462,11 +476,11 @@ proptest! {
     #[test]
     fn what_is_in_force_is_parsed_to_the_same(words in proptest::collection::vec(word(), 0..8)) {
         let Ok(options) = Options::parse(&words.join(",")) else { return Ok(()) };
-        let settled = Settled {
+        let negotiated = Negotiated {
             rsize: options.rsize.unwrap_or(MAX_IO),
             wsize: options.wsize.unwrap_or(MAX_IO),
         };
-        let shown = options.effective(settled);
+        let shown = options.effective(negotiated);
         let mut again = Options::parse(&shown)
             .map_err(|error| TestCaseError::fail(format!("{shown}: {error}")))?;
         // What is only for the moment of mounting is not shown.

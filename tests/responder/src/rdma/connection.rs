@@ -119,6 +119,10 @@ pub(super) fn run(shared: &Arc<Shared>, mut completions: Box<dyn CompletionQueue
         let several = out.len() > 1;
         TOGETHER.set(several);
         for completion in out.drain(..) {
+            //= RFC 8166, Section 4.5.4
+            //# If a Responder is unable to construct and transmit an RPC Reply or RPC-over-RDMA
+            //# error message, the Responder MUST close the connection to signal to the Requester
+            //# that a reply was lost.
             if let Err(error) = intake.completed(completion) {
                 shared.close(&error);
             }
@@ -481,8 +485,7 @@ impl Shared {
         }
     }
 
-    /// Sends a reply. An error means that none can be made: "the Responder MUST close the
-    /// connection to signal to the Requester that a reply was lost" (RFC 8166 section 4.5.4).
+    /// Sends a reply. An error means that none can be made: the caller closes the connection.
     fn reply(
         &self,
         received: Option<Received>,
@@ -576,8 +579,13 @@ impl Shared {
         batch.push(WorkRequest::Send {
             id: WorkId(0),
             data: [message].into_iter().collect(),
-            // One handle can be invalidated, and only if the call has no other (RFC 8797
-            // section 5.1).
+            // One handle can be invalidated, and only if the call has no other.
+            //= RFC 8797, Section 4.1
+            //# Each RDMA Send with Invalidate MUST invalidate an STag associated only with the
+            //# Transaction ID (XID) in the rdma_xid field of the RPC-over-RDMA Transport Header it
+            //# carries.
+            //# When either peer on a connection clears this flag, the responder MUST use only RDMA
+            //# Send when transmitting RPC Replies.
             invalidate: handle.filter(|_| self.terms.invalidate),
             signaled: false,
         });

@@ -80,7 +80,9 @@ pub fn serve(
 ) -> Result<(), Error> {
     let remote = incoming.peer_addr();
     let theirs = incoming.request(settings.timeout)?;
-    // "the Private Data [...] is not present: the default" (RFC 8797 section 4.1).
+    //= RFC 8797, Section 5.1
+    //# In other words, the peer MUST behave as if a Private Data message was received in which (1)
+    //# bit 15 of the Flags field is zero and (2) both Size fields contain the value zero.
     let theirs = PrivateData::parse(&theirs).unwrap_or_default();
     let ours = PrivateData {
         remote_invalidation: settings.invalidate,
@@ -97,6 +99,9 @@ pub fn serve(
         recv_depth: receives,
         reads_out: settings.reads,
         reads_in: settings.reads,
+        //= RFC 8166, Section 3.3.1
+        //# The Responder MUST ensure that an increase in receive resources is effected before the
+        //# next RPC Reply message is sent.
         receive_buffers: receives,
         receive_size: settings.inline as usize,
         timeout: settings.timeout,

@@ -77,8 +77,10 @@ pub fn intake(received: &[u8], limits: &Limits) -> Intake {
         Body::NoMsg(chunks) => (chunks, true),
         // "Responders SHOULD reply with [...] ERR_CHUNK" (section 4.6.1).
         Body::MsgP { .. } => return refuse,
-        // "Receivers MUST silently discard RDMA_DONE messages" (section 4.6.2), "A Responder
-        // MUST silently discard RDMA_ERROR procedures" (section 4.2.4).
+        //= RFC 8166, Section 4.2.4
+        //# A Responder MUST silently discard RDMA_ERROR procedures.
+        //= RFC 8166, Section 4.6.2
+        //# Receivers MUST silently discard RDMA_DONE messages.
         Body::Done | Body::Error(_) => return Intake::Discard,
     };
     let Some((message, argument)) = read_chunks(&chunks.reads, limits) else {
@@ -207,30 +209,42 @@ pub fn reply(
     let mut left = payload;
     for chunk in &targets.writes {
         match left {
-            // "To force a Responder to return a DDP-eligible result inline" a requester
-            // offers an empty chunk, which is returned as it is (section 4.3.2.3).
+            //= RFC 8166, Section 4.3.2.3
+            //# The Responder MUST return the corresponding result data item inline and MUST return
+            //# an empty Write chunk in that Write list position in the RPC Reply message.
             Some(_) if chunk.segments.is_empty() => writes.push(chunk.clone()),
-            // "the Responder MUST push data corresponding to DDP-eligible result data items
-            // to Requester memory referenced in the Write list" (section 4.3.2).
+            //= RFC 8166, Section 4.3.2
+            //# When a Requester provides a Write list, the Responder MUST push data corresponding
+            //# to DDP-eligible result data items to Requester memory referenced in the Write list.
+            //= RFC 8166, Section 3.4.6.2
+            //# A Responder MUST NOT write XDR roundup padding into a Write chunk, even if the
+            //# Requester made space available for it.
+            //# Therefore, when returning a single variable-length result data item, a returned
+            //# Write chunk's total length MUST be the same as the encoded length of the result data
+            //# item.
             Some(len) => {
                 let (filled, push) = fill(chunk, len)?;
                 writes.push(filled);
                 pushes = push;
                 left = None;
             }
-            // "the Responder MUST return this Write chunk as an unused Write chunk" (section
-            // 4.3.2.2).
+            //= RFC 8166, Section 4.3.2.2
+            //# If this is the last or only Write chunk available and it remains unconsumed, the
+            //# Responder MUST return this Write chunk as an unused Write chunk (see Section 3.4.6).
             None => writes.push(fill(chunk, 0)?.0),
         }
     }
     let message = head + left.map_or(0, |len| len + padding(len));
+    //= RFC 8166, Section 4.3.1
+    //# Responders MUST leave the Read list empty in all replies.
     let mut lists = ChunkLists {
         writes: writes.into(),
         reply: None,
         ..Default::default()
     };
-    // "the Responder MUST copy that chunk into the Transport header of the RPC Reply message"
-    // with the lengths used (section 4.3.3).
+    //= RFC 8166, Section 4.3.3
+    //# When a Requester provides a Reply chunk in an RPC Call message, the Responder MUST copy that
+    //# chunk into the Transport header of the RPC Reply message.
     lists.reply = match &targets.reply {
         Some(chunk) => Some(fill(chunk, 0)?.0),
         None => None,
@@ -239,9 +253,10 @@ pub fn reply(
     let short = header.encoded_len() + message <= inline;
     let mut long = Vec::new();
     if !short {
-        // "If a Reply chunk was provided and the reduced Payload stream is larger than the
-        // reply inline threshold, the Responder MUST use the Requester-provided Reply chunk"
-        // (section 3.5.3).
+        //= RFC 8166, Section 3.5.3
+        //# If a Reply chunk was provided and the reduced Payload stream is larger than the reply
+        //# inline threshold, the Responder MUST use the Requester-provided Reply chunk for the
+        //# reply.
         let chunk = targets.reply.as_ref().ok_or(DoesNotFit)?;
         let (filled, push) = fill(chunk, message)?;
         let Body::Msg(mut lists) = header.body else {
@@ -265,8 +280,10 @@ pub fn reply(
     })
 }
 
-/// Spreads `len` bytes over a chunk: the chunk with the lengths used, every segment still
-/// there (section 3.4.6), and the RDMA Writes.
+//= RFC 8166, Section 3.4.6
+//# The Responder MUST copy the segment count and all segments from the Requester-provided Write
+//# chunk into the RPC Reply message's Transport header.
+/// Spreads `len` bytes over a chunk: the chunk with the lengths used, and the RDMA Writes.
 fn fill(chunk: &WriteChunk, len: usize) -> Result<(WriteChunk, Vec<Push>), DoesNotFit> {
     let mut filled = chunk.clone();
     let mut pushes = Vec::new();
@@ -382,6 +399,15 @@ mod tests {
             }
         }
 
+        //= RFC 8166, Section 3.4.6
+        //= type=test
+        //# The Responder MUST copy the segment count and all [...]
+        //= RFC 8166, Section 4.3.1
+        //= type=test
+        //# Responders MUST leave the Read list empty in all replies.
+        //= RFC 8166, Section 4.3.3
+        //= type=test
+        //# When a Requester provides a Reply chunk in an [...]
         /// Every byte of a reply goes to one place, in order, within what was offered.
         #[test]
         fn replies_are_placed_completely(
@@ -420,6 +446,7 @@ mod tests {
             prop_assert_eq!(long, Some(if plan.inline { 0 } else { in_message }));
             // What is returned has every segment that was offered, none longer.
             let lists = header.chunks().unwrap();
+            prop_assert!(lists.reads.is_empty());
             prop_assert_eq!(lists.writes.len(), targets.writes.len());
             let pairs = lists.writes.iter().zip(&targets.writes);
             for (returned, offered) in pairs.chain(lists.reply.iter().zip(&targets.reply)) {

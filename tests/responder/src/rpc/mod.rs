@@ -346,7 +346,7 @@ impl Service {
         alloc: &dyn Fn(usize) -> Option<BufMut>,
         out: &mut Encoder,
     ) -> Done {
-        // Only NFS has arguments that a Read chunk may hold (RFC 8267 section 2).
+        // Only NFS has arguments that a Read chunk may hold (RFC 8267 section 4).
         if placed.is_some() && call.program != nfs3::PROGRAM {
             return Err(Stop::BadChunks);
         }

@@ -76,7 +76,10 @@ impl Service {
         let Ok(procedure) = ProcedureNumber::try_from(context.procedure) else {
             return Err(Stop::Accepted(Accepted::ProcUnavail));
         };
-        // Only these procedures have arguments to reduce (RFC 8267 section 2).
+        // Only these procedures have arguments to reduce (RFC 8267 section 4).
+        //= RFC 8166, Section 6.1
+        //# The Responder MUST NOT process this RPC Call message and MUST report the violation as
+        //# described in Section 4.5.2.
         if context.placed.is_some() && procedure.ddp() != Ddp::Argument {
             return Err(Stop::BadChunks);
         }

@@ -28,6 +28,9 @@ pub struct Limits {
     pub memory: usize,
 }
 
+//= RFC 8267, Section 5.1
+//# To enable interoperation of these protocols when NFS/RDMA is in use, a Legacy NFS server MUST
+//# provide support for these protocols via TCP.
 /// Serves a connection until it ends. Call on a thread of its own; shutting the socket down
 /// ends it.
 pub fn serve(

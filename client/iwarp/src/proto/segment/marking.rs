@@ -1,0 +1,143 @@
+//! FPDUs with markers, for a peer that asks for them.
+
+use super::{Open, Piece, Segmenter};
+use crate::wire::mpa::{Crc, MARKER, MARKER_INTERVAL, marker};
+use nfsrdma_rdma::Buf;
+
+/// Puts markers into FPDUs, at every 512th byte of the stream.
+#[derive(Debug)]
+pub(super) struct Marking {
+    /// Bytes of the stream so far, markers included.
+    pub(super) position: u64,
+    /// Where the length field of the FPDU being cut is.
+    pub(super) fpdu: u64,
+}
+
+impl Marking {
+    //= RFC 5044, Section 4.3
+    //# When Markers are enabled, MPA senders MUST insert a Marker into the data stream at a
+    //# 512-octet periodic interval in the TCP Sequence Number Space.
+    //# Note that this computation MUST take into account that the TCP sequence number could have
+    //# wrapped between the Marker and the header.
+    /// Whether the next byte of the stream belongs to a marker.
+    fn is_due(&self) -> bool {
+        self.position.is_multiple_of(MARKER_INTERVAL as u64)
+    }
+
+    /// Bytes until the next marker.
+    fn gap(&self) -> usize {
+        MARKER_INTERVAL - (self.position % MARKER_INTERVAL as u64) as usize
+    }
+}
+
+impl Segmenter {
+    //= RFC 5044, Section 4.3
+    //# In this case, the Marker is considered to be contained in the following FPDU; the Marker
+    //# MUST be included in the CRC calculation of the FPDU following the Marker (if CRCs are being
+    //# generated or checked).
+    //# When Markers are enabled (see Section 7.1, Connection Setup), the MPA Markers MUST be
+    //# inserted immediately preceding the first FPDU of Full Operation Phase, and at every 512th
+    //# octet of the TCP octet stream thereafter.
+    /// Begins an FPDU with markers. A marker that falls between two FPDUs is part of the
+    /// second one and points to nothing.
+    pub(super) fn begin_marked(&mut self) -> Option<Crc> {
+        let mut crc = self.crc.then(Crc::new);
+        if let Some(marking) = &mut self.marking {
+            marking.fpdu = marking.position;
+            if marking.is_due() {
+                marking.fpdu += MARKER as u64;
+                self.push_marker(0, &mut crc);
+            }
+        }
+        crc
+    }
+
+    //= RFC 5044, Section 4.3
+    //# FPDUPTR MUST contain the number of octets in the TCP stream from the beginning of the ULPDU
+    //# Length field to the first octet of the Marker, unless the Marker falls between FPDUs.
+    //# If an FPDU is large enough to contain multiple Markers, they MUST all point to the same
+    //# point in the TCP stream: the first octet of the ULPDU Length field for the FPDU.
+    //# If a Marker interval contains multiple FPDUs (the FPDUs are small), the Marker MUST point to
+    //# the start of the ULPDU Length field for the FPDU containing the Marker unless the Marker
+    //# falls between FPDUs, in which case the Marker MUST be zero.
+    /// A marker if one is due; then how many bytes may follow until the next.
+    fn mark(&mut self, crc: &mut Option<Crc>) -> usize {
+        let Some(marking) = &self.marking else {
+            return usize::MAX;
+        };
+        if marking.is_due() {
+            let back = marking.position - marking.fpdu;
+            self.push_marker(back as u16, crc);
+        }
+        self.marking.as_ref().map_or(usize::MAX, Marking::gap)
+    }
+
+    fn push_marker(&mut self, pointer: u16, crc: &mut Option<Crc>) {
+        self.push_marked(&marker(pointer), crc);
+    }
+
+    /// Bytes of an FPDU without a marker in them.
+    fn push_marked(&mut self, bytes: &[u8], crc: &mut Option<Crc>) {
+        let from = self.scratch.len();
+        self.scratch.extend_from_slice(bytes);
+        if let Some(crc) = crc {
+            crc.update(bytes);
+        }
+        self.push_scratch(from);
+        self.advance_marking(bytes.len());
+    }
+
+    fn advance_marking(&mut self, bytes: usize) {
+        if let Some(marking) = &mut self.marking {
+            marking.position += bytes as u64;
+        }
+    }
+
+    pub(super) fn marked_scratch(&mut self, mut bytes: &[u8], crc: &mut Option<Crc>) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(self.mark(crc).min(bytes.len()));
+            self.push_marked(now, crc);
+            bytes = later;
+        }
+    }
+
+    fn marked_payload(&mut self, mut part: Buf, crc: &mut Option<Crc>) {
+        while !part.is_empty() {
+            let n = self.mark(crc).min(part.len());
+            let now = part.slice(..n);
+            if let Some(crc) = crc {
+                crc.update(&now);
+            }
+            self.bytes += n;
+            self.pieces.push_back(Piece::Payload(now));
+            self.advance_marking(n);
+            part = part.slice(n..);
+        }
+    }
+
+    //= RFC 5044, Section 4.4
+    //# The fields which MUST be included in the CRC calculation when sending an FPDU are as
+    //# follows:
+    /// The CRC field. FPDUs and markers are multiples of four, so no marker falls into it;
+    /// one that falls in front of it is in the FPDU, and in its CRC.
+    pub(super) fn end_marked(&mut self, mut crc: Option<Crc>) {
+        self.mark(&mut crc);
+        let field = crc.map(|crc| crc.field()).unwrap_or_default();
+        self.push_marked(&field, &mut None);
+    }
+
+    /// An FPDU with markers: the payload still goes by reference, in pieces of at most 508
+    /// bytes.
+    pub(super) fn cut_marked(&mut self, open: &mut Open, head: &[u8], payload: usize, pad: usize) {
+        let mut crc = self.begin_marked();
+        self.marked_scratch(head, &mut crc);
+        let mut left = payload;
+        while left > 0 {
+            let part = open.take(left);
+            left -= part.len();
+            self.marked_payload(part, &mut crc);
+        }
+        self.marked_scratch(&[0; 3][..pad], &mut crc);
+        self.end_marked(crc);
+    }
+}
