@@ -318,9 +318,6 @@ fn an_unanswered_first_send_is_followed_by_a_nudge() {
     assert!(matches!(out[..], [Completion::Sent { id: WorkId(1) }]));
 }
 
-//= RFC 5044, Section 3
-//= type=test
-//# MPA MUST provide the protocol version negotiated with its peer to DDP.
 //= RFC 5044, Section 7.1
 //= type=test
 //# A DDP endpoint MUST be "bound" to the MPA connection at entry to this phase.

@@ -15,6 +15,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+mod rounds;
 mod steps;
 
 /// Names of the run, few so that actors meet.
@@ -23,6 +24,9 @@ const NAMES: &[&str] = &["f0", "f1", "f2", "d/f0", "d/f1"];
 const GROUPS: u32 = 100_000;
 /// Descriptors open at a time, at most.
 const OPEN_MAX: usize = 12;
+
+/// Steps between two moments at which nothing is open, where rounds of calls overlap.
+const REST: usize = 25;
 
 /// What to run.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) mounts: usize,
     pub(crate) options: &'a str,
     pub(crate) verbose: bool,
+    /// Several calls at a time.
+    pub(crate) overlapping: bool,
     /// A file that is gone may be EIO, not only ESTALE.
     pub(crate) eio_when_gone: bool,
 }
@@ -180,7 +186,13 @@ impl Run<'_> {
             self.step += 1;
             watch.beat();
             self.between();
-            self.one()?;
+            match self.plan.overlapping && self.random.chance(3, 4) {
+                true => self.round()?,
+                false => self.one()?,
+            }
+            if self.plan.overlapping && self.step.is_multiple_of(REST) {
+                self.rest()?;
+            }
         }
         while !self.open.is_empty() {
             watch.beat();
@@ -206,8 +218,14 @@ impl Run<'_> {
             false => plan.given.to_string(),
         };
         report += &format!(
-            "  again: nfsrdma-clients {stand} --seed {} --calls {} --options '{}'\n",
-            plan.seed, self.step, plan.options
+            "  again: nfsrdma-clients {stand} --mode {} --seed {} --calls {} --options '{}'\n",
+            match plan.overlapping {
+                true => "overlapping",
+                false => "one-by-one",
+            },
+            plan.seed,
+            self.step,
+            plan.options
         );
         let lines = match difference.id {
             Some(id) => &self.oracle.objects[id].history,
@@ -239,13 +257,7 @@ impl Run<'_> {
         let commands = self.plan.variant.commands;
         if !commands.is_empty() && self.random.chance(1, 12) {
             let command = *self.random.pick(commands);
-            // Not several at the next call: a call that ends connections in a row fails.
-            let clear = match command.starts_with("hangup") {
-                true => self.stand.tell("clear"),
-                false => Ok(()),
-            };
-            let told = clear.and_then(|()| self.stand.tell(command));
-            let line = match told {
+            let line = match self.stand.command(command) {
                 Ok(()) => format!("server: {command}"),
                 Err(error) => format!("server: {command}: {error}"),
             };

@@ -218,6 +218,15 @@ impl Stand {
         started.tell(command)
     }
 
+    /// The same after what is left of an earlier command is undone: a call that ends several
+    /// connections in a row fails.
+    pub(crate) fn command(&mut self, command: &str) -> Result<()> {
+        if command.starts_with("hangup") {
+            self.tell("clear")?;
+        }
+        self.tell(command)
+    }
+
     /// Closes all files and keeps the directory with the logs; where it is.
     pub(crate) fn keep(&mut self) -> Option<PathBuf> {
         self.actors.clear();

@@ -5,8 +5,9 @@
 
 use nfsrdma_iwarp::proto::fault::Fault;
 use nfsrdma_iwarp::proto::handshake::Rtr;
+use nfsrdma_iwarp::proto::host::{Host, PendingRead};
 use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
-use nfsrdma_iwarp::proto::rx::{Event, Host, PendingRead, Receiver, Step};
+use nfsrdma_iwarp::proto::rx::{Event, Receiver, Step};
 use nfsrdma_iwarp::proto::segment::Segmenter;
 use nfsrdma_iwarp::proto::stag::{Access, Denied, StagTable};
 use nfsrdma_iwarp::wire::ddp::{Tagged, Untagged};

@@ -99,6 +99,9 @@ fn test_of(args: LockArgs<'static>) -> TestArgs<'static> {
     }
 }
 
+//= RFC 8267, Section 5.1
+//= type=test
+//# To enable interoperation of these protocols when NFS/RDMA is in use, a Legacy NFS [...]
 #[test]
 fn ranges_are_locked_tested_and_unlocked_over_tcp_and_udp() {
     let scene = Scene::new(&[]);

@@ -360,6 +360,9 @@ mod tests {
         }
     }
 
+    //= RFC 5044, Section 3
+    //= type=test
+    //# MPA MUST provide the protocol version negotiated with its peer to DDP.
     #[test]
     fn revision_1_has_no_depths() {
         let client = Terms {

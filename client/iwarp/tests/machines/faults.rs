@@ -194,6 +194,7 @@ fn zero_length_writes_name_nothing() {
     peer.input(&fpdu(&tagged(Opcode::Write, 0, 0), b"", false))
         .unwrap();
     assert_eq!(peer.rx.fpdus(), 1);
+    assert_eq!(peer.got, [], "nobody is told");
 }
 
 //= RFC 5040, Section 7.2

@@ -324,6 +324,9 @@ pub fn a_handle_is_good_for_one_connection(bench: &Bench<'_>) {
     finish(c, d);
 }
 
+//= RFC 5041, Section 7.1
+//= type=test
+//# If the DDP layer detects any of the receive errors listed in this section, [...]
 /// A byte too many at the end, one before the beginning, and an offset that wraps.
 pub fn bounds_are_checked(bench: &Bench<'_>) {
     for read in [false, true] {

@@ -56,6 +56,11 @@ impl<N: Nfs3> Fs<N> {
             None => {
                 self.ask_access(cred, inode, wanted).await?;
                 self.revalidate(cred, inode, since).await?;
+                let overtaken = |data: &Arc<FileData>| data.with(|i| i.pages().has_overtaken());
+                if inode.data().is_some_and(overtaken) {
+                    // What comes of it is told to who wrote it.
+                    self.write_back(inode, true).await;
+                }
             }
         }
         Ok(())
