@@ -189,6 +189,10 @@ impl<N: Nfs3> Fs<N> {
             access: !new.access.is_empty(),
             default: inode.is_dir() && (which == Which::Default || !new.default.is_empty()),
         };
+        // As for SETATTR: whoever wrote may not be permitted to any more.
+        let data = inode.data();
+        let _exclusive = self.exclusively(inode, data).await;
+        let _hold = data.map(|data| data.hold_writes());
         self.send_acls(cred, inode, new, lists).await
     }
 
