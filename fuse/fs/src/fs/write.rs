@@ -384,6 +384,7 @@ impl<N: Nfs3> Fs<N> {
             let range = ranges.first();
             tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
         }
+        self.contents_lost(inode);
         let writers: Vec<_> = data.with(|inner| inner.write_back().writers().collect());
         let told = !writers.is_empty();
         for range in ranges {
