@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from permissions import A, B, by, by_effective, write
 from support import *  # noqa: F403
 
 PAGE = 4096
@@ -193,6 +194,36 @@ def what_a_first_read_brings_late_does_not_come_back_where_a_file_was_cut():
             os.ftruncate(own, 2 * PAGE)
             for number in range(2):
                 assert page(own, number) == bytes(PAGE), page(own, number)[:1]
+
+
+@case
+def who_may_not_write_any_more_costs_nobody_else_data():
+    """Two users write to one file, the second one without the right: nothing of the first is written in their name."""
+    root()
+    for restarts in (False, True):
+        with scripted("--fake-unstable") as (server, command):
+            server.mount_well()
+            path, size = server.mnt / "f", 128 << 10
+            by(A, write, path, b"", 0o666)
+            own, theirs = os.open(path, os.O_RDWR), by_effective(B, os.open, path, os.O_RDWR)
+            try:
+                by_effective(A, os.chmod, path, 0o644)
+                os.pwrite(own, b"r" * size, 0)
+                os.pwrite(theirs, b"b" * 100, size)
+                if restarts:
+                    command("restart")
+                refused_by = []
+                for descriptor in (theirs, own):
+                    try:
+                        os.fsync(descriptor)
+                    except PermissionError:
+                        refused_by.append(descriptor)
+                assert refused_by == [theirs], f"{refused_by} of {(theirs, own)} are told"
+                found = (server.export / "f").read_bytes()
+                assert found == b"r" * size, (restarts, len(found), set(found))
+            finally:
+                os.close(own)
+                os.close(theirs)
 
 
 def seen(condition):

@@ -94,7 +94,7 @@ impl<N: Nfs3> Fs<N> {
             freed.as_mut().enable();
             match self.put(&file, offset, bytes)? {
                 Accepted::All => break,
-                Accepted::OtherUser => self.write_back(inode, false).await,
+                Accepted::OtherUser => self.write_back(inode, true).await,
                 waits @ (Accepted::Wait | Accepted::Short) => {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
