@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 
-from permissions import A, B, C, ROOT_USER, by, each, outcome, refused, write
+from permissions import A, B, C, ROOT_USER, by, by_effective, each, outcome, refused, write
 from support import *  # noqa: F403
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
@@ -149,6 +149,48 @@ def new_files_inherit_as_they_do_at_the_server(server):
             assert same(server, f"{name}/{entry}") == local
             mode = [oct(os.stat(folder / entry).st_mode) for folder in (here, there)]
             assert mode[0] == mode[1], f"{name}/{entry}: {mode}"
+
+
+@case
+@each("", *CHECKED_BY)
+def a_directory_made_by_a_stranger_keeps_the_set_gid_bit_beside_a_default_acl(server):
+    """The server hands on ACL and bit by itself; an ACL set afterwards would clear the bit for who is not in the group."""
+    tools()
+    for where in (server.mnt, server.export):
+        folder = where / ("here" if where == server.mnt else "there")
+        folder.mkdir()
+        os.chown(folder, 0, C.gid)
+        folder.chmod(0o2777)
+        facl("setfacl", "-m", f"d:u:{B.uid}:rwx,d:g:{A.gid}:r-x,d:o::rwx", folder)
+        by(A, made, folder)
+    for name in ("sub", "file", "exclusive", "fifo"):
+        ours, local = os.lstat(server.mnt / "here" / name), os.lstat(server.export / "there" / name)
+        shown = [(oct(one.st_mode), one.st_gid) for one in (ours, local)]
+        assert shown[0] == shown[1], f"{name}: {shown}"
+        assert getfacl(server.mnt / "here" / name) == getfacl(server.export / "there" / name)
+
+
+@case
+@each("", *CHECKED_BY)
+def what_was_written_before_an_acl_took_the_right_to_write_is_kept(server):
+    tools()
+    file = server.mnt / "file"
+    by(A, write, file, b"", 0o644)
+    by(A, facl, "setfacl", "-m", f"u:{B.uid}:rw", file)
+
+    def write_lose_and_close():
+        fd = by_effective(B, os.open, file, os.O_WRONLY)
+        try:
+            os.write(fd, b"in time" * 1000)
+            # No process that ends and closes the descriptor, too: that would write.
+            by_effective(A, os.removexattr, file, ACCESS)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    by(ROOT_USER, write_lose_and_close)
+    assert (server.export / "file").read_bytes() == b"in time" * 1000
+    refused(B, file.write_bytes, b"late")
 
 
 @case

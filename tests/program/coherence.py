@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
+from permissions import A, B, by, by_effective, write
 from support import *  # noqa: F403
 
 PAGE = 4096
@@ -192,6 +194,136 @@ def what_a_first_read_brings_late_does_not_come_back_where_a_file_was_cut():
             os.ftruncate(own, 2 * PAGE)
             for number in range(2):
                 assert page(own, number) == bytes(PAGE), page(own, number)[:1]
+
+
+@case
+def who_may_not_write_any_more_costs_nobody_else_data():
+    """Two users write to one file, the second one without the right: nothing of the first is written in their name."""
+    root()
+    for restarts in (False, True):
+        with scripted("--fake-unstable") as (server, command):
+            server.mount_well()
+            path, size = server.mnt / "f", 128 << 10
+            by(A, write, path, b"", 0o666)
+            own, theirs = os.open(path, os.O_RDWR), by_effective(B, os.open, path, os.O_RDWR)
+            try:
+                by_effective(A, os.chmod, path, 0o644)
+                os.pwrite(own, b"r" * size, 0)
+                os.pwrite(theirs, b"b" * 100, size)
+                if restarts:
+                    command("restart")
+                refused_by = []
+                for descriptor in (theirs, own):
+                    try:
+                        os.fsync(descriptor)
+                    except PermissionError:
+                        refused_by.append(descriptor)
+                assert refused_by == [theirs], f"{refused_by} of {(theirs, own)} are told"
+                found = (server.export / "f").read_bytes()
+                assert found == b"r" * size, (restarts, len(found), set(found))
+            finally:
+                os.close(own)
+                os.close(theirs)
+
+
+def seen(condition):
+    """Whether it comes true soon: for what happens on a client with the defect, and never on another."""
+    end = time.monotonic() + 2
+    while time.monotonic() < end and not condition():
+        time.sleep(0.01)
+    return condition()
+
+
+@case
+def what_a_first_read_brings_while_a_truncation_is_under_way_does_not_come_back():
+    with scripted() as (server, command):
+        (server.export / "f").write_bytes(b"o" * 2 * PAGE)
+        server.mount_well()
+        path = server.mnt / "f"
+        with Opened(path) as own:
+            # Nothing of the file is cached when the truncation is sent; it is run after the READ.
+            command("hold SETATTR")
+            calls = [threading.Thread(target=lambda: os.truncate(path, 0)), threading.Thread(target=page, args=(own, 0))]
+            try:
+                calls[0].start()
+                command(f"wait-held 1 {LIMIT * 1000}")
+                calls[1].start()
+                seen(lambda: not calls[1].is_alive())
+            finally:
+                command("release")
+                command("clear")
+            for call in calls:
+                call.join(LIMIT)
+                assert not call.is_alive(), "a call hangs"
+            os.ftruncate(own, 2 * PAGE)
+            for number in range(2):
+                assert page(own, number) == bytes(PAGE), page(own, number)[:1]
+
+
+@case
+def a_truncation_that_is_under_way_is_not_undone_by_a_restart_of_the_server():
+    """What a restart forgot is written again: not while a truncation is sent, nor after it."""
+    with scripted("--fake-unstable") as (server, command):
+        # A small cache, of which a quarter is committed without being asked to.
+        server.mount_well("cache=16M")
+        path, size = server.mnt / "f", 8 << 20
+        with Opened(path, os.O_RDWR | os.O_CREAT) as own:
+            command("hold COMMIT")
+            for number in range(8):
+                os.pwrite(own, b"x" * (1 << 20), number << 20)
+            command(f"wait-held 1 {LIMIT * 1000}")
+            command("hold-reply SETATTR")
+            cutter = threading.Thread(target=os.ftruncate, args=(own, 100))
+            cutter.start()
+
+            def cut_and_held():
+                try:
+                    command("wait-held 2 10")
+                except AssertionError:
+                    return False
+                return True
+
+            try:
+                seen(cut_and_held)
+                # All that is not committed is lost, as the COMMIT shows when it is sent again.
+                command("restart")
+                command("release COMMIT")
+                seen(lambda: os.stat(server.export / "f").st_size == size)
+            finally:
+                command("release")
+                command("clear")
+            cutter.join(LIMIT)
+            assert not cutter.is_alive(), "a call hangs"
+            os.fsync(own)
+        found = (server.export / "f").read_bytes()
+        assert found == b"x" * 100, (len(found), found[:1])
+
+
+@case
+def what_another_cut_off_is_not_shown_as_zeros():
+    """Another mount cuts the file while this one reads: READs end where the file ends now."""
+    old, cut = 64 * PAGE, 10 * PAGE + 100
+    with Server() as server:
+        other = server.base / "other"
+        other.mkdir()
+        server.mount_well("actimeo=1")
+        expect(server.mount("actimeo=1", at=other), 0)
+        for round in range(60):
+            name = f"f{round}"
+            (server.export / name).write_bytes(b"o" * old)
+            with Opened(server.mnt / name) as own:
+                # What the kernel has, and of what size.
+                page(own, 0)
+                assert os.fstat(own).st_size == old
+                with Opened(other / name) as theirs:
+                    os.ftruncate(theirs, cut)
+                for at in (8 * PAGE, 0, cut - 50):
+                    found = os.pread(own, old, at)
+                    # Old bytes may be shown, as nobody has opened the file since; never zeros.
+                    assert not found.strip(b"o"), f"round {round}, from {at}: {len(found)} bytes, zeros from {found.find(bytes(1))}"
+                with Opened(server.mnt / name) as again:
+                    found = os.pread(again, old, 0)
+                    assert found == b"o" * cut, f"round {round}: {len(found)} bytes after an open"
 
 
 @case

@@ -60,6 +60,17 @@ def by(user, function, *words, **more):
     return result
 
 
+def by_effective(user, function, *words):
+    """Calls it with the effective ids of `user`, in this process, which is root's."""
+    os.setegid(user.gid)
+    os.seteuid(user.uid)
+    try:
+        return function(*words)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
 def outcome(user, function, *words, **more):
     """The name of the errno, or "ok"."""
     try:
@@ -632,6 +643,35 @@ def a_group_counts_from_when_it_is_taken_to_when_it_is_dropped(server):
     with_group, without = by(ROOT_USER, members, 10)
     assert set(with_group) == {b"team"}, with_group
     assert set(without) == {errno.EACCES}, without
+
+
+# --- permission that goes while a file is open -----------------------------------------------------
+
+
+@case
+@each("", "permissions=server,allow_other")
+def what_the_server_refused_to_take_is_shown_to_nobody(server):
+    """Whoever may not write any more has written into the kernel's cache; the server refuses it."""
+    file, kept = server.mnt / "file", b"k" * 8192
+    by(A, write, file, kept, 0o666)
+    by(A, opened, file)
+
+    def write_and_flush(fd):
+        os.pwrite(fd, b"refused", 4096)
+        os.fsync(fd)
+
+    # Who opened a descriptor counts.
+    theirs, reader = by_effective(B, os.open, file, os.O_RDWR), os.open(file, os.O_RDONLY)
+    try:
+        by(A, file.chmod, 0o644)
+        assert os.pread(reader, 8192, 0) == kept
+        refused(B, write_and_flush, theirs)
+        until(lambda: os.pread(reader, 8192, 0) == kept, "the data of the server, by an old descriptor")
+        assert by(A, file.read_bytes) == kept == (server.export / "file").read_bytes()
+        assert os.fstat(reader).st_size == 8192
+    finally:
+        for fd in (reader, theirs):
+            os.close(fd)
 
 
 # --- 17: times -------------------------------------------------------------------------------------

@@ -102,3 +102,33 @@ async fn registrations_that_fail_are_tried_again() {
     assert_eq!(mounted.client.stats().connections[0].connects, 1);
     leaves_nothing(mounted, pool).await;
 }
+
+/// A provider may give the memory of calls back long after their connection was lost; until
+/// then they wait, and are sent again.
+#[tokio::test]
+async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
+    let server = Server::plain();
+    server.plant(b"f", pattern(20_000, 3));
+    let plan = Plan {
+        drop_after_post: When::At(4),
+        delay: Duration::from_millis(300),
+        ..Plan::default()
+    };
+    let provider = Arc::new(Faulty::new(server.loopback.clone(), plan));
+    let pool = Pool::new(64 << 20).unwrap();
+    let target = MountTarget::parse("127.0.0.1:/export").unwrap();
+    let mounted = nfsrdma_nfs3::connect(&target, &options(), provider, pool.clone())
+        .await
+        .unwrap();
+    for turn in 0..6 {
+        let data = pattern(20_000, turn);
+        write(&mounted, &pool, b"f", &data, 4096).await;
+        assert_eq!(read(&mounted, &pool, b"f", 20_000, 4096).await, data);
+    }
+    let counters = &mounted.client.stats().connections[0];
+    assert!(
+        counters.connects > 1 && counters.resends > 0,
+        "{counters:?}"
+    );
+    leaves_nothing(mounted, pool).await;
+}

@@ -21,6 +21,13 @@ pub(crate) struct Refusal {
     errnos: &'static [i32],
 }
 
+impl Refusal {
+    /// Whether what the call touches can be compared after it was refused.
+    pub(crate) fn changes_nothing(&self) -> bool {
+        matches!(self.condition, Condition::Always | Condition::Lost)
+    }
+}
+
 /// When a refusal is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition {
@@ -31,6 +38,10 @@ enum Condition {
     Removed,
     /// If it, or what the path leads to, is a directory without links, or not to be had.
     RemovedDirectory,
+    /// The same, with `permissions=server`.
+    RemovedDirectoryAsked,
+    /// If the user might not open the file like that any more.
+    Lost,
 }
 
 /// A field whose two values may differ.
@@ -88,12 +99,16 @@ pub(crate) const REFUSALS: &[Refusal] = &[
         name: "a removed object cannot be changed",
         reason: "what is removed is gone at the server, but for regular files that this client has open: mode, \
                  owner and times of a directory, FIFO, device or socket held open, or of what O_PATH holds, \
-                 cannot be changed; Linux's client answers ESTALE as well",
+                 cannot be changed, nor its ACL be had; Linux's client answers ESTALE as well",
         condition: Condition::Removed,
         matches: |call| {
             matches!(
                 call,
-                Call::Fchmod { .. } | Call::Fchown { .. } | Call::Futimens { .. }
+                Call::Fchmod { .. }
+                    | Call::Fchown { .. }
+                    | Call::Futimens { .. }
+                    | Call::Fsetacl { .. }
+                    | Call::Fgetacl { .. }
             )
         },
         errnos: &[libc::ESTALE],
@@ -113,6 +128,23 @@ pub(crate) const REFUSALS: &[Refusal] = &[
             });
             dot || matches!(call, Call::Getdents { .. })
         },
+        errnos: &[libc::ESTALE],
+    },
+    Refusal {
+        name: "permission at each READ and WRITE",
+        reason: "the server has no open files and checks every READ, WRITE and READDIR (RFC 1813 section 4.4); it lets \
+                 owners pass, others lose a descriptor when the mode, the owner or the ACL changes, as with Linux's \
+                 client. What was refused has changed nothing",
+        condition: Condition::Lost,
+        matches: |call| call.moves_data() != (None, None),
+        errnos: &[libc::EACCES],
+    },
+    Refusal {
+        name: "permissions=server: a removed directory is asked for",
+        reason: "the kernel leaves it to the server who may search a directory: fchdir(2) to one that was removed asks \
+                 for what is gone",
+        condition: Condition::RemovedDirectoryAsked,
+        matches: |call| matches!(call, Call::Fchdir { .. }),
         errnos: &[libc::ESTALE],
     },
 ];
@@ -163,6 +195,17 @@ pub(crate) const TOLERANCES: &[Tolerance] = &[
         },
     },
     Tolerance {
+        name: "the ACL of a removed directory",
+        reason: "the ACL of a directory that was removed cannot be had any more, so who may search it is judged by \
+                 its mode; there are no names in it",
+        matches: |_, d| {
+            let field = matches!(d.field.as_str(), "errno" | "state");
+            let values = [d.mount.as_str(), d.local.as_str()];
+            let one_of = |which: &str| values.iter().filter(|v| **v == which).count() == 1;
+            field && d.removed && one_of("ENOENT") && one_of("EACCES")
+        },
+    },
+    Tolerance {
         name: "types in a directory that may not be searched",
         reason: "a directory that may be read and not searched is listed by READDIRPLUS without attributes, so \
                  readdir(3) tells DT_UNKNOWN, as with Linux's client",
@@ -172,6 +215,29 @@ pub(crate) const TOLERANCES: &[Tolerance] = &[
         },
     },
 ];
+
+/// More of them with `permissions=server`.
+const SERVER_CHECKS: &[Tolerance] = &[Tolerance {
+    name: "permissions=server: another reason to fail",
+    reason: "where a call fails for several reasons, the kernel finds its own before the server is asked for permission",
+    matches: |_, d| {
+        const FOUND_BEFORE: [&str; 9] = [
+            "ENOENT",
+            "ENOTDIR",
+            "EISDIR",
+            "EBUSY",
+            "EBADF",
+            "ENAMETOOLONG",
+            "EEXIST",
+            "ELOOP",
+            "EPERM",
+        ];
+        let refused = matches!(d.local.as_str(), "EACCES" | "EPERM");
+        matches!(d.field.as_str(), "errno" | "state")
+            && refused
+            && FOUND_BEFORE.contains(&d.mount.as_str())
+    },
+}];
 
 /// Whether two listings differ by types that the first does not tell.
 fn alike_but_unknown(mount: &str, local: &str) -> bool {
@@ -206,18 +272,28 @@ pub(crate) fn leaves_hidden_name(line: &str) -> bool {
     line.contains("unlinked while open") && denied.iter().any(|word| line.contains(word))
 }
 
+/// Whether a line of the client's log says that the server did not permit a WRITE.
+pub(crate) fn refused_data(line: &str) -> bool {
+    line.contains("data could not be written") && line.ends_with("Access")
+}
+
 /// What the workers leave out, on both trees: its result would depend on what the client has
 /// cached.
 pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     (
-        "permission at each READ and WRITE",
-        "the server has no open files and checks every READ and WRITE (RFC 1813 section 4.4); it lets owners \
-         pass, others lose a descriptor when the mode or the owner changes, as with Linux's client",
+        "a mapping or a copy after permission was lost",
+        "a fault in a mapping cannot fail with EACCES: who may not read or write the file any more gets what is cached, \
+         or SIGBUS; what was written is refused by the server when it is written back. copy_file_range(2) and \
+         sendfile(2) copy what is cached before they fail",
     ),
     (
-        "chown without an owner",
-        "chown(2) with -1 for both ids changes nothing, but a local file system clears the set-id bits; there is \
-         no such SETATTR, and Linux's client has the same",
+        "permissions=server: special files",
+        "the kernel opens FIFOs, sockets and devices by itself, and leaves their modes to the server, which is not asked",
+    ),
+    (
+        "permissions=server: sticky directories",
+        "the kernel, which FUSE does not tell of sticky directories then, does not refuse to open another's file with O_CREAT \
+         in one (fs.protected_regular, fs.protected_fifos)",
     ),
     (
         "set-id bits and mappings",
@@ -255,6 +331,22 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     ),
 ];
 
+/// What a local file system is not asked: it makes another call, or none, whose result must be
+/// that of the mount.
+pub(crate) const INSTEAD: &[(&str, &str)] = &[
+    (
+        "chown without an owner",
+        "chown(2) with -1 for both ids changes nothing, but a local file system clears the set-id bits, or refuses to \
+         who is not the owner; there is no such SETATTR (RFC 1813 section 3.3.2), and Linux's client has the same: it \
+         must succeed, and change nothing",
+    ),
+    (
+        "permissions=server: dots",
+        "the kernel walks `.` and `..` without asking who may search the directory before them: such a path must lead \
+         where it leads without the dots",
+    ),
+];
+
 /// The last word of a value: trees put the name before it.
 pub(crate) fn last(value: &str) -> &str {
     value.rsplit(' ').next().unwrap_or(value)
@@ -276,8 +368,12 @@ fn outside(time: &str) -> bool {
 }
 
 /// Whether the call is made on the mount first.
-pub(crate) fn refusable(call: &Call) -> bool {
-    REFUSALS.iter().any(|row| (row.matches)(call))
+pub(crate) fn refusable(call: &Call, server_checks: bool) -> bool {
+    let asked = Condition::RemovedDirectoryAsked;
+    let mut rows = REFUSALS
+        .iter()
+        .filter(|row| server_checks || row.condition != asked);
+    rows.any(|row| (row.matches)(call))
 }
 
 /// The row by which the mount may refuse `call` with `errno`. `hidden` looks whether a
@@ -294,18 +390,27 @@ pub(crate) fn refused(
     let met = match row.condition {
         Condition::Always => true,
         Condition::OnlyHidden => hidden(),
-        Condition::RemovedDirectory => reply.states.first().is_some_and(|state| {
-            state.contains("type=directory") && state.contains(" nlink=0 ") || state == "ESTALE"
-        }),
+        Condition::Lost => reply.lost,
+        Condition::RemovedDirectory | Condition::RemovedDirectoryAsked => {
+            reply.states.first().is_some_and(|state| {
+                state.contains("type=directory") && state.contains(" nlink=0 ") || state == "ESTALE"
+            })
+        }
         Condition::Removed => reply.states.iter().all(|state| state.contains(" nlink=0 ")),
     };
     met.then_some(row)
 }
 
 /// The row that accepts `difference`.
-pub(crate) fn tolerated(step: &Step, difference: &Difference) -> Option<&'static Tolerance> {
+pub(crate) fn tolerated(
+    step: &Step,
+    difference: &Difference,
+    server_checks: bool,
+) -> Option<&'static Tolerance> {
+    let more = SERVER_CHECKS.iter().filter(|_| server_checks);
     TOLERANCES
         .iter()
+        .chain(more)
         .find(|row| (row.matches)(step, difference))
 }
 
@@ -315,11 +420,14 @@ pub(crate) fn print() {
         let errnos: Vec<_> = row.errnos.iter().map(|&e| errno_name(e)).collect();
         println!("{} ({}): {}", row.name, errnos.join(", "), row.reason);
     }
-    for row in TOLERANCES {
+    for row in TOLERANCES.iter().chain(SERVER_CHECKS) {
         println!("{}: {}", row.name, row.reason);
     }
     for (name, reason) in LEFT_OUT.iter().chain([&HIDDEN_NAME_LEFT]) {
         println!("{name} (left out): {reason}");
+    }
+    for (name, reason) in INSTEAD {
+        println!("{name} (compared with another call): {reason}");
     }
 }
 
@@ -340,8 +448,9 @@ mod tests {
         let names = REFUSALS
             .iter()
             .map(|r| r.name)
-            .chain(TOLERANCES.iter().map(|t| t.name));
-        let names = names.chain(LEFT_OUT.iter().chain([&HIDDEN_NAME_LEFT]).map(|row| row.0));
+            .chain(TOLERANCES.iter().chain(SERVER_CHECKS).map(|t| t.name));
+        let words = LEFT_OUT.iter().chain(INSTEAD).chain([&HIDDEN_NAME_LEFT]);
+        let names = names.chain(words.map(|row| row.0));
         for name in names {
             assert!(
                 text.contains(&format!("({name})")),

@@ -344,13 +344,22 @@ pub(crate) enum Call {
         name: String,
         len: usize,
     },
-    /// Sets an access ACL, or a default one: of users beside owner, group (all of the mask) and others.
+    /// Sets an access ACL, or a default one: tag, permissions and id of each entry.
     Setacl {
         place: Place,
         default: bool,
-        users: Vec<(u32, u16)>,
-        mask: u16,
-        other: u16,
+        entries: Vec<(u16, u16, u32)>,
+    },
+    /// The same by a descriptor.
+    Fsetacl {
+        slot: u8,
+        default: bool,
+        entries: Vec<(u16, u16, u32)>,
+    },
+    /// The ACL of what is open.
+    Fgetacl {
+        slot: u8,
+        default: bool,
     },
     Getxattr {
         place: Place,
@@ -381,6 +390,39 @@ impl Call {
     }
 
     pub(crate) fn places(&self) -> Vec<&Place> {
+        use Call::*;
+        match self {
+            Link { from, to, .. } | Rename { from, to, .. } => vec![from, to],
+            Open { place, .. }
+            | Truncate { place, .. }
+            | Mkdir { place, .. }
+            | Rmdir { place }
+            | Mknod { place, .. }
+            | Symlink { place, .. }
+            | Readlink { place }
+            | LinkSlot { to: place, .. }
+            | Unlink { place }
+            | Chmod { place, .. }
+            | Chown { place, .. }
+            | Utimens { place, .. }
+            | Access { place, .. }
+            | Statx { place, .. }
+            | Program { place, .. }
+            | Exec { place }
+            | List { place }
+            | Contents { place }
+            | Chdir { place }
+            | Statfs { place }
+            | Setxattr { place, .. }
+            | Setacl { place, .. }
+            | Getxattr { place, .. }
+            | Listxattr { place }
+            | Removexattr { place, .. } => vec![place],
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn places_mut(&mut self) -> Vec<&mut Place> {
         use Call::*;
         match self {
             Link { from, to, .. } | Rename { from, to, .. } => vec![from, to],
@@ -460,6 +502,9 @@ impl Call {
             | LinkSlot { slot, .. }
             | Fchmod { slot, .. }
             | Fchown { slot, .. }
+            | Fsetacl { slot, .. }
+            | Fgetacl { slot, .. }
+            | Fchdir { slot }
             | Futimens { slot, .. } => vec![slot],
             _ => Vec::new(),
         }
@@ -487,14 +532,29 @@ impl Step {
     }
 }
 
+/// Which tree a worker is on.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Side {
+    #[default]
+    Local,
+    Mount,
+}
+
 /// What the driver sends to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Forget everything and begin in this directory.
     Begin {
         root: String,
+        side: Side,
+        /// The mount has `permissions=server`.
+        server_checks: bool,
     },
     Do {
+        call: Call,
+    },
+    /// Make no call, only look at what it would have touched.
+    Look {
         call: Call,
     },
     Observe {
@@ -517,4 +577,8 @@ pub(crate) struct Reply {
     pub(crate) outcome: Outcome,
     /// `key=value` pairs, or an error's name, for each object looked at.
     pub(crate) states: Vec<String>,
+    /// The call moves data by a descriptor whose user might not open the file like that now.
+    pub(crate) lost: bool,
+    /// A path begins in a directory that was removed.
+    pub(crate) removed: bool,
 }

@@ -20,6 +20,8 @@ pub(crate) struct Difference {
     pub(crate) kind: String,
     /// Hidden names may have come and gone since the trees were begun.
     pub(crate) may_hide: bool,
+    /// A path of the call begins in a directory that was removed.
+    pub(crate) removed: bool,
 }
 
 impl Difference {
@@ -102,6 +104,7 @@ pub(crate) fn replies(
                 observed,
                 kind: kind.to_owned(),
                 may_hide: false,
+                removed: false,
             });
         }
     };
@@ -195,6 +198,7 @@ pub(crate) fn trees(what: &str, mount: &Tree, local: &Tree) -> Vec<Difference> {
             observed: false,
             kind: kind.clone(),
             may_hide: false,
+            removed: false,
         };
         if ours.contains_key("type") && theirs.contains_key("type") {
             for (key, value) in differing {
@@ -233,6 +237,7 @@ mod tests {
                 ..Outcome::default()
             },
             states: vec![state.into()],
+            ..Reply::default()
         }
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Generator {
     users: usize,
     without: Vec<String>,
     acls: bool,
+    /// The mount has `permissions=server`.
+    server_checks: bool,
     known: Known,
 }
 
@@ -36,7 +38,8 @@ impl Generator {
             random: Random::new(seed),
             users: users.clamp(2, USERS.len()),
             without: Vec::new(),
-            acls: false,
+            acls: true,
+            server_checks: false,
             known: Known::default(),
         }
     }
@@ -51,6 +54,14 @@ impl Generator {
         match self.acls {
             true => (*self.random.pick(&XATTRS)).into(),
             false => XATTRS[0].into(),
+        }
+    }
+
+    /// Makes calls for a mount with `permissions=server`, if it is one.
+    pub(crate) fn for_server_checks(self, server_checks: bool) -> Self {
+        Generator {
+            server_checks,
+            ..self
         }
     }
 
@@ -94,6 +105,16 @@ impl Generator {
         }
     }
 
+    /// For a directory that is held. With `permissions=server` nobody checks who may search it
+    /// for a dot, and there is no path without dots to compare with.
+    fn name_in(&mut self) -> String {
+        let name = self.name();
+        match self.server_checks && name == "." {
+            true => NAMES[0].into(),
+            false => name,
+        }
+    }
+
     /// Often one that leads to something, as far as is known.
     fn path(&mut self) -> String {
         let known = &self.known.paths;
@@ -124,11 +145,11 @@ impl Generator {
         match self.random.below(10) {
             0 => Place {
                 at: At::Cwd,
-                path: self.name(),
+                path: self.name_in(),
             },
             1 => Place {
                 at: At::Slot(self.slot(open)),
-                path: self.name(),
+                path: self.name_in(),
             },
             _ => Place {
                 at: At::Root,
@@ -137,23 +158,60 @@ impl Generator {
         }
     }
 
-    /// An ACL of some of the users.
-    fn setacl(&mut self) -> Call {
-        let place = self.plain_place();
+    fn acl_call(&mut self, open: &[Held]) -> Call {
         let default = self.random.chance(1, 3);
-        let users = USERS[..self.users].iter().map(|user| user.0);
-        let users = users
-            .filter(|uid| *uid != 0)
-            .filter(|_| self.random.chance(1, 2))
-            .collect::<Vec<_>>();
-        let mut permissions = || *self.random.pick(&[0, 1, 4, 5, 6, 7, 7]);
-        Call::Setacl {
-            place,
-            default,
-            users: users.into_iter().map(|uid| (uid, permissions())).collect(),
-            mask: permissions(),
-            other: permissions(),
+        let entries = self.acl();
+        match self.random.below(10) {
+            0..7 => Call::Setacl {
+                place: self.plain_place(),
+                default,
+                entries,
+            },
+            7 | 8 => Call::Fsetacl {
+                slot: self.slot(open),
+                default,
+                entries,
+            },
+            _ => Call::Fgetacl {
+                slot: self.slot(open),
+                default,
+            },
         }
+    }
+
+    /// An ACL of some of the users and groups; now and then one that is none
+    /// (linux/posix_acl.h has the tags).
+    fn acl(&mut self) -> Vec<(u16, u16, u32)> {
+        const NO_ID: u32 = u32::MAX;
+        let users = USERS[..self.users].iter().map(|user| (2, user.0));
+        let groups = USERS[1..self.users].iter().map(|user| (8, user.1));
+        let r = &mut self.random;
+        let permissions = |r: &mut Random| *r.pick(&[0, 1, 4, 5, 6, 7, 7]);
+        let mut entries = vec![(1, *r.pick(&[6, 7, 7, 4, 0]), NO_ID)];
+        for (tag, id) in users {
+            if r.chance(1, 3) {
+                entries.push((tag, permissions(r), id));
+            }
+        }
+        entries.push((4, permissions(r), NO_ID));
+        for (tag, id) in groups {
+            if r.chance(1, 4) {
+                entries.push((tag, permissions(r), id));
+            }
+        }
+        if entries.len() > 2 || r.chance(1, 4) {
+            entries.push((0x10, permissions(r), NO_ID));
+        }
+        entries.push((0x20, permissions(r), NO_ID));
+        if r.chance(1, 20) {
+            let which = r.below(entries.len());
+            match r.below(3) {
+                0 => drop(entries.remove(which)),
+                1 => entries.push(entries[which]),
+                _ => entries[which].1 = 0o70,
+            }
+        }
+        entries
     }
 
     /// For calls that have no *at form.
@@ -161,7 +219,7 @@ impl Generator {
         match self.random.below(10) {
             0 => Place {
                 at: At::Cwd,
-                path: self.name(),
+                path: self.name_in(),
             },
             _ => Place {
                 at: At::Root,
@@ -484,10 +542,12 @@ impl Generator {
                     0 => "l0".to_owned(),
                     1 => "l1".to_owned(),
                     2 => format!("../{}", self.random.pick(&DIRECTORIES)),
+                    // What dots in the middle do is seen in paths.
+                    3 if self.server_checks => self.name(),
                     3 => self.path(),
                     4 => "d0".to_owned(),
                     5 => "f0".to_owned(),
-                    6 => self.name(),
+                    6 => self.name_in(),
                     _ => "t".repeat(*self.random.pick(&[255, 1023, 1024, 4095])),
                 };
                 target.truncate(4095);
@@ -642,16 +702,16 @@ impl Generator {
                 start: self.at(),
                 len: self.len() as i64,
             },
-            78..80 => Call::GetLock {
+            78 => Call::GetLock {
                 slot: self.slot(open),
                 kind: *self.random.pick(&[LockKind::Posix, LockKind::Ofd]),
                 start: self.at(),
                 len: self.len() as i64,
             },
-            80..82 => Call::Statfs {
+            79..83 if self.acls => self.acl_call(open),
+            79..82 => Call::Statfs {
                 place: self.plain_place(),
             },
-            82 if self.acls => self.setacl(),
             82 | 83 => Call::Setxattr {
                 place: self.plain_place(),
                 name: (*self.random.pick(&["user.a", "user.b"])).into(),
@@ -660,6 +720,9 @@ impl Generator {
             84..86 => Call::Getxattr {
                 place: self.plain_place(),
                 name: self.xattr(),
+            },
+            86 if self.random.chance(1, 3) => Call::Statfs {
+                place: self.plain_place(),
             },
             86 => Call::Listxattr {
                 place: self.plain_place(),

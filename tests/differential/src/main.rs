@@ -9,12 +9,14 @@
 //! that are no defects are rows of `accepted.rs`.
 
 mod accepted;
+mod acls;
 mod call;
 mod compare;
 mod generate;
 mod history;
 mod listing;
 mod observe;
+mod permission;
 mod program;
 mod random;
 mod session;
@@ -95,10 +97,9 @@ struct Run {
     /// Leave out the calls of this name (as in the output); may be given again
     #[arg(long, value_name = "CALL")]
     without: Vec<String>,
-
-    /// Set access control lists, too
+    /// Set no access control lists
     #[arg(long)]
-    acl: bool,
+    no_acl: bool,
     /// Print how often each call was made, and how often it succeeded
     #[arg(long)]
     counts: bool,
@@ -153,17 +154,15 @@ impl Run {
             let word = match outcome {
                 Ok(Some(true)) => (passed += 1, "passed".to_owned()).1,
                 Ok(Some(false)) => (failed += 1, "FAILED".to_owned()).1,
-                Ok(None) => {
-                    (
-                        skipped += 1,
-                        format!("skipped: no time left of {} s,", self.limit),
-                    )
-                        .1
-                }
+                Ok(None) => (skipped += 1, "skipped".to_owned()).1,
                 Err(error) => (failed += 1, format!("FAILED: {error:#}:")).1,
             };
             println!("{word:<8} {name}");
         };
+        if !self.no_acl && !session.acls() {
+            let what = "access control lists, which this local file system does not have:";
+            note(what.into(), Ok(None));
+        }
         for file in &self.replay {
             note(
                 file.display().to_string(),
@@ -172,9 +171,13 @@ impl Run {
         }
         for &seed in self.seed.iter().filter(|_| self.replay.is_empty()) {
             let result = self.seed(&mut session, seed, end, &mut classes);
+            let left = match result {
+                Ok(None) => format!(": no time left of {} s", self.limit),
+                _ => String::new(),
+            };
             note(
                 format!(
-                    "seed {seed}, {} calls, {:.1} s",
+                    "seed {seed}, {} calls, {:.1} s{left}",
                     session.calls,
                     begin.elapsed().as_secs_f32()
                 ),
@@ -244,7 +247,8 @@ impl Run {
             }
             let mut generator = Generator::new(choices.next(), usize::from(self.users))
                 .without(&self.without)
-                .with_acls(self.acl);
+                .with_acls(!self.no_acl && session.acls())
+                .for_server_checks(session.server_checks());
             let most = self.epoch.min((self.calls - made) as usize);
             let beginning = history::beginning();
             let first = beginning.len();

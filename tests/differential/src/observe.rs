@@ -3,6 +3,7 @@
 //! Times are compared where a call set them: such times are years away from now
 //! (`generate.rs`). All others are shown as `now`, since two calls never happen at one moment.
 
+use crate::acls;
 use crate::sys::{self, Sys};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -286,6 +287,9 @@ fn walk(
         } else if matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) {
             let _ = write!(line, " rdev={:x}", stat.rdev());
         }
+        if !stat.is_symlink() {
+            line += &lists(&entry.path());
+        }
         let directory = stat.is_dir();
         nodes.push(Node {
             path: path.clone(),
@@ -299,6 +303,25 @@ fn walk(
         }
     }
     out.only_hidden |= shown == 0 && not_shown > 0;
+}
+
+/// The access control lists, if there are any.
+fn lists(path: &Path) -> String {
+    let c_path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+    let mut text = String::new();
+    for (default, what) in [(false, "acl"), (true, "default")] {
+        let mut out = vec![0; 1024];
+        match sys::getxattr(&c_path, acls::attribute(default), &mut out) {
+            Ok(n) => {
+                let _ = write!(text, " {what}={}", bytes(&out[..n as usize]));
+            }
+            Err(libc::ENODATA | libc::EOPNOTSUPP) => {}
+            Err(errno) => {
+                let _ = write!(text, " {what}={}", errno_name(errno));
+            }
+        }
+    }
+    text
 }
 
 /// The contents, after what a client holds back was written (fsync).

@@ -1,7 +1,7 @@
 //! The users' processes on both trees, and the run of a sequence of calls by them.
 
 use crate::accepted;
-use crate::call::{Reply, Request, Step};
+use crate::call::{Reply, Request, Side, Step};
 use crate::compare::{self, Difference};
 use crate::history::{Feedback, USERS};
 use crate::observe;
@@ -87,6 +87,8 @@ pub(crate) struct Session<'a> {
     pub(crate) succeeded: BTreeMap<String, (u64, u64)>,
     /// Since the trees were begun a name was taken from what may be open.
     may_hide: bool,
+    /// Permission was lost at some time (see [`Reply::lost`]); the log tells later.
+    lost: bool,
     current: Arc<Mutex<(Instant, String)>>,
 }
 
@@ -109,8 +111,17 @@ impl<'a> Session<'a> {
             accepted: BTreeMap::new(),
             succeeded: BTreeMap::new(),
             may_hide: false,
+            lost: false,
             current,
         })
+    }
+
+    pub(crate) fn acls(&self) -> bool {
+        self.stand.acls
+    }
+
+    pub(crate) fn server_checks(&self) -> bool {
+        self.stand.server_checks
     }
 
     /// Runs the calls of `source` in a new directory of both trees, until it ends or the
@@ -167,10 +178,17 @@ impl<'a> Session<'a> {
 
     fn begin(&mut self, roots: [&Path; 2]) -> Result<()> {
         self.note("the beginning".into());
-        for (hands, root) in [&mut self.mount, &mut self.local].into_iter().zip(roots) {
+        let server_checks = self.stand.server_checks;
+        let sides = [
+            (&mut self.mount, Side::Mount),
+            (&mut self.local, Side::Local),
+        ];
+        for ((hands, side), root) in sides.into_iter().zip(roots) {
             for hand in hands {
                 hand.send(&Request::Begin {
                     root: root.display().to_string(),
+                    side,
+                    server_checks,
                 })?;
                 let reply = hand.receive()?;
                 ensure!(
@@ -202,14 +220,27 @@ impl<'a> Session<'a> {
         let request = Request::Do {
             call: step.call.clone(),
         };
-        let (mount, local) = if accepted::refusable(&step.call) {
+        let (mount, local) = if accepted::refusable(&step.call, self.stand.server_checks) {
             self.mount[step.user].send(&request)?;
             let mount = self.mount[step.user].receive()?;
             let export = self.stand.export.join(name);
             let hidden = || observe::tree(&export, true).only_hidden;
             if let Some(row) = accepted::refused(&step.call, &mount, hidden) {
                 *self.accepted.entry(row.name).or_default() += 1;
-                return Ok((mount, Vec::new()));
+                self.lost |= mount.lost;
+                if !row.changes_nothing() {
+                    return Ok((mount, Vec::new()));
+                }
+                // It is not made on the local file system, and must have done nothing here.
+                let call = step.call.clone();
+                self.local[step.user].send(&Request::Look { call })?;
+                let local = Reply {
+                    outcome: mount.outcome.clone(),
+                    ..self.local[step.user].receive()?
+                };
+                let found = compare::replies(step, &mount, &local, false);
+                let found = self.not_accepted(Some(step), found);
+                return Ok((mount, found));
             }
             self.local[step.user].send(&request)?;
             (mount, self.local[step.user].receive()?)
@@ -230,6 +261,9 @@ impl<'a> Session<'a> {
             let (mount, local) = self.both(step.observer, &request)?;
             found.extend(compare::replies(step, &mount, &local, true));
         }
+        for difference in &mut found {
+            difference.removed = made.removed;
+        }
         let found = self.not_accepted(Some(step), found);
         Ok((made, found))
     }
@@ -243,7 +277,8 @@ impl<'a> Session<'a> {
                 *self.accepted.entry(row).or_default() += 1;
                 continue;
             }
-            match step.and_then(|step| accepted::tolerated(step, &difference)) {
+            let server_checks = self.stand.server_checks;
+            match step.and_then(|step| accepted::tolerated(step, &difference, server_checks)) {
                 Some(row) => *self.accepted.entry(row.name).or_default() += 1,
                 None => rest.push(difference),
             }
@@ -297,6 +332,7 @@ impl<'a> Session<'a> {
                 observed: false,
                 kind: String::new(),
                 may_hide: false,
+                removed: false,
             });
         };
         // A close is told to a FUSE file system later.
@@ -321,6 +357,7 @@ impl<'a> Session<'a> {
         }
         if let Some(line) = said
             .lines()
+            .filter(|line| !(self.lost && accepted::refused_data(line)))
             .find(|line| line.contains("panicked") || line.contains("ERROR"))
         {
             difference("the client's log", line.to_owned());

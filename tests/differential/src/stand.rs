@@ -1,8 +1,13 @@
 //! The trees: a file system in memory with an export, its mount, and a local directory.
 
+use crate::acls;
+use crate::observe::errno_name;
+use crate::sys;
 use anyhow::{Context, Result, bail, ensure};
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +24,10 @@ pub(crate) struct Stand {
     /// Beside the export; its path is as long as that of the mount, so that the limits of
     /// paths are met at the same names.
     pub(crate) local: PathBuf,
+    /// The local file system has access control lists.
+    pub(crate) acls: bool,
+    /// The mount leaves permissions to the server (`permissions=server`).
+    pub(crate) server_checks: bool,
 }
 
 impl Stand {
@@ -42,6 +51,8 @@ impl Stand {
             local: base.join("loc"),
             program: bin.join("nfsrdma"),
             server: None,
+            acls: false,
+            server_checks: options.split(',').any(|o| o == "permissions=server"),
             base,
         };
         // Who reads from a cache does not change the time of access (docs/SEMANTICS.md): it is
@@ -62,6 +73,18 @@ impl Stand {
         ] {
             fs::create_dir(dir)?;
         }
+        // Of one user beside owner, group and others.
+        let list = [1, 2, 4, 0x10, 0x20].map(|tag| match tag {
+            2 => (tag, 7, 10001),
+            _ => (tag, 7, u32::MAX),
+        });
+        let path = CString::new(stand.local.as_os_str().as_bytes())?;
+        let name = acls::attribute(true);
+        stand.acls = match sys::setxattr(&path, name, &acls::value(&list)) {
+            Err(libc::EOPNOTSUPP) => false,
+            Err(errno) => bail!("setting an ACL: {}", errno_name(errno)),
+            Ok(_) => sys::removexattr(&path, name).is_ok(),
+        };
         stand.start(bin, options, responder)?;
         Ok(stand)
     }

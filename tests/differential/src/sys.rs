@@ -264,6 +264,16 @@ pub(crate) fn setxattr(path: &CStr, name: &CStr, value: &[u8]) -> Sys {
     )
 }
 
+pub(crate) fn fsetxattr(fd: i32, name: &CStr, value: &[u8]) -> Sys {
+    let (at, len) = (value.as_ptr(), value.len());
+    syscall!(SYS_fsetxattr, fd, name.as_ptr(), at, len, 0)
+}
+
+pub(crate) fn fgetxattr(fd: i32, name: &CStr, out: &mut [u8]) -> Sys {
+    let (at, len) = (out.as_mut_ptr(), out.len());
+    syscall!(SYS_fgetxattr, fd, name.as_ptr(), at, len)
+}
+
 pub(crate) fn getxattr(path: &CStr, name: &CStr, out: &mut [u8]) -> Sys {
     syscall!(
         SYS_getxattr,

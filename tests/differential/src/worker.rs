@@ -1,8 +1,8 @@
 //! A user's process on one of the two trees: it makes the calls it is told of, one at a time.
 
-use crate::call::{At, Call, LockKind, Outcome, Place, Reply, Request, SLOTS, SyncKind};
+use crate::call::{At, Call, LockKind, Outcome, Place, Reply, Request, SLOTS, Side, SyncKind};
 use crate::listing::{entries, shown};
-use crate::observe::{self, READ_MOST, errno_name};
+use crate::observe::{self, errno_name};
 use crate::program::PROGRAM;
 use crate::sys::{self, Mapping, Sys};
 use anyhow::{Context, Result};
@@ -18,13 +18,16 @@ const PAGE: usize = 4096;
 pub(crate) struct Worker {
     root: Vec<u8>,
     slots: [i32; SLOTS as usize],
-    uid: u32,
-    gid: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
     groups: Vec<u32>,
     /// The groups from now on, and those when each descriptor was opened.
-    current: Vec<u32>,
-    opened_with: [Vec<u32>; SLOTS as usize],
+    pub(crate) current: Vec<u32>,
+    pub(crate) opened_with: [Vec<u32>; SLOTS as usize],
     memory: i32,
+    pub(crate) side: Side,
+    /// The mount has `permissions=server`.
+    pub(crate) server_checks: bool,
 }
 
 /// Obeys requests on the standard input until it ends.
@@ -45,6 +48,8 @@ pub(crate) fn main(uid: u32, gid: u32, groups: Vec<u32>) -> Result<()> {
         groups,
         opened_with: Default::default(),
         memory,
+        side: Side::default(),
+        server_checks: false,
     };
     let mut input = BufReader::new(std::io::stdin().lock());
     let mut output = std::io::stdout().lock();
@@ -63,11 +68,11 @@ pub(crate) fn main(uid: u32, gid: u32, groups: Vec<u32>) -> Result<()> {
 }
 
 /// The bytes of a path of characters.
-fn raw(path: &str) -> Vec<u8> {
+pub(crate) fn raw(path: &str) -> Vec<u8> {
     path.chars().map(|c| c as u32 as u8).collect()
 }
 
-fn c_string(bytes: Vec<u8>) -> Sys<CString> {
+pub(crate) fn c_string(bytes: Vec<u8>) -> Sys<CString> {
     CString::new(bytes).map_err(|_| libc::EINVAL)
 }
 
@@ -81,19 +86,31 @@ fn pattern(len: usize, fill: u8) -> Vec<u8> {
 impl Worker {
     fn serve(&mut self, request: Request) -> Reply {
         match request {
-            Request::Begin { root } => Reply {
-                outcome: outcome(self.begin(root)),
-                states: Vec::new(),
-            },
-            Request::Do { call } => {
-                let outcome = outcome(self.call(&call));
-                let places = call.places().into_iter().map(|place| self.state(place));
-                let slots = call.slots().into_iter().map(|slot| self.slot_state(slot));
+            Request::Begin {
+                root,
+                side,
+                server_checks,
+            } => {
+                (self.side, self.server_checks) = (side, server_checks);
                 Reply {
-                    outcome,
-                    states: places.chain(slots).collect(),
+                    outcome: outcome(self.begin(root)),
+                    ..Reply::default()
                 }
             }
+            Request::Do { call } => {
+                let lost = self.lost(&call);
+                let outcome = outcome(self.judged(&call, lost));
+                Reply {
+                    outcome,
+                    states: self.states(&call),
+                    lost,
+                    removed: self.is_in_removed(&call),
+                }
+            }
+            Request::Look { call } => Reply {
+                states: self.states(&call),
+                ..Reply::default()
+            },
             Request::Observe { places, contents } => {
                 let states = places.iter().map(|place| {
                     let mut state = self.state(place);
@@ -104,17 +121,25 @@ impl Worker {
                     state
                 });
                 Reply {
-                    outcome: Outcome::default(),
                     states: states.collect(),
+                    ..Reply::default()
                 }
             }
         }
     }
 
+    /// What a call touches, as it is now.
+    fn states(&self, call: &Call) -> Vec<String> {
+        let places = call.places().into_iter().map(|place| self.state(place));
+        let slots = call.slots().into_iter().map(|slot| self.slot_state(slot));
+        places.chain(slots).collect()
+    }
+
     fn begin(&mut self, root: String) -> Sys<(i64, String)> {
         for slot in 0..SLOTS {
             if self.fd(slot) >= 0 {
-                sys::close(self.fd(slot))?;
+                // The error of a write that was told of before may be told again.
+                let _ = sys::close(self.fd(slot));
                 self.slots[usize::from(slot)] = -1;
             }
         }
@@ -130,7 +155,7 @@ impl Worker {
         Ok((0, String::new()))
     }
 
-    fn fd(&self, slot: u8) -> i32 {
+    pub(crate) fn fd(&self, slot: u8) -> i32 {
         self.slots[usize::from(slot % SLOTS)]
     }
 
@@ -142,7 +167,7 @@ impl Worker {
     }
 
     /// The descriptor and path of the call.
-    fn at(&self, place: &Place) -> Sys<(i32, CString)> {
+    pub(crate) fn at(&self, place: &Place) -> Sys<(i32, CString)> {
         let path = raw(&place.path);
         Ok(match place.at {
             At::Root => {
@@ -159,15 +184,12 @@ impl Worker {
     }
 
     fn state(&self, place: &Place) -> String {
-        let found = self.at(place).and_then(|(dir, path)| {
-            sys::statx(
-                dir,
-                &path,
-                libc::AT_SYMLINK_NOFOLLOW,
-                libc::STATX_BASIC_STATS,
-            )
-        });
-        observe::state(found)
+        let look = |place: &Place| {
+            let (dir, path) = self.at(place)?;
+            let flags = libc::AT_SYMLINK_NOFOLLOW;
+            sys::statx(dir, &path, flags, libc::STATX_BASIC_STATS)
+        };
+        observe::state(self.walked(place, look))
     }
 
     fn slot_state(&self, slot: u8) -> String {
@@ -206,79 +228,9 @@ impl Worker {
         Ok(read.start < to_at.saturating_add(len) && to_at < read.end)
     }
 
-    /// Whether a file's set-gid bit depends on which groups the writer has: the server goes by
-    /// those of when the descriptor was opened (`accepted.rs`, what is left out).
-    fn clears_by_group(&self, slot: u8) -> bool {
-        let stat = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_MODE);
-        self.uid != 0
-            && self.opened_with[usize::from(slot % SLOTS)] != self.current
-            && stat.is_ok_and(|stat| stat.stx_mode & 0o2000 != 0)
-    }
-
-    /// Left out: an ACL of an object with the set-gid bit whose group is none of the user's. NFS_ACL replaces lists that a
-    /// local file system leaves alone, and with an access ACL the bit goes.
-    fn keeps_set_gid(&self, place: &Place) -> Sys<()> {
-        let Ok(path) = self.at(place) else {
-            return Ok(());
-        };
-        match sys::statx(libc::AT_FDCWD, &path.1, 0, libc::STATX_BASIC_STATS) {
-            Ok(stat) if self.uid != 0 && stat.stx_mode & 0o2000 != 0 => Err(libc::ECANCELED),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the file's mode still lets this user read (4) or write (2) it, as it did when
-    /// the descriptor was opened (`accepted.rs`, what is left out).
-    fn still_allowed(&self, slot: u8, wanted: u32) -> bool {
-        let Ok(stat) = sys::statx(
-            self.fd(slot),
-            c"",
-            libc::AT_EMPTY_PATH,
-            libc::STATX_BASIC_STATS,
-        ) else {
-            return true;
-        };
-        let mode = u32::from(stat.stx_mode);
-        let groups = &self.opened_with[usize::from(slot % SLOTS)];
-        let of_group = stat.stx_gid == self.gid || groups.contains(&stat.stx_gid);
-        let own = stat.stx_uid == self.uid;
-        let bits = match (own, of_group) {
-            (true, _) => mode >> 6,
-            (false, true) => mode >> 3,
-            (false, false) => mode,
-        };
-        match mode & libc::S_IFMT {
-            libc::S_IFREG => self.uid == 0 || own || bits & wanted == wanted,
-            libc::S_IFDIR => self.uid == 0 || bits & wanted == wanted,
-            _ => true,
-        }
-    }
-
     /// Makes the call.
-    fn call(&mut self, call: &Call) -> Sys<(i64, String)> {
+    pub(crate) fn call(&mut self, call: &Call) -> Sys<(i64, String)> {
         use Call::*;
-        if let Chown {
-            uid: u32::MAX,
-            gid: u32::MAX,
-            ..
-        }
-        | Fchown {
-            uid: u32::MAX,
-            gid: u32::MAX,
-            ..
-        } = call
-        {
-            return Err(libc::ECANCELED);
-        }
-        let (reads, writes) = call.moves_data();
-        let allowed =
-            |slot: Option<u8>, wanted| slot.is_none_or(|slot| self.still_allowed(slot, wanted));
-        if !allowed(reads, 4)
-            || !allowed(writes, 2)
-            || writes.is_some_and(|slot| self.clears_by_group(slot))
-        {
-            return Err(libc::ECANCELED);
-        }
         match *call {
             Open { .. } | Close { .. } | Dup { .. } | Umask { .. } | Groups { .. } => {
                 self.descriptors(call)
@@ -330,6 +282,7 @@ impl Worker {
                 if exclusive && self.uid != 0 && mode.0 & 0o2010 == 0o2000 {
                     return Err(libc::ECANCELED);
                 }
+                self.opens_by_mode(place, flags.0)?;
                 let (dir, path) = self.at(place)?;
                 let fd = sys::openat(dir, &path, flags.0 | ALWAYS, mode.0)?;
                 self.put(*slot, fd);
@@ -416,6 +369,11 @@ impl Worker {
     }
 
     fn contents(&self, place: &Place) -> Sys<(i64, String)> {
+        self.walked(place, |place| self.contents_of(place))
+    }
+
+    fn contents_of(&self, place: &Place) -> Sys<(i64, String)> {
+        self.opens_by_mode(place, libc::O_RDONLY | libc::O_NOFOLLOW)?;
         let (dir, path) = self.at(place)?;
         let fd = sys::openat(dir, &path, libc::O_RDONLY | libc::O_NOFOLLOW | ALWAYS, 0)?;
         let file = sys::statx(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_TYPE)
@@ -571,8 +529,9 @@ impl Worker {
                 mode,
                 script,
             } => {
-                let (dir, path) = self.at(place)?;
                 let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | ALWAYS;
+                self.opens_by_mode(place, flags)?;
+                let (dir, path) = self.at(place)?;
                 let fd = sys::openat(dir, &path, flags, mode.0)?;
                 let text: &[u8] = if script { b"#!/bin/true\n" } else { &PROGRAM };
                 let written = sys::write(fd, text);
@@ -635,13 +594,7 @@ impl Worker {
                 let (dir, path) = self.at(place)?;
                 let mut out = vec![0; 8192];
                 let n = sys::readlinkat(dir, &path, &mut out)?;
-                // Others are only on the local side.
-                let acls = out[..n as usize]
-                    .split_inclusive(|&byte| byte == 0)
-                    .filter(|name| name.starts_with(b"system.posix_acl_"));
-                let mut names: Vec<_> = acls.map(|name| name.escape_ascii().to_string()).collect();
-                names.sort();
-                Ok((names.len() as i64, names.concat()))
+                Ok((n, out[..n as usize].escape_ascii().to_string()))
             }
             Call::Chmod { ref place, mode } => done(
                 self.at(place)
@@ -732,44 +685,7 @@ impl Worker {
                     &pattern(len, b'x'),
                 ))
             }
-            Call::Setacl {
-                ref place,
-                default,
-                ref users,
-                mask,
-                other,
-            } => {
-                let name = match default {
-                    true => c"system.posix_acl_default",
-                    false => c"system.posix_acl_access",
-                };
-                let value = acl(users, mask, other);
-                self.keeps_set_gid(place)?;
-                done(sys::setxattr(&self.at(place)?.1, name, &value))
-            }
-            Call::Getxattr {
-                ref place,
-                ref name,
-            } => {
-                let mut out = vec![0; 256];
-                let n = sys::getxattr(&self.at(place)?.1, &c_string(raw(name))?, &mut out)?;
-                Ok((n, observe::bytes(&out[..n as usize])))
-            }
-            Call::Listxattr { ref place } => {
-                let mut out = vec![0; READ_MOST.min(4096)];
-                let n = sys::listxattr(&self.at(place)?.1, &mut out)?;
-                Ok((n, out[..n as usize].escape_ascii().to_string()))
-            }
-            Call::Removexattr {
-                ref place,
-                ref name,
-            } => {
-                if name.starts_with("system.") {
-                    self.keeps_set_gid(place)?;
-                }
-                done(sys::removexattr(&self.at(place)?.1, &c_string(raw(name))?))
-            }
-            _ => Err(libc::ENOSYS),
+            _ => self.acls(call),
         }
     }
 
@@ -814,19 +730,4 @@ fn outcome(result: Sys<(i64, String)>) -> Outcome {
             data: String::new(),
         },
     }
-}
-
-/// The value of an extended attribute with an ACL (linux/posix_acl_xattr.h).
-fn acl(users: &[(u32, u16)], mask: u16, other: u16) -> Vec<u8> {
-    const NO_ID: u32 = u32::MAX;
-    let users = users
-        .iter()
-        .map(|&(uid, permissions)| (2, permissions, uid));
-    let fixed = [(4, mask, NO_ID), (0x10, mask, NO_ID), (0x20, other, NO_ID)];
-    let entries = [(1, 7, NO_ID)].into_iter().chain(users).chain(fixed);
-    let entries = entries.flat_map(|(tag, permissions, id): (u16, u16, u32)| {
-        let words = [tag.to_le_bytes(), permissions.to_le_bytes()].concat();
-        [&words[..], &id.to_le_bytes()].concat()
-    });
-    2u32.to_le_bytes().into_iter().chain(entries).collect()
 }

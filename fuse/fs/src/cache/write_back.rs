@@ -97,7 +97,7 @@ pub enum Accepted {
     Wait,
     /// Memory is short: to be tried again.
     Short,
-    /// Another user's data must be written first.
+    /// Another user's data must be on stable storage first.
     OtherUser,
 }
 
@@ -122,7 +122,8 @@ pub struct WriteBack<C, W> {
     flushing: usize,
     /// Who keeps WRITEs from being started.
     held: usize,
-    /// Whose data is dirty. Others' must be written first.
+    /// Whose data is not on stable storage yet. Others' must be there first: what a restart of the
+    /// server forgets is written again, and each is told of their own errors only.
     cred: Option<C>,
     /// Open files that wrote, to hear of errors.
     writers: Vec<Weak<W>>,
@@ -223,7 +224,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
         match &self.cred {
             Some(known) if known == cred => {}
-            Some(_) if self.is_dirty() => return Accepted::OtherUser,
+            Some(_) if !self.is_safe() => return Accepted::OtherUser,
             _ => self.cred = Some(cred.clone()),
         }
         if self.pages.dirty() == 0 {

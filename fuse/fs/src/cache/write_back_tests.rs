@@ -128,7 +128,7 @@ impl World {
         let pool = self.pool.clone();
         let mut alloc = |len: usize| -> Option<BufMut> { pool.alloc(len) };
         self.now += 1;
-        let dirty = self.file.is_dirty();
+        let safe = self.file.is_safe();
         let held = self.file.pages().dirty_held() as usize;
         let most = SPACE / 2;
         match self
@@ -144,7 +144,7 @@ impl World {
                 assert!(!self.file.is_safe());
             }
             Accepted::Wait => assert!(held > 0 && held + len > most),
-            Accepted::OtherUser => assert!(dirty),
+            Accepted::OtherUser => assert!(!safe),
             Accepted::Short => panic!("there is memory"),
         }
     }

@@ -205,6 +205,10 @@ impl<N: Nfs3> Fs<N> {
             access: !new.access.is_empty(),
             default: inode.is_dir() && (which == Which::Default || !new.default.is_empty()),
         };
+        // As for SETATTR: whoever wrote may not be permitted to any more.
+        let data = inode.data();
+        let _exclusive = self.exclusively(inode, data).await;
+        let _hold = data.map(|data| data.hold_writes());
         self.send_acls(cred, inode, new, lists).await
     }
 
@@ -307,17 +311,35 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Gives an object that was just made its ACLs. The server has done so by itself, if it can: a refusal changes
-    /// nothing.
+    /// Gives an object that was just made its ACLs, unless the server has done so by itself: setting them would clear
+    /// the set-gid bit that a directory takes over, for who is not in its group. A refusal changes nothing.
     pub(super) async fn finish_new(&self, cred: &Cred, inode: &Arc<Inode>, new: NewObject) {
-        if let Some(acls) = new.acls
-            && let lists = (SetLists {
-                access: true,
-                default: inode.is_dir(),
-            })
-            && let Err(error) = self.send_acls(cred, inode, &acls, lists).await
+        let Some(acls) = new.acls else { return };
+        if let Ok(has) = self.fetch_acls(cred, inode).await
+            && has.default == acls.default
+            && self.has_access(inode, &has.access, &acls.access)
         {
+            return;
+        }
+        let lists = SetLists {
+            access: true,
+            default: inode.is_dir(),
+        };
+        if let Err(error) = self.send_acls(cred, inode, &acls, lists).await {
             tracing::debug!(fileid = inode.fileid, %error, "a new object's ACL was not set");
+        }
+    }
+
+    /// Whether `has`, which GETACL has just shown, is the access ACL `wanted`. One that is all in the mode is shown as
+    /// none.
+    fn has_access(&self, inode: &Inode, has: &PosixAcl, wanted: &PosixAcl) -> bool {
+        let (permissions, in_the_mode) = wanted.mode();
+        match in_the_mode {
+            true => {
+                let mode = inode.state.lock().attributes().map(|known| known.mode);
+                has.is_empty() && mode.is_some_and(|mode| mode & 0o777 == permissions)
+            }
+            false => has == wanted,
         }
     }
 }

@@ -32,7 +32,7 @@ fn known_size(inode: &Inode) -> Option<u64> {
 }
 
 /// Nothing is taken to be written to the file while this lives.
-struct Exclusive<'a>(&'a FileData);
+pub(super) struct Exclusive<'a>(&'a FileData);
 
 impl<'a> Exclusive<'a> {
     fn new(data: &'a FileData) -> Self {
@@ -211,17 +211,8 @@ impl<N: Nfs3> Fs<N> {
             Some(_) if inode.kind == FileType::Regular => Some(self.data(inode)),
             _ => inode.data(),
         };
-        let _exclusive = data.map(|data| Exclusive::new(data));
-        if let Some(data) = data {
-            data.until(|inner| (!inner.is_writing_direct()).then_some(()))
-                .await;
-        }
-        // Also what is going to be cut off: the server may refuse to.
-        if let Some(data) = data
-            && !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe())
-        {
-            self.write_back(inode, true).await;
-        }
+        // Also what is going to be cut off is written: the server may refuse to.
+        let _exclusive = self.exclusively(inode, data).await;
         let void = || {
             if let Some(data) = data {
                 data.with(|inner| inner.void_reads(0..u64::MAX));
@@ -282,6 +273,23 @@ impl<N: Nfs3> Fs<N> {
             return Ok(());
         }
         result.map(drop)
+    }
+
+    /// For a call that changes attributes: everything written before is on stable storage, and
+    /// nothing is taken to be written until what this returns is dropped.
+    pub(super) async fn exclusively<'a>(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        data: Option<&'a Arc<FileData>>,
+    ) -> Option<Exclusive<'a>> {
+        let data = data?;
+        let exclusive = Exclusive::new(data);
+        data.until(|inner| (!inner.is_writing_direct()).then_some(()))
+            .await;
+        if !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe()) {
+            self.write_back(inode, true).await;
+        }
+        Some(exclusive)
     }
 
     pub async fn readlink(&self, cred: &Cred, nodeid: u64) -> FsResult<Vec<u8>> {

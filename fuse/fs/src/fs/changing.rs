@@ -208,6 +208,17 @@ impl<N: Nfs3> Fs<N> {
             });
         }
         let known = inode.state.lock().kernel_epoch != 0;
+        self.drop_kernel_data(inode, known);
+    }
+
+    /// What a program wrote did not reach the server, and is not here any more. The kernel still
+    /// shows it: write(2) put it there.
+    pub(super) fn contents_lost(&self, inode: &Inode) {
+        let known = inode.state.lock().contents_lost();
+        self.drop_kernel_data(inode, known);
+    }
+
+    fn drop_kernel_data(&self, inode: &Inode, known: bool) {
         if known
             && inode.kind == FileType::Regular
             && let Some(kernel) = self.watch.kernel.get()

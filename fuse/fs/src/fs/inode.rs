@@ -242,6 +242,17 @@ impl State {
         self.told_epoch == self.epoch
     }
 
+    /// What was written is lost, and the kernel's cache has it: no open leaves it there. Whether
+    /// the kernel has any data.
+    pub fn contents_lost(&mut self) -> bool {
+        self.epoch = next_epoch();
+        let known = self.kernel_epoch != 0;
+        if known {
+            self.kernel_epoch = BEHIND;
+        }
+        known
+    }
+
     /// The attributes last heard of.
     pub fn attributes(&self) -> Option<&Attributes> {
         self.cache.attributes()

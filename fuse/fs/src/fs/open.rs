@@ -3,6 +3,7 @@
 use super::Fs;
 use super::access::wanted_to_open;
 use super::error::{FsError, FsResult};
+use super::file::FileData;
 use super::inode::{Inode, Stamp};
 use super::open_file::OpenFile;
 use nfsrdma_nfs3::{Cred, Nfs3};

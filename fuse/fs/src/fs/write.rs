@@ -100,7 +100,7 @@ impl<N: Nfs3> Fs<N> {
             freed.as_mut().enable();
             match self.put(&file, offset, bytes)? {
                 Accepted::All => break,
-                Accepted::OtherUser => self.write_back(inode, false).await,
+                Accepted::OtherUser => self.write_back(inode, true).await,
                 waits @ (Accepted::Wait | Accepted::Short) => {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
@@ -390,6 +390,7 @@ impl<N: Nfs3> Fs<N> {
             let range = ranges.first();
             tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
         }
+        self.contents_lost(inode);
         let writers: Vec<_> = data.with(|inner| inner.write_back().writers().collect());
         let told = !writers.is_empty();
         for range in ranges {

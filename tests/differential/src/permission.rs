@@ -1,0 +1,247 @@
+//! Calls whose result on a mount depends on who may do what *now*, where a local file system
+//! goes by what was so when a descriptor was opened, or checks what a mount leaves to the server
+//! (`accepted.rs` has the rows).
+
+use crate::call::{At, Call, Place, SLOTS, Side};
+use crate::sys::{self, Sys};
+use crate::worker::{Worker, c_string};
+
+/// Bits of access(2).
+const READ: i32 = 4;
+const WRITE: i32 = 2;
+
+impl Worker {
+    /// Makes the call as the rows of `accepted.rs` want it made.
+    pub(crate) fn judged(&mut self, call: &Call, lost: bool) -> Sys<(i64, String)> {
+        if let Some(result) = self.chown_without_an_owner(call) {
+            return result.map(|n| (n, String::new()));
+        }
+        let writes = call.moves_data().1;
+        if writes.is_some_and(|slot| self.clears_by_group(slot)) {
+            return Err(libc::ECANCELED);
+        }
+        if lost {
+            return self.after_losing_permission(call);
+        }
+        let result = self.call(call);
+        if result == Err(libc::EACCES)
+            && let Some(plain) = self.without_dots(call)
+        {
+            return self.call(&plain);
+        }
+        result
+    }
+
+    /// Whether the call moves data by a descriptor whose user might not open the file like that
+    /// any more.
+    pub(crate) fn lost(&mut self, call: &Call) -> bool {
+        let (reads, writes) = call.moves_data();
+        let mut gone = |slot: Option<u8>, wanted| slot.is_some_and(|s| !self.allowed(s, wanted));
+        gone(reads, READ) || gone(writes, WRITE)
+    }
+
+    /// Whether the server, at a READ or WRITE, lets this user with the groups of when the
+    /// descriptor was opened. It lets the owner of a file pass.
+    fn allowed(&mut self, slot: u8, wanted: i32) -> bool {
+        let fd = self.fd(slot);
+        let mask = libc::STATX_TYPE | libc::STATX_UID;
+        let Ok(stat) = sys::statx(fd, c"", libc::AT_EMPTY_PATH, mask) else {
+            return true;
+        };
+        let passes = match u32::from(stat.stx_mode) & libc::S_IFMT {
+            libc::S_IFREG => stat.stx_uid == self.uid,
+            libc::S_IFDIR => false,
+            _ => true,
+        };
+        if passes || self.uid == 0 {
+            return true;
+        }
+        let groups = self.opened_with[usize::from(slot % SLOTS)].clone();
+        let others = groups != self.current;
+        if others && sys::become_user(self.uid, self.gid, &groups).is_err() {
+            return true;
+        }
+        let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
+        let result = sys::faccessat2(fd, c"", wanted, flags);
+        if others {
+            let back = sys::become_user(self.uid, self.gid, &self.current);
+            assert_eq!(back, Ok(0), "groups can be taken again");
+        }
+        result != Err(libc::EACCES)
+    }
+
+    /// A read may be answered from a cache, all of it or the beginning; a write is refused when it is written
+    /// back: it is, at once. What was refused has changed nothing, as the states afterwards show.
+    fn after_losing_permission(&mut self, call: &Call) -> Sys<(i64, String)> {
+        let (reads, writes) = call.moves_data();
+        // Copies may be made in part.
+        if matches!(call, Call::Mmap { .. }) || (reads.is_some() && writes.is_some()) {
+            return Err(libc::ECANCELED);
+        }
+        let Some(fd) = reads.or(writes).map(|slot| self.fd(slot)) else {
+            return self.call(call);
+        };
+        let before = sys::lseek(fd, 0, libc::SEEK_CUR);
+        let result = self.call(call)?;
+        let refused = match (call, writes) {
+            (Call::Getdents { .. }, _) => Ok(0),
+            (Call::Pread { at, .. }, _) => sys::pread(fd, &mut [0], at + result.0),
+            (_, None) => {
+                sys::lseek(fd, 0, libc::SEEK_CUR).and_then(|at| sys::pread(fd, &mut [0], at))
+            }
+            (_, Some(_)) => sys::fsync(fd),
+        };
+        if let Err(errno) = refused {
+            if let Ok(offset) = before {
+                sys::lseek(fd, offset, libc::SEEK_SET)?;
+            }
+            if writes.is_some() {
+                self.see_the_server(fd)?;
+            }
+            return Err(errno);
+        }
+        Ok(result)
+    }
+
+    /// What was written and refused stays in the kernel's cache until the file is next opened, or the mount has
+    /// told the kernel, which nobody waits for: has root open the file.
+    fn see_the_server(&self, fd: i32) -> Sys<()> {
+        if self.side == Side::Mount {
+            let name = c_string(format!("/proc/self/fd/{fd}").into_bytes())?;
+            sys::become_user(0, 0, &[0])?;
+            let opened = sys::openat(libc::AT_FDCWD, &name, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+            sys::become_user(self.uid, self.gid, &self.current)?;
+            sys::close(opened?)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a path of the call begins in a directory without links.
+    pub(crate) fn is_in_removed(&self, call: &Call) -> bool {
+        call.places().into_iter().any(|place| {
+            let dir = match place.at {
+                At::Root => return false,
+                At::Cwd => libc::AT_FDCWD,
+                At::Slot(slot) => self.fd(slot),
+            };
+            let mask = libc::STATX_NLINK;
+            sys::statx(dir, c"", libc::AT_EMPTY_PATH, mask).is_ok_and(|stat| stat.stx_nlink == 0)
+        })
+    }
+
+    /// Whether a file's set-gid bit depends on which groups the writer has: the server goes by
+    /// those of when the descriptor was opened.
+    fn clears_by_group(&self, slot: u8) -> bool {
+        let stat = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_MODE);
+        self.uid != 0
+            && self.opened_with[usize::from(slot % SLOTS)] != self.current
+            && stat.is_ok_and(|stat| stat.stx_mode & 0o2000 != 0)
+    }
+
+    /// chown(2) with -1 for both ids does nothing over NFS. Where a local file system would clear
+    /// set-id bits, the local side looks for the object instead.
+    fn chown_without_an_owner(&self, call: &Call) -> Option<Sys> {
+        const NONE: u32 = u32::MAX;
+        let found = match call {
+            Call::Chown {
+                place,
+                uid: NONE,
+                gid: NONE,
+                flags,
+            } => self.at(place).and_then(|(dir, path)| {
+                sys::statx(dir, &path, *flags, libc::STATX_MODE | libc::STATX_TYPE)
+            }),
+            Call::Fchown {
+                slot,
+                uid: NONE,
+                gid: NONE,
+            } if sys::flags(self.fd(*slot)).is_ok_and(|flags| flags & libc::O_PATH == 0) => {
+                let fd = self.fd(*slot);
+                sys::statx(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_MODE)
+            }
+            _ => return None,
+        };
+        let mode = u32::from(found.ok()?.stx_mode);
+        let clears = mode & libc::S_IFMT != libc::S_IFDIR && mode & 0o6000 != 0;
+        (clears && self.side == Side::Local).then_some(Ok(0))
+    }
+
+    /// With `permissions=server`: what is looked at, again without dots where they are refused.
+    pub(crate) fn walked<T>(&self, place: &Place, look: impl Fn(&Place) -> Sys<T>) -> Sys<T> {
+        match look(place) {
+            Err(libc::EACCES) => match self.plain(place) {
+                Some(plain) => look(&plain),
+                None => Err(libc::EACCES),
+            },
+            result => result,
+        }
+    }
+
+    /// The call with paths that have no dots, on the local side of `permissions=server`, if that
+    /// is another one.
+    fn without_dots(&self, call: &Call) -> Option<Call> {
+        let mut call = call.clone();
+        let mut changed = false;
+        for place in call.places_mut() {
+            if let Some(plain) = self.plain(place) {
+                *place = plain;
+                changed = true;
+            }
+        }
+        changed.then_some(call)
+    }
+
+    /// The place a path with dots leads to, as far as it can be told by its text: the kernel
+    /// walks dots without asking anybody whether it may.
+    fn plain(&self, place: &Place) -> Option<Place> {
+        if !self.server_checks || self.side == Side::Mount || place.at != At::Root {
+            return None;
+        }
+        let mut parts: Vec<&str> = Vec::new();
+        for part in place.path.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => drop(parts.pop()?),
+                name => parts.push(name),
+            }
+        }
+        let path = parts.join("/");
+        (path != place.path).then_some(Place { path, ..*place })
+    }
+
+    /// With `permissions=server` nobody checks who opens a FIFO, socket or device: left out
+    /// where access(2) says that the user may not. Nor does the kernel know of sticky directories, where it
+    /// refuses to open another's file with O_CREAT (`fs.protected_regular`, `fs.protected_fifos`).
+    pub(crate) fn opens_by_mode(&self, place: &Place, flags: i32) -> Sys<()> {
+        if !self.server_checks || flags & libc::O_PATH != 0 {
+            return Ok(());
+        }
+        let Ok((dir, path)) = self.at(place) else {
+            return Ok(());
+        };
+        let follow = match flags & libc::O_NOFOLLOW {
+            0 => 0,
+            _ => libc::AT_SYMLINK_NOFOLLOW,
+        };
+        let mask = libc::STATX_TYPE | libc::STATX_UID;
+        let Ok(stat) = sys::statx(dir, &path, follow, mask) else {
+            return Ok(());
+        };
+        if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL == 0 && stat.stx_uid != self.uid {
+            return Err(libc::ECANCELED);
+        }
+        let special = [libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFCHR, libc::S_IFBLK];
+        if !special.contains(&(u32::from(stat.stx_mode) & libc::S_IFMT)) {
+            return Ok(());
+        }
+        let wanted = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        match sys::faccessat2(dir, &path, wanted, libc::AT_EACCESS | follow) {
+            Err(libc::EACCES) => Err(libc::ECANCELED),
+            _ => Ok(()),
+        }
+    }
+}
