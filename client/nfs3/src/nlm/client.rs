@@ -1,6 +1,7 @@
 //! The server's lockd.
 
-use super::{LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
+use super::callback::{CallbackOptions, Callbacks};
+use super::{Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
 use crate::Cred;
 use crate::mount::identity;
 use crate::mount::locate::{self, Service};
@@ -16,6 +17,7 @@ use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -50,6 +52,7 @@ pub struct NlmClient {
     machine: String,
     stream: StreamClient,
     cookie: AtomicU64,
+    callbacks: OnceLock<Arc<Callbacks>>,
 }
 
 /// Where lockd listens, TCP first; `None` if rpcbind knows no NLM version 4.
@@ -89,6 +92,7 @@ impl NlmClient {
             machine: identity::machine_name(),
             stream: StreamClient::default(),
             cookie: AtomicU64::new(1),
+            callbacks: OnceLock::new(),
         };
         match client.null().await {
             Ok(()) => Ok(Some(client)),
@@ -109,6 +113,18 @@ impl NlmClient {
 
     pub fn server(&self) -> IpAddr {
         self.server
+    }
+
+    /// Whether calls come from a privileged port.
+    pub(super) fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
+    /// Has the server call back, and monitored, from the first lock on.
+    pub fn listen(self: &Arc<Self>, options: CallbackOptions) -> Arc<Callbacks> {
+        let uid = identity::own_credential().uid;
+        let new = || Callbacks::new(self.server, Arc::downgrade(self), options, uid);
+        self.callbacks.get_or_init(new).clone()
     }
 
     async fn target(&self) -> Target {
@@ -154,6 +170,11 @@ impl NlmClient {
         target: &LockTarget,
         call: LockCall,
     ) -> Result<LockAnswer, PlainError> {
+        let mut state = 0;
+        if let (LockCall::Lock { .. }, Some(callbacks)) = (call, self.callbacks.get()) {
+            callbacks.before_lock().await;
+            state = callbacks.state();
+        }
         let cookie = self.cookie.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let cookie = Text(&cookie);
         let owner = format!("{:x}@{}", target.svid, self.machine);
@@ -190,7 +211,7 @@ impl NlmClient {
                     exclusive,
                     lock,
                     reclaim,
-                    state: 0,
+                    state,
                 };
                 self.run::<nlm4::LockRange, _>(cred, &args, of_res).await
             }
@@ -263,5 +284,21 @@ impl LockServer for NlmClient {
 
     fn suspicions(&self) -> watch::Receiver<u64> {
         self.stream.losses()
+    }
+
+    fn idle<'a>(&'a self, still: &'a (dyn Fn() -> bool + Send + Sync)) -> Done<'a> {
+        Box::pin(async move {
+            if let Some(callbacks) = self.callbacks.get() {
+                callbacks.idle(still).await;
+            }
+        })
+    }
+
+    fn end(&self) -> Done<'_> {
+        Box::pin(async {
+            if let Some(callbacks) = self.callbacks.get() {
+                callbacks.end().await;
+            }
+        })
     }
 }

@@ -5,7 +5,9 @@ use super::range::{ByteRange, Mode};
 use super::svids::Svids;
 use super::table::{FileId, LockTable, Owner, WaiterId};
 use nfsrdma_nfs3::Cred;
-use nfsrdma_nfs3::nlm::{Abandoned, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status};
+use nfsrdma_nfs3::nlm::{
+    Abandoned, CallbackSink, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status,
+};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
@@ -139,6 +141,8 @@ pub(super) struct Holding {
     pub(super) svid: u32,
     pub(super) cred: Cred,
     pub(super) gate: Arc<tokio::sync::Mutex<()>>,
+    /// The server says that it granted a lock to this owner: a LOCK that waits is to be repeated.
+    pub(super) granted: Notify,
     pub(super) state: Mutex<HoldingState>,
 }
 
@@ -221,6 +225,10 @@ counters! {
     lock_grace_waits,
     locks_reclaimed,
     locks_lost,
+    /// Calls of the server: GRANTED of a lock that an owner here waits for or has, and notices of
+    /// its restart.
+    lock_grants_told,
+    lock_restarts_told,
 }
 
 /// See the module [`locks`](super).
@@ -240,6 +248,8 @@ pub struct Locks {
     pub(super) idle: Notify,
     /// The server may have restarted.
     pub(super) suspected: Notify,
+    /// It says so itself, or somebody in its name.
+    pub(super) restart_told: Notify,
     pub(super) recovering: AtomicBool,
     pub(super) recovered: Notify,
     pub(super) last_recovery: Mutex<Option<Instant>>,
@@ -271,6 +281,7 @@ impl Locks {
             running: AtomicU64::new(0),
             idle: Notify::new(),
             suspected: Notify::new(),
+            restart_told: Notify::new(),
             recovering: AtomicBool::new(false),
             recovered: Notify::new(),
             last_recovery: Mutex::default(),
@@ -365,6 +376,7 @@ impl Locks {
         };
         let _ = tokio::time::timeout(patience, rest).await;
         self.ending.fire();
+        self.server.end().await;
         self.state.lock().table.len()
     }
 
@@ -405,6 +417,11 @@ impl Locks {
         }
     }
 
+    /// Whether no request is under way and nothing is held.
+    pub(super) fn is_unused(&self) -> bool {
+        self.state.lock().holdings.is_empty()
+    }
+
     /// The server may have restarted: what is held is claimed again.
     pub fn suspect(&self) {
         self.suspected.notify_one();
@@ -432,6 +449,7 @@ impl Locks {
                     svid,
                     cred: request.cred.clone(),
                     gate: Arc::default(),
+                    granted: Notify::new(),
                     state: Mutex::default(),
                 });
                 state.holdings.insert(key, holding.clone());
@@ -558,6 +576,27 @@ impl Locks {
                 () = self.ending.wait() => return None,
             }
         }
+    }
+}
+
+impl CallbackSink for Locks {
+    fn granted(&self, svid: u32, file: &FileHandle) -> bool {
+        let state = self.state.lock();
+        let mut all = state.holdings.values();
+        let Some(holding) = all.find(|of| of.svid == svid && of.file.handle == *file) else {
+            return false;
+        };
+        self.counters
+            .lock_grants_told
+            .fetch_add(1, Ordering::Relaxed);
+        holding.granted.notify_one();
+        true
+    }
+
+    fn restarted(&self) {
+        let told = &self.counters.lock_restarts_told;
+        told.fetch_add(1, Ordering::Relaxed);
+        self.restart_told.notify_one();
     }
 }
 
