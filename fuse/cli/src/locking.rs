@@ -5,6 +5,7 @@ use super::options::{LocalLock, Options, Recovery};
 use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
 use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use nfsrdma_rpcrdma::tap::Tap;
 use nix::unistd::geteuid;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -40,7 +41,11 @@ impl Chosen {
 
 /// Looks for the server's lock manager, and falls back on locks of this machine where there is
 /// none, unless `lock` asks for it by name. Runs in tokio.
-pub(super) async fn choose(server: IpAddr, options: &Options) -> Result<Chosen, Failure> {
+pub(super) async fn choose(
+    server: IpAddr,
+    options: &Options,
+    tap: &Arc<Tap>,
+) -> Result<Chosen, Failure> {
     let local = options.wanted_local_lock();
     if local == LocalLock::All {
         return Ok(Chosen::local());
@@ -48,6 +53,7 @@ pub(super) async fn choose(server: IpAddr, options: &Options) -> Result<Chosen, 
     let found = NlmClient::locate(server, options.lock_port, options.reserved_port).await;
     let why = match found {
         Ok(Some(client)) => {
+            client.set_tap(tap.clone());
             let place = client.place();
             let port = place.port;
             info!(

@@ -51,6 +51,8 @@ pub enum Step {
     Fsinfo,
     /// NFS_ACL, without which a server is mounted as well.
     Acl,
+    /// NLM, likewise.
+    Locks,
 }
 
 /// Why a mount failed: one sentence for people.
@@ -229,7 +231,7 @@ impl<'a> Attempts<'a> {
             Step::Connect => 5,
             Step::PrivateData => 6,
             Step::Null => 9,
-            Step::Fsinfo | Step::Acl => 10,
+            Step::Fsinfo | Step::Acl | Step::Locks => 10,
         }
     }
 

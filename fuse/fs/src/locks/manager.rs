@@ -240,6 +240,8 @@ pub struct Locks {
     journal: Option<Journal>,
     pub(super) runtime: Handle,
     pub(super) state: Mutex<State>,
+    /// Whether there are holdings, so that who only asks that takes no lock.
+    in_use: AtomicBool,
     pub(super) counters: Counters,
     /// The mount ends: nothing is tried again.
     pub(super) ending: Interrupt,
@@ -276,6 +278,7 @@ impl Locks {
             journal,
             runtime,
             state: Mutex::default(),
+            in_use: AtomicBool::new(false),
             counters: Counters::default(),
             ending: Interrupt::default(),
             running: AtomicU64::new(0),
@@ -305,12 +308,13 @@ impl Locks {
 
     /// Whether anybody holds or waits for a lock of a file.
     pub fn has_file(&self, file: FileId) -> bool {
-        self.state.lock().table.has_file(file)
+        self.in_use.load(Ordering::Acquire) && self.state.lock().table.has_file(file)
     }
 
     /// Whether `owner` has anything to do with a file.
     pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
-        self.state.lock().holdings.contains_key(&(file, owner))
+        self.in_use.load(Ordering::Acquire)
+            && self.state.lock().holdings.contains_key(&(file, owner))
     }
 
     /// Whether any lock of a file was asked for by this open file.
@@ -319,10 +323,10 @@ impl Locks {
     }
 
     pub(super) fn owners_by_open(&self, file: FileId, open: u64) -> Vec<Owner> {
-        let state = self.state.lock();
-        if state.holdings.is_empty() {
+        if !self.in_use.load(Ordering::Acquire) {
             return Vec::new();
         }
+        let state = self.state.lock();
         let of_file = state.holdings.iter().filter(|((id, _), _)| *id == file);
         of_file
             .filter(|(_, holding)| holding.state.lock().opens.contains(&open))
@@ -453,6 +457,7 @@ impl Locks {
                     state: Mutex::default(),
                 });
                 state.holdings.insert(key, holding.clone());
+                self.in_use.store(true, Ordering::Release);
                 holding
             }
         };
@@ -481,6 +486,9 @@ impl Locks {
         drop(of);
         if unused {
             state.holdings.remove(&key);
+            if state.holdings.is_empty() {
+                self.in_use.store(false, Ordering::Release);
+            }
             if let Some(journal) = &self.journal
                 && let Err(error) = journal.remove(holding.svid, &holding.file.handle)
             {
