@@ -134,7 +134,8 @@ pub struct TraceArgs {
     /// One JSON object on each line
     #[arg(long)]
     pub json: bool,
-    /// Only these procedures, separated by commas (READ,WRITE); OTHER: calls of other programs
+    /// Only these procedures, separated by commas (READ,WRITE), also GETACL, SETACL, and of NLM LOCK,
+    /// UNLOCK, TEST and CANCEL; OTHER: calls of other programs
     #[arg(
         long,
         value_name = "NAMES",
