@@ -566,7 +566,8 @@ def ping_and_trace_show_the_server_of_locks():
             for line in lines
         ]
         assert found == [("LOCK", "GRANTED", 10, 10), ("LOCK", "DENIED", 50, 10), ("UNLOCK", "GRANTED", 10, 10)], found
-        assert lines[0]["arguments"]["path"] == "/f" and lines[0]["arguments"]["exclusive"]
+        assert [line["arguments"].get("exclusive") for line in lines] == [True, False, None]
+        assert len({line["arguments"]["handle"] for line in lines}) == 1, "one file"
 
 
 @case

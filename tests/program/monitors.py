@@ -14,6 +14,7 @@ import sys
 
 from lock_support import *  # noqa: F403
 from support import *  # noqa: F403
+from wire import Relay
 
 NLM, NSM = 100021, 100024
 INSIDE = "NFSRDMA_MONITORS_INSIDE"
@@ -420,6 +421,70 @@ def a_granted_that_is_forged_repeated_or_late_gives_and_takes_nothing():
         assert svid_of(server.locks()[0]) == held
         assert one.set("f", FREE) == 0
         until(lambda: not server.locks(), "no lock at all")
+
+
+def sent_locks(said):
+    """File handles and owners' numbers of the LOCKs among what a mount sent."""
+    found = []
+    for stream in said:
+        at, data = 0, bytes(stream)
+        while at + 4 <= len(data):
+            length = struct.unpack_from(">I", data, at)[0] & 0x7FFFFFFF
+            call, at = data[at + 4 : at + 4 + length], at + 4 + length
+            if len(call) < length or struct.unpack_from(">3I", call, 12) != (NLM, 4, 2):
+                continue
+            place, parts = 28, []
+
+            def opaque_at(place):
+                size = struct.unpack_from(">I", call, place)[0]
+                return call[place + 4 : place + 4 + size], place + 4 + size + -size % 4
+
+            _, place = opaque_at(place)  # Of the credential; then the verifier, whose flavor comes first.
+            _, place = opaque_at(place + 4)
+            _, place = opaque_at(place)  # The cookie; then two booleans.
+            _, place = opaque_at(place + 8)
+            handle, place = opaque_at(place)
+            _, place = opaque_at(place)
+            found.append((handle, struct.unpack_from(">I", call, place)[0]))
+    return found
+
+
+@case
+def a_granted_with_the_waiter_s_own_file_and_number_is_not_believed_either():
+    with CalledBack() as server, Process() as waiter, Relay(server.mountport) as relay:
+        point = server.base / "a"
+        point.mkdir()
+        expect(server.mount(f"lock,lockport={relay.port},callbackport={server.callback}", at=point), 0)
+        (server.export / "f").write_bytes(b"x" * 100)
+        waiter.do("open", "f", str(point / "f"))
+        server.elsewhere("lock", "exclusive")
+        waiter.wait_for("f", WRITE)
+        until(lambda: counters(point)["lock_polls"] >= 1, "a waiter at the server")
+        handle, svid = sent_locks(relay.said)[-1]
+        assert handle and svid == svid_of(next(lock for lock in server.locks() if "waiting" in lock))
+        before = counters(point)
+        for turn in range(100):
+            args = granted_args(handle, svid, struct.pack(">Q", turn))
+            # It is for somebody here, whether true or not: the server must not take it back.
+            assert rpc(server.callback, NLM, 4, 5, args)[-4:] == b"\0\0\0\0"
+        assert waits(waiter)
+        after = counters(point)
+        assert after["lock_grants_told"] - before["lock_grants_told"] >= 100
+        # Each of them is at most one question more.
+        assert 1 <= after["lock_polls"] - before["lock_polls"] <= 110, (before, after)
+        assert len(server.locks()) == 2, server.locks()
+        server.elsewhere("unlock")
+        assert waiter.got() == 0
+        (held,) = server.locks()
+        assert held.startswith("held:127") and svid_of(held) == svid
+        # Repeated while it is held, and late.
+        for _ in range(20):
+            assert rpc(server.callback, NLM, 4, 5, granted_args(handle, svid))[-4:] == b"\0\0\0\0"
+            assert rpc(server.callback, NLM, 4, 10, granted_args(handle, svid)) == b""
+        assert server.locks() == [held]
+        assert waiter.set("f", FREE) == 0
+        until(lambda: rpc(server.callback, NLM, 4, 5, granted_args(handle, svid))[-4:] == b"\0\0\0\1", "a refusal")
+        assert not server.locks()
 
 
 @netns_case
