@@ -93,7 +93,9 @@ impl Locks {
             self.wait_for_recovery(interrupt).await?;
             attempt.gate = Some(self.gate(holding, interrupt).await.map_err(stopped)?);
             let answer = self.ask(request, holding, interrupt, attempt).await?;
-            let pause = match answer.map(|answer| answer.status) {
+            let answer = answer.map(|answer| answer.status);
+            let waits = request.wait && matches!(answer, Ok(Status::Blocked | Status::Denied));
+            let pause = match answer {
                 Ok(Status::Granted) => {
                     let mut state = self.state.lock();
                     let (file, owner) = (request.file.id, request.owner);
@@ -143,8 +145,14 @@ impl Locks {
                 }
             };
             attempt.gate = None;
+            let hinted = async {
+                holding.granted.notified().await;
+                // However often it is said: at this rate.
+                tokio::time::sleep(FIRST_POLL).await;
+            };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
+                () = hinted, if waits => {}
                 stop = self.stop(interrupt) => return Err(stopped(stop)),
             }
         }

@@ -24,6 +24,10 @@ use tokio::task::JoinSet;
 /// connection, whose end is the sign of a restart.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
+/// Between two recoveries because somebody said that the server restarted: anybody may say so in
+/// its name.
+const TOLD: Duration = Duration::from_secs(10);
+
 /// Owners whose locks are claimed at the same time.
 const AT_A_TIME: usize = 32;
 
@@ -40,11 +44,17 @@ pub(super) fn watch(locks: &Arc<Locks>) {
     let mut losses = locks.server.suspicions();
     let weak: Weak<Locks> = Arc::downgrade(locks);
     locks.runtime.spawn(async move {
+        let (mut told, mut next_told) = (false, Instant::now());
         loop {
             let Some(locks) = weak.upgrade() else { return };
             let held = !locks.state.lock().table.is_empty();
             let mut lost = false;
             tokio::select! {
+                () = locks.restart_told.notified(), if !told => told = true,
+                () = tokio::time::sleep_until(next_told.into()), if told => {
+                    (told, lost) = (false, true);
+                    next_told = Instant::now() + TOLD;
+                }
                 changed = losses.changed() => match changed {
                     Ok(()) => lost = true,
                     Err(_) => tokio::time::sleep(KEEP_ALIVE).await,
@@ -53,7 +63,11 @@ pub(super) fn watch(locks: &Arc<Locks>) {
                 () = tokio::time::sleep(KEEP_ALIVE), if held => {
                     let _ = locks.server.null().await;
                 }
-                () = tokio::time::sleep(KEEP_ALIVE), if !held => {}
+                () = tokio::time::sleep(KEEP_ALIVE), if !held => {
+                    if locks.is_unused() {
+                        locks.server.idle(&|| locks.is_unused()).await;
+                    }
+                }
                 () = locks.ending.wait() => return,
             }
             if lost && !locks.state.lock().table.is_empty() {
