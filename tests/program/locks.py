@@ -471,6 +471,56 @@ def a_lock_that_the_server_forgot_is_told_to_its_holder():
 
 
 @case
+def a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones():
+    with LockServer("--blind-test") as server, Process() as one, Process() as two:
+        a, b = server.mounts()
+        (server.export / "f").write_bytes(b"x" * 100)
+        one.do("open", "f", str(a / "f"))
+        two.do("open", "f", str(b / "f"))
+        assert one.set("f", READ, 0, 10) == one.set("f", WRITE, 20, 10) == two.set("f", READ, 40, 10) == 0
+        for point in (a, b):
+            assert counters(point)["lock_grace_waits"] == 0
+        server.control("disconnect")
+        # Reclaims are refused, outside a grace period.
+        until(lambda: counters(a)["lock_grace_waits"] >= 2, "claims of one mount")
+        until(lambda: counters(b)["lock_grace_waits"] >= 1, "a claim of the other")
+        assert one.set("f", READ, 70, 1) == two.set("f", READ, 80, 1) == 0, "after the recovery"
+        assert one.do("read", "f", 0, 1) == two.do("read", "f", 40, 1) == "x"
+        assert two.set("f", WRITE, 0, 10) == two.set("f", READ, 20, 10) == one.set("f", WRITE, 40, 10) == AGAIN
+        for point in (a, b):
+            assert counters(point)["locks_lost"] == 0
+        for process in (one, two):
+            assert process.set("f", FREE) == 0
+        # Whoever looked has left nothing.
+        assert two.set("f", WRITE) == two.set("f", FREE) == 0
+        assert one.set("f", READ, 0, 10) == 0
+        server.control("restart")
+        until(lambda: counters(a)["locks_lost"] == 1, "a shared lock that is lost indeed")
+        assert one.do("read", "f", 0, 1) == -errno.EIO
+        assert two.set("f", WRITE) == 0, "and nobody holds it"
+
+
+@case
+def two_that_share_a_flock_and_want_it_alone_do_not_wait_for_each_other():
+    for words in ((), ("--blind-test", "--no-deadlock-detection")):
+        with LockServer(*words) as server, Process() as one, Process() as two:
+            points = server.mounts()
+            (server.export / "f").write_bytes(b"x")
+            for process, point in zip((one, two), points):
+                process.do("open", "f", str(point / "f"))
+                assert process.flock("f", fcntl.LOCK_SH) == 0
+            for process in (one, two):
+                process.send("flock", "f", fcntl.LOCK_EX)
+                assert waits(process) or process is two, words
+            until(lambda: not waits(one, 0.05) or not waits(two, 0.05), "one of the two")
+            first, second = (two, one) if waits(one, 0.05) else (one, two)
+            assert first.receive() is None
+            assert waits(second), (words, "both")
+            assert first.flock("f", fcntl.LOCK_UN) == 0
+            assert second.receive() is None
+
+
+@case
 def a_silent_server_of_locks_keeps_nobody_from_ending():
     with LockServer() as server, Process() as holder:
         (a,) = server.mounts(1)

@@ -4,16 +4,16 @@
 //! DENIED_GRACE_PERIOD, the verifier of WRITE or COMMIT is another one, or its NSM tells. None of
 //! them is proof. So each lock is claimed with `reclaim`, which a server grants in its grace
 //! period. One that is not in it refuses: either it did not restart, and we hold the lock still, or
-//! the period is over, and it is lost. A TEST by an owner that does not exist tells: if nobody
-//! holds the range, the lock is lost. If somebody does, a LOCK of our own is granted if and only if
-//! that is us.
+//! the period is over, and it is lost. An owner that does not exist asks whether anybody holds the
+//! range (see `probe.rs`): if nobody does, the lock is lost. If somebody does, a LOCK of our own is
+//! granted if and only if that is us.
 //!
 //! A lock that is lost may have been somebody else's meanwhile. Its holder must not go on as if
 //! nothing had happened: EIO, until it has let go of the file's locks.
 
 use super::manager::{Holding, Locks};
 use super::range::{ByteRange, Mode};
-use nfsrdma_nfs3::nlm::{LockCall, LockTarget, Status};
+use nfsrdma_nfs3::nlm::{LockCall, Status};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -137,6 +137,8 @@ impl Locks {
                 Some(Claim::Lost) => {
                     lost += 1;
                     self.lose(holding, range);
+                    // Should the server have it after all, nobody would ever unlock it.
+                    self.insist(holding, range, LockCall::Unlock).await;
                 }
                 // The mount ends.
                 None => break,
@@ -173,29 +175,7 @@ impl Locks {
             Status::DeniedGracePeriod => {}
             _ => return Some(Claim::Lost),
         }
-        let stranger = self.state.lock().svids.fresh().ok()?;
-        let target = LockTarget {
-            svid: stranger,
-            ..holding.target(range)
-        };
-        let test = LockCall::Test { exclusive: true };
-        let mut retry = super::manager::Retry::default();
-        let status = loop {
-            let result = tokio::select! {
-                result = self.server.call(&holding.cred, &target, test) => result,
-                () = self.ending.wait() => return None,
-            };
-            match result {
-                Ok(answer) if answer.status == Status::DeniedGracePeriod => {}
-                Ok(answer) => break answer.status,
-                Err(error) => tracing::debug!(%error, "looking for a lock"),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(retry.next()) => {}
-                () = self.ending.wait() => return None,
-            }
-        };
-        if status != Status::Denied {
+        if !self.is_held(holding, range, mode).await? {
             return Some(Claim::Lost);
         }
         let answer = self.insist(holding, range, lock(false)).await?;
