@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -600,6 +601,35 @@ def locks():
             # Nobody told the server.
             assert tried(server.export / "a") == ["free", "free"]
         assert tried(server.mnt / "a") == ["free", "free"]
+
+
+@effect("callbackport")
+def callback_port():
+    def answers(port):
+        """Whether NULL of NLM version 4 is answered there."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to:
+            to.settimeout(1)
+            try:
+                to.connect(("127.0.0.1", port))
+                to.send(struct.pack(">10I", 7, 0, 2, 100021, 4, 0, 0, 0, 0, 0))
+                return to.recv(100)[:8] == struct.pack(">II", 7, 1)
+            except OSError:
+                return False
+
+    with Server() as server:
+        port = free_port()
+        with mount(server, f"lock,lockport={server.mountport},callbackport={port}"):
+            assert not answers(port), "nothing is locked"
+            with open(server.mnt / "a", "w+") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX)
+                until(lambda: answers(port), "the port")
+        until(lambda: not answers(port), "the end of the port")
+        with (
+            mount(server, f"lock,lockport={server.mountport},callbackport=none"),
+            open(server.mnt / "a", "w+") as file,
+        ):
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            assert document(server)["cache"]["locks_held"] == 1
 
 
 # --- FUSE -------------------------------------------------------------------------------------

@@ -134,8 +134,8 @@ pub struct TraceArgs {
     /// One JSON object on each line
     #[arg(long)]
     pub json: bool,
-    /// Show only these procedures, separated by commas (READ,WRITE); OTHER stands for calls of
-    /// other programs than NFS
+    /// Show only these procedures, separated by commas (READ,WRITE), also GETACL and SETACL, and of
+    /// NLM LOCK, UNLOCK, TEST and CANCEL; OTHER stands for calls of other programs
     #[arg(
         long,
         value_name = "NAMES",

@@ -226,7 +226,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         let connecting = async {
             let (mounted, reason) = connect(plan, log, reporter, &pool).await?;
             let server = mounted.description.server.ip();
-            let locks = locking::choose(server, &plan.options).await?;
+            let locks = locking::choose(server, &plan.options, mounted.client.tap()).await?;
             Ok::<_, Failure>((mounted, reason, locks))
         };
         let (mounted, reason, locks) = tokio::select! {

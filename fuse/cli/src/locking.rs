@@ -3,12 +3,13 @@
 use super::failure::{Exit, Failure};
 use super::options::{LocalLock, Options, Recovery};
 use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
-use nfsrdma_nfs3::nlm::{Abandoned, Journal, NlmClient};
+use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use nfsrdma_rpcrdma::tap::Tap;
 use nix::unistd::geteuid;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -18,6 +19,8 @@ use tracing::{debug, info, warn};
 const STATE_DIR: &str = "NFSRDMA_STATE_DIR";
 /// How long a mount waits for what dead ones left to be unlocked.
 const ORPHANS: Duration = Duration::from_secs(3);
+/// How long it is tried to tell the server that locks were lost.
+const CRASH: Duration = Duration::from_secs(10);
 
 /// Locks of a mount, as they were found to be possible.
 #[derive(Debug)]
@@ -38,7 +41,11 @@ impl Chosen {
 
 /// Looks for the server's lock manager, and falls back on locks of this machine where there is
 /// none, unless `lock` asks for it by name. Runs in tokio.
-pub(super) async fn choose(server: IpAddr, options: &Options) -> Result<Chosen, Failure> {
+pub(super) async fn choose(
+    server: IpAddr,
+    options: &Options,
+    tap: &Arc<Tap>,
+) -> Result<Chosen, Failure> {
     let local = options.wanted_local_lock();
     if local == LocalLock::All {
         return Ok(Chosen::local());
@@ -46,6 +53,7 @@ pub(super) async fn choose(server: IpAddr, options: &Options) -> Result<Chosen, 
     let found = NlmClient::locate(server, options.lock_port, options.reserved_port).await;
     let why = match found {
         Ok(Some(client)) => {
+            client.set_tap(tap.clone());
             let place = client.place();
             let port = place.port;
             info!(
@@ -54,7 +62,7 @@ pub(super) async fn choose(server: IpAddr, options: &Options) -> Result<Chosen, 
             );
             return Ok(Chosen {
                 local,
-                locks: Some(start(client, config(local, options)).await),
+                locks: Some(start(client, local, options).await),
             });
         }
         Ok(None) => "it has no NLM version 4".to_owned(),
@@ -89,22 +97,34 @@ fn journals() -> Vec<PathBuf> {
 }
 
 /// Unlocks what mounts that were killed have left, and starts with a journal of its own.
-async fn start(client: NlmClient, config: LockConfig) -> Arc<Locks> {
+async fn start(client: NlmClient, local: LocalLock, options: &Options) -> Arc<Locks> {
     let server = client.server();
     let dirs = journals();
     let find = |dir: &PathBuf| Abandoned::find(dir, server);
     let abandoned: Vec<_> = dirs.iter().flat_map(find).collect();
     let journal = dirs.iter().find_map(|dir| {
         let made = Journal::create(dir, server, std::env::var_os(STATE_DIR).is_none());
-        made.inspect_err(|error| debug!("no journal of locks in {}: {error}", dir.display()))
-            .ok()
+        let made = made
+            .inspect_err(|error| debug!("no journal of locks in {}: {error}", dir.display()))
+            .ok()?;
+        Some((dir.clone(), made))
     });
+    let (dir, journal) = journal.unzip();
+    let client = Arc::new(client);
+    let port = options.callback_port;
+    let callbacks = client.listen(CallbackOptions { port, dir });
+    if abandoned.iter().any(Abandoned::may_have_locks) {
+        let told = tokio::time::timeout(CRASH, callbacks.notify_crash()).await;
+        debug!(?told, "telling the server of locks that were lost");
+    }
     if journal.is_none() {
         info!(
             "no place for a journal of locks: what this process leaves when it is killed stays locked"
         );
     }
-    let locks = Locks::new(Arc::new(client), config, journal, Handle::current());
+    let locks = Locks::new(client, config(local, options), journal, Handle::current());
+    let sink: Weak<dyn CallbackSink> = Arc::<Locks>::downgrade(&locks);
+    callbacks.set_sink(sink);
     if !abandoned.is_empty() {
         let (this, done) = (locks.clone(), Arc::new(Notify::new()));
         let told = done.clone();

@@ -3,7 +3,7 @@
 use super::cli::ServerArgs;
 use super::failure::{Exit, Failure};
 use super::log::Log;
-use super::options::Options;
+use super::options::{LocalLock, Options};
 use super::output::{self, Reader};
 use super::spec::Spec;
 use super::{provider, settings};
@@ -92,6 +92,7 @@ fn name(step: Step) -> &'static str {
         Step::Null => "null",
         Step::Fsinfo => "fsinfo",
         Step::Acl => "acl",
+        Step::Locks => "locks",
     }
 }
 
@@ -122,6 +123,7 @@ pub(super) fn ping(args: &ServerArgs) -> Result<(), Failure> {
     };
     let target = PingTarget {
         host: &host,
+        locks: (options.wanted_local_lock() != LocalLock::All).then_some(options.lock_port),
         export: (!spec.export.is_empty()).then_some(spec.export.as_slice()),
     };
     let chosen = provider::choose(&options, &host)?;

@@ -54,6 +54,7 @@ lose-callbacks on|off      as --lose-callbacks
 nlm-silent on|off          calls of NLM are neither run nor answered
 nlm-drop N                 the next N calls of NLM are run, and not answered
 nlm-calls                  how many came, by procedure
+nsm-calls                  how many calls of NSM came, by procedure
 help                       this, on one line";
 
 /// A listening control socket. Dropped, it is gone.
@@ -183,7 +184,7 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
         }
         [
             "lock" | "unlock" | "locks" | "grace" | "lock-callback" | "lose-callbacks"
-            | "nlm-silent" | "nlm-drop" | "nlm-calls",
+            | "nlm-silent" | "nlm-drop" | "nlm-calls" | "nsm-calls",
             ..,
         ] => run_locks(&words, remote),
         _ => run_script(&words, script),
@@ -241,6 +242,11 @@ fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
         }
         ["nlm-calls"] => {
             let calls = locks.calls().map(|(name, count)| format!("{name}={count}"));
+            Ok(calls.collect::<Vec<_>>().join(" "))
+        }
+        ["nsm-calls"] => {
+            let calls = locks.monitor_calls();
+            let calls = calls.map(|(name, count)| format!("{name}={count}"));
             Ok(calls.collect::<Vec<_>>().join(" "))
         }
         _ => Err("no such command; try help".into()),

@@ -255,6 +255,10 @@ pub struct Options {
     #[arg(long)]
     pub no_deadlock_detection: bool,
 
+    /// Let TEST see exclusive locks only, as Linux 6.12.117 does
+    #[arg(long)]
+    pub blind_test: bool,
+
     /// Where clients' rpcbind is asked for the ports of their lock manager and status monitor
     #[arg(long, value_name = "PORT", default_value_t = nfsrdma_xdr::rpcbind::PORT)]
     pub client_rpcbind_port: u16,
@@ -350,6 +354,7 @@ impl Options {
             lose_callbacks: self.lose_callbacks,
             max_locks: self.max_locks,
             detect_deadlocks: !self.no_deadlock_detection,
+            blind_test: self.blind_test,
         }
     }
 

@@ -25,6 +25,8 @@ pub enum Step {
     Fsinfo,
     /// NFS_ACL, without which a server is mounted as well.
     Acl,
+    /// NLM, likewise.
+    Locks,
 }
 
 /// Why a mount failed: one sentence for people.

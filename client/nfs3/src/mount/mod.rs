@@ -184,7 +184,7 @@ impl<'a> Attempts<'a> {
             Step::Connect => 5,
             Step::PrivateData => 6,
             Step::Null => 9,
-            Step::Fsinfo | Step::Acl => 10,
+            Step::Fsinfo | Step::Acl | Step::Locks => 10,
         }
     }
 

@@ -5,6 +5,7 @@ use super::error::{MountError, Step};
 use super::mountd::Mountd;
 use super::{Attempts, PlainMount, Undo, at_address, identity, resolve};
 use crate::client::Nfs3Client;
+use crate::nlm::NlmClient;
 use crate::options::{ClientOptions, MountProtocol};
 use nfsrdma_rdma::{Pool, Provider};
 use std::net::{IpAddr, SocketAddr};
@@ -69,6 +70,9 @@ async fn exports_at(
 #[derive(Debug, Clone, Copy)]
 pub struct PingTarget<'a> {
     pub host: &'a str,
+    /// Whether to look for the server's lock manager, and at which port if not the one that
+    /// rpcbind names.
+    pub locks: Option<Option<u16>>,
     /// An export to ask MOUNT for, too.
     pub export: Option<&'a [u8]>,
 }
@@ -137,6 +141,21 @@ pub async fn ping(
     Err(attempts.error())
 }
 
+/// The lock manager, for people.
+async fn lock_manager(server: IpAddr, port: Option<u16>, options: &ClientOptions) -> String {
+    let found = NlmClient::locate(server, port, options.resvport);
+    match tokio::time::timeout(options.connect_timeout, found).await {
+        Ok(Ok(Some(client))) => {
+            let place = client.place();
+            let (over, port) = (place.protocol.name(), place.port);
+            format!("NLM version 4 over {over}, port {port}")
+        }
+        Ok(Ok(None)) => "none: the server does not have NLM version 4".to_owned(),
+        Ok(Err(error)) => format!("none: {error}"),
+        Err(_) => "none: the server does not answer NLM".to_owned(),
+    }
+}
+
 async fn ping_at(
     target: PingTarget<'_>,
     address: IpAddr,
@@ -145,7 +164,11 @@ async fn ping_at(
     pool: Pool,
     mut taken: impl FnMut(Step, String),
 ) -> Result<(), MountError> {
-    let PingTarget { host, export } = target;
+    let PingTarget {
+        host,
+        locks,
+        export,
+    } = target;
     let shown = &at_address(host, address);
     let timeout = options.connect_timeout;
     let cred = identity::own_credential();
@@ -203,6 +226,9 @@ async fn ping_at(
             Err(_) => "none: the server does not answer NFS_ACL",
         };
         taken(Step::Acl, found.to_owned());
+    }
+    if let Some(port) = locks {
+        taken(Step::Locks, lock_manager(address, port, options).await);
     }
     if let Some(export) = export
         && options.mountproto == MountProtocol::Rdma

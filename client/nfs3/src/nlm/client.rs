@@ -1,22 +1,27 @@
 //! The server's lockd.
 
-use super::{LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
+use super::callback::{CallbackOptions, Callbacks};
+use super::{Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
 use crate::Cred;
 use crate::mount::identity;
 use crate::mount::locate::{self, Service};
+use crate::procedures::OTHER_COUNTER;
 use nfsrdma_rpcrdma::rpc::auth;
 use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
 use nfsrdma_rpcrdma::rpc::stream::StreamClient;
-use nfsrdma_xdr::codec::Text;
+use nfsrdma_rpcrdma::tap::{Ended, Outcome, Sent, Tap};
+use nfsrdma_xdr::codec::{Encode, Encoder, Text};
 use nfsrdma_xdr::nfs3::Void;
 use nfsrdma_xdr::nlm4::{self, Holder, Lock, Res, TestReply, TestRes};
 use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::rpc::CallTemplate;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 /// One call, its connection included.
@@ -50,6 +55,8 @@ pub struct NlmClient {
     machine: String,
     stream: StreamClient,
     cookie: AtomicU64,
+    callbacks: OnceLock<Arc<Callbacks>>,
+    tap: OnceLock<Arc<Tap>>,
 }
 
 /// Where lockd listens, TCP first; `None` if rpcbind knows no NLM version 4.
@@ -89,6 +96,8 @@ impl NlmClient {
             machine: identity::machine_name(),
             stream: StreamClient::default(),
             cookie: AtomicU64::new(1),
+            callbacks: OnceLock::new(),
+            tap: OnceLock::new(),
         };
         match client.null().await {
             Ok(()) => Ok(Some(client)),
@@ -111,6 +120,23 @@ impl NlmClient {
         self.server
     }
 
+    /// Whether calls come from a privileged port.
+    pub(super) fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
+    /// Where those listen who watch the mount's calls.
+    pub fn set_tap(&self, tap: Arc<Tap>) {
+        let _ = self.tap.set(tap);
+    }
+
+    /// Has the server call back, and monitored, from the first lock on.
+    pub fn listen(self: &Arc<Self>, options: CallbackOptions) -> Arc<Callbacks> {
+        let uid = identity::own_credential().uid;
+        let new = || Callbacks::new(self.server, Arc::downgrade(self), options, uid);
+        self.callbacks.get_or_init(new).clone()
+    }
+
     async fn target(&self) -> Target {
         let look_up = self.port.is_none() && *self.look_up.lock();
         if look_up && let Ok(Some(place)) = find(self.server).await {
@@ -131,8 +157,11 @@ impl NlmClient {
         cred: &Cred,
         args: &P::Args<'_>,
         with: impl FnOnce(P::Res<'_>) -> T,
+        status: impl FnOnce(&T) -> u32,
     ) -> Result<T, PlainError> {
+        let begun = Instant::now();
         let target = self.target().await;
+        let sent = Instant::now();
         let credential = auth(self.machine.as_bytes(), cred);
         let result = match target.protocol {
             Protocol::Tcp => {
@@ -145,6 +174,36 @@ impl NlmClient {
             *self.look_up.lock() = true;
             tracing::debug!(procedure = P::NAME, %error, "NLM");
         }
+        if let Some(tap) = self.tap.get().filter(|tap| tap.wanted().calls()) {
+            let outcome = match &result {
+                Ok(answer) => Outcome::Status(status(answer)),
+                Err(PlainError::Refused(why)) => Outcome::Refused(why.clone()),
+                Err(error) => Outcome::Failed(error.to_string()),
+            };
+            let credential = auth(self.machine.as_bytes(), cred);
+            let mut head = Encoder::default();
+            let header = CallTemplate::new(P::PROGRAM, P::VERSION, credential);
+            header.encode(0, P::NUMBER, &mut head);
+            args.encode(&mut head);
+            let now = SystemTime::now();
+            tap.ended(&Arc::new(Ended {
+                time: now,
+                sent: Arc::new(Sent {
+                    time: now.checked_sub(sent.elapsed()).unwrap_or(now),
+                    xid: 0,
+                    pid: 0,
+                    procedure: OTHER_COUNTER,
+                    head: head.into_vec().into(),
+                    argument: 0,
+                    transport: None,
+                }),
+                outcome,
+                queued: sent - begun,
+                round_trip: sent.elapsed(),
+                received: 0,
+                placed: 0,
+            }));
+        }
         result
     }
 
@@ -154,6 +213,11 @@ impl NlmClient {
         target: &LockTarget,
         call: LockCall,
     ) -> Result<LockAnswer, PlainError> {
+        let mut state = 0;
+        if let (LockCall::Lock { .. }, Some(callbacks)) = (call, self.callbacks.get()) {
+            callbacks.before_lock().await;
+            state = callbacks.state();
+        }
         let cookie = self.cookie.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let cookie = Text(&cookie);
         let owner = format!("{:x}@{}", target.svid, self.machine);
@@ -170,6 +234,7 @@ impl NlmClient {
             holder: None,
         };
         let of_res = |res: Res<'_>| answer(res.status);
+        let of = |answer: &LockAnswer| answer.status as u32;
         let result = match call {
             LockCall::Test { exclusive } => {
                 let args = nlm4::TestArgs {
@@ -177,7 +242,7 @@ impl NlmClient {
                     exclusive,
                     lock,
                 };
-                self.run::<nlm4::Test, _>(cred, &args, tested).await
+                self.run::<nlm4::Test, _>(cred, &args, tested, of).await
             }
             LockCall::Lock {
                 exclusive,
@@ -190,9 +255,10 @@ impl NlmClient {
                     exclusive,
                     lock,
                     reclaim,
-                    state: 0,
+                    state,
                 };
-                self.run::<nlm4::LockRange, _>(cred, &args, of_res).await
+                self.run::<nlm4::LockRange, _>(cred, &args, of_res, of)
+                    .await
             }
             LockCall::Cancel { exclusive } => {
                 let args = nlm4::CancelArgs {
@@ -201,11 +267,11 @@ impl NlmClient {
                     exclusive,
                     lock,
                 };
-                self.run::<nlm4::Cancel, _>(cred, &args, of_res).await
+                self.run::<nlm4::Cancel, _>(cred, &args, of_res, of).await
             }
             LockCall::Unlock => {
                 let args = nlm4::UnlockArgs { cookie, lock };
-                self.run::<nlm4::Unlock, _>(cred, &args, of_res).await
+                self.run::<nlm4::Unlock, _>(cred, &args, of_res, of).await
             }
         }?;
         tracing::trace!(
@@ -257,11 +323,28 @@ impl LockServer for NlmClient {
     fn null(&self) -> Pin<Box<dyn Future<Output = Result<(), PlainError>> + Send + '_>> {
         Box::pin(async {
             let cred = identity::own_credential();
-            self.run::<nlm4::Null, _>(&cred, &Void {}, |_| ()).await
+            self.run::<nlm4::Null, _>(&cred, &Void {}, |_| (), |()| 0)
+                .await
         })
     }
 
     fn suspicions(&self) -> watch::Receiver<u64> {
         self.stream.losses()
+    }
+
+    fn idle<'a>(&'a self, still: &'a (dyn Fn() -> bool + Send + Sync)) -> Done<'a> {
+        Box::pin(async move {
+            if let Some(callbacks) = self.callbacks.get() {
+                callbacks.idle(still).await;
+            }
+        })
+    }
+
+    fn end(&self) -> Done<'_> {
+        Box::pin(async {
+            if let Some(callbacks) = self.callbacks.get() {
+                callbacks.end().await;
+            }
+        })
     }
 }

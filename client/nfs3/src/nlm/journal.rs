@@ -6,10 +6,13 @@
 //! owners that it asked locks for; the next mount of the same server that finds one whose process
 //! is gone (it held a lock on the file, flock(2)) unlocks exactly these.
 //!
-//! It is a text: a line with a version, one with the server's address, then `+` or `-`, the owner's
-//! number, the file handle in hexadecimal, user, group and further groups, with blanks between. A
-//! last line without its end is not counted. Lines are written before the first LOCK is sent and
-//! reach the disk some time later: a machine that loses its power may lose the last seconds.
+//! It is a text: a line with a version, one with the server's address, one with `boot` and which
+//! start of the machine it was, then `+` or `-`, the owner's number, the file handle in
+//! hexadecimal, user, group and further groups, with blanks between. A last line without its end is
+//! not counted. Lines are written before the first LOCK is sent and reach the disk some time later:
+//! a machine that loses its power may lose the last seconds. So `locked` stands before the first of
+//! them, and is brought to the disk at once: a journal from before a start of the machine that has
+//! it is of a mount that may have had locks ([`Abandoned::may_have_locks`]).
 
 use crate::{Cred, Credential};
 use nfsrdma_xdr::nfs3::FileHandle;
@@ -43,6 +46,8 @@ pub struct Orphan {
 #[derive(Debug)]
 struct State {
     file: File,
+    /// `locked` is written.
+    locked: bool,
     live: HashMap<Key, Cred>,
     written: u64,
 }
@@ -57,11 +62,11 @@ pub struct Journal {
     state: Mutex<State>,
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     pairs
         .map(|pair| {
@@ -82,7 +87,25 @@ fn line(sign: char, key: &Key, cred: &Credential) -> String {
     line
 }
 
-fn parse(text: &str) -> Option<(IpAddr, HashMap<Key, Cred>)> {
+/// Which start of this machine it is.
+fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+fn head(server: IpAddr) -> String {
+    format!("{VERSION}\n{server}\nboot {}\n", boot())
+}
+
+/// What a journal says.
+struct Contents {
+    server: IpAddr,
+    boot: Option<String>,
+    locked: bool,
+    live: HashMap<Key, Cred>,
+}
+
+fn parse(text: &str) -> Option<Contents> {
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
     let mut lines = whole.lines();
     if lines.next() != Some(VERSION) {
@@ -90,8 +113,14 @@ fn parse(text: &str) -> Option<(IpAddr, HashMap<Key, Cred>)> {
     }
     let server = lines.next()?.parse().ok()?;
     let mut live = HashMap::new();
+    let (mut boot, mut locked) = (None, false);
     for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["boot", id] => boot = Some(id.to_owned()),
+            ["locked"] => locked = true,
+            _ => {}
+        }
         let [sign, svid, file, uid, gid, groups @ ..] = &words[..] else {
             continue;
         };
@@ -108,7 +137,12 @@ fn parse(text: &str) -> Option<(IpAddr, HashMap<Key, Cred>)> {
             _ => live.remove(&(svid, file)),
         };
     }
-    Some((server, live))
+    Some(Contents {
+        server,
+        boot,
+        locked,
+        live,
+    })
 }
 
 impl Journal {
@@ -132,14 +166,14 @@ impl Journal {
             other => other?,
         };
         file.try_lock()?;
-        let head = format!("{VERSION}\n{server}\n");
-        file.write_all(head.as_bytes())?;
+        file.write_all(head(server).as_bytes())?;
         Ok(Journal {
             path,
             server,
             temporary,
             state: Mutex::new(State {
                 file,
+                locked: false,
                 live: HashMap::new(),
                 written: 0,
             }),
@@ -150,8 +184,15 @@ impl Journal {
     pub fn add(&self, svid: u32, file: &FileHandle, cred: &Cred) -> io::Result<()> {
         let key = (svid, file.as_bytes().to_vec());
         let mut state = self.state.lock();
-        let line = line('+', &key, cred);
+        let mut line = line('+', &key, cred);
         state.live.insert(key, cred.clone());
+        if !state.locked {
+            state.locked = true;
+            line.insert_str(0, "locked\n");
+            self.append(&mut state, &line)?;
+            self.bring_to_disk(&state.file);
+            return Ok(());
+        }
         self.append(&mut state, &line)
     }
 
@@ -174,9 +215,28 @@ impl Journal {
         state.file.write_all(text.as_bytes())
     }
 
+    /// In the background: a disk may take its time, and a lock is not to wait for it.
+    fn bring_to_disk(&self, file: &File) {
+        let (Ok(file), dir) = (file.try_clone(), self.path.parent()) else {
+            return;
+        };
+        let dir = dir.map(Path::to_path_buf);
+        let sync = move || {
+            let _ = file.sync_all();
+            let _ = dir.map(|dir| File::open(dir)?.sync_all());
+        };
+        // Without a thread it reaches the disk later.
+        let _ = std::thread::Builder::new()
+            .name("journal".into())
+            .spawn(sync);
+    }
+
     /// In place: the lock on the file is what says that this process lives.
     fn rewrite(&self, state: &mut State) -> io::Result<()> {
-        let mut text = format!("{VERSION}\n{}\n", self.server);
+        let mut text = head(self.server);
+        if state.locked {
+            text.push_str("locked\n");
+        }
         for (key, cred) in &state.live {
             text.push_str(&line('+', key, cred));
         }
@@ -208,6 +268,9 @@ pub struct Abandoned {
     /// Locked, so that nobody else takes it.
     _file: File,
     pub orphans: Vec<Orphan>,
+    /// Any lock was asked for, and the machine was started since: there may have been locks that
+    /// did not reach the journal.
+    locked_before_start: bool,
 }
 
 impl Abandoned {
@@ -232,19 +295,26 @@ impl Abandoned {
             .take(MOST)
             .read_to_string(&mut text)
             .ok()?;
-        let (of, live) = parse(&text)?;
-        if of != server {
+        let found = parse(&text)?;
+        if found.server != server {
             return None;
         }
-        let orphans = live.into_iter().filter_map(|((svid, file), cred)| {
+        let started_since = found.boot.is_some_and(|of| of != boot());
+        let orphans = found.live.into_iter().filter_map(|((svid, file), cred)| {
             let file = FileHandle::new(&file)?;
             Some(Orphan { svid, file, cred })
         });
         Some(Abandoned {
             path,
             orphans: orphans.collect(),
+            locked_before_start: found.locked && started_since,
             _file: file,
         })
+    }
+
+    /// Whether the server may have granted something that was not given back.
+    pub fn may_have_locks(&self) -> bool {
+        self.locked_before_start || !self.orphans.is_empty()
     }
 
     /// Everything in it is unlocked.
@@ -288,6 +358,7 @@ mod tests {
         assert!(Abandoned::find(&dir, "192.0.2.2".parse().unwrap()).is_empty());
         let mut found = Abandoned::find(&dir, server);
         let found = found.pop().unwrap();
+        assert!(found.may_have_locks() && !found.locked_before_start);
         let orphan = Orphan {
             svid: 7,
             file: handle(1),
@@ -302,12 +373,34 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_from_before_a_start_of_the_machine_may_lack_locks() {
+        let random = getrandom::u64().unwrap();
+        let dir = std::env::temp_dir().join(format!("nfsrdma-journal-{random:x}"));
+        fs::create_dir(&dir).unwrap();
+        let server: IpAddr = "192.0.2.1".parse().unwrap();
+        for (boot, locked, expected) in [
+            ("another", "locked\n", true),
+            ("another", "", false),
+            (boot().as_str(), "locked\n", false),
+        ] {
+            let text = format!("{VERSION}\n{server}\nboot {boot}\n{locked}");
+            fs::write(dir.join("1.locks"), text).unwrap();
+            let found = Abandoned::find(&dir, server).pop().unwrap();
+            assert_eq!(found.may_have_locks(), expected, "{boot} {locked}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn nonsense_is_no_journal() {
         assert!(parse("").is_none());
         assert!(parse("nfsrdma locks 2\n::1\n").is_none());
         assert!(parse("nfsrdma locks 1\nhost\n").is_none());
         let text = "nfsrdma locks 1\n::1\n+ 1 0g 0 0\n+ 2 abc 0 0\n\n+\n+ 3 ab 0 0\n+ 4 ab 0";
-        let (_, live) = parse(text).unwrap();
-        assert_eq!(live.into_keys().collect::<Vec<_>>(), [(3, vec![0xab])]);
+        let found = parse(text).unwrap();
+        assert_eq!(
+            found.live.into_keys().collect::<Vec<_>>(),
+            [(3, vec![0xab])]
+        );
     }
 }

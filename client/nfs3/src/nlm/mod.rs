@@ -7,12 +7,14 @@
 //! [`LockServer`] is one call at a time, without any patience: whoever calls decides how often and
 //! how long to try ([`NlmClient`] is the server's lockd, tests have one in memory). [`SvidBlock`]
 //! gives numbers to lock owners that no other mount of this machine uses; [`Journal`] remembers what a
-//! mount that is killed leaves locked.
+//! mount that is killed leaves locked; [`Callbacks`] is what the server says by itself, and NSM.
 
+mod callback;
 mod client;
 mod journal;
 mod svid;
 
+pub use callback::{CallbackOptions, CallbackSink, Callbacks};
 pub use client::{LockPlace, NlmClient};
 pub use journal::{Abandoned, Journal, Orphan};
 pub use nfsrdma_xdr::nlm4::Status;
@@ -78,6 +80,9 @@ pub struct LockAnswer {
 /// A call under way.
 pub type LockFuture<'a> = Pin<Box<dyn Future<Output = Result<LockAnswer, PlainError>> + Send + 'a>>;
 
+/// What is to be done, and has no result.
+pub type Done<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// A server of locks. An error is a call without an answer, which may have been run or be run
 /// later.
 pub trait LockServer: Debug + Send + Sync + 'static {
@@ -89,4 +94,15 @@ pub trait LockServer: Debug + Send + Sync + 'static {
 
     /// Changes when the server may have restarted, and forgotten every lock.
     fn suspicions(&self) -> watch::Receiver<u64>;
+
+    /// Nothing is locked or asked for, and has not been for some time; `still` tells whether that
+    /// is so at a later moment.
+    fn idle<'a>(&'a self, _still: &'a (dyn Fn() -> bool + Send + Sync)) -> Done<'a> {
+        Box::pin(async {})
+    }
+
+    /// The mount ends: no further call is made. Bounded in time.
+    fn end(&self) -> Done<'_> {
+        Box::pin(async {})
+    }
 }

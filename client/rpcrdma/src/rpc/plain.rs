@@ -8,7 +8,7 @@ use nfsrdma_xdr::rpc::{self, Auth, CallTemplate};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
@@ -174,8 +174,30 @@ fn answers(message: &[u8], xid: u32) -> bool {
     message.get(..4) == Some(&xid.to_be_bytes()[..])
 }
 
+/// Makes one call on a stream that is open already, as to the rpcbind of this machine by its
+/// socket in the file system.
+pub async fn call_on<P: Procedure, T>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    limit: Duration,
+    args: &P::Args<'_>,
+    with: impl FnOnce(P::Res<'_>) -> T,
+) -> Result<T, PlainError> {
+    let (xid, message) = encode::<P>(Auth::None, args)?;
+    let reply = timeout(limit, exchange(stream, xid, &message))
+        .await
+        .map_err(|_| PlainError::TimedOut)??;
+    decode::<P, T>(&reply, with)
+}
+
 async fn stream(target: &Target, xid: u32, message: &[u8]) -> Result<Vec<u8>, PlainError> {
-    let mut stream = connect(target).await?;
+    exchange(connect(target).await?, xid, message).await
+}
+
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    xid: u32,
+    message: &[u8],
+) -> Result<Vec<u8>, PlainError> {
     stream.write_all(&record::mark(message.len(), true)).await?;
     stream.write_all(message).await?;
     let mut reader = RecordReader::new(MAX_REPLY, 64);

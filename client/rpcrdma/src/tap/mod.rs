@@ -204,7 +204,8 @@ impl Tap {
         }
     }
 
-    pub(crate) fn ended(&self, ended: &Arc<Ended>) {
+    /// A call is over; also one that a side program made past the connections.
+    pub fn ended(&self, ended: &Arc<Ended>) {
         for queue in &self.inner.lock().listeners {
             if let Interest::Calls(filter) = &queue.interest
                 && filter.ended(ended)

@@ -3,6 +3,7 @@
 use nfsrdma_xdr::codec::{Decode, Decoder, Result};
 use nfsrdma_xdr::nfs_acl;
 use nfsrdma_xdr::nfs3::{self, FileHandle, Name, ProcedureNumber};
+use nfsrdma_xdr::nlm4;
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,14 @@ pub(super) struct Arguments {
     pub(super) offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<u32>,
+    /// Of calls of NLM: how much is locked, with 0 to the end of the file; the owner's number, and
+    /// whether the lock is exclusive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) length: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) svid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) exclusive: Option<bool>,
 }
 
 /// A handle's short name.
@@ -70,6 +79,48 @@ fn acl_procedure(number: u32) -> Option<&'static str> {
     }
 }
 
+/// The name of a procedure of NLM that a client calls.
+pub(super) fn nlm_procedure(number: u32) -> Option<&'static str> {
+    match number {
+        nlm4::Null::NUMBER => Some("NLM_NULL"),
+        nlm4::Test::NUMBER => Some(nlm4::Test::NAME),
+        nlm4::LockRange::NUMBER => Some(nlm4::LockRange::NAME),
+        nlm4::Cancel::NUMBER => Some(nlm4::Cancel::NAME),
+        nlm4::Unlock::NUMBER => Some(nlm4::Unlock::NAME),
+        _ => None,
+    }
+}
+
+/// Of a call of NLM.
+fn fill_lock(
+    to: &mut Arguments,
+    number: u32,
+    from: &mut Decoder<'_>,
+    find: Find<'_>,
+) -> Result<()> {
+    let (exclusive, lock) = match number {
+        nlm4::Test::NUMBER => {
+            let args = nlm4::TestArgs::decode(from)?;
+            (Some(args.exclusive), args.lock)
+        }
+        nlm4::LockRange::NUMBER => {
+            let args = nlm4::LockArgs::decode(from)?;
+            (Some(args.exclusive), args.lock)
+        }
+        nlm4::Cancel::NUMBER => {
+            let args = nlm4::CancelArgs::decode(from)?;
+            (Some(args.exclusive), args.lock)
+        }
+        nlm4::Unlock::NUMBER => (None, nlm4::UnlockArgs::decode(from)?.lock),
+        _ => return Ok(()),
+    };
+    to.handle = Some(hash(lock.file.as_bytes()));
+    to.path = find(&lock.file);
+    (to.offset, to.length) = (Some(lock.offset), Some(lock.length));
+    (to.svid, to.exclusive) = (Some(lock.svid), exclusive);
+    Ok(())
+}
+
 /// The procedure's name, its caller, and its arguments as far as `head` has them.
 pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
     let mut from = Decoder::new(head);
@@ -95,6 +146,18 @@ pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
                 path,
                 ..Arguments::default()
             },
+        };
+    }
+    if (call.program, call.version) == (nlm4::PROGRAM, nlm4::VERSION)
+        && let Some(name) = nlm_procedure(call.procedure)
+    {
+        let mut arguments = Arguments::default();
+        // What cannot be read is left out.
+        let _ = fill_lock(&mut arguments, call.procedure, &mut from, find);
+        return Description {
+            procedure: name.to_owned(),
+            uid,
+            arguments,
         };
     }
     let number = ProcedureNumber::ALL

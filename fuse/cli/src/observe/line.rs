@@ -4,7 +4,11 @@ use super::arguments::{Arguments, describe};
 use super::context::Context;
 use super::printable;
 use nfsrdma_rpcrdma::tap::{Ended, Event, Outcome, Sent};
+use nfsrdma_xdr::codec::{Decode, Decoder};
 use nfsrdma_xdr::nfs3::Status;
+use nfsrdma_xdr::nlm4;
+use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::rpc;
 use nfsrdma_xdr::rpcrdma::{ChunkLists, WriteChunk};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -149,7 +153,20 @@ fn call(sent: &Sent, context: &mut Context) -> Call {
     }
 }
 
-fn status(outcome: &Outcome) -> String {
+/// The name of a status of NLM, if the call is one of its.
+fn lock_status(head: &[u8], number: u32) -> Option<String> {
+    let call = rpc::Call::parse(&mut Decoder::new(head)).ok()?;
+    let status = nlm4::Status::from_xdr(&number.to_be_bytes()).ok()?;
+    (call.program == nlm4::PROGRAM && call.procedure != nlm4::Null::NUMBER)
+        .then(|| format!("{status:?}").to_ascii_uppercase())
+}
+
+fn status(outcome: &Outcome, head: &[u8]) -> String {
+    if let Outcome::Status(number) = outcome
+        && let Some(name) = lock_status(head, *number)
+    {
+        return name;
+    }
     match outcome {
         Outcome::Status(0) => "OK".to_owned(),
         Outcome::Status(number) => Status::ALL
@@ -166,7 +183,7 @@ fn status(outcome: &Outcome) -> String {
 
 fn reply(ended: &Ended) -> Reply {
     Reply {
-        status: status(&ended.outcome),
+        status: status(&ended.outcome, &ended.sent.head),
         error: ended.outcome.is_error(),
         queue_ns: nanoseconds(ended.queued),
         round_trip_ns: nanoseconds(ended.round_trip),
@@ -265,6 +282,15 @@ fn show_call(call: &Call, to: &mut String) -> std::fmt::Result {
     }
     if let Some(count) = arguments.count {
         write!(to, " count {count}")?;
+    }
+    if let Some(length) = arguments.length {
+        write!(to, " length {length}")?;
+    }
+    if let Some(exclusive) = arguments.exclusive {
+        to.push_str(if exclusive { " exclusive" } else { " shared" });
+    }
+    if let Some(svid) = arguments.svid {
+        write!(to, " svid {svid}")?;
     }
     match (call.pid, call.uid) {
         (Some(pid), Some(uid)) => write!(to, ", pid {pid} uid {uid}")?,
@@ -427,8 +453,8 @@ mod tests {
         };
         let reply = call.reply.unwrap();
         assert_eq!((reply.status.as_str(), reply.error), ("NOENT", true));
-        assert_eq!(status(&Outcome::Status(77777)), "status 77777");
-        assert_eq!(status(&Outcome::Status(10004)), "NOTSUPP");
+        assert_eq!(status(&Outcome::Status(77777), b""), "status 77777");
+        assert_eq!(status(&Outcome::Status(10004), b""), "NOTSUPP");
         let mut bytes = Vec::new();
         encode(&Event::Lost(7), &mut context, &mut bytes);
         assert_eq!(bytes, b"{\"event\":\"lost\",\"events\":7}\n");

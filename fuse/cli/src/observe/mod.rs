@@ -17,6 +17,8 @@ use super::control::Feed;
 use context::Context;
 use nfsrdma_rpcrdma::tap::{Event, Filter, Interest, Listener, Tap};
 use nfsrdma_xdr::nfs3::ProcedureNumber;
+use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::{nfs_acl, nlm4};
 use std::fmt::Write;
 use std::io;
 use std::sync::Arc;
@@ -29,17 +31,44 @@ const BATCH: usize = 64 << 10;
 /// What stands in front of a feed, on a line of its own.
 const GREETING: &str = concat!("nfsrdma ", env!("CARGO_PKG_VERSION"));
 
-/// The number of a procedure, for clap: as in [`Filter::procedures`].
+/// Procedures of the programs beside NFS that have a name of their own: the transport tells them
+/// together, and the command picks.
+const SIDE: [&str; 6] = [
+    nfs_acl::Getacl::NAME,
+    nfs_acl::Setacl::NAME,
+    nlm4::Test::NAME,
+    nlm4::LockRange::NAME,
+    nlm4::Cancel::NAME,
+    nlm4::Unlock::NAME,
+];
+/// All procedures of other programs.
+const OTHER: u32 = ProcedureNumber::COUNT as u32;
+
+/// The number of a procedure, for clap: as in [`Filter::procedures`]; behind it those of [`SIDE`].
 pub fn procedure(name: &str) -> Result<u32, String> {
     let name = name.to_ascii_uppercase();
     if name == "OTHER" {
-        return Ok(ProcedureNumber::COUNT as u32);
+        return Ok(OTHER);
+    }
+    if let Some(at) = SIDE.iter().position(|side| *side == name) {
+        return Ok(OTHER + 1 + at as u32);
     }
     ProcedureNumber::ALL
         .iter()
         .find(|number| number.label() == name)
         .map(|number| *number as u32)
-        .ok_or_else(|| "no procedure of NFS version 3".to_owned())
+        .ok_or_else(|| "no procedure of NFS version 3, NFS_ACL or NLM".to_owned())
+}
+
+/// Whether a procedure, by the name that a line has, is among those asked for.
+fn is_asked_for(asked: &[u32], name: &str) -> bool {
+    let of_nfs = || ProcedureNumber::ALL.iter().any(|of| of.label() == name);
+    asked.is_empty()
+        || asked.iter().any(|number| match number.checked_sub(OTHER) {
+            None => ProcedureNumber::ALL[*number as usize].label() == name,
+            Some(0) => !of_nfs(),
+            Some(side) => SIDE[side as usize - 1] == name,
+        })
 }
 
 /// `trace PROCEDURES ERRORS MILLISECONDS SENDINGS`
@@ -189,6 +218,14 @@ mod tests {
         assert_eq!(procedure("readdirplus"), Ok(17));
         assert_eq!(procedure("OTHER"), Ok(22));
         assert!(procedure("OPEN").is_err());
+        let lock = procedure("lock").unwrap();
+        let read = procedure("READ").unwrap();
+        assert!(is_asked_for(&[], "LOCK") && is_asked_for(&[read, lock], "LOCK"));
+        assert!(!is_asked_for(&[lock], "UNLOCK") && !is_asked_for(&[read], "LOCK"));
+        assert!(is_asked_for(&[OTHER], "LOCK") && !is_asked_for(&[OTHER], "READ"));
+        for name in SIDE {
+            assert!(is_asked_for(&[procedure(name).unwrap()], name));
+        }
     }
 
     #[test]

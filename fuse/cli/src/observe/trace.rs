@@ -18,7 +18,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let filter = Filter {
         procedures: match &args.procedure[..] {
             [] => u32::MAX,
-            some => some.iter().fold(0, |all, number| all | 1 << number),
+            some => some
+                .iter()
+                .fold(0, |all, number| all | 1 << (*number).min(super::OTHER)),
         },
         errors: args.errors,
         slow: Duration::from_millis(args.slow.into()),
@@ -48,6 +50,11 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         }
         let parsed: Line = serde_json::from_slice(&line)
             .map_err(|error| reach::other_version(&args.dir, error))?;
+        if let Line::Sent(call) | Line::Call(call) = &parsed
+            && !super::is_asked_for(&args.procedure, &call.procedure)
+        {
+            continue;
+        }
         let reader = match args.json {
             true => output::result(&line)?,
             false => output::result(format!("{}\n", show(&parsed)).as_bytes())?,

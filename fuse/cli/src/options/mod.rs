@@ -231,6 +231,8 @@ pub struct Options {
     pub local_lock: Option<LocalLock>,
     /// Where the server's lock manager listens; `None` asks rpcbind.
     pub lock_port: Option<u16>,
+    /// Where servers of locks call back; 0: nowhere, `None`: any port.
+    pub callback_port: Option<u16>,
     pub transport: Transport,
     pub write_chunk: WriteChunk,
     /// Inline threshold to announce, in bytes.
@@ -313,6 +315,7 @@ impl Default for Options {
             lock: None,
             local_lock: None,
             lock_port: None,
+            callback_port: None,
             transport: Transport::Auto,
             write_chunk: WriteChunk::PositionZero,
             inline: 4096,

@@ -156,6 +156,11 @@ impl Options {
         if let Some(port) = self.lock_port {
             words.value("lockport", port);
         }
+        match self.callback_port {
+            Some(0) => words.value("callbackport", "none"),
+            Some(port) => words.value("callbackport", port),
+            None => {}
+        }
         match self.allow_other {
             Some(true) => words.flag("allow_other"),
             Some(false) => words.flag("noallow_other"),

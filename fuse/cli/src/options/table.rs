@@ -265,6 +265,7 @@ const TCP_ONLY: &str = "this program speaks NFS over RDMA only; use mount -t nfs
 const V3_ONLY: &str = "this program speaks NFS version 3 only; use mount -t nfs for version 4";
 const V4_OPTION: &str =
     "it belongs to NFS version 4, and this program speaks version 3; leave it out";
+const CALLBACK_PORT: &str = "a port, or none";
 const LOCAL_LOCK: &str = "none, flock, posix or all";
 const NO_TLS: &str =
     "there is no TLS over RDMA; use mount -t nfs, or encrypt the network below (IPsec)";
@@ -484,6 +485,15 @@ static TABLE: &[Entry] = &[
     value!("lockport", PORT, |d, n, v| {
         d.options.lock_port = transport::set_port(d, n, v)?;
         Ok(())
+    }),
+    value!("callbackport", CALLBACK_PORT, |d, n, v| {
+        if v == "none" {
+            d.options.callback_port = Some(0);
+            return d.claim(n, v);
+        }
+        let port = d.number(n, v, 1..=65535, CALLBACK_PORT)? as u16;
+        d.options.callback_port = Some(port);
+        d.claim(n, port)
     }),
     flag!("resvport", |d, _| d.claim("resvport", true)),
     flag!("noresvport", |d, _| {

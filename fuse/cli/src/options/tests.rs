@@ -107,6 +107,8 @@ fn each_option_sets_its_setting() {
             o.local_lock = Some(LocalLock::All);
         }),
         ("lockport=4045", |o| o.lock_port = Some(4045)),
+        ("callbackport=4046", |o| o.callback_port = Some(4046)),
+        ("callbackport=none", |o| o.callback_port = Some(0)),
         ("mountproto=udp", |o| o.mount_proto = Some(MountProto::Udp)),
         ("mountproto=tcp6", |o| {
             o.mount_proto = Some(MountProto::Tcp);

@@ -36,6 +36,19 @@ impl<N: Nfs3> Adapter<N> {
                     answer_held(reply, result, done);
                 }
             };
+            if of.mode.is_none() && fs.may_write(of.handle) {
+                // What was written by way of a mapping is in the kernel: it writes dirty pages
+                // back before it drops them, by requests that other threads answer.
+                let notifier = notifier.clone();
+                let flush = move || {
+                    let _ = notifier.inval_inode(node, 0, 0);
+                };
+                let flushed = tokio::task::spawn_blocking(flush);
+                tokio::select! {
+                    _ = flushed => {}
+                    () = interrupt.wait() => {}
+                }
+            }
             if !fs.set_lock(of, &interrupt, answer).await {
                 return;
             }

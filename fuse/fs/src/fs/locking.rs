@@ -176,6 +176,11 @@ impl<N: Nfs3> Fs<N> {
         Ok(locks.test(&request, interrupt).await?)
     }
 
+    /// Whether an open file may be written to, also by way of a mapping.
+    pub fn may_write(&self, handle: u64) -> bool {
+        self.file(handle).is_ok_and(|file| file.can_write())
+    }
+
     /// Whether a process that closes a file has POSIX locks on it, or waits for some.
     pub fn has_locks(&self, handle: u64, owner: u64) -> bool {
         let Some(locks) = self.locks.get() else {

@@ -5,7 +5,9 @@ use super::range::{ByteRange, Mode};
 use super::svids::Svids;
 use super::table::{FileId, LockTable, Owner, WaiterId};
 use nfsrdma_nfs3::Cred;
-use nfsrdma_nfs3::nlm::{Abandoned, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status};
+use nfsrdma_nfs3::nlm::{
+    Abandoned, CallbackSink, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status,
+};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
@@ -139,6 +141,8 @@ pub(super) struct Holding {
     pub(super) svid: u32,
     pub(super) cred: Cred,
     pub(super) gate: Arc<tokio::sync::Mutex<()>>,
+    /// The server says that it granted a lock to this owner: a LOCK that waits is to be repeated.
+    pub(super) granted: Notify,
     pub(super) state: Mutex<HoldingState>,
 }
 
@@ -221,6 +225,10 @@ counters! {
     lock_grace_waits,
     locks_reclaimed,
     locks_lost,
+    /// Calls of the server: GRANTED of a lock that an owner here waits for or has, and notices of
+    /// its restart.
+    lock_grants_told,
+    lock_restarts_told,
 }
 
 /// See the module [`locks`](super).
@@ -232,6 +240,8 @@ pub struct Locks {
     journal: Option<Journal>,
     pub(super) runtime: Handle,
     pub(super) state: Mutex<State>,
+    /// Whether there are holdings, so that who only asks that takes no lock.
+    in_use: AtomicBool,
     pub(super) counters: Counters,
     /// The mount ends: nothing is tried again.
     pub(super) ending: Interrupt,
@@ -240,6 +250,8 @@ pub struct Locks {
     pub(super) idle: Notify,
     /// The server may have restarted.
     pub(super) suspected: Notify,
+    /// It says so itself, or somebody in its name.
+    pub(super) restart_told: Notify,
     pub(super) recovering: AtomicBool,
     pub(super) recovered: Notify,
     pub(super) last_recovery: Mutex<Option<Instant>>,
@@ -266,11 +278,13 @@ impl Locks {
             journal,
             runtime,
             state: Mutex::default(),
+            in_use: AtomicBool::new(false),
             counters: Counters::default(),
             ending: Interrupt::default(),
             running: AtomicU64::new(0),
             idle: Notify::new(),
             suspected: Notify::new(),
+            restart_told: Notify::new(),
             recovering: AtomicBool::new(false),
             recovered: Notify::new(),
             last_recovery: Mutex::default(),
@@ -294,12 +308,13 @@ impl Locks {
 
     /// Whether anybody holds or waits for a lock of a file.
     pub fn has_file(&self, file: FileId) -> bool {
-        self.state.lock().table.has_file(file)
+        self.in_use.load(Ordering::Acquire) && self.state.lock().table.has_file(file)
     }
 
     /// Whether `owner` has anything to do with a file.
     pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
-        self.state.lock().holdings.contains_key(&(file, owner))
+        self.in_use.load(Ordering::Acquire)
+            && self.state.lock().holdings.contains_key(&(file, owner))
     }
 
     /// Whether any lock of a file was asked for by this open file.
@@ -308,10 +323,10 @@ impl Locks {
     }
 
     pub(super) fn owners_by_open(&self, file: FileId, open: u64) -> Vec<Owner> {
-        let state = self.state.lock();
-        if state.holdings.is_empty() {
+        if !self.in_use.load(Ordering::Acquire) {
             return Vec::new();
         }
+        let state = self.state.lock();
         let of_file = state.holdings.iter().filter(|((id, _), _)| *id == file);
         of_file
             .filter(|(_, holding)| holding.state.lock().opens.contains(&open))
@@ -365,6 +380,7 @@ impl Locks {
         };
         let _ = tokio::time::timeout(patience, rest).await;
         self.ending.fire();
+        self.server.end().await;
         self.state.lock().table.len()
     }
 
@@ -405,6 +421,11 @@ impl Locks {
         }
     }
 
+    /// Whether no request is under way and nothing is held.
+    pub(super) fn is_unused(&self) -> bool {
+        self.state.lock().holdings.is_empty()
+    }
+
     /// The server may have restarted: what is held is claimed again.
     pub fn suspect(&self) {
         self.suspected.notify_one();
@@ -432,9 +453,11 @@ impl Locks {
                     svid,
                     cred: request.cred.clone(),
                     gate: Arc::default(),
+                    granted: Notify::new(),
                     state: Mutex::default(),
                 });
                 state.holdings.insert(key, holding.clone());
+                self.in_use.store(true, Ordering::Release);
                 holding
             }
         };
@@ -463,6 +486,9 @@ impl Locks {
         drop(of);
         if unused {
             state.holdings.remove(&key);
+            if state.holdings.is_empty() {
+                self.in_use.store(false, Ordering::Release);
+            }
             if let Some(journal) = &self.journal
                 && let Err(error) = journal.remove(holding.svid, &holding.file.handle)
             {
@@ -558,6 +584,27 @@ impl Locks {
                 () = self.ending.wait() => return None,
             }
         }
+    }
+}
+
+impl CallbackSink for Locks {
+    fn granted(&self, svid: u32, file: &FileHandle) -> bool {
+        let state = self.state.lock();
+        let mut all = state.holdings.values();
+        let Some(holding) = all.find(|of| of.svid == svid && of.file.handle == *file) else {
+            return false;
+        };
+        self.counters
+            .lock_grants_told
+            .fetch_add(1, Ordering::Relaxed);
+        holding.granted.notify_one();
+        true
+    }
+
+    fn restarted(&self) {
+        let told = &self.counters.lock_restarts_told;
+        told.fetch_add(1, Ordering::Relaxed);
+        self.restart_told.notify_one();
     }
 }
 

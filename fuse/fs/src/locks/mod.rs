@@ -29,6 +29,7 @@
 mod acquire;
 mod interrupt;
 mod manager;
+mod probe;
 mod range;
 mod recovery;
 mod release;

@@ -4,16 +4,16 @@
 //! DENIED_GRACE_PERIOD, the verifier of WRITE or COMMIT is another one, or its NSM tells. None of
 //! them is proof. So each lock is claimed with `reclaim`, which a server grants in its grace
 //! period. One that is not in it refuses: either it did not restart, and we hold the lock still, or
-//! the period is over, and it is lost. A TEST by an owner that does not exist tells: if nobody
-//! holds the range, the lock is lost. If somebody does, a LOCK of our own is granted if and only if
-//! that is us.
+//! the period is over, and it is lost. An owner that does not exist asks whether anybody holds the
+//! range (see `probe.rs`): if nobody does, the lock is lost. If somebody does, a LOCK of our own is
+//! granted if and only if that is us.
 //!
 //! A lock that is lost may have been somebody else's meanwhile. Its holder must not go on as if
 //! nothing had happened: EIO, until it has let go of the file's locks.
 
 use super::manager::{Holding, Locks};
 use super::range::{ByteRange, Mode};
-use nfsrdma_nfs3::nlm::{LockCall, LockTarget, Status};
+use nfsrdma_nfs3::nlm::{LockCall, Status};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -23,6 +23,10 @@ use tokio::task::JoinSet;
 /// How often the server is asked whether it is there, while something is held: that keeps the
 /// connection, whose end is the sign of a restart.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// Between two recoveries because somebody said that the server restarted: anybody may say so in
+/// its name.
+const TOLD: Duration = Duration::from_secs(10);
 
 /// Owners whose locks are claimed at the same time.
 const AT_A_TIME: usize = 32;
@@ -40,11 +44,17 @@ pub(super) fn watch(locks: &Arc<Locks>) {
     let mut losses = locks.server.suspicions();
     let weak: Weak<Locks> = Arc::downgrade(locks);
     locks.runtime.spawn(async move {
+        let (mut told, mut next_told) = (false, Instant::now());
         loop {
             let Some(locks) = weak.upgrade() else { return };
             let held = !locks.state.lock().table.is_empty();
             let mut lost = false;
             tokio::select! {
+                () = locks.restart_told.notified(), if !told => told = true,
+                () = tokio::time::sleep_until(next_told.into()), if told => {
+                    (told, lost) = (false, true);
+                    next_told = Instant::now() + TOLD;
+                }
                 changed = losses.changed() => match changed {
                     Ok(()) => lost = true,
                     Err(_) => tokio::time::sleep(KEEP_ALIVE).await,
@@ -53,7 +63,11 @@ pub(super) fn watch(locks: &Arc<Locks>) {
                 () = tokio::time::sleep(KEEP_ALIVE), if held => {
                     let _ = locks.server.null().await;
                 }
-                () = tokio::time::sleep(KEEP_ALIVE), if !held => {}
+                () = tokio::time::sleep(KEEP_ALIVE), if !held => {
+                    if locks.is_unused() {
+                        locks.server.idle(&|| locks.is_unused()).await;
+                    }
+                }
                 () = locks.ending.wait() => return,
             }
             if lost && !locks.state.lock().table.is_empty() {
@@ -123,6 +137,8 @@ impl Locks {
                 Some(Claim::Lost) => {
                     lost += 1;
                     self.lose(holding, range);
+                    // Should the server have it after all, nobody would ever unlock it.
+                    self.insist(holding, range, LockCall::Unlock).await;
                 }
                 // The mount ends.
                 None => break,
@@ -159,29 +175,7 @@ impl Locks {
             Status::DeniedGracePeriod => {}
             _ => return Some(Claim::Lost),
         }
-        let stranger = self.state.lock().svids.fresh().ok()?;
-        let target = LockTarget {
-            svid: stranger,
-            ..holding.target(range)
-        };
-        let test = LockCall::Test { exclusive: true };
-        let mut retry = super::manager::Retry::default();
-        let status = loop {
-            let result = tokio::select! {
-                result = self.server.call(&holding.cred, &target, test) => result,
-                () = self.ending.wait() => return None,
-            };
-            match result {
-                Ok(answer) if answer.status == Status::DeniedGracePeriod => {}
-                Ok(answer) => break answer.status,
-                Err(error) => tracing::debug!(%error, "looking for a lock"),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(retry.next()) => {}
-                () = self.ending.wait() => return None,
-            }
-        };
-        if status != Status::Denied {
+        if !self.is_held(holding, range, mode).await? {
             return Some(Claim::Lost);
         }
         let answer = self.insist(holding, range, lock(false)).await?;

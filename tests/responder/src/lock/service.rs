@@ -24,6 +24,8 @@ const SENDERS: usize = 4;
 const SENDING_MAX: u64 = 1024;
 /// Procedures of NLM 4 are numbered below.
 const PROCEDURES: usize = 24;
+/// Likewise of NSM.
+const MONITOR_PROCEDURES: usize = 7;
 
 /// Where the server finds its clients' programs.
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +77,7 @@ pub struct LockService {
     /// For tests: so many calls are run and not answered.
     drop_replies: AtomicU64,
     calls: [AtomicU64; PROCEDURES],
+    monitor_calls: [AtomicU64; MONITOR_PROCEDURES],
 }
 
 impl LockService {
@@ -101,6 +104,7 @@ impl LockService {
             silent: AtomicBool::new(false),
             drop_replies: AtomicU64::new(0),
             calls: [const { AtomicU64::new(0) }; PROCEDURES],
+            monitor_calls: [const { AtomicU64::new(0) }; MONITOR_PROCEDURES],
         }))
     }
 
@@ -350,6 +354,29 @@ impl LockService {
             let count = self.calls.get(number as usize)?;
             Some((name, count.load(Ordering::Relaxed)))
         })
+    }
+
+    /// A call of NSM came.
+    pub(crate) fn monitor_call(&self, procedure: u32) {
+        if let Some(count) = self.monitor_calls.get(procedure as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often each procedure of NSM was called.
+    pub fn monitor_calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        const NAMES: [&str; MONITOR_PROCEDURES] = [
+            nsm::Null::NAME,
+            nsm::Stat::NAME,
+            nsm::Mon::NAME,
+            nsm::Unmon::NAME,
+            nsm::UnmonAll::NAME,
+            nsm::SimulateCrash::NAME,
+            nsm::Notify::NAME,
+        ];
+        let counts = self.monitor_calls.iter();
+        let counts = counts.map(|count| count.load(Ordering::Relaxed));
+        NAMES.into_iter().zip(counts)
     }
 
     /// The grace period's length from now on; zero ends the present one.

@@ -50,6 +50,8 @@ pub struct Policy {
     pub max_locks: usize,
     /// Answer DEADLCK to a LOCK that would wait for itself.
     pub detect_deadlocks: bool,
+    /// TEST sees exclusive locks only, as that of Linux 6.12.117.
+    pub blind_test: bool,
 }
 
 impl Default for Policy {
@@ -60,6 +62,7 @@ impl Default for Policy {
             lose_callbacks: false,
             max_locks: 65536,
             detect_deadlocks: true,
+            blind_test: false,
         }
     }
 }
@@ -262,7 +265,11 @@ impl LockTable {
         if self.in_grace(now) {
             return Err(TestFailure::Grace);
         }
-        match self.conflict(request) {
+        let asked = LockRequest {
+            exclusive: request.exclusive && !self.policy.blind_test,
+            ..*request
+        };
+        match self.conflict(&asked) {
             Some((owner, exclusive, range)) => Err(TestFailure::Held {
                 svid: owner.svid,
                 exclusive,

@@ -18,6 +18,7 @@ impl Service {
         out: &mut Encoder,
     ) -> Done {
         let state = self.locks.with(|table, _| table.state());
+        self.locks.monitor_call(context.procedure);
         match context.procedure {
             Null::NUMBER => {}
             Stat::NUMBER => {

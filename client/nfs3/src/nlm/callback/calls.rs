@@ -1,0 +1,279 @@
+//! Calls to this machine, as bytes: what the server's lock manager, its status monitor and this
+//! machine's own rpc.statd may say, and what they are answered. No I/O.
+
+use super::STATUS_PROCEDURE;
+use nfsrdma_xdr::codec::{Decode, DecodeError, Decoder, Encode};
+use nfsrdma_xdr::nlm4::{self, Res, Status, TestArgs};
+use nfsrdma_xdr::nsm::{self, HostStatus, Outcome, StatRes, State, StateChange};
+use nfsrdma_xdr::procedure::Procedure;
+use nfsrdma_xdr::rpc::{self, Accepted, Call, CallError, Denial, Reply};
+
+/// A call, as far as it concerns locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request<'a> {
+    /// NULL of any of the programs.
+    Null,
+    /// GRANTED; `message`: in the form GRANTED_MSG, whose result is a call of its own.
+    Granted { args: TestArgs<'a>, message: bool },
+    /// SM_NOTIFY: the sender restarted.
+    Notify(StateChange<'a>),
+    /// The call-back of this machine's rpc.statd: a host that it monitors for us restarted.
+    Status(HostStatus<'a>),
+    /// What a monitor does for other programs of its machine, and this one for nobody.
+    NoMonitor(NoMonitor),
+    /// Not a procedure that is here.
+    Refused(Accepted),
+}
+
+/// By the results that a refusal has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoMonitor {
+    /// SM_STAT and SM_MON.
+    Failure,
+    /// SM_UNMON and SM_UNMON_ALL.
+    State,
+    /// SM_SIMU_CRASH.
+    Void,
+}
+
+/// A call with what its reply needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Received<'a> {
+    pub(super) xid: u32,
+    pub(super) request: Request<'a>,
+}
+
+impl From<DecodeError> for Request<'_> {
+    fn from(_: DecodeError) -> Self {
+        Request::Refused(Accepted::GarbageArgs)
+    }
+}
+
+fn of_nlm<'a>(procedure: u32, from: &mut Decoder<'a>) -> Result<Request<'a>, DecodeError> {
+    let message = procedure == nlm4::GrantedMsg::NUMBER;
+    Ok(match procedure {
+        nlm4::Null::NUMBER => Request::Null,
+        nlm4::Granted::NUMBER | nlm4::GrantedMsg::NUMBER => Request::Granted {
+            args: TestArgs::decode(from)?,
+            message,
+        },
+        _ => Request::Refused(Accepted::ProcUnavail),
+    })
+}
+
+fn of_statd<'a>(procedure: u32, from: &mut Decoder<'a>) -> Result<Request<'a>, DecodeError> {
+    Ok(match procedure {
+        0 => Request::Null,
+        STATUS_PROCEDURE => Request::Status(HostStatus::decode(from)?),
+        _ => Request::Refused(Accepted::ProcUnavail),
+    })
+}
+
+fn of_nsm<'a>(procedure: u32, from: &mut Decoder<'a>) -> Result<Request<'a>, DecodeError> {
+    Ok(match procedure {
+        nsm::Null::NUMBER => Request::Null,
+        nsm::Notify::NUMBER => Request::Notify(StateChange::decode(from)?),
+        nsm::Stat::NUMBER | nsm::Mon::NUMBER => Request::NoMonitor(NoMonitor::Failure),
+        nsm::Unmon::NUMBER | nsm::UnmonAll::NUMBER => Request::NoMonitor(NoMonitor::State),
+        nsm::SimulateCrash::NUMBER => Request::NoMonitor(NoMonitor::Void),
+        _ => Request::Refused(Accepted::ProcUnavail),
+    })
+}
+
+/// Takes a call; an error is its reply, or `None` for bytes that nobody can answer.
+/// `statd_version` is the version of NLM's program that our rpc.statd calls back.
+pub(super) fn parse(message: &[u8], statd_version: u32) -> Result<Received<'_>, Option<Vec<u8>>> {
+    let mut from = Decoder::new(message);
+    let call = Call::parse(&mut from).map_err(|error| match error {
+        CallError::Malformed(_) => None,
+        CallError::RpcVersion { xid, .. } => {
+            let (low, high) = (rpc::VERSION, rpc::VERSION);
+            Some(Reply::denied(xid, Denial::RpcMismatch { low, high }).to_xdr())
+        }
+    })?;
+    let mismatch = |version| {
+        let (low, high) = (version, version);
+        Ok(Request::Refused(Accepted::ProgMismatch { low, high }))
+    };
+    let request = match (call.program, call.version) {
+        (nlm4::PROGRAM, nlm4::VERSION) => of_nlm(call.procedure, &mut from),
+        (nlm4::PROGRAM, version) if version == statd_version => of_statd(call.procedure, &mut from),
+        (nlm4::PROGRAM, _) => mismatch(nlm4::VERSION),
+        (nsm::PROGRAM, nsm::VERSION) => of_nsm(call.procedure, &mut from),
+        (nsm::PROGRAM, _) => mismatch(nsm::VERSION),
+        _ => Ok(Request::Refused(Accepted::ProgUnavail)),
+    };
+    Ok(Received {
+        xid: call.xid,
+        request: request.unwrap_or_else(Request::from),
+    })
+}
+
+impl Received<'_> {
+    /// The reply. `granted`: what GRANTED is answered; `state`: this machine's NSM state number.
+    pub(super) fn reply(&self, granted: Status, state: u32) -> Vec<u8> {
+        let (status, results) = match self.request {
+            Request::Refused(status) => (status, Vec::new()),
+            Request::Granted {
+                args,
+                message: false,
+            } => {
+                let res = Res {
+                    cookie: args.cookie,
+                    status: granted,
+                };
+                (Accepted::Success, res.to_xdr())
+            }
+            Request::NoMonitor(NoMonitor::Failure) => {
+                let outcome = Outcome::Failure;
+                (Accepted::Success, StatRes { outcome, state }.to_xdr())
+            }
+            Request::NoMonitor(NoMonitor::State) => (Accepted::Success, State { state }.to_xdr()),
+            Request::NoMonitor(NoMonitor::Void)
+            | Request::Null
+            | Request::Granted { message: true, .. }
+            | Request::Notify(_)
+            | Request::Status(_) => (Accepted::Success, Vec::new()),
+        };
+        [Reply::accepted(self.xid, status).to_xdr(), results].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_xdr::codec::Text;
+    use nfsrdma_xdr::nfs3::FileHandle;
+    use nfsrdma_xdr::nlm4::Lock;
+    use nfsrdma_xdr::nsm::Private;
+    use nfsrdma_xdr::rpc::Auth;
+    use proptest::prelude::*;
+
+    const STATD: u32 = 77;
+
+    fn call(program: u32, version: u32, procedure: u32, args: &[u8]) -> Vec<u8> {
+        let call = Call {
+            xid: 5,
+            program,
+            version,
+            procedure,
+            credential: Auth::None,
+            verifier: Auth::None,
+        };
+        [&call.to_xdr()[..], args].concat()
+    }
+
+    fn granted() -> TestArgs<'static> {
+        TestArgs {
+            cookie: Text(b"cook"),
+            exclusive: true,
+            lock: Lock {
+                caller_name: Text(b"server"),
+                file: FileHandle::new(&[1, 2, 3]).unwrap(),
+                owner: Text(b"oh"),
+                svid: 9,
+                offset: 1,
+                length: 2,
+            },
+        }
+    }
+
+    #[test]
+    fn both_forms_of_granted_are_understood() {
+        for (number, message) in [(5, false), (10, true)] {
+            let bytes = call(100_021, 4, number, &granted().to_xdr());
+            let received = parse(&bytes, STATD).unwrap();
+            let args = granted();
+            assert_eq!(received.request, Request::Granted { args, message });
+            let reply = received.reply(Status::Denied, 3);
+            // Accepted, with the verifier of AUTH_NONE; a message has no results.
+            let head = b"\0\0\0\x05\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+            let results: &[u8] = match message {
+                true => b"",
+                false => b"\0\0\0\x04cook\0\0\0\x01",
+            };
+            assert_eq!(reply, [&head[..], results].concat());
+        }
+    }
+
+    #[test]
+    fn monitors_are_understood() {
+        let change = StateChange {
+            name: Text(b"server"),
+            state: 7,
+        };
+        let bytes = call(100_024, 1, 6, &change.to_xdr());
+        assert_eq!(
+            parse(&bytes, STATD).unwrap().request,
+            Request::Notify(change)
+        );
+        let status = HostStatus {
+            name: Text(b"192.0.2.1"),
+            state: 7,
+            private: Private(*b"0123456789abcdef"),
+        };
+        let bytes = call(100_021, STATD, 16, &status.to_xdr());
+        assert_eq!(
+            parse(&bytes, STATD).unwrap().request,
+            Request::Status(status)
+        );
+        // It is no monitor for others.
+        let bytes = call(100_024, 1, 2, b"");
+        let reply = parse(&bytes, STATD).unwrap().reply(Status::Denied, 3);
+        assert_eq!(reply[24..], [0, 0, 0, 1, 0, 0, 0, 3]);
+    }
+
+    #[test]
+    fn what_is_not_here_is_refused_as_rpc_says() {
+        let status = |program, version, procedure| {
+            let bytes = call(program, version, procedure, b"");
+            match parse(&bytes, STATD).unwrap().request {
+                Request::Refused(status) => status,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(status(100_003, 3, 0), Accepted::ProgUnavail);
+        assert_eq!(
+            status(100_021, 3, 0),
+            Accepted::ProgMismatch { low: 4, high: 4 }
+        );
+        assert_eq!(
+            status(100_024, 2, 0),
+            Accepted::ProgMismatch { low: 1, high: 1 }
+        );
+        // A client's lock manager takes no locks.
+        assert_eq!(status(100_021, 4, 2), Accepted::ProcUnavail);
+        assert_eq!(status(100_021, STATD, 5), Accepted::ProcUnavail);
+        assert_eq!(status(100_021, 4, 10), Accepted::GarbageArgs);
+        assert_eq!(parse(b"", STATD), Err(None));
+        let mut other = call(100_021, 4, 0, b"");
+        other[11] = 3;
+        assert!(parse(&other, STATD).unwrap_err().is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered_or_dropped(
+            head in proptest::bool::ANY,
+            procedure in 0u32..24,
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let message = match head {
+                true => call(100_021, 4, procedure, &bytes),
+                false => bytes,
+            };
+            if let Ok(received) = parse(&message, STATD) {
+                prop_assert!(received.reply(Status::Granted, 1).len() >= 24);
+            }
+        }
+
+        #[test]
+        fn a_granted_that_is_cut_is_garbage(cut in 0usize..60) {
+            let args = granted().to_xdr();
+            prop_assume!(cut < args.len());
+            let bytes = call(100_021, 4, 5, &args[..cut]);
+            let request = parse(&bytes, STATD).unwrap().request;
+            prop_assert_eq!(request, Request::Refused(Accepted::GarbageArgs));
+        }
+    }
+}

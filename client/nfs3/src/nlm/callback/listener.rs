@@ -1,0 +1,166 @@
+//! The port where servers and rpc.statd call: one number for UDP and TCP.
+
+use super::Callbacks;
+use nfsrdma_rpcrdma::rpc::plain::Protocol;
+use nfsrdma_xdr::record::{self, RecordReader};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Longest call in bytes: a header with full credential and verifier, GRANTED with its four
+/// opaques. What is longer is none.
+const CALL_MAX: usize = 8 * 1024;
+/// TCP connections at a time; the next one waits.
+const CONNECTIONS: usize = 16;
+/// A connection without a call ends.
+const IDLE: Duration = Duration::from_secs(60);
+/// After accept(2) failed, as for want of descriptors.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Ports that are tried until one is free for both.
+const TRIES: u32 = 16;
+
+/// Who called.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) address: SocketAddr,
+    pub(super) protocol: Protocol,
+}
+
+impl Caller {
+    fn new(address: SocketAddr, protocol: Protocol) -> Self {
+        let ip = address.ip().to_canonical();
+        Caller {
+            address: SocketAddr::new(ip, address.port()),
+            protocol,
+        }
+    }
+
+    /// A program of this machine that root lets have such a port.
+    pub(super) fn is_local_and_privileged(&self) -> bool {
+        self.address.ip().is_loopback() && self.address.port() < 1024
+    }
+}
+
+/// Both sockets, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) port: u16,
+    /// Whether IPv6 is listened to, too.
+    pub(super) ipv6: bool,
+    _tasks: JoinSet<()>,
+}
+
+async fn bind_at(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpListener)> {
+    let udp = UdpSocket::bind((ip, port)).await?;
+    let tcp = TcpListener::bind((ip, udp.local_addr()?.port())).await?;
+    Ok((udp, tcp))
+}
+
+async fn bind(ip: IpAddr, port: Option<u16>) -> io::Result<(UdpSocket, TcpListener)> {
+    let mut tries = 1;
+    loop {
+        match bind_at(ip, port.unwrap_or(0)).await {
+            // The number is free for UDP only.
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && port.is_none() && tries < TRIES =>
+            {
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+impl Listener {
+    /// Listens at `port`, or at a free one.
+    pub(super) async fn start(port: Option<u16>, to: &Arc<Callbacks>) -> io::Result<Self> {
+        let (ipv6, (udp, tcp)) = match bind(Ipv6Addr::UNSPECIFIED.into(), port).await {
+            Ok(both) => (true, both),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
+            // A machine without IPv6.
+            Err(_) => (false, bind(Ipv4Addr::UNSPECIFIED.into(), port).await?),
+        };
+        let port = tcp.local_addr()?.port();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(datagrams(udp, Arc::downgrade(to)));
+        tasks.spawn(connections(tcp, Arc::downgrade(to)));
+        Ok(Listener {
+            port,
+            ipv6,
+            _tasks: tasks,
+        })
+    }
+}
+
+async fn datagrams(socket: UdpSocket, to: Weak<Callbacks>) {
+    let mut buffer = vec![0; CALL_MAX];
+    loop {
+        match socket.recv_from(&mut buffer).await {
+            Ok((len, from)) => {
+                let Some(to) = to.upgrade() else { return };
+                let reply = to.answer(&buffer[..len], Caller::new(from, Protocol::Udp));
+                if let Some(reply) = reply {
+                    // It asks again if this is lost.
+                    let _ = socket.try_send_to(&reply, from);
+                }
+            }
+            // An error of an earlier reply; not so often that it would keep a CPU busy.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+async fn connections(listener: TcpListener, to: Weak<Callbacks>) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut served = JoinSet::new();
+    loop {
+        let place = room.clone().acquire_owned().await;
+        while served.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                let to = to.clone();
+                served.spawn(async move {
+                    converse(stream, Caller::new(from, Protocol::Tcp), &to).await;
+                    drop(place);
+                });
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn converse(mut stream: TcpStream, from: Caller, to: &Weak<Callbacks>) {
+    if !to.upgrade().is_some_and(|to| to.may_connect(from)) {
+        return;
+    }
+    let mut reader = RecordReader::new(CALL_MAX, 16);
+    let mut piece = [0; 4096];
+    loop {
+        let Ok(Ok(len @ 1..)) = tokio::time::timeout(IDLE, stream.read(&mut piece)).await else {
+            return;
+        };
+        let mut input = &piece[..len];
+        while !input.is_empty() {
+            let call = match reader.read(&mut input) {
+                Ok(Some(call)) => call,
+                Ok(None) => continue,
+                Err(_) => return,
+            };
+            let reply = match to.upgrade() {
+                Some(to) => to.answer(&call, from),
+                None => return,
+            };
+            let Some(reply) = reply else { continue };
+            let framed = [&record::mark(reply.len(), true)[..], &reply].concat();
+            let written = tokio::time::timeout(IDLE, stream.write_all(&framed)).await;
+            if !matches!(written, Ok(Ok(()))) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,508 @@
+//! What servers tell a client of locks: GRANTED, and that they restarted (NSM).
+//!
+//! Nothing of it is believed. GRANTED makes the waiter repeat its LOCK at once, whose answer
+//! counts; a restart makes the mount claim its locks, which changes nothing where the server did
+//! not restart. So a call that is forged, late or repeated costs a call to the server, and a
+//! missing one costs time: waiters poll, and a restart shows by the connection, a verifier or the
+//! answers to LOCK.
+//!
+//! The port opens with the first lock, if anybody can find it: the rpcbind of this machine runs,
+//! or a number was given. A server asks that rpcbind for version 4 of NLM, and for NSM; both
+//! belong to whoever has them already (the kernel's lockd, rpc.statd, another mount, which passes
+//! on what comes: [`others`]), and to the next mount once that one has ended.
+//!
+//! rpc.statd calls back by a program and version of its caller's choice, which it looks up at the
+//! same rpcbind. Linux's takes NLM's program and procedure 16 only, as the kernel uses them; the
+//! version is free, and a version of our own keeps the kernel's call-backs and ours apart.
+//!
+//! What is answered: GRANTED, if somebody here waits for the lock or has it; DENIED, at which
+//! servers free the lock, only if no mount of this machine can have asked for it. If another mount
+//! may have, that one answers GRANTED_MSG itself, and GRANTED is left without a reply: the server
+//! calls again.
+
+mod calls;
+mod listener;
+mod monitor;
+mod others;
+mod rpcbind;
+
+use super::NlmClient;
+use calls::Request;
+use listener::{Caller, Listener};
+use monitor::Monitor;
+use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
+use nfsrdma_xdr::codec::Text;
+use nfsrdma_xdr::nfs3::{FileHandle, Void};
+use nfsrdma_xdr::nlm4::{self, Status, TestArgs};
+use nfsrdma_xdr::nsm;
+use nfsrdma_xdr::rpc::Auth;
+use nfsrdma_xdr::rpcbind::NetId;
+use others::{Hint, Others};
+use parking_lot::Mutex;
+use rpcbind::Row;
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, Semaphore};
+
+/// The procedure by which rpc.statd calls NLM's program back.
+const STATUS_PROCEDURE: u32 = 16;
+/// Versions of NLM's program that are ours, one for each user of this machine, as rpcbind lets
+/// nobody take another user's.
+const STATD_VERSIONS: u32 = 0x2000_0000;
+/// Between two looks at what is registered.
+const LOOK: Duration = Duration::from_secs(60);
+/// NULL, to learn whether a registration is left by a program that has ended.
+const PROBE: Duration = Duration::from_secs(1);
+/// For what is to be said at the end of a mount.
+const END: Duration = Duration::from_secs(2);
+/// GRANTED_RES, and how many at a time.
+const RESULT: Duration = Duration::from_secs(2);
+const RESULTS: usize = 16;
+/// Hints passed on in a second.
+const FORWARDS: u32 = 100;
+
+/// Who is to hear of it.
+pub trait CallbackSink: Debug + Send + Sync {
+    /// The server says that it granted a lock to `svid`; whether that owner waits for a lock of
+    /// the file, or has one.
+    fn granted(&self, svid: u32, file: &FileHandle) -> bool;
+
+    /// The server says that it restarted.
+    fn restarted(&self);
+}
+
+/// Settings.
+#[derive(Debug, Clone, Default)]
+pub struct CallbackOptions {
+    /// The port to listen at; 0: none. `None`: any, if rpcbind runs on this machine.
+    pub port: Option<u16>,
+    /// Where the monitor's state number is kept.
+    pub dir: Option<PathBuf>,
+}
+
+/// A mount's ear for its server. Runs in tokio.
+#[derive(Debug)]
+pub struct Callbacks {
+    server: IpAddr,
+    port: Option<u16>,
+    statd_version: u32,
+    monitor: Monitor,
+    client: Weak<NlmClient>,
+    sink: OnceLock<Weak<dyn CallbackSink>>,
+    /// From the first lock on.
+    others: OnceLock<Others>,
+    begun: AtomicBool,
+    ended: AtomicBool,
+    /// What is registered is to be looked at.
+    look: Notify,
+    /// The port listened at.
+    listening: Mutex<Option<u16>>,
+    results: Arc<Semaphore>,
+    /// Hints passed on since.
+    forwards: Mutex<Option<(Instant, u32)>>,
+    last_state: Mutex<Option<u32>>,
+}
+
+impl Callbacks {
+    pub(super) fn new(
+        server: IpAddr,
+        client: Weak<NlmClient>,
+        options: CallbackOptions,
+        uid: u32,
+    ) -> Arc<Self> {
+        let statd_version = STATD_VERSIONS | (uid & (STATD_VERSIONS - 1));
+        Arc::new(Callbacks {
+            server: server.to_canonical(),
+            port: options.port,
+            statd_version,
+            monitor: Monitor::new(server, statd_version, options.dir),
+            client,
+            sink: OnceLock::new(),
+            others: OnceLock::new(),
+            begun: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            look: Notify::new(),
+            listening: Mutex::default(),
+            results: Arc::new(Semaphore::new(RESULTS)),
+            forwards: Mutex::default(),
+            last_state: Mutex::default(),
+        })
+    }
+
+    /// Who is told from now on.
+    pub fn set_sink(&self, sink: Weak<dyn CallbackSink>) {
+        let _ = self.sink.set(sink);
+    }
+
+    /// A process of this machine that had locks is gone without having given them back: has the
+    /// server forget them, if no other program of this machine can have any. To be called before
+    /// the first lock.
+    pub async fn notify_crash(&self) -> bool {
+        self.monitor.notify_crash().await
+    }
+
+    /// The NSM state number of this machine.
+    pub(super) fn state(&self) -> u32 {
+        self.monitor.state()
+    }
+
+    /// Before each LOCK: begins to listen, and has the server monitored. It waits at most a few
+    /// seconds, and only for the first one.
+    pub(super) async fn before_lock(self: &Arc<Self>) {
+        if !self.begun.swap(true, Ordering::AcqRel) {
+            self.begin();
+        }
+        self.monitor.ensure().await;
+    }
+
+    fn begin(self: &Arc<Self>) {
+        match Others::join() {
+            Ok((others, socket)) => {
+                let _ = self.others.set(others);
+                tokio::spawn(hear_others(Arc::downgrade(self), socket));
+            }
+            Err(error) => tracing::debug!(%error, "no name among the mounts with locks"),
+        }
+        if self.port != Some(0) {
+            tokio::spawn(keep_registered(Arc::downgrade(self)));
+        }
+    }
+
+    /// No lock is held or asked for, if `still` says so, too: the server need not be monitored.
+    pub(super) async fn idle(&self, still: &(dyn Fn() -> bool + Send + Sync)) {
+        self.monitor.stop(|| still() && self.alone()).await;
+    }
+
+    /// The mount ends.
+    pub(super) async fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.look.notify_waiters();
+        if !self.begun.load(Ordering::Acquire) {
+            return;
+        }
+        let farewell = async {
+            let alone = self.alone();
+            self.monitor.stop(|| alone).await;
+            let port = *self.listening.lock();
+            if let (Some(port), Ok(rows)) = (port, rpcbind::dump().await) {
+                for row in rows.into_iter().filter(|row| self.is_mine(row, port)) {
+                    let _ = rpcbind::unset(row).await;
+                }
+            }
+            if let Some(others) = self.others.get() {
+                others.send(&Hint::Vacant);
+            }
+        };
+        let _ = tokio::time::timeout(END, farewell).await;
+    }
+
+    fn alone(&self) -> bool {
+        self.others.get().is_none_or(Others::alone)
+    }
+
+    fn is_mine(&self, row: &Row, port: u16) -> bool {
+        row.port == port && (row.program == nlm4::PROGRAM || row.program == nsm::PROGRAM)
+    }
+
+    /// Which registrations there are to be.
+    fn wanted(&self, listener: &Listener, own_monitor: bool) -> Vec<Vec<Row>> {
+        let mut groups = vec![(nlm4::PROGRAM, nlm4::VERSION, true)];
+        if own_monitor {
+            groups.push((nsm::PROGRAM, nsm::VERSION, true));
+        } else {
+            groups.push((nlm4::PROGRAM, self.statd_version, false));
+        }
+        let netids = |tcp: bool| {
+            NetId::ALL.into_iter().filter(move |netid| match netid {
+                NetId::Udp => true,
+                NetId::Tcp => tcp,
+                NetId::Udp6 => listener.ipv6,
+                NetId::Tcp6 => listener.ipv6 && tcp,
+                NetId::Rdma | NetId::Rdma6 => false,
+            })
+        };
+        let rows = |(program, version, tcp)| {
+            let row = |netid| Row {
+                program,
+                version,
+                netid,
+                port: listener.port,
+            };
+            netids(tcp).map(row).collect()
+        };
+        groups.into_iter().map(rows).collect()
+    }
+
+    /// Registers what nobody else has.
+    async fn register(&self, listener: &Listener) -> Result<(), PlainError> {
+        let rows = rpcbind::dump().await?;
+        let own_monitor = !self.monitor.look(&rows).await;
+        for group in self.wanted(listener, own_monitor) {
+            let Some(first) = group.first() else { continue };
+            let same = |row: &&Row| row.program == first.program && row.version == first.version;
+            let (mine, others): (Vec<Row>, Vec<Row>) = rows
+                .iter()
+                .filter(same)
+                .partition(|row| row.port == listener.port);
+            if !self.all_gone(&others).await {
+                continue;
+            }
+            for row in others {
+                let _ = rpcbind::unset(row).await;
+            }
+            for row in group {
+                if !mine.contains(&row) && !rpcbind::set(row).await? {
+                    tracing::debug!(?row, "rpcbind does not register it");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether programs that registered have ended without taking it back.
+    async fn all_gone(&self, rows: &[Row]) -> bool {
+        for row in rows {
+            let target = Target {
+                address: (Ipv4Addr::LOCALHOST, row.port).into(),
+                protocol: match row.netid {
+                    NetId::Udp | NetId::Udp6 => Protocol::Udp,
+                    _ => Protocol::Tcp,
+                },
+                privileged: false,
+                timeout: PROBE,
+            };
+            let none = |_: Void| ();
+            let answer = match row.program {
+                nsm::PROGRAM => {
+                    plain::call::<nsm::Null, _>(&target, Auth::None, &Void {}, none).await
+                }
+                _ => plain::call::<nlm4::Null, _>(&target, Auth::None, &Void {}, none).await,
+            };
+            if !matches!(answer, Err(PlainError::Unreachable(_))) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn may_connect(&self, from: Caller) -> bool {
+        self.is_known(from) || !self.alone()
+    }
+
+    fn is_known(&self, from: Caller) -> bool {
+        let ip = from.address.ip();
+        ip == self.server || ip.is_loopback()
+    }
+
+    fn sink(&self) -> Option<Arc<dyn CallbackSink>> {
+        self.sink.get()?.upgrade()
+    }
+
+    /// Takes a call. `None`: it gets no reply.
+    fn answer(self: &Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>> {
+        let known = self.is_known(from);
+        let received = match calls::parse(message, self.statd_version) {
+            Ok(received) => received,
+            Err(reply) => return reply.filter(|_| known),
+        };
+        let mut granted = Status::Denied;
+        let mut answered = known;
+        match received.request {
+            Request::Granted { args, message } => {
+                let status = self.granted(from, &args, message);
+                match status {
+                    Some(status) if message => self.send_result(args.cookie.0, status, from),
+                    Some(status) => granted = status,
+                    None => answered &= message,
+                }
+            }
+            Request::Notify(change) => self.notified(from, change.state),
+            Request::Status(status) => {
+                if !from.is_local_and_privileged() {
+                    return None;
+                }
+                let name = std::str::from_utf8(status.name.0);
+                if let Some(server) = name.ok().and_then(|name| name.parse().ok()) {
+                    tracing::debug!(%server, state = status.state, "rpc.statd: it restarted");
+                    self.restarted(server);
+                }
+            }
+            Request::Null | Request::NoMonitor(_) | Request::Refused(_) => {}
+        }
+        answered.then(|| received.reply(granted, self.state()))
+    }
+
+    /// What GRANTED is answered; `None` if another mount may have to.
+    fn granted(&self, from: Caller, args: &TestArgs<'_>, message: bool) -> Option<Status> {
+        let (server, lock) = (from.address.ip(), &args.lock);
+        let mine = server == self.server;
+        if mine
+            && self
+                .sink()
+                .is_some_and(|sink| sink.granted(lock.svid, &lock.file))
+        {
+            return Some(Status::Granted);
+        }
+        let hint = Hint::Granted {
+            server,
+            svid: lock.svid,
+            file: lock.file,
+            cookie: message.then(|| args.cookie.0.to_vec()),
+        };
+        let passed_on = self.forward(&hint);
+        (mine && !passed_on && self.alone()).then_some(Status::Denied)
+    }
+
+    fn forward(&self, hint: &Hint) -> bool {
+        let Some(others) = self.others.get() else {
+            return false;
+        };
+        let mut forwards = self.forwards.lock();
+        let now = Instant::now();
+        let (since, count) = match *forwards {
+            Some((since, count)) if since + Duration::from_secs(1) > now => (since, count),
+            _ => (now, 0),
+        };
+        *forwards = Some((since, count + 1));
+        drop(forwards);
+        count < FORWARDS && others.send(hint)
+    }
+
+    /// SM_NOTIFY: the caller restarted.
+    fn notified(&self, from: Caller, state: u32) {
+        let server = from.address.ip();
+        if server == self.server && self.last_state.lock().replace(state) == Some(state) {
+            // It is repeated until it is answered.
+            return;
+        }
+        tracing::debug!(%server, state, "SM_NOTIFY");
+        self.restarted(server);
+    }
+
+    fn restarted(&self, server: IpAddr) {
+        self.take(&Hint::Restarted { server });
+        self.forward(&Hint::Restarted { server });
+    }
+
+    /// A hint for this mount, from wherever. Returns what GRANTED_MSG is answered.
+    fn take(&self, hint: &Hint) -> bool {
+        match hint {
+            Hint::Granted {
+                server, svid, file, ..
+            } if *server == self.server => {
+                let sink = self.sink();
+                return sink.is_some_and(|sink| sink.granted(*svid, file));
+            }
+            Hint::Restarted { server } if *server == self.server => {
+                if let Some(sink) = self.sink() {
+                    sink.restarted();
+                }
+            }
+            Hint::Vacant => self.look.notify_one(),
+            Hint::Granted { .. } | Hint::Restarted { .. } => {}
+        }
+        false
+    }
+
+    /// GRANTED_RES, by the transport that GRANTED_MSG came by.
+    fn send_result(&self, cookie: &[u8], status: Status, from: Caller) {
+        let Ok(turn) = self.results.clone().try_acquire_owned() else {
+            return;
+        };
+        let Some(client) = self.client.upgrade() else {
+            return;
+        };
+        let cookie = cookie.to_vec();
+        tokio::spawn(async move {
+            let target = Target {
+                address: SocketAddr::new(client.server(), client.place().port),
+                protocol: from.protocol,
+                privileged: client.is_privileged(),
+                timeout: RESULT,
+            };
+            let res = nlm4::Res {
+                cookie: Text(&cookie),
+                status,
+            };
+            let none = |_: Void| ();
+            let sent = plain::call::<nlm4::GrantedResult, _>(&target, Auth::None, &res, none).await;
+            if let Err(error) = sent {
+                tracing::debug!(%error, "GRANTED_RES");
+            }
+            drop(turn);
+        });
+    }
+}
+
+/// Listens as soon as somebody can find the port, and keeps it registered.
+async fn keep_registered(callbacks: Weak<Callbacks>) {
+    let mut listener: Option<Listener> = None;
+    loop {
+        let Some(this) = callbacks.upgrade() else {
+            return;
+        };
+        if this.ended.load(Ordering::Acquire) {
+            return;
+        }
+        if listener.is_none() && (this.port.is_some() || rpcbind::dump().await.is_ok()) {
+            match Listener::start(this.port, &this).await {
+                Ok(started) => {
+                    tracing::debug!(port = started.port, "servers of locks may call");
+                    *this.listening.lock() = Some(started.port);
+                    listener = Some(started);
+                }
+                Err(error) => tracing::info!(%error, "servers of locks cannot call"),
+            }
+        }
+        if let Some(listener) = &listener
+            && let Err(error) = this.register(listener).await
+        {
+            tracing::debug!(%error, "rpcbind of this machine");
+        }
+        let mut look = std::pin::pin!(this.look.notified());
+        look.as_mut().enable();
+        if this.ended.load(Ordering::Acquire) {
+            return;
+        }
+        // A reference is held meanwhile: the end of the mount wakes it.
+        let _ = tokio::time::timeout(LOOK, look).await;
+    }
+}
+
+/// Takes what other mounts pass on.
+async fn hear_others(callbacks: Weak<Callbacks>, socket: UnixDatagram) {
+    let Ok(socket) = tokio::net::UnixDatagram::from_std(socket) else {
+        return;
+    };
+    let mut buffer = [0; others::MESSAGE_MAX];
+    loop {
+        let received = tokio::time::timeout(LOOK, socket.recv(&mut buffer)).await;
+        let Some(this) = callbacks.upgrade() else {
+            return;
+        };
+        if this.ended.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(received) = received else { continue };
+        let hint = received.ok().and_then(|len| Hint::decode(&buffer[..len]));
+        let Some(hint) = hint else { continue };
+        if this.take(&hint)
+            && let Hint::Granted {
+                cookie: Some(cookie),
+                ..
+            } = &hint
+            && let Some(client) = this.client.upgrade()
+        {
+            let from = Caller {
+                address: SocketAddr::new(client.server(), 0),
+                protocol: client.place().protocol,
+            };
+            this.send_result(cookie, Status::Granted, from);
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The NSM client: who tells us that the server restarted, and the server that we did.
+//!
+//! Where rpc.statd runs on this machine, it does both: SM_MON has it watch the server, and write
+//! down that the server is to be told when this machine restarts. It is told by the server's
+//! address, and that the client's name is the address that the server sees, so that the kernel's
+//! own entry, which has the name of this machine, stays apart. SM_UNMON is for the last mount that
+//! has locks: the entry is one for all of them.
+//!
+//! Where none runs, the mount is its own monitor: it answers SM_NOTIFY ([`super`]), has a state
+//! number, which a file keeps once a server was told, and sends SM_NOTIFY when it finds that a process of this machine has ended
+//! with locks (`Journal`). A server forgets by that all locks of this address. So it is sent only
+//! if no other mount of this network namespace has had locks, and no rpc.statd runs, without which
+//! the kernel's own NFS client has none at a server; and before this mount has its first one.
+//!
+//! All of it is bounded in time, and none of it is needed for locks to work: without a monitor a
+//! restart of the server is noticed later, and after a crash of this machine the server keeps what
+//! it had granted until the next mount unlocks it.
+
+use super::others::any_mount_with_locks;
+use super::rpcbind::{self, Row};
+use crate::mount::locate::{self, Service};
+use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
+use nfsrdma_xdr::codec::Text;
+use nfsrdma_xdr::nfs3::Void;
+use nfsrdma_xdr::nlm4;
+use nfsrdma_xdr::nsm::{
+    self, Callback, HostName, Mon, Monitor as MonitorArgs, MonitorId, Outcome, Private, Stat,
+    StateChange, Unmon,
+};
+use nfsrdma_xdr::rpc::Auth;
+use nfsrdma_xdr::rpcbind::NetId;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{SocketAddr as SocketName, UnixDatagram};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// One call to rpc.statd.
+const STATD: Duration = Duration::from_secs(3);
+/// Each of the two calls that tell a server.
+const NOTIFY: Duration = Duration::from_secs(3);
+/// After rpc.statd did not do what it was asked for.
+const AGAIN: Duration = Duration::from_secs(60);
+/// Whoever tells a server has this name; for how long another waits for it.
+const TURN: &str = "nfsrdma-nsm-notify";
+const TURN_LIMIT: Duration = Duration::from_secs(10);
+const FILE_NAME: &str = "nsm";
+const HEAD: &str = "nfsrdma nsm 1";
+/// Longest state file that is read, in bytes.
+const FILE_MAX: u64 = 4096;
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// It is known whether rpc.statd runs.
+    looked: bool,
+    /// Its port.
+    statd: Option<u16>,
+    not_before: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Monitor {
+    server: IpAddr,
+    /// The server's address and ours, as texts.
+    peer: String,
+    name: String,
+    version: u32,
+    file: Option<PathBuf>,
+    state: AtomicU32,
+    monitored: AtomicBool,
+    inner: tokio::sync::Mutex<Inner>,
+}
+
+/// The address by which this machine reaches a server.
+fn own_address(server: IpAddr) -> Option<IpAddr> {
+    let any = match server {
+        IpAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
+        IpAddr::V6(_) => SocketAddr::from(([0; 16], 0)),
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    // Sends nothing.
+    socket.connect((server, nfsrdma_xdr::rpcbind::PORT)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+fn statd_at(port: u16) -> Target {
+    Target {
+        address: (Ipv4Addr::LOCALHOST, port).into(),
+        protocol: Protocol::Udp,
+        privileged: true,
+        timeout: STATD,
+    }
+}
+
+/// Whether a monitor of this machine works for others: then it is no mount of ours. Its state.
+async fn stat(port: u16) -> Option<u32> {
+    let name = HostName {
+        name: Text(b"127.0.0.1"),
+    };
+    let result = plain::call::<Stat, _>(&statd_at(port), Auth::None, &name, |res| res).await;
+    let res = result.ok()?;
+    (res.outcome == Outcome::Success).then_some(res.state)
+}
+
+impl Monitor {
+    pub(super) fn new(server: IpAddr, version: u32, dir: Option<PathBuf>) -> Self {
+        let server = server.to_canonical();
+        let own = own_address(server).map(|address| address.to_string());
+        Monitor {
+            server,
+            peer: server.to_string(),
+            name: own.unwrap_or_else(crate::mount::identity::machine_name),
+            version,
+            file: dir.map(|dir| dir.join(FILE_NAME)),
+            state: AtomicU32::new(0),
+            monitored: AtomicBool::new(false),
+            inner: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// This machine's state number; 0 before it is known.
+    pub(super) fn state(&self) -> u32 {
+        self.state.load(Ordering::Relaxed)
+    }
+
+    fn id(&self) -> MonitorId<'_> {
+        MonitorId {
+            name: Text(self.peer.as_bytes()),
+            callback: Callback {
+                name: Text(self.name.as_bytes()),
+                program: nlm4::PROGRAM,
+                version: self.version,
+                procedure: super::STATUS_PROCEDURE,
+            },
+        }
+    }
+
+    /// Looks for rpc.statd among what is registered; whether it runs.
+    pub(super) async fn look(&self, rows: &[Row]) -> bool {
+        let mut inner = self.inner.lock().await;
+        self.look_locked(&mut inner, rows).await
+    }
+
+    async fn look_locked(&self, inner: &mut Inner, rows: &[Row]) -> bool {
+        let is_it = |row: &&Row| {
+            row.program == nsm::PROGRAM && row.version == nsm::VERSION && row.netid == NetId::Udp
+        };
+        let port = rows.iter().find(is_it).map(|row| row.port);
+        if inner.looked && port == inner.statd {
+            return inner.statd.is_some();
+        }
+        let state = match port {
+            Some(port) => stat(port).await,
+            None => None,
+        };
+        let statd = port.filter(|_| state.is_some());
+        if let Some(state) = state {
+            self.state.store(state, Ordering::Relaxed);
+        }
+        if inner.looked && statd != inner.statd {
+            // It was started, or restarted: it is asked with the next lock.
+            self.monitored.store(false, Ordering::SeqCst);
+            inner.not_before = None;
+        }
+        inner.looked = true;
+        inner.statd = statd;
+        statd.is_some()
+    }
+
+    /// Has the server monitored, from the first lock on.
+    pub(super) async fn ensure(&self) {
+        if self.monitored.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut inner = self.inner.lock().await;
+        let wait = inner.not_before.is_some_and(|at| at > Instant::now());
+        if wait || self.monitored.load(Ordering::SeqCst) {
+            return;
+        }
+        if !inner.looked {
+            let rows = rpcbind::dump().await.unwrap_or_default();
+            self.look_locked(&mut inner, &rows).await;
+        }
+        let Some(port) = inner.statd else {
+            self.begin_alone().await;
+            self.monitored.store(true, Ordering::SeqCst);
+            return;
+        };
+        let args = MonitorArgs {
+            id: self.id(),
+            private: Private(*b"nfsrdma mount\0\0\0"),
+        };
+        let why = match plain::call::<Mon, _>(&statd_at(port), Auth::None, &args, |res| res).await {
+            Ok(res) if res.outcome == Outcome::Success => {
+                tracing::debug!(server = %self.peer, state = res.state, "SM_MON");
+                self.state.store(res.state, Ordering::Relaxed);
+                self.monitored.store(true, Ordering::SeqCst);
+                return;
+            }
+            Ok(_) => "it refuses".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if inner.not_before.is_none() {
+            tracing::warn!(
+                "rpc.statd of this machine does not monitor {}: {why}; if this machine crashes, its locks stay until it mounts again",
+                self.peer
+            );
+        }
+        inner.not_before = Some(Instant::now() + AGAIN);
+        inner.looked = false;
+    }
+
+    /// The server need not be monitored any more, if `still` says so once no lock can begin.
+    pub(super) async fn stop(&self, still: impl Fn() -> bool) {
+        let inner = self.inner.lock().await;
+        if !self.monitored.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let Some(port) = inner.statd else { return };
+        if !still() {
+            self.monitored.store(true, Ordering::SeqCst);
+            return;
+        }
+        let id = self.id();
+        let result = plain::call::<Unmon, _>(&statd_at(port), Auth::None, &id, |_| ()).await;
+        tracing::debug!(server = %self.peer, ?result, "SM_UNMON");
+    }
+
+    /// The first lock without rpc.statd.
+    async fn begin_alone(&self) {
+        // Not while another mount has the server forget the locks of this machine.
+        let _turn = turn().await;
+        if self.state() == 0 {
+            let file = self.file.as_deref().and_then(|path| File::open(path).ok());
+            let known = file.and_then(|mut file| read(&mut file));
+            let state = known.unwrap_or_else(|| next_state(0, SystemTime::now()));
+            self.state.store(state, Ordering::Relaxed);
+        }
+    }
+
+    /// See [`super::Callbacks::notify_crash`].
+    pub(super) async fn notify_crash(&self) -> bool {
+        let mut inner = self.inner.lock().await;
+        let rows = rpcbind::dump().await.unwrap_or_default();
+        if self.look_locked(&mut inner, &rows).await {
+            tracing::debug!("rpc.statd runs: it tells servers of a restart of this machine");
+            return false;
+        }
+        let told = match &self.file {
+            Some(path) => self.notify_by(path).await,
+            None => Err("there is no place for this machine's state".to_owned()),
+        };
+        match &told {
+            Ok(state) => {
+                tracing::info!(state, "told {} that this machine lost its locks", self.peer)
+            }
+            Err(why) => tracing::info!("{} is not told of lost locks: {why}", self.peer),
+        }
+        told.is_ok()
+    }
+
+    async fn notify_by(&self, path: &Path) -> Result<u32, String> {
+        // Nobody begins to lock meanwhile.
+        let _turn = turn().await.map_err(|error| error.to_string())?;
+        let mut file = open(path).map_err(|error| error.to_string())?;
+        if any_mount_with_locks() {
+            return Err("other mounts of this machine have locks".to_owned());
+        }
+        let state = next_state(read(&mut file).unwrap_or(0), SystemTime::now());
+        write(&mut file, state).map_err(|error| error.to_string())?;
+        self.state.store(state, Ordering::Relaxed);
+        let sent = self.send_notify(state).await;
+        sent.map_err(|error| error.to_string())?;
+        Ok(state)
+    }
+
+    async fn send_notify(&self, state: u32) -> Result<(), PlainError> {
+        let service = Service {
+            program: nsm::PROGRAM,
+            version: nsm::VERSION,
+        };
+        let port = locate::port_of(self.server, service, Protocol::Udp, NOTIFY).await?;
+        let target = Target {
+            address: SocketAddr::new(self.server, port.ok_or(PlainError::NoProgram)?),
+            protocol: Protocol::Udp,
+            privileged: true,
+            timeout: NOTIFY,
+        };
+        let change = StateChange {
+            name: Text(self.name.as_bytes()),
+            state,
+        };
+        let none = |_: Void| ();
+        plain::call::<nsm::Notify, _>(&target, Auth::None, &change, none).await
+    }
+}
+
+/// Odd, as of a machine that is up, and larger than `last` and than what a file that was lost can
+/// have had: it grows with the clock.
+fn next_state(last: u32, now: SystemTime) -> u32 {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let clock = (since.as_secs() & 0x7fff_ffff) as u32 | 1;
+    clock.max(last.saturating_add(2) | 1)
+}
+
+/// One mount of this network namespace at a time: the name of a socket, which goes with the
+/// process.
+async fn turn() -> io::Result<UnixDatagram> {
+    let name = SocketName::from_abstract_name(TURN)?;
+    let until = Instant::now() + TURN_LIMIT;
+    loop {
+        match UnixDatagram::bind_addr(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+}
+
+fn read(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0)).ok()?;
+    Read::by_ref(file)
+        .take(FILE_MAX)
+        .read_to_string(&mut text)
+        .ok()?;
+    let mut lines = text.lines();
+    if lines.next() != Some(HEAD) {
+        return None;
+    }
+    let state: u32 = lines.next()?.strip_prefix("state ")?.parse().ok()?;
+    // Even is a machine that is down.
+    (state % 2 == 1).then_some(state)
+}
+
+/// On the disk before any server hears of it.
+fn write(file: &mut File, state: u32) -> io::Result<()> {
+    let text = format!("{HEAD}\nstate {state}\n");
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_odd_and_grow() {
+        let at = |secs| UNIX_EPOCH + Duration::from_secs(secs);
+        assert_eq!(next_state(0, at(1000)), 1001);
+        assert_eq!(next_state(1001, at(1000)), 1003);
+        assert_eq!(next_state(1001, at(5000)), 5001);
+        // A clock that stepped back.
+        assert_eq!(next_state(5001, at(10)), 5003);
+        assert_eq!(next_state(6, at(0)), 9);
+        assert_eq!(next_state(u32::MAX, at(0)), u32::MAX);
+    }
+
+    #[test]
+    fn a_state_is_read_as_it_was_written() {
+        let random = getrandom::u64().unwrap();
+        let path = std::env::temp_dir().join(format!("nfsrdma-nsm-{random:x}"));
+        let mut file = open(&path).unwrap();
+        assert_eq!(read(&mut file), None);
+        write(&mut file, 1_000_001).unwrap();
+        write(&mut file, 77).unwrap();
+        assert_eq!(read(&mut file), Some(77));
+        write(&mut file, 78).unwrap();
+        assert_eq!(read(&mut file), None, "down");
+        drop(file);
+        std::fs::write(&path, "state 5\n").unwrap();
+        let mut file = open(&path).unwrap();
+        assert_eq!(read(&mut file), None);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn this_machine_has_an_address_towards_itself() {
+        let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_eq!(own_address(loopback), Some(loopback));
+    }
+}

@@ -1,0 +1,245 @@
+//! Other mounts of this network namespace that have locks.
+//!
+//! To a server, and to rpc.statd, a client is an address: one port for all of its mounts. So one
+//! mount has the port, and passes on to the others what comes there. Each has a datagram socket
+//! with an abstract name (unix(7)), which exists from its first lock to its end; /proc/net/unix
+//! lists them. Whoever can send there is on this machine, and can cause nothing but a call to the
+//! server: see [`Hint`].
+
+use super::super::journal::{hex, unhex};
+use nfsrdma_xdr::nfs3::FileHandle;
+use parking_lot::Mutex;
+use std::io;
+use std::net::IpAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+const PREFIX: &str = "nfsrdma-locks-";
+/// Mounts that are told.
+const MOST: usize = 256;
+/// Longest message in bytes: two words, an address, a number, a file handle, a cookie.
+pub(super) const MESSAGE_MAX: usize = 512;
+/// Longest cookie that is passed on, in bytes.
+const COOKIE_MAX: usize = 64;
+/// The list of names is read so seldom.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What is passed on. None of them is believed: each makes the mount ask the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Hint {
+    /// A server called GRANTED, or GRANTED_MSG with this cookie.
+    Granted {
+        server: IpAddr,
+        svid: u32,
+        file: FileHandle,
+        cookie: Option<Vec<u8>>,
+    },
+    /// A server restarted.
+    Restarted { server: IpAddr },
+    /// Who had the port is about to end.
+    Vacant,
+}
+
+impl Hint {
+    fn encode(&self) -> String {
+        match self {
+            Hint::Granted {
+                server,
+                svid,
+                file,
+                cookie,
+            } => {
+                let mut text = format!("granted {server} {svid} {}", hex(file.as_bytes()));
+                if let Some(cookie) = cookie {
+                    text.push_str(&format!(" {}", hex(cookie)));
+                }
+                text
+            }
+            Hint::Restarted { server } => format!("restarted {server}"),
+            Hint::Vacant => "vacant".to_owned(),
+        }
+    }
+
+    /// `None` if it is none.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let words: Vec<&str> = text.split(' ').collect();
+        match words[..] {
+            ["granted", server, svid, file, ref rest @ ..] if rest.len() < 2 => {
+                let cookie = match rest.first() {
+                    Some(cookie) => Some(unhex(cookie)?),
+                    None => None,
+                };
+                Some(Hint::Granted {
+                    server: server.parse().ok()?,
+                    svid: svid.parse().ok()?,
+                    file: FileHandle::new(&unhex(file)?)?,
+                    cookie,
+                })
+            }
+            ["restarted", server] => Some(Hint::Restarted {
+                server: server.parse().ok()?,
+            }),
+            ["vacant"] => Some(Hint::Vacant),
+            _ => None,
+        }
+    }
+}
+
+/// This mount among the others.
+#[derive(Debug)]
+pub(super) struct Others {
+    name: String,
+    sender: UnixDatagram,
+    names: Mutex<Option<(Instant, Vec<String>)>>,
+}
+
+impl Others {
+    /// Makes this mount's name, and the socket to receive by.
+    pub(super) fn join() -> io::Result<(Self, UnixDatagram)> {
+        let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+        let name = format!("{PREFIX}{random:016x}");
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        socket.set_nonblocking(true)?;
+        let sender = UnixDatagram::unbound()?;
+        sender.set_nonblocking(true)?;
+        let others = Others {
+            name,
+            sender,
+            names: Mutex::default(),
+        };
+        Ok((others, socket))
+    }
+
+    /// Whether no other mount has had a lock.
+    pub(super) fn alone(&self) -> bool {
+        present(PREFIX).iter().all(|name| *name == self.name)
+    }
+
+    /// Passes a hint on; whether anybody got it. Who does not listen, or has its queue full, does
+    /// not.
+    pub(super) fn send(&self, hint: &Hint) -> bool {
+        if let Hint::Granted { cookie, .. } = hint
+            && cookie.as_ref().is_some_and(|of| of.len() > COOKIE_MAX)
+        {
+            return false;
+        }
+        let mut names = self.names.lock();
+        let fresh = names.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH);
+        if !fresh {
+            *names = Some((Instant::now(), present(PREFIX)));
+        }
+        let names = names.as_ref().map_or(&[][..], |(_, names)| names);
+        let message = hint.encode();
+        let mut sent = false;
+        for name in names.iter().filter(|name| **name != self.name) {
+            if let Ok(address) = SocketAddr::from_abstract_name(name) {
+                let result = self.sender.send_to_addr(message.as_bytes(), &address);
+                sent |= result.is_ok();
+            }
+        }
+        sent
+    }
+}
+
+/// Names of abstract sockets that begin so.
+fn present(prefix: &str) -> Vec<String> {
+    let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    names_in(&list, prefix)
+}
+
+/// Whether any mount of this network namespace has, or had, locks.
+pub(super) fn any_mount_with_locks() -> bool {
+    !present(PREFIX).is_empty() || !present("nfsrdma-svid-").is_empty()
+}
+
+fn names_in(list: &str, prefix: &str) -> Vec<String> {
+    let last = list
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@'));
+    let ours = last.filter(|name| name.starts_with(prefix));
+    ours.take(MOST).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_read_as_they_were_written() {
+        let server: IpAddr = "2001:db8::1".parse().unwrap();
+        let file = FileHandle::new(&[0xab; 64]).unwrap();
+        let svid = u32::MAX;
+        for hint in [
+            Hint::Granted {
+                server,
+                svid,
+                file,
+                cookie: None,
+            },
+            Hint::Granted {
+                server,
+                svid,
+                file,
+                cookie: Some(vec![0xfe; COOKIE_MAX]),
+            },
+            Hint::Restarted { server },
+            Hint::Vacant,
+        ] {
+            let text = hint.encode();
+            assert!(text.len() <= MESSAGE_MAX, "{text}");
+            assert_eq!(Hint::decode(text.as_bytes()), Some(hint));
+        }
+        for bad in [
+            "",
+            "granted",
+            "granted ::1 1 0",
+            "granted ::1 -1 00",
+            "restarted x",
+            "\u{0}",
+        ] {
+            assert_eq!(Hint::decode(bad.as_bytes()), None, "{bad}");
+        }
+        let long = format!("granted ::1 1 {}", "00".repeat(65));
+        assert_eq!(Hint::decode(long.as_bytes()), None);
+        assert_eq!(Hint::decode(&[0xff; 9]), None);
+    }
+
+    #[test]
+    fn names_are_found_in_the_kernel_s_list() {
+        let list = "Num RefCount Protocol Flags Type St Inode Path\n\
+            0: 2 0 0 2 1 1 @nfsrdma-locks-7\n0: 2 0 0 2 1 1\n0: 2 0 0 2 1 1 /run/x\n\
+            0: 2 0 0 2 1 1 @other\n0: 2 0 0 2 1 1 @nfsrdma-locks-8\n";
+        assert_eq!(
+            names_in(list, PREFIX),
+            ["nfsrdma-locks-7", "nfsrdma-locks-8"]
+        );
+    }
+
+    #[test]
+    fn each_hears_the_others_and_not_itself() {
+        let (one, mine) = Others::join().unwrap();
+        let (two, theirs) = Others::join().unwrap();
+        assert!(!one.alone() && !two.alone());
+        // Mounts of this machine may send, too.
+        let hint = Hint::Granted {
+            server: "192.0.2.1".parse().unwrap(),
+            svid: getrandom::u32().unwrap(),
+            file: FileHandle::new(&[7; 20]).unwrap(),
+            cookie: None,
+        };
+        let heard = |socket: &UnixDatagram| {
+            let mut buffer = [0; MESSAGE_MAX];
+            while let Ok(len) = socket.recv(&mut buffer) {
+                if Hint::decode(&buffer[..len]).as_ref() == Some(&hint) {
+                    return true;
+                }
+            }
+            false
+        };
+        assert!(one.send(&hint));
+        assert!(heard(&theirs));
+        assert!(!heard(&mine));
+    }
+}
