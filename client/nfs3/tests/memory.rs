@@ -127,7 +127,7 @@ async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
     }
     let counters = &mounted.client.stats().connections[0];
     assert!(
-        counters.connects > 1 && counters.resends > 0,
+        counters.connects > 1 && counters.retransmits > 0,
         "{counters:?}"
     );
     leaves_nothing(mounted, pool).await;
