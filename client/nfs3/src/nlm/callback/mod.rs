@@ -56,6 +56,8 @@ const STATUS_PROCEDURE: u32 = 16;
 const STATD_VERSIONS: u32 = 0x2000_0000;
 /// Between two looks at what is registered.
 const LOOK: Duration = Duration::from_secs(60);
+/// Before one that another process asked for.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
 /// NULL, to learn whether a registration is left by a program that has ended.
 const PROBE: Duration = Duration::from_secs(1);
 /// For what is to be said at the end of a mount.
@@ -185,9 +187,9 @@ impl Callbacks {
         if !self.begun.load(Ordering::Acquire) {
             return;
         }
-        let farewell = async {
-            let alone = self.alone();
-            self.monitor.stop(|| alone).await;
+        let alone = self.alone();
+        let unmonitor = tokio::time::timeout(END, self.monitor.stop(|| alone));
+        let unregister = async {
             let port = *self.listening.lock();
             if let (Some(port), Ok(rows)) = (port, rpcbind::dump().await) {
                 for row in rows.into_iter().filter(|row| self.is_mine(row, port)) {
@@ -198,7 +200,8 @@ impl Callbacks {
                 others.send(&Hint::Vacant);
             }
         };
-        let _ = tokio::time::timeout(END, farewell).await;
+        // Neither waits for the other's daemon.
+        let _ = tokio::join!(unmonitor, tokio::time::timeout(END, unregister));
     }
 
     fn alone(&self) -> bool {
@@ -464,13 +467,19 @@ async fn keep_registered(callbacks: Weak<Callbacks>) {
         {
             tracing::debug!(%error, "rpcbind of this machine");
         }
-        let mut look = std::pin::pin!(this.look.notified());
-        look.as_mut().enable();
-        if this.ended.load(Ordering::Acquire) {
-            return;
+        let asked = {
+            let mut look = std::pin::pin!(this.look.notified());
+            look.as_mut().enable();
+            if this.ended.load(Ordering::Acquire) {
+                return;
+            }
+            // A reference is held meanwhile: the end of the mount wakes it.
+            tokio::time::timeout(LOOK, look).await.is_ok()
+        };
+        drop(this);
+        if asked {
+            tokio::time::sleep(LOOK_PAUSE).await;
         }
-        // A reference is held meanwhile: the end of the mount wakes it.
-        let _ = tokio::time::timeout(LOOK, look).await;
     }
 }
 
