@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import locks
 import verbs
 from guest import EXPORT, Guest, HERE, MOUNTD, NFS
 from host import (Background, Capture, CaseError, Directory, Mount, Responder, checks, compare, expected, indent,
@@ -40,14 +41,14 @@ def selftest(link):
 class Knfsd:
     """A guest whose knfsd serves over siw, reachable from the host."""
 
-    def __init__(self, forward=(), **more):
-        self.guest = Guest(forward=(NFS, MOUNTD, *forward), **more)
+    def __init__(self, forward=(), start="knfsd_start", **more):
+        self.guest, self.start = Guest(forward=(NFS, MOUNTD, *forward), **more), start
 
     def __enter__(self):
         self.guest.__enter__()
         try:
             self.guest.put(HERE / "checks.py")
-            self.guest.run("link siw; knfsd_start")
+            self.guest.run(f"link siw; {self.start}")
         except BaseException:
             self.guest.__exit__(None, None, None)
             raise
@@ -310,12 +311,50 @@ def wire_responder():
         wire(captures / "wire.pcap", "kernel-to-responder")
 
 
+def acls(*words):
+    return run(["python3", "-B", HERE / "acls.py", *words])
+
+
+def acl_forms(server, mount, responder, there):
+    """Every form of ACL, made through our mount and through Linux's (at /mnt), of knfsd and then of the responder.
+
+    Both clients get the same answers of both servers, and see and leave the same.
+    """
+    answers, left = {}, {}
+    names = []
+
+    def judge(where, folders):
+        """`folders`: of our mount, of the server's side as it can be run, and what shows there."""
+        ours, shows = folders
+        answers["us", where], answers["linux", where] = acls("forms", ours, "us"), there("forms", "/mnt", "linux")
+        names[:] = [line.split()[0] for line in answers["us", where].splitlines()]
+        for maker in ("us", "linux"):
+            paths = [f"{maker}.{name}" for name in names]
+            left[maker, where] = shows(paths)
+            compare(f"forms set by {maker} at {where}, seen by us", acls("show", *[ours / path for path in paths]),
+                    left[maker, where])
+            compare(f"forms set by {maker} at {where}, seen by Linux's client",
+                    there("show", *[f"/mnt/{path}" for path in paths]), left[maker, where])
+
+    judge("knfsd", (mount.path, lambda paths: there("show", *[f"{EXPORT}/{path}" for path in paths])))
+    guest = server.guest
+    directory = responder.command[1]
+    guest.run(f"umount /mnt; mount -t nfs -o vers=3,tcp,port={responder.mountport},nolock,mountproto=tcp,"
+              f"mountport={responder.mountport} 10.0.2.2:{directory} /mnt")
+    with Mount(directory, responder.port, responder.mountport, "allow_other") as mine:
+        judge("the responder", (mine.path, lambda paths: acls("show", *[directory / path for path in paths])))
+    indent("\n".join(f"{line:34}{shown.split(' ', 1)[1]}" for line, shown in zip(
+        answers["us", "knfsd"].splitlines(), left["us", "knfsd"].splitlines())))
+    for what, of in (("answers", answers), ("what is left", left)):
+        for who, where in of:
+            compare(f"{what}: {who} at {where}, and Linux's client at knfsd", of[who, where], of["linux", "knfsd"])
+
+
 def acl_knfsd():
     """ACLs set by us, by Linux's client and at the server are the same to all three, inherited and checked alike."""
-    def acls(*words):
-        return run(["python3", "-B", HERE / "acls.py", *words])
-
-    with Knfsd() as server:
+    with (Directory() as directory, Directory() as state, Responder(directory, state) as responder,
+          Knfsd(host_access=True) as server):
+        directory.chmod(0o777)
         guest = server.guest
         guest.put(HERE / "acls.py")
         indent(guest.run(f"kernel_mount_tcp 127.0.0.1 {MOUNTD} {EXPORT}"))
@@ -352,11 +391,20 @@ def acl_knfsd():
                 wanted = [there("read", uid, f"/mnt/{maker}.file").strip() for uid in (61002, 61003, 61004)]
                 compare("who may read", " ".join(got), " ".join(wanted))
                 compare("who may read", " ".join(got), "by acl EACCES EACCES")
+            acl_forms(server, mount, responder, there)
         guest.run("umount /mnt", 60)
+
+
+def locks_knfsd():
+    """Our mounts, Linux's own on another machine and the server itself exclude each other; restarts, a filter, a kill."""
+    forward = (locks.LOCKD, locks.OTHER, locks.SERVER)
+    with Directory() as state, Knfsd(forward, "locks_start 3; knfsd_start; grace_v4_end") as server:
+        locks.knfsd(server, state)
 
 
 CASES = {
     "acl-knfsd": acl_knfsd,
+    "locks-knfsd": locks_knfsd,
     "selftest-siw": lambda: selftest("siw"),
     "selftest-rxe": lambda: selftest("rxe"),
     "wire-kernel": wire_kernel,
