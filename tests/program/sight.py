@@ -237,6 +237,12 @@ class Screen:
         return status
 
 
+def documented_screen():
+    """The lines of the screen in docs/OBSERVING.md."""
+    text = (ROOT / "docs/OBSERVING.md").read_text()
+    return re.search(r"^```\n(nfsrdma top  .*?)\n```$", text, re.M | re.S)[1].split("\n")
+
+
 @case
 def top_draws_a_screen():
     with Server() as server, Server() as other:
@@ -247,6 +253,13 @@ def top_draws_a_screen():
             lines = shown.splitlines()
             assert len(lines) <= 24 and max(map(len, lines)) <= 80, shown
             assert lines[1].split()[:4] == ["MOUNT", "rdMB/s", "wrMB/s", "ops/s"], shown
+            # The screen of the documentation has the same frame.
+            documented = documented_screen()
+            assert len(documented) == 24 and max(map(len, documented)) <= 80, documented
+            assert [lines[1], lines[-1]] == [documented[1], documented[-1]], f"docs/OBSERVING.md does not show {shown}"
+            for title in ("last minute: ", "read MB/s", "write MB/s", "ops/s", "p99"):
+                at = [next(i for i, line in enumerate(each) if line.startswith(title)) for each in (lines, documented)]
+                assert at[0] == at[1], f"docs/OBSERVING.md has {title!r} elsewhere: {shown}"
             screen.until("█")
             screen.press("p")
             shown = screen.until("procedures: ", "PROCEDURE", "WRITE")

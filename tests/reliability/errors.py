@@ -187,7 +187,7 @@ def lost_replies(arguments):
         assert not (export / "c").exists()
         (mnt / "w").write_bytes(b"twice is as good as once")
         assert (export / "w").read_bytes() == b"twice is as good as once"
-        # Done before by somebody, and not resent: the honest answers.
+        # Done before by somebody, and not retransmitted: the honest answers.
         assert code(os.mkdir, mnt / "made") == errno.EEXIST
         assert code(os.rmdir, mnt / "d") == errno.ENOENT
         assert code(os.link, mnt / "a", mnt / "a2") == errno.EEXIST

@@ -218,4 +218,4 @@ def thousands_of_callers_killed():
         result = setup.unmount()
         assert result.returncode == 0, result.stderr
         setup.client_ended()
-        return f"{TIMES * CALLERS} killed, up to {most} leases at a time, {written} of their files written"
+        return f"{TIMES * CALLERS} killed, up to {most} registrations at a time, {written} of their files written"

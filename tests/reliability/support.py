@@ -140,7 +140,7 @@ class Setup:
         """No call is under way, and the server can reach none of our memory."""
         until(
             lambda: all(self.counter(n) == 0 for n in ("open_registrations", "credits_in_use", "waiting")),
-            f"leases, calls: {[c for c in self.stats()['connections']]}",
+            f"registrations, calls: {[c for c in self.stats()['connections']]}",
         )  # fmt: skip
 
     def log(self):

@@ -96,7 +96,7 @@ pub enum CreateMode {
     Unchecked,
     /// EXIST if there is one.
     Guarded,
-    /// EXIST if there is one that this call did not make: safe across a resend. The
+    /// EXIST if there is one that this call did not make: safe across a retransmission. The
     /// implementation picks the verifier and sets the attributes by SETATTR afterwards.
     Exclusive,
 }

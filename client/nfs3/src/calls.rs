@@ -8,7 +8,7 @@ use crate::api::{
 use crate::checks::{at, entry, handle, misbehaved};
 use crate::client::Nfs3Client;
 use crate::limits::cut;
-use crate::resent::Expected;
+use crate::retransmitted::Expected;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::transport::{Driver, Payload};
@@ -28,7 +28,7 @@ macro_rules! call {
         )
     };
     ($client:expr, $procedure:ty, $cred:expr, $args:expr, |$ok:pat_param| $body:expr,
-     |$status:pat_param, $resent:pat_param| $failed:expr) => {{
+     |$status:pat_param, $retransmitted:pat_param| $failed:expr) => {{
         let args = $args;
         let reply = $client
             .perform::<$procedure>($cred, &args, Payload::None)
@@ -36,7 +36,7 @@ macro_rules! call {
         match reply.results::<$procedure>()? {
             Reply::Ok($ok) => $body,
             Reply::Fail(status, _) => {
-                let ($status, $resent) = (status, reply.resent);
+                let ($status, $retransmitted) = (status, reply.retransmitted);
                 let reasoned: Option<NfsResult<_>> = $failed;
                 match reasoned {
                     Some(result) => result,
@@ -94,8 +94,8 @@ impl Nfs3 for Nfs3Client {
             cred,
             args,
             |wcc| Ok(wcc),
-            |status, resent| {
-                if status == Status::NotSync && resent {
+            |status, retransmitted| {
+                if status == Status::NotSync && retransmitted {
                     self.set_before(cred, object, new).await.map(Ok)
                 } else {
                     None
@@ -370,11 +370,18 @@ impl Nfs3 for Nfs3Client {
         let args = RemoveArgs {
             what: at(dir, name)?,
         };
-        // NOENT after a resend: the first sending removed it, its reply was lost, and the
+        // NOENT after a retransmission: the first sending removed it, its reply was lost, and the
         // server's duplicate-request cache forgot it. What the caller wanted is the case.
-        call!(self, Remove, cred, args, |wcc| Ok(wcc), |status, resent| {
-            (status == Status::NoEnt && resent).then(|| Ok(WccData::default()))
-        })
+        call!(
+            self,
+            Remove,
+            cred,
+            args,
+            |wcc| Ok(wcc),
+            |status, retransmitted| {
+                (status == Status::NoEnt && retransmitted).then(|| Ok(WccData::default()))
+            }
+        )
     }
 
     async fn rmdir(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<WccData> {
@@ -382,9 +389,16 @@ impl Nfs3 for Nfs3Client {
             what: at(dir, name)?,
         };
         // As for `remove`.
-        call!(self, Rmdir, cred, args, |wcc| Ok(wcc), |status, resent| {
-            (status == Status::NoEnt && resent).then(|| Ok(WccData::default()))
-        })
+        call!(
+            self,
+            Rmdir,
+            cred,
+            args,
+            |wcc| Ok(wcc),
+            |status, retransmitted| {
+                (status == Status::NoEnt && retransmitted).then(|| Ok(WccData::default()))
+            }
+        )
     }
 
     async fn rename(
@@ -399,14 +413,21 @@ impl Nfs3 for Nfs3Client {
             from: at(from_dir, from)?,
             to: at(to_dir, to)?,
         };
-        call!(self, Rename, cred, args, |wcc| Ok(wcc), |status, resent| {
-            let before = status == Status::NoEnt
-                && resent
-                && self
-                    .renamed_before(cred, (from_dir, from), (to_dir, to))
-                    .await;
-            before.then(|| Ok(RenameWcc::default()))
-        })
+        call!(
+            self,
+            Rename,
+            cred,
+            args,
+            |wcc| Ok(wcc),
+            |status, retransmitted| {
+                let before = status == Status::NoEnt
+                    && retransmitted
+                    && self
+                        .renamed_before(cred, (from_dir, from), (to_dir, to))
+                        .await;
+                before.then(|| Ok(RenameWcc::default()))
+            }
+        )
     }
 
     async fn link(
@@ -420,12 +441,19 @@ impl Nfs3 for Nfs3Client {
             file: *file,
             link: at(dir, name)?,
         };
-        call!(self, Link, cred, args, |wcc| Ok(wcc), |status, resent| {
-            let before = status == Status::Exist
-                && resent
-                && self.linked_before(cred, file, dir, name).await;
-            before.then(|| Ok(LinkWcc::default()))
-        })
+        call!(
+            self,
+            Link,
+            cred,
+            args,
+            |wcc| Ok(wcc),
+            |status, retransmitted| {
+                let before = status == Status::Exist
+                    && retransmitted
+                    && self.linked_before(cred, file, dir, name).await;
+                before.then(|| Ok(LinkWcc::default()))
+            }
+        )
     }
 
     async fn readdir(

@@ -1,12 +1,10 @@
 //! How much a server takes and gives at a time: asked when mounting, and again after the
 //! connection was lost, because the server that answers then may be set up otherwise.
 
-use crate::api::{Cred, Limits, Nfs3};
-use crate::client::Nfs3Client;
+use crate::api::{Cred, Limits};
 use crate::options::WriteChunk;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
-use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::{FileHandle, FsinfoOk, IO_MAX};
 use parking_lot::RwLock;
 use std::sync::OnceLock;
@@ -96,6 +94,24 @@ impl Known {
         }
     }
 
+    /// FSINFO's answer at mount, and whom to ask from now on.
+    pub(crate) fn set(&self, source: Source, fsinfo: &FsinfoOk) {
+        *self.limits.write() = source.limits(fsinfo);
+        // A client is mounted once.
+        let _ = self.source.set(source);
+    }
+
+    /// Whom to ask; None while mounting.
+    pub(crate) fn source(&self) -> Option<&Source> {
+        self.source.get()
+    }
+
+    /// Takes a later answer of FSINFO. Returns the limits before and after.
+    pub(crate) fn renew(&self, source: &Source, fsinfo: &FsinfoOk) -> (Limits, Limits) {
+        let new = source.limits(fsinfo);
+        (std::mem::replace(&mut *self.limits.write(), new), new)
+    }
+
     pub(crate) fn get(&self) -> Limits {
         *self.limits.read()
     }
@@ -105,50 +121,6 @@ impl Known {
         self.asked.load(Relaxed) != lost
             && self.source.get().is_some()
             && self.asked.swap(lost, Relaxed) != lost
-    }
-}
-
-impl Nfs3Client {
-    /// What the server said when it was mounted.
-    pub(crate) fn set_limits(&self, source: Source, fsinfo: &FsinfoOk) {
-        *self.known().limits.write() = source.limits(fsinfo);
-        // A client is mounted once.
-        let _ = self.known().source.set(source);
-    }
-
-    /// Asks the server again, beside what the caller does.
-    pub(crate) fn renew_limits_soon(&self) {
-        let client = self.clone();
-        exec::spawn(async move { client.renew_limits().await });
-    }
-
-    /// Asks the server again. A failure leaves what is known.
-    async fn renew_limits(&self) {
-        let Some(source) = self.known().source.get() else {
-            return;
-        };
-        let Ok(fsinfo) = self.fsinfo(&source.cred, &source.root).await else {
-            return;
-        };
-        let new = source.limits(&fsinfo);
-        let old = std::mem::replace(&mut *self.known().limits.write(), new);
-        if (old.rtmax, old.wtmax) != (new.rtmax, new.wtmax) {
-            tracing::warn!(
-                "the server's limits changed: it gives {} bytes to a READ and takes {} of a WRITE",
-                new.rtmax,
-                new.wtmax
-            );
-        }
-    }
-
-    /// A WRITE of `len` bytes was refused by RPC or RDMA: how many bytes the server takes
-    /// now, if that is less.
-    pub(crate) async fn smaller_write(&self, len: usize) -> Option<usize> {
-        let takes = || self.known().get().wtmax.max(1) as usize;
-        if takes() >= len {
-            self.renew_limits().await;
-        }
-        Some(takes()).filter(|most| *most < len)
     }
 }
 

@@ -302,7 +302,10 @@ async fn many_callers_share_few_credits() {
             }
             let stats = mounted.client.stats();
             assert!(stats.connections.iter().all(|c| c.credits <= credits));
-            assert_eq!(stats.connections.iter().map(|c| c.resends).sum::<u64>(), 0);
+            assert_eq!(
+                stats.connections.iter().map(|c| c.retransmits).sum::<u64>(),
+                0
+            );
             leaves_nothing(mounted, pool).await;
         }
     }
@@ -332,7 +335,7 @@ async fn a_lost_reply_is_answered_on_the_next_connection() {
         let handle = |i: usize| calls[i].header.chunks().unwrap().reads[0].target.handle;
         assert!(handle(0) != handle(1) && handle(1) != handle(2));
         assert_eq!(
-            mounted.client.stats().procedures[Write::NUMBER as usize].resends,
+            mounted.client.stats().procedures[Write::NUMBER as usize].retransmits,
             2
         );
         leaves_nothing(mounted, pool).await;
@@ -390,7 +393,7 @@ async fn a_resent_remove_that_was_run_before_succeeds() {
         .remove(&cred(), &mounted.root, b"f")
         .await
         .unwrap();
-    // Not resent: an honest NOENT.
+    // Not retransmitted: an honest NOENT.
     let again = mounted.client.remove(&cred(), &mounted.root, b"f").await;
     assert!(matches!(again, Err(NfsError::Status(Status::NoEnt))));
     leaves_nothing(mounted, pool).await;
@@ -519,7 +522,7 @@ async fn an_abandoned_call_keeps_its_memory_until_the_reply() {
     until("the call is there", || !server.calls::<Read>().is_empty()).await;
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
-    assert_eq!(mounted.client.stats().connections[0].leases, 1);
+    assert_eq!(mounted.client.stats().connections[0].open_registrations, 1);
     assert!(
         pool.free_bytes() <= free - (1 << 20),
         "the server may still write there"

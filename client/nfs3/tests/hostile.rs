@@ -68,7 +68,11 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
         assert_eq!(result.unwrap(), 8192);
         let link = &stats.connections[0];
         assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
-        assert_eq!((link.connects, link.resends), (2, 1), "as for a lost reply");
+        assert_eq!(
+            (link.connects, link.retransmits),
+            (2, 1),
+            "as for a lost reply"
+        );
     }
     // A chunk shorter than the data it is said to hold is the procedure's mistake, not the
     // header's.
@@ -250,7 +254,7 @@ async fn a_reply_chunk_with_another_xid_is_discarded() {
     let stats = mounted.client.stats();
     let link = &stats.connections[0];
     assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
-    assert_eq!((link.connects, link.resends), (2, 1));
+    assert_eq!((link.connects, link.retransmits), (2, 1));
     leaves_nothing(mounted, pool).await;
 }
 

@@ -55,7 +55,7 @@ async fn an_empty_pool_delays_calls_and_fails_none() {
     let (list, link) = list.await.unwrap();
     assert!(list.unwrap() >= 200);
     link.unwrap();
-    assert_eq!(mounted.client.stats().connections[0].resends, 0);
+    assert_eq!(mounted.client.stats().connections[0].retransmits, 0);
     leaves_nothing(mounted, pool).await;
 }
 

@@ -350,7 +350,7 @@ async fn all_procedures_with_every_transport_setting() {
                     assert!(procedure.calls > 0, "procedure {number} was not called");
                 }
                 let connection = &stats.connections[0];
-                assert_eq!((connection.leases, connection.connects), (0, 1));
+                assert_eq!((connection.open_registrations, connection.connects), (0, 1));
                 assert_eq!((connection.discards, connection.violations), (0, 0));
                 mounted.unmount().await;
             }

@@ -29,7 +29,7 @@ pub struct ProcedureStats {
     /// Of the errors, those with a status of the program, by its name; from the program's client.
     pub statuses: Vec<(&'static str, u64)>,
     /// Calls sent again on a new connection.
-    pub resends: u64,
+    pub retransmits: u64,
     /// Times a call's time ran out (`timeo`).
     pub timeouts: u64,
     /// RPC message bytes sent, payload included, first sending only.
@@ -89,9 +89,9 @@ pub struct ConnectionStats {
     pub local_invalidations: u64,
     /// Handles the server invalidated (Send With Invalidate).
     pub remote_invalidations: u64,
-    /// Memory accessible to the server at this moment (leases); zero when idle.
-    pub leases: u64,
-    pub resends: u64,
+    /// Memory accessible to the server at this moment (open registrations); zero when idle.
+    pub open_registrations: u64,
+    pub retransmits: u64,
     /// Calls whose time ran out once or more.
     pub timeouts: u64,
     /// Messages thrown away without notice (RFC 8166 section 4.5).

@@ -2,7 +2,7 @@
 
 use crate::error::local;
 use crate::gone;
-use crate::sys::nonblocking;
+use crate::wait::nonblocking;
 use crate::wait::readable;
 use nfsrdma_rdma::{Error, Result};
 use rdma_sys as ib;

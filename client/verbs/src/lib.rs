@@ -88,11 +88,8 @@ impl Verbs {
         Ok(device.name)
     }
 
-    /// Makes everything a connection needs on this side, Receives included.
-    fn prepare(&self, id: Arc<Id>, params: &ConnectParams, most: Reads) -> Result<Draft> {
-        let receives = params.take_receives()?;
-        let device = Device::of(&id)?;
-        let domain = Domain::new(id.clone())?;
+    /// Whether registrations get memory windows, and what else keeps the server to them.
+    fn protection(&self, device: &Device) -> Result<(bool, Protection)> {
         let windows = match self.choice {
             Choice::Best => device.windows > 0 && !device.soft_roce,
             Choice::Window if device.windows == 0 => {
@@ -112,6 +109,15 @@ impl Verbs {
             _ if windows => Protection::Window,
             _ => Protection::Registration,
         };
+        Ok((windows, protection))
+    }
+
+    /// Makes everything a connection needs on this side, Receives included.
+    fn prepare(&self, id: Arc<Id>, params: &ConnectParams, most: Reads) -> Result<Draft> {
+        let receives = params.take_receives()?;
+        let device = Device::of(&id)?;
+        let domain = Domain::new(id.clone())?;
+        let (windows, protection) = self.protection(&device)?;
         let remote = match protection {
             Protection::Connection => Remote::All,
             _ => Remote::Nothing,

@@ -7,6 +7,7 @@
 
 use crate::cm::Id;
 use crate::error::local;
+use crate::wait::nonblocking;
 use nfsrdma_rdma::{Error, Result};
 use rdma_sys as ib;
 use std::ffi::CStr;
@@ -26,18 +27,6 @@ fn done(status: i32) -> io::Result<()> {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno.abs())),
     }
-}
-
-/// Sets a descriptor of a library to non-blocking.
-pub(crate) fn nonblocking(fd: RawFd) -> io::Result<()> {
-    // SAFETY: fcntl with F_GETFL and F_SETFL touches no memory of ours.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
 }
 
 /// The vendor rdma_rxe gives: no real one has it.

@@ -4,6 +4,18 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
+/// Sets a descriptor of a library to non-blocking.
+pub(crate) fn nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: fcntl with F_GETFL and F_SETFL touches no memory of ours.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Waits until one of the descriptors is readable (or broken), or until `until`; which are.
 pub(crate) fn readable<const N: usize>(
     fds: [RawFd; N],

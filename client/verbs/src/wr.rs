@@ -72,6 +72,58 @@ impl Bind {
     }
 }
 
+/// A request as the library takes it, without its list of `sges` elements.
+fn encode(id: u64, wr: &Wr, sges: usize, signaled: bool) -> ib::ibv_send_wr {
+    // SAFETY: plain data for which all zeros are a value.
+    let mut raw: ib::ibv_send_wr = unsafe { std::mem::zeroed() };
+    raw.wr_id = id;
+    raw.num_sge = sges as i32;
+    if signaled {
+        raw.send_flags = ib::ibv_send_flags::IBV_SEND_SIGNALED.0;
+    }
+    match *wr {
+        Wr::Send { invalidate: None } => raw.opcode = opcode::IBV_WR_SEND,
+        Wr::Send {
+            invalidate: Some(rkey),
+        } => {
+            raw.opcode = opcode::IBV_WR_SEND_WITH_INV;
+            raw.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
+        }
+        Wr::Write { at, rkey } => {
+            raw.opcode = opcode::IBV_WR_RDMA_WRITE;
+            raw.wr.rdma = ib::rdma_t {
+                remote_addr: at,
+                rkey,
+            };
+        }
+        Wr::Read { at, rkey } => {
+            raw.opcode = opcode::IBV_WR_RDMA_READ;
+            raw.wr.rdma = ib::rdma_t {
+                remote_addr: at,
+                rkey,
+            };
+        }
+        Wr::Bind(bind) => {
+            raw.opcode = opcode::IBV_WR_BIND_MW;
+            raw.bind_mw_tso_union.bind_mw = ib::bind_mw_t {
+                mw: bind.window,
+                rkey: bind.rkey,
+                bind_info: ib::ibv_mw_bind_info {
+                    mr: bind.region,
+                    addr: bind.at,
+                    length: bind.len,
+                    mw_access_flags: bind.remote.flags(),
+                },
+            };
+        }
+        Wr::Invalidate { rkey } => {
+            raw.opcode = opcode::IBV_WR_LOCAL_INV;
+            raw.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
+        }
+    }
+    raw
+}
+
 /// Posts requests, each with its number and whether it is to be signaled. How many were
 /// accepted, and why not more.
 ///
@@ -87,55 +139,10 @@ pub(crate) unsafe fn post<'a>(
     let mut wrs: SmallVec<[ib::ibv_send_wr; 8]> = SmallVec::new();
     let mut bound: SmallVec<[(*mut ib::ibv_mw, u32, usize); 8]> = SmallVec::new();
     for (n, (id, wr, sges, signaled)) in requests.enumerate() {
-        // SAFETY: plain data for which all zeros are a value.
-        let mut raw: ib::ibv_send_wr = unsafe { std::mem::zeroed() };
-        raw.wr_id = id;
-        raw.num_sge = sges.len() as i32;
-        if signaled {
-            raw.send_flags = ib::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        if let Wr::Bind(bind) = wr {
+            bound.push((bind.window, bind.rkey, n));
         }
-        match *wr {
-            Wr::Send { invalidate: None } => raw.opcode = opcode::IBV_WR_SEND,
-            Wr::Send {
-                invalidate: Some(rkey),
-            } => {
-                raw.opcode = opcode::IBV_WR_SEND_WITH_INV;
-                raw.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
-            }
-            Wr::Write { at, rkey } => {
-                raw.opcode = opcode::IBV_WR_RDMA_WRITE;
-                raw.wr.rdma = ib::rdma_t {
-                    remote_addr: at,
-                    rkey,
-                };
-            }
-            Wr::Read { at, rkey } => {
-                raw.opcode = opcode::IBV_WR_RDMA_READ;
-                raw.wr.rdma = ib::rdma_t {
-                    remote_addr: at,
-                    rkey,
-                };
-            }
-            Wr::Bind(bind) => {
-                raw.opcode = opcode::IBV_WR_BIND_MW;
-                raw.bind_mw_tso_union.bind_mw = ib::bind_mw_t {
-                    mw: bind.window,
-                    rkey: bind.rkey,
-                    bind_info: ib::ibv_mw_bind_info {
-                        mr: bind.region,
-                        addr: bind.at,
-                        length: bind.len,
-                        mw_access_flags: bind.remote.flags(),
-                    },
-                };
-                bound.push((bind.window, bind.rkey, n));
-            }
-            Wr::Invalidate { rkey } => {
-                raw.opcode = opcode::IBV_WR_LOCAL_INV;
-                raw.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
-            }
-        }
-        wrs.push(raw);
+        wrs.push(encode(id, wr, sges.len(), signaled));
         lists.push(
             sges.iter()
                 .map(|sge| ib::ibv_sge {

@@ -1,8 +1,31 @@
 //! Fields of a request, taken one after the other. Numbers have the machine's byte order.
 
-use super::request::Malformed;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
+
+/// Why bytes are no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Malformed {
+    /// They end before the request does.
+    Truncated,
+    /// A name has no end.
+    Unterminated,
+    /// The header tells another length than was read.
+    Length,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Malformed::Truncated => "the request is too short",
+            Malformed::Unterminated => "a name in the request has no end",
+            Malformed::Length => "the request's header tells another length",
+        })
+    }
+}
+
+impl std::error::Error for Malformed {}
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'a>(&'a [u8]);

@@ -2,8 +2,8 @@
 
 use super::abi::opcode;
 use super::device::Device;
+use super::header::Header;
 use super::out::{self, Attr, Body, Entry, Lock, Statfs};
-use super::request::Header;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;

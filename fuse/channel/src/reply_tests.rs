@@ -1,6 +1,6 @@
 use super::*;
 use crate::directory::{Directory, DirectoryPlus};
-use crate::request::Header;
+use crate::header::Header;
 use proptest::prelude::*;
 use std::io::Read;
 use std::os::fd::OwnedFd;

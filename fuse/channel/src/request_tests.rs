@@ -1,6 +1,7 @@
 use super::*;
 use crate::Lock;
 use proptest::prelude::*;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// An encoder of its own: what the kernel would send.

@@ -3,9 +3,11 @@
 
 use super::abi::{MIN_READ_BUFFER, opcode};
 use super::device::{Device, Received};
+use super::header::Header;
 use super::mount::{Channel, Users};
+use super::operation::Operation;
 use super::reply::Reply;
-use super::request::{Header, Operation, Request};
+use super::request::Request;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,6 +1,7 @@
 //! What fuzzing and property tests run.
 
-use super::request::{Operation, Request};
+use super::operation::Operation;
+use super::request::Request;
 
 /// Decodes any bytes as a request, and takes all of what it gives.
 pub fn decode(bytes: &[u8]) {

@@ -74,14 +74,14 @@ pub struct TopArgs {
     /// Only these mounts (all by default)
     #[arg(value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
-    /// Seconds between two looks at the mounts
+    /// Seconds between two updates
     #[arg(short, long, value_name = "SECONDS", default_value_t = 2,
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub delay: u32,
     /// End after COUNT intervals
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Plain text, a block for each interval, also on a terminal
+    /// Print plain text, a block for each interval, also on a terminal
     #[arg(short, long)]
     pub batch: bool,
 }
@@ -89,8 +89,8 @@ pub struct TopArgs {
 /// `metrics`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MetricsArgs {
-    /// Where: ADDRESS:PORT, PORT (on 127.0.0.1) or unix:/PATH
-    #[arg(short, long, value_name = "WHERE", value_parser = super::stats::metrics::place)]
+    /// Where to serve: ADDRESS:PORT, PORT (on 127.0.0.1) or unix:/PATH
+    #[arg(short, long, value_name = "WHERE")]
     pub listen: super::options::MetricsAt,
 }
 
@@ -100,8 +100,8 @@ pub struct LogArgs {
     /// The mount
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// What to log from now on: the level and all that is graver; default: as it was mounted.
-    /// Without it: show the level in force
+    /// From now on, log events of this level and of graver ones; 'default' is the level that
+    /// the mount began with. Without LEVEL the level in force is shown
     #[arg(value_name = "LEVEL", value_parser = super::log::LEVELS)]
     pub level: Option<String>,
 }
@@ -134,7 +134,8 @@ pub struct TraceArgs {
     /// One JSON object on each line
     #[arg(long)]
     pub json: bool,
-    /// Only these procedures, separated by commas (READ,WRITE); OTHER: calls of other programs
+    /// Show only these procedures, separated by commas (READ,WRITE); OTHER stands for calls of
+    /// other programs than NFS
     #[arg(
         long,
         value_name = "NAMES",
@@ -142,10 +143,10 @@ pub struct TraceArgs {
         value_parser = super::observe::procedure
     )]
     pub procedure: Vec<u32>,
-    /// Only calls that end with an error
+    /// Show only calls that end with an error
     #[arg(long)]
     pub errors: bool,
-    /// Only calls that take at least MS milliseconds
+    /// Show only calls that take at least MS milliseconds
     #[arg(
         long,
         value_name = "MS",
@@ -153,7 +154,7 @@ pub struct TraceArgs {
         hide_default_value = true
     )]
     pub slow: u32,
-    /// A line when a call is sent, too, not only when it is over
+    /// Print a line also when a call is sent, not only when it has ended
     #[arg(long, conflicts_with_all = ["errors", "slow"])]
     pub sent: bool,
 }
@@ -167,7 +168,7 @@ pub struct CaptureArgs {
     /// Where to write the packets; - for standard output
     #[arg(value_name = "FILE.pcapng")]
     pub file: PathBuf,
-    /// At most N bytes of each message and of each chunk's data (all of them by default)
+    /// Record at most N bytes of each message and of each chunk's data (all of them by default)
     #[arg(long, value_name = "N", value_parser = snapshot)]
     pub snaplen: Option<u32>,
     /// End after N seconds
@@ -226,16 +227,17 @@ enum CliCommand {
     Umount(CliUnmount),
     /// List what a server exports
     Exports(CliServer),
-    /// Try a server step by step
+    /// Test a server step by step
     Ping(CliServer),
     /// Show what a mount is doing, or list all mounts
     ///
-    /// Without DIR: a line for each mount, and for each one that is still being tried.
+    /// Without DIR it prints a line for each mount, and for each attempt to mount that is still
+    /// going on.
     Stats(CliStats),
     /// Watch all mounts: rates, latencies, credits, caches
     ///
-    /// On a terminal a screen that is drawn again and again: q ends it, p shows the procedures of a
-    /// mount, c its connections. Otherwise plain text.
+    /// On a terminal it draws a screen, and updates it: q ends it, p shows the procedures of a
+    /// mount, c its connections. Otherwise it prints plain text.
     Top(TopArgs),
     /// Serve the metrics of all mounts of this host for Prometheus
     Metrics(MetricsArgs),
@@ -243,20 +245,20 @@ enum CliCommand {
     Log(LogArgs),
     /// Show a mount's calls as they happen
     ///
-    /// A line for each call that is over, for each one sent again, and for each connection made
-    /// or lost, until the mount ends. Times are UTC.
+    /// It prints a line for each call that has ended, for each retransmission, and for each
+    /// connection made or lost, until the mount ends. Times are UTC.
     Trace(TraceArgs),
     /// Record a mount's RPC-over-RDMA traffic for Wireshark
     ///
-    /// Whatever the transport, the file shows it as iWARP over TCP, which Wireshark dissects by
-    /// itself. Send and received messages are those of the connection; TCP and MPA frames, RDMA
-    /// Reads and RDMA Writes are put together from what both sides said of them. The file holds
-    /// the data of the files read and written meanwhile, whoever's they are.
+    /// With every transport the file shows the traffic as iWARP over TCP, which Wireshark dissects.
+    /// The messages are those of the connection; TCP and MPA frames, RDMA Reads and RDMA Writes
+    /// are reconstructed from the messages of both sides. The file contains the data of all files
+    /// that any user reads or writes meanwhile.
     Capture(CaptureArgs),
     /// Translate an fstab line of the kernel's NFS client
     ///
-    /// Prints the line to use in /etc/fstab instead of LINE, which is one of fstab(5) or of
-    /// /proc/mounts with the type nfs. What cannot be taken over is said on standard error.
+    /// It prints the line to use in /etc/fstab instead of LINE, which is a line of fstab(5) or of
+    /// /proc/mounts with the type nfs, and reports on standard error what it leaves out.
     Fstab(FstabArgs),
 }
 
@@ -282,7 +284,7 @@ struct CliMount {
     /// Accepted for mount(8); there is no /etc/mtab to write
     #[arg(short, long)]
     no_mtab: bool,
-    /// Pass over options that are not known (-o sloppy)
+    /// Ignore options that are not known (-o sloppy)
     #[arg(short, long)]
     sloppy: bool,
     /// Write the log to FILE instead of syslog; SIGHUP opens it anew
@@ -298,7 +300,7 @@ struct CliOptions {
     /// Mount options, separated by commas; may be given more than once
     #[arg(short, long, value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
-    /// Say more; twice for each call
+    /// Log and print more (level debug); given twice, log each call (level trace)
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }
@@ -311,17 +313,17 @@ struct CliUnmount {
     /// Give up calls that wait for the server
     #[arg(short, long)]
     force: bool,
-    /// Take it out of sight now, end it when nobody uses it any more
+    /// Detach the mount now; its process ends when nobody uses it any more
     #[arg(short, long)]
     lazy: bool,
-    /// Say more
+    /// Print each step
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }
 
 #[derive(Debug, Args)]
 struct CliServer {
-    /// Host name or address; ping takes SERVER:/EXPORT too
+    /// Host name or address; ping also accepts SERVER:/EXPORT
     #[arg(value_name = "SERVER")]
     server: OsString,
     #[command(flatten)]
@@ -333,16 +335,16 @@ struct CliStats {
     /// The mount; all of them by default
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// One JSON document; with --watch one on each line
+    /// Print one JSON document; with --watch one on each line
     #[arg(long, conflicts_with_all = ["mountstats", "prometheus"])]
     json: bool,
-    /// In the format of /proc/self/mountstats, for 'mountstats -f FILE'
+    /// Print the format of /proc/self/mountstats, for 'mountstats -f FILE'
     #[arg(long, conflicts_with = "prometheus")]
     mountstats: bool,
-    /// As Prometheus text
+    /// Print Prometheus text
     #[arg(long)]
     prometheus: bool,
-    /// Again every SECONDS (2 by default), as text what happened meanwhile, with rates
+    /// Print again every SECONDS (2 by default); text shows the changes since, with rates
     #[arg(
         long,
         value_name = "SECONDS",

@@ -4,10 +4,11 @@
 //! mount whose process does not answer is reported as silent, and delays nobody but the caller.
 
 use super::control::{self, AskError};
+use super::failure::{Exit, Failure};
 use super::mounts::{self, FSTYPE, Mount};
 use super::pending::{self, Pending, Place};
 use super::reach;
-use super::stats::Document;
+use super::stats::document::Document;
 use std::collections::HashSet;
 use std::io;
 use std::sync::Mutex;
@@ -130,6 +131,14 @@ pub(super) fn on_top(mut found: Vec<Found>) -> Vec<Found> {
     found.retain(|one| seen.insert(one.directory.clone()));
     found.reverse();
     found
+}
+
+/// The mounts cannot be listed.
+pub(super) fn no_table(error: io::Error) -> Failure {
+    Failure::new(
+        Exit::System,
+        format!("cannot read the table of mounts: {error}"),
+    )
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Options as the engine, the file system and the adapter want them.
 
 use super::attach::{allow_other, permissions};
-use super::options::show::Settled;
+use super::options::show::Negotiated;
 use super::options::{
     Family, LocalLock, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk,
     cpus,
@@ -27,7 +27,7 @@ pub fn effective(options: &Options, client: &Nfs3Client) -> String {
         local_lock: options.local_lock.or(Some(options.wanted_local_lock())),
         ..options.clone()
     };
-    options.effective(Settled {
+    options.effective(Negotiated {
         rsize: limits.rtmax,
         wsize: limits.wtmax,
     })
@@ -35,7 +35,7 @@ pub fn effective(options: &Options, client: &Nfs3Client) -> String {
 
 /// The options before a server has said which sizes it takes.
 pub fn wanted(options: &Options) -> String {
-    options.effective(Settled {
+    options.effective(Negotiated {
         rsize: options.rsize.unwrap_or(MAX_IO),
         wsize: options.wsize.unwrap_or(MAX_IO),
     })

@@ -135,6 +135,41 @@ fn what_another_closed_is_seen_on_open_though_this_mount_wrote_meanwhile() {
     }
 }
 
+/// What was written UNSTABLE is kept until the COMMIT, in case the server forgets it, and must
+/// not be taken for what the server holds then.
+#[test]
+fn what_another_wrote_over_unstable_data_of_this_mount_is_seen_on_open() {
+    for pre_op in ALL {
+        for close in [true, false] {
+            let fill = |server: &MemoryServer| {
+                server.plant("f", b"");
+                server.set_pre_op(pre_op);
+            };
+            mounts("unstable", &hour(), fill, |[a, _]| {
+                let file = open(a);
+                let all = vec![b'a'; 4 << 20];
+                file.write_all_at(&all, 0).unwrap();
+                // Full WRITEs are sent at once.
+                let sent = || a.server.contents("f").is_some_and(|f| f.len() > PAGE);
+                let end = Instant::now() + Duration::from_secs(60);
+                while !sent() {
+                    assert!(Instant::now() < end, "nothing is written");
+                    std::thread::yield_now();
+                }
+                a.server.change_file("f", 0, &[b'B'; PAGE], None);
+                if close {
+                    file.write_all_at(b"more", all.len() as u64).unwrap();
+                    drop(file);
+                }
+                let context = format!("{pre_op:?}, closed: {close}");
+                assert!(page(&open(a), 0) == [b'B'; PAGE], "{context}");
+                assert!(page(&open(a), 1) == [b'a'; PAGE], "{context}");
+                assert!(a.server.contents("f").unwrap()[..PAGE] == [b'B'; PAGE]);
+            });
+        }
+    }
+}
+
 /// The hole in front of a record reads as zeros here while another fills it.
 #[test]
 fn what_another_wrote_into_an_empty_file_is_seen_though_this_mount_wrote_behind_it() {

@@ -13,7 +13,7 @@ pub(crate) const DATA_MAX: usize = 16 << 20;
 /// A file that was opened, by number.
 pub(crate) type Handle = u32;
 
-/// A path below the directory of an executor.
+/// A path below the directory of an executor, or `.`, the directory itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place(String);
 
@@ -39,7 +39,7 @@ impl FromStr for Place {
                 && name.chars().all(|c| c.is_ascii_graphic())
         };
         ensure!(
-            text.len() < 256 && text.split('/').all(plain),
+            text.len() < 256 && (text == "." || text.split('/').all(plain)),
             "not a relative path: {text:?}"
         );
         Ok(Place(text.to_string()))
@@ -63,6 +63,12 @@ pub(crate) enum Call {
     Append(Handle, usize, u8),
     Fsync(Handle),
     Truncate(Handle, u64),
+    /// truncate(2), by path.
+    TruncatePath(Place, u64),
+    /// Stores of so many equal bytes to a shared mapping of that range, and msync(2).
+    Map(Handle, u64, usize, u8),
+    /// The names in a directory, each with a line end, as the bytes of a read.
+    List(Place),
     /// futimens(2): both times, in seconds.
     SetTimes(Handle, i64),
     Fstat(Handle),
@@ -87,6 +93,9 @@ impl fmt::Display for Call {
             Call::Append(file, len, value) => write!(f, "append {file} {len} {value}"),
             Call::Fsync(file) => write!(f, "fsync {file}"),
             Call::Truncate(file, size) => write!(f, "truncate {file} {size}"),
+            Call::TruncatePath(path, size) => write!(f, "truncatepath {path} {size}"),
+            Call::Map(file, offset, len, value) => write!(f, "map {file} {offset} {len} {value}"),
+            Call::List(path) => write!(f, "list {path}"),
             Call::SetTimes(file, time) => write!(f, "settimes {file} {time}"),
             Call::Fstat(file) => write!(f, "fstat {file}"),
             Call::Lstat(path) => write!(f, "lstat {path}"),
@@ -130,6 +139,9 @@ impl FromStr for Call {
             "append" => Call::Append(words.next()?, words.len()?, words.next()?),
             "fsync" => Call::Fsync(words.next()?),
             "truncate" => Call::Truncate(words.next()?, words.next()?),
+            "truncatepath" => Call::TruncatePath(words.next()?, words.next()?),
+            "map" => Call::Map(words.next()?, words.next()?, words.len()?, words.next()?),
+            "list" => Call::List(words.next()?),
             "settimes" => Call::SetTimes(words.next()?, words.next()?),
             "fstat" => Call::Fstat(words.next()?),
             "lstat" => Call::Lstat(words.next()?),
@@ -227,6 +239,9 @@ mod tests {
             Call::Append(7, 8, 9),
             Call::Fsync(10),
             Call::Truncate(11, 12),
+            Call::TruncatePath(place("a"), 12),
+            Call::Map(4, 5, 6, 255),
+            Call::List(place("d")),
             Call::SetTimes(13, -14),
             Call::Fstat(15),
             Call::Lstat(place("f0")),
@@ -251,7 +266,9 @@ mod tests {
 
     #[test]
     fn a_path_stays_in_its_directory_and_lengths_are_bounded() {
-        for path in ["/a", "../a", "a/../b", "a//b", "a/", ".", "", "a\u{e9}"] {
+        for path in [
+            "/a", "../a", "a/../b", "a//b", "a/", "./a", "..", "", "a\u{e9}",
+        ] {
             assert!(path.parse::<Place>().is_err(), "{path}");
         }
         for line in [

@@ -156,6 +156,18 @@ impl Content {
         Ranges::new(Set::end())
     }
 
+    /// Exactly these bytes.
+    pub(crate) fn of(data: &[u8]) -> Self {
+        let mut starts: Vec<(u64, Set)> = Vec::new();
+        let bytes = data.iter().map(|byte| Set::byte(*byte));
+        for (at, set) in bytes.chain([Set::end()]).enumerate() {
+            if starts.last().is_none_or(|(_, last)| *last != set) {
+                starts.push((at as u64, set));
+            }
+        }
+        Ranges { starts }
+    }
+
     /// No value anywhere, to add to.
     pub(crate) fn nothing() -> Self {
         Ranges::new(Set::default())
@@ -289,6 +301,7 @@ mod tests {
                 }
                 prop_assert_eq!(content.size(), Some(model.len() as u64));
                 prop_assert!(content.check(0, 200, &model).is_ok());
+                prop_assert_eq!(&content, &Content::of(&model));
                 if let Some(last) = model.last() {
                     let mut wrong = model.clone();
                     *wrong.last_mut().unwrap() = last.wrapping_add(1);

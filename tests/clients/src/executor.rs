@@ -2,6 +2,7 @@
 //! on another machine, over a TCP connection (`nfsrdma-clients serve`).
 
 use crate::call::{Answer, Attributes, Call, DATA_MAX, Handle, LINE_MAX, Place};
+use crate::map;
 use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::time::TimeSpec;
@@ -11,8 +12,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Files that one connection may have open at a time.
@@ -20,11 +23,16 @@ const FILES_MAX: usize = 64;
 /// A connection is made within this, or never.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Makes system calls in a directory of this machine.
+/// Makes system calls in a directory of this machine, from any thread.
 #[derive(Debug)]
 pub(crate) struct Local {
     root: PathBuf,
-    files: BTreeMap<Handle, File>,
+    files: Mutex<Files>,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    open: BTreeMap<Handle, Arc<File>>,
     opened: Handle,
 }
 
@@ -44,21 +52,25 @@ impl Local {
     pub(crate) fn new(root: &Path) -> Self {
         Local {
             root: root.to_path_buf(),
-            files: BTreeMap::new(),
-            opened: 0,
+            files: Mutex::default(),
         }
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, place: &Place) -> PathBuf {
         self.root.join(place.as_str())
     }
 
-    fn file(&self, file: Handle) -> io::Result<&File> {
-        self.files.get(&file).ok_or_else(|| os_error(libc::EBADF))
+    fn file(&self, file: Handle) -> io::Result<Arc<File>> {
+        let found = self.files().open.get(&file).cloned();
+        found.ok_or_else(|| os_error(libc::EBADF))
     }
 
-    fn open(&mut self, place: &Place, flags: i32, mode: u32) -> io::Result<Answer> {
-        if self.files.len() >= FILES_MAX {
+    fn open(&self, place: &Place, flags: i32, mode: u32) -> io::Result<Answer> {
+        if self.files().open.len() >= FILES_MAX {
             return Err(os_error(libc::EMFILE));
         }
         let access = flags & libc::O_ACCMODE;
@@ -69,19 +81,27 @@ impl Local {
             .mode(mode)
             .open(self.path(place))?;
         let attributes = attributes(&file.metadata()?);
-        self.opened = self.opened.wrapping_add(1);
-        self.files.insert(self.opened, file);
-        Ok(Answer::Opened(self.opened, attributes))
+        let mut files = self.files();
+        files.opened = files.opened.wrapping_add(1);
+        let number = files.opened;
+        files.open.insert(number, Arc::new(file));
+        Ok(Answer::Opened(number, attributes))
+    }
+
+    /// close(2), which takes a descriptor that no other call uses at this moment.
+    fn close(&self, file: Handle) -> io::Result<()> {
+        let found = self.files().open.remove(&file);
+        let found = found.ok_or_else(|| os_error(libc::EBADF))?;
+        let file = Arc::try_unwrap(found).map_err(|_| os_error(libc::EBUSY))?;
+        nix::unistd::close(file)?;
+        Ok(())
     }
 
     /// Makes a call. What is read is in `data`.
-    fn call(&mut self, call: &Call, data: &mut Vec<u8>) -> io::Result<Answer> {
+    pub(crate) fn call(&self, call: &Call, data: &mut Vec<u8>) -> io::Result<Answer> {
         match call {
             Call::Open(place, flags, mode) => return self.open(place, *flags, *mode),
-            Call::Close(file) => {
-                let file = self.files.remove(file);
-                nix::unistd::close(file.ok_or_else(|| os_error(libc::EBADF))?)?;
-            }
+            Call::Close(file) => self.close(*file)?,
             Call::Chown(file, group) => {
                 std::os::unix::fs::fchown(self.file(*file)?, None, Some(*group))?;
             }
@@ -102,9 +122,24 @@ impl Local {
                 self.file(*file)?
                     .write_all_at(&vec![*value; *len], *offset)?;
             }
-            Call::Append(file, len, value) => self.file(*file)?.write_all(&vec![*value; *len])?,
+            Call::Append(file, len, value) => {
+                (&*self.file(*file)?).write_all(&vec![*value; *len])?;
+            }
             Call::Fsync(file) => self.file(*file)?.sync_all()?,
             Call::Truncate(file, size) => self.file(*file)?.set_len(*size)?,
+            Call::TruncatePath(place, size) => {
+                nix::unistd::truncate(&self.path(place), *size as i64)?;
+            }
+            Call::Map(file, offset, len, value) => {
+                map::write(&*self.file(*file)?, *offset, &vec![*value; *len])?;
+            }
+            Call::List(place) => {
+                for entry in fs::read_dir(self.path(place))? {
+                    data.extend_from_slice(entry?.file_name().as_bytes());
+                    data.push(b'\n');
+                }
+                return Ok(Answer::Data(data.len()));
+            }
             Call::SetTimes(file, time) => {
                 let time = TimeSpec::new(*time, 0);
                 nix::sys::stat::futimens(self.file(*file)?.as_fd(), &time, &time)?;
@@ -198,7 +233,7 @@ pub(crate) fn serve(listener: &TcpListener, dir: &Path) -> Result<()> {
     }
 }
 
-fn serve_one(stream: TcpStream, mut local: Local) -> Result<()> {
+fn serve_one(stream: TcpStream, local: Local) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     let mut data = Vec::new();
@@ -219,11 +254,15 @@ fn serve_one(stream: TcpStream, mut local: Local) -> Result<()> {
 /// Either of the two.
 #[derive(Debug)]
 pub(crate) enum Executor {
-    Local(Local),
+    Local(Arc<Local>),
     Remote(Remote),
 }
 
 impl Executor {
+    pub(crate) fn local(root: &Path) -> Self {
+        Executor::Local(Arc::new(Local::new(root)))
+    }
+
     fn call(&mut self, call: &Call, data: &mut Vec<u8>) -> io::Result<Answer> {
         data.clear();
         match self {
@@ -255,6 +294,14 @@ impl Executor {
         Ok(data)
     }
 
+    /// The names in a directory.
+    pub(crate) fn list(&mut self, place: Place) -> io::Result<Vec<String>> {
+        let mut data = Vec::new();
+        self.call(&Call::List(place), &mut data)?;
+        let names = String::from_utf8_lossy(&data);
+        Ok(names.lines().map(str::to_string).collect())
+    }
+
     pub(crate) fn attributes(&mut self, call: &Call) -> io::Result<Attributes> {
         match self.call(call, &mut Vec::new())? {
             Answer::Attributes(attributes) => Ok(attributes),
@@ -281,7 +328,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let mut executor = match far {
                 true => remote(dir.path()),
-                false => Executor::Local(Local::new(dir.path())),
+                false => Executor::local(dir.path()),
             };
             let place = |name: &str| name.parse::<Place>().unwrap();
             let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
@@ -291,6 +338,20 @@ mod tests {
             assert_eq!(again.raw_os_error(), Some(libc::EEXIST));
             executor.run(&Call::Write(file, 2, 3, 7)).unwrap();
             assert_eq!(executor.read(file, 1, 100).unwrap(), [0, 7, 7, 7]);
+            executor.run(&Call::Map(file, 3, 2, 8)).unwrap();
+            assert_eq!(executor.read(file, 1, 100).unwrap(), [0, 7, 8, 8]);
+            // Behind the end a store is an error, and no signal.
+            let behind = executor.run(&Call::Map(file, 8192, 1, 8)).unwrap_err();
+            assert!(matches!(
+                behind.raw_os_error(),
+                Some(libc::EIO | libc::EFAULT)
+            ));
+            executor.run(&Call::TruncatePath(place("a"), 4)).unwrap();
+            executor.run(&Call::Mkdir(place("d"))).unwrap();
+            executor.run(&Call::Mkdir(place("d/e"))).unwrap();
+            assert_eq!(executor.list(place("d")).unwrap(), ["e"]);
+            executor.run(&Call::Rmdir(place("d/e"))).unwrap();
+            executor.run(&Call::Rmdir(place("d"))).unwrap();
             executor.run(&Call::Truncate(file, 3)).unwrap();
             executor.run(&Call::SetTimes(file, 1_000_000_000)).unwrap();
             let found = executor.attributes(&Call::Lstat(place("a"))).unwrap();

@@ -4,6 +4,7 @@
 mod call;
 mod content;
 mod executor;
+mod map;
 mod oracle;
 mod random;
 mod run;
@@ -13,7 +14,7 @@ mod variant;
 mod watch;
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use stand::Given;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -52,7 +53,12 @@ struct Options {
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
     tick: u64,
 
-    /// System calls of one run
+    /// Calls one at a time, or several at a time, which needs mounts of this machine
+    /// [default: runs of both, one-by-one where mounts are given]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+
+    /// System calls of one run, or rounds of them
     #[arg(long, value_name = "N", default_value_t = 400)]
     calls: usize,
 
@@ -92,6 +98,12 @@ struct Options {
     /// Go on after a difference
     #[arg(long)]
     keep_going: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    OneByOne,
+    Overlapping,
 }
 
 #[derive(Debug, Clone, Subcommand)]
@@ -175,10 +187,20 @@ fn run_all(options: &Options) -> Result<u64> {
         Some(until) => Instant::now() < until,
         None => round < options.runs,
     };
+    let modes = match options.mode {
+        Some(Mode::OneByOne) => vec![false],
+        Some(Mode::Overlapping) => vec![true],
+        None if !given.is_empty() => vec![false],
+        None => vec![false, true],
+    };
+    let variants: Vec<_> = variants
+        .into_iter()
+        .flat_map(|variant| modes.iter().map(move |overlapping| (variant, *overlapping)))
+        .collect();
     let mut totals: Vec<Vec<(&str, u64)>> = vec![Vec::new(); variants.len()];
     let (mut passed, mut failed, mut round) = (0, 0, 0);
     while more(round) {
-        for (n, variant) in variants.iter().enumerate() {
+        for (n, (variant, overlapping)) in variants.iter().enumerate() {
             if !more(round) && until.is_some() || signals::caught() {
                 break;
             }
@@ -197,6 +219,7 @@ fn run_all(options: &Options) -> Result<u64> {
                 mounts: options.mounts.into(),
                 options: mount_options,
                 verbose: options.verbose,
+                overlapping: *overlapping,
                 eio_when_gone: options.eio_when_gone,
             };
             let begin = Instant::now();
@@ -227,10 +250,14 @@ fn run_all(options: &Options) -> Result<u64> {
         }
         round += 1;
     }
-    for (variant, counts) in variants.iter().zip(&totals) {
+    for ((variant, overlapping), counts) in variants.iter().zip(&totals) {
         let sum: u64 = counts.iter().map(|(_, count)| count).sum();
         let each: Vec<String> = counts.iter().map(|(n, c)| format!("{n} {c}")).collect();
-        println!("{}: {sum} calls ({})", variant.name, each.join(", "));
+        let mode = match overlapping {
+            true => ", overlapping",
+            false => "",
+        };
+        println!("{}{mode}: {sum} calls ({})", variant.name, each.join(", "));
     }
     println!("{passed} passed, {failed} failed, 0 skipped");
     Ok(failed)

@@ -33,7 +33,7 @@ const RELEASE: Duration = Duration::from_secs(2);
 pub(crate) const SERVER: usize = 0;
 
 /// A file of the run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Object {
     server: Content,
     /// What each actor may see.
@@ -65,6 +65,40 @@ pub(crate) struct Object {
     touched: Vec<Instant>,
     unnoticed: Vec<bool>,
     pub(crate) history: Vec<String>,
+}
+
+impl Object {
+    /// What it may be if it is either of the two, which differ by the order of calls that
+    /// overlapped.
+    pub(crate) fn merge(mut self, other: Object) -> Object {
+        self.server.add(&other.server);
+        for (mine, theirs) in [
+            (&mut self.views, &other.views),
+            (&mut self.pages, &other.pages),
+            (&mut self.behind, &other.behind),
+        ] {
+            mine.iter_mut().zip(theirs).for_each(|(m, t)| m.add(t));
+        }
+        // No mount writes a byte twice in a round: what is dirty in one order only is clean in
+        // others, and values differ nowhere. Flushed, it is what the view has there.
+        for (mine, theirs) in self.dirty.iter_mut().zip(&other.dirty) {
+            mine.combine(theirs, |mine, theirs| mine.or(theirs));
+        }
+        if self.mtime != other.mtime || self.mtime_by != other.mtime_by {
+            self.mtime = None;
+        }
+        let shown = self.mtime_shown.iter_mut().zip(&other.mtime_shown);
+        shown.for_each(|(mine, theirs)| *mine &= theirs);
+        for (mine, theirs) in [
+            (&mut self.keeps_old, &other.keeps_old),
+            (&mut self.unnoticed, &other.unnoticed),
+        ] {
+            mine.iter_mut().zip(theirs).for_each(|(m, t)| *m |= t);
+        }
+        let touched = self.touched.iter_mut().zip(&other.touched);
+        touched.for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+        self
+    }
 }
 
 #[derive(Debug)]
@@ -231,6 +265,26 @@ impl Oracle {
         self.objects[id].shown = Some(Instant::now());
     }
 
+    /// Whether a name leads to it.
+    pub(crate) fn has_name(&self, id: Id) -> bool {
+        self.objects[id].names > 0
+    }
+
+    /// Whether all that was written is at the server.
+    pub(crate) fn is_at_rest(&self, id: Id) -> bool {
+        let object = &self.objects[id];
+        let written = object
+            .pages
+            .iter()
+            .all(|pages| *pages == Content::nothing());
+        written && !object.dirty.iter().any(is_dirty)
+    }
+
+    /// The server holds these bytes; nobody has anything to write.
+    pub(crate) fn found(&mut self, id: Id, data: &[u8]) {
+        self.objects[id].server = Content::of(data);
+    }
+
     /// Whether the server may have it no more.
     pub(crate) fn is_gone(&self, id: Id) -> bool {
         let object = &self.objects[id];
@@ -307,6 +361,14 @@ impl Oracle {
             object.server.maybe_write(from, to, value);
         }
         if self.page_caches[actor] {
+            self.write_pages(actor, id, from, to);
+        }
+    }
+
+    /// The same by way of a mapping: the kernel writes whole pages, with what they hold.
+    pub(crate) fn write_mapped(&mut self, actor: usize, id: Id, from: u64, to: u64, value: u8) {
+        self.write(actor, id, from, to, value);
+        if actor != SERVER {
             self.write_pages(actor, id, from, to);
         }
     }

@@ -2,7 +2,7 @@
 //! the server, with a control socket, and mounts it; all that is gone when this is dropped. Or
 //! they are there already, here or on another machine.
 
-use crate::executor::{Executor, Local, Remote};
+use crate::executor::{Executor, Remote};
 use crate::oracle::SERVER;
 use crate::variant::Variant;
 use anyhow::{Context, Result, bail, ensure};
@@ -32,7 +32,7 @@ impl Actor {
     fn local(name: impl Into<String>, root: &Path) -> Self {
         Actor {
             name: name.into(),
-            executor: Executor::Local(Local::new(root)),
+            executor: Executor::local(root),
         }
     }
 }
@@ -190,7 +190,7 @@ impl Stand {
         for text in &given.at {
             let (name, dir) = text.split_once('=').context("--at takes NAME=DIR")?;
             ensure!(Path::new(dir).is_dir(), "{dir} is no directory");
-            add(name, Executor::Local(Local::new(Path::new(dir))))?;
+            add(name, Executor::local(Path::new(dir)))?;
         }
         for text in &given.remote {
             let (name, address) = text
@@ -216,6 +216,15 @@ impl Stand {
     pub(crate) fn tell(&mut self, command: &str) -> Result<()> {
         let started = self.started.as_mut().context("no server was started")?;
         started.tell(command)
+    }
+
+    /// The same after what is left of an earlier command is undone: a call that ends several
+    /// connections in a row fails.
+    pub(crate) fn command(&mut self, command: &str) -> Result<()> {
+        if command.starts_with("hangup") {
+            self.tell("clear")?;
+        }
+        self.tell(command)
     }
 
     /// Closes all files and keeps the directory with the logs; where it is.

@@ -3,7 +3,7 @@
 
 use nfsrdma::cli::{self, Command};
 use nfsrdma::mounts;
-use nfsrdma::options::{Options, show::Settled};
+use nfsrdma::options::{Options, show::Negotiated};
 use nfsrdma::size::{parse_size, show_size};
 use nfsrdma::spec::Spec;
 use std::ffi::{OsStr, OsString};
@@ -34,14 +34,14 @@ fn options(text: &str) {
             return;
         }
     };
-    let settled = Settled {
+    let negotiated = Negotiated {
         rsize: parsed.rsize.unwrap_or(1 << 20),
         wsize: parsed.wsize.unwrap_or(1 << 20),
     };
-    let shown = parsed.effective(settled);
+    let shown = parsed.effective(negotiated);
     match Options::parse(&shown) {
         Ok(again) => {
-            assert_eq!(again.effective(settled), shown, "of '{text}'");
+            assert_eq!(again.effective(negotiated), shown, "of '{text}'");
             assert_eq!(again.dirty_limit(), parsed.dirty_limit(), "of '{text}'");
         }
         Err(error) => panic!("'{text}' is shown as '{shown}', which is refused: {error}"),

@@ -5,8 +5,9 @@
 
 use nfsrdma_iwarp::proto::fault::Fault;
 use nfsrdma_iwarp::proto::handshake::Rtr;
+use nfsrdma_iwarp::proto::host::{Host, PendingRead};
 use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
-use nfsrdma_iwarp::proto::rx::{Event, Host, PendingRead, Receiver, Step};
+use nfsrdma_iwarp::proto::rx::{Event, Receiver, Step};
 use nfsrdma_iwarp::proto::segment::Segmenter;
 use nfsrdma_iwarp::proto::stag::{Access, Denied, StagTable};
 use nfsrdma_iwarp::wire::ddp::{Tagged, Untagged};
@@ -67,7 +68,10 @@ impl Host for Side {
         let (stag, offset) = self.real(stag, offset);
         let found = self.stags.borrow().check(stag, access, offset, len)?;
         let region = &self.regions[found.0];
-        assert!(region.open.get(), "access to memory whose lease is over");
+        assert!(
+            region.open.get(),
+            "access to memory whose registration is over"
+        );
         assert_eq!(region.access, access, "access of a kind not granted");
         assert!(found.1 + len as usize <= AREA, "access outside the region");
         Ok(found)
@@ -453,7 +457,7 @@ pub fn stream(bytes: &[u8]) {
             2 => end.send(usize::from(command) * 4),
             3 => end.output(),
             4 => {
-                // We end a lease ourselves, whatever is arriving.
+                // We end a registration ourselves, whatever is arriving.
                 let region = &end.side.regions[usize::from(command >> 4) % 6];
                 let mut stags = end.side.stags.borrow_mut();
                 if stags.remove(region.stag, region.base).is_some() {

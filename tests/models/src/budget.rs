@@ -24,7 +24,7 @@ impl File {
         let mut blocks = self.blocks.lock();
         let before = blocks.len() * BLOCK;
         let fresh = change(&mut blocks);
-        self.budget.settle(before, blocks.len() * BLOCK);
+        self.budget.account(before, blocks.len() * BLOCK);
         drop(blocks);
         self.budget.add(self.id, &self.this, fresh);
     }
@@ -43,7 +43,7 @@ impl Evict for File {
             }
         };
         drop(blocks);
-        self.budget.settle(freed.unwrap_or(0), 0);
+        self.budget.account(freed.unwrap_or(0), 0);
         freed
     }
 }

@@ -1,4 +1,4 @@
-//! Credits, leases and reconnecting: the engine over a provider that ends connections at any
+//! Credits, registrations and reconnecting: the engine over a provider that ends connections at any
 //! moment and gives completions in any order it may.
 
 use crate::error;
@@ -398,7 +398,7 @@ impl World {
             thread::yield_now();
         }
         let mut state = self.net.state.lock();
-        assert!(state.open.is_empty(), "a lease that nobody ended");
+        assert!(state.open.is_empty(), "a registration that nobody ended");
         state.stopped = true;
         drop(state);
         self.net.changed.notify_all();
@@ -446,7 +446,7 @@ fn call(engine: &Engine, net: &Net, pool: &Pool) -> error::Result<()> {
 }
 
 /// Every call gets its reply, whatever connections end meanwhile: sent at most once on each,
-/// within the credits, and with all its leases over before the caller goes on.
+/// within the credits, and with all its registrations over before the caller goes on.
 pub fn calls_survive_lost_connections() {
     // Two make a call suspected, and sent alone. A third over the same call would put it off
     // for a time, and the scheduler knows no time.

@@ -15,6 +15,7 @@ pub mod budget;
 pub mod engine;
 pub mod pool;
 mod sync;
+pub mod two_clients;
 pub mod waiting;
 pub mod write_back;
 

@@ -2,7 +2,7 @@
 //! programs write beside it, read it and flush it, and the server restarts or refuses.
 
 use crate::exec::block_on;
-use crate::fs::{Clock, Found, Fs, FsConfig, ROOT};
+use crate::fs::{Clock, Found, Fs, FsConfig, FsResult, ROOT};
 use crate::memory::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential, Limits};
 use nfsrdma_rdma::Pool;
@@ -38,50 +38,117 @@ struct World {
     refused: AtomicU64,
 }
 
+/// A server that answers from threads of its own, in small calls.
+pub(crate) fn server() -> Arc<MemoryServer> {
+    let limits = Limits {
+        rtmax: 4096,
+        wtmax: 4096,
+        dtpref: 4096,
+        max_file_size: 1 << 40,
+    };
+    MemoryServer::with(limits, 2)
+}
+
+/// A client's file system whose limits are below the size of a file, its pool, and the node of
+/// the file `f`.
+pub(crate) fn mount(
+    server: &Arc<MemoryServer>,
+    clock: &Clock,
+    cred: &Cred,
+) -> (Arc<Fs<MemoryServer>>, Pool, u64) {
+    let config = FsConfig {
+        cache_bytes: 8 << 10,
+        dirty_bytes: 8 << 10,
+        dirty_file_bytes: 6 << 10,
+        write_parallel: 2,
+        readahead_bytes: 8 << 10,
+        ..FsConfig::default()
+    };
+    let pool = match Pool::new(4 << 20) {
+        Ok(pool) => pool,
+        Err(error) => panic!("{error}"),
+    };
+    let root = server.root();
+    let fs = Fs::with_clock(server.clone(), root, pool.clone(), config, clock.clone());
+    let Ok(Found::Is(entry)) = block_on(fs.lookup(cred, ROOT, b"f")) else {
+        panic!("the file is not found");
+    };
+    (fs, pool, entry.nodeid)
+}
+
+pub(crate) fn superuser() -> Cred {
+    Arc::new(Credential {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    })
+}
+
+/// read(2) of an open file.
+pub(crate) fn read(fs: &Arc<Fs<MemoryServer>>, handle: u64, offset: u64, len: u64) -> Vec<u8> {
+    let data = match fs.read_cached(handle, offset, len as u32, RW) {
+        Some(data) => data,
+        None => match block_on(fs.read(handle, offset, len as u32, RW)) {
+            Ok(data) => data,
+            Err(error) => panic!("read: {error}"),
+        },
+    };
+    data.iter().flat_map(|part| part.to_vec()).collect()
+}
+
+/// write(2) to an open file.
+pub(crate) fn write(fs: &Arc<Fs<MemoryServer>>, handle: u64, offset: u64, bytes: &[u8]) {
+    let result = match fs.write_cached(handle, offset, bytes, RW) {
+        Some(done) => done,
+        None => block_on(fs.write(handle, offset, bytes, RW)),
+    };
+    match result {
+        Ok(count) => assert_eq!(count as usize, bytes.len()),
+        Err(error) => panic!("write: {error}"),
+    }
+}
+
+/// close(2), by which errors are told.
+pub(crate) fn close(fs: &Arc<Fs<MemoryServer>>, handle: u64) -> FsResult<()> {
+    let result = match fs.flush_cached(handle) {
+        Some(done) => done,
+        None => {
+            let mut result = Ok(());
+            block_on(fs.flush(handle, |told| {
+                result = told;
+                true
+            }));
+            result
+        }
+    };
+    // Nobody hears of this one: what it tells is told at the unmount, too.
+    let _ = block_on(fs.release(handle));
+    result
+}
+
+/// Waits until all memory is back, which comes with the last of those who use it.
+pub(crate) fn all_comes_back(pool: &Pool) {
+    while pool.free_bytes() < pool.capacity() {
+        thread::yield_now();
+    }
+}
+
 impl World {
     fn new(refusals: u64) -> Arc<World> {
-        let limits = Limits {
-            rtmax: 4096,
-            wtmax: 4096,
-            dtpref: 4096,
-            max_file_size: 1 << 40,
-        };
-        let server = MemoryServer::with(limits, 2);
+        let server = server();
         server.plant("f", &[1; PLANTED as usize]);
         if thread_rng().gen_bool(0.5) {
             server.stop_clock();
         }
-        let config = FsConfig {
-            // Less than the file.
-            cache_bytes: 8 << 10,
-            dirty_bytes: 8 << 10,
-            dirty_file_bytes: 6 << 10,
-            write_parallel: 2,
-            readahead_bytes: 8 << 10,
-            ..FsConfig::default()
-        };
-        let pool = match Pool::new(4 << 20) {
-            Ok(pool) => pool,
-            Err(error) => panic!("{error}"),
-        };
-        let clock = Clock::manual();
-        let root = server.root();
-        let fs = Fs::with_clock(server.clone(), root, pool.clone(), config, clock.clone());
-        let cred = Arc::new(Credential {
-            uid: 0,
-            gid: 0,
-            groups: Vec::new(),
-        });
-        let Ok(Found::Is(entry)) = block_on(fs.lookup(&cred, ROOT, b"f")) else {
-            panic!("the file is not found");
-        };
+        let (clock, cred) = (Clock::manual(), superuser());
+        let (fs, pool, node) = mount(&server, &clock, &cred);
         Arc::new(World {
             server,
             pool,
             fs,
             clock,
             cred,
-            node: entry.nodeid,
+            node,
             reached: AtomicU64::new(PLANTED),
             refusals: AtomicU64::new(refusals),
             refused: AtomicU64::new(0),
@@ -112,14 +179,7 @@ impl World {
     }
 
     fn read(&self, handle: u64, offset: u64, len: u64) -> Vec<u8> {
-        let data = match self.fs.read_cached(handle, offset, len as u32, RW) {
-            Some(data) => data,
-            None => match block_on(self.fs.read(handle, offset, len as u32, RW)) {
-                Ok(data) => data,
-                Err(error) => panic!("read: {error}"),
-            },
-        };
-        data.iter().flat_map(|part| part.to_vec()).collect()
+        read(&self.fs, handle, offset, len)
     }
 
     fn size(&self) -> u64 {
@@ -181,15 +241,7 @@ impl Writer {
         let place = thread_rng().gen_range(0..PLACES);
         let offset = (place * WRITERS + self.number) * LEN;
         let bytes = [with; LEN as usize];
-        let fs = &self.world.fs;
-        let result = match fs.write_cached(self.handle, offset, &bytes, RW) {
-            Some(done) => done,
-            None => block_on(fs.write(self.handle, offset, &bytes, RW)),
-        };
-        match result {
-            Ok(count) => assert_eq!(u64::from(count), LEN),
-            Err(error) => panic!("write: {error}"),
-        }
+        write(&self.world.fs, self.handle, offset, &bytes);
         self.own.insert(offset, with);
         self.world.reached.fetch_max(offset + LEN, SeqCst);
     }
@@ -227,24 +279,12 @@ impl Writer {
             }
         }
         let world = self.world.clone();
-        let result = match world.fs.flush_cached(self.handle) {
-            Some(done) => done,
-            None => {
-                let mut result = Ok(());
-                block_on(world.fs.flush(self.handle, |told| {
-                    result = told;
-                    true
-                }));
-                result
-            }
-        };
+        let result = close(&world.fs, self.handle);
         self.hear("close", result);
         if !self.told {
             let durable = world.server.durable("f");
             self.check("after close", &durable.unwrap_or_default());
         }
-        // Nobody hears of this one: what it tells is told at the unmount, too.
-        let _ = block_on(world.fs.release(self.handle));
         self
     }
 }
@@ -306,12 +346,9 @@ fn run(refusals: u64, restarts: u64) {
     }
     let dirty = |(name, count)| name == "dirty_bytes" && count != 0;
     assert!(!world.fs.statistics().into_iter().any(dirty), "dirty");
-    // All memory comes back with the last of those who use it.
     let pool = world.pool.clone();
     drop(world);
-    while pool.free_bytes() < pool.capacity() {
-        thread::yield_now();
-    }
+    all_comes_back(&pool);
 }
 
 /// What was written is at the server after fsync and close, whatever it forgets meanwhile;

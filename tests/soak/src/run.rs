@@ -167,7 +167,7 @@ fn go(
             bail!("{failure}");
         }
     }
-    settle(stand, &before, figures)?;
+    wait_until_idle(stand, &before, figures)?;
     stand.unmount()?;
     // What is at the server, without anybody in between; and what a new mount sees.
     for (worker, outcome) in workers.iter().zip(&outcomes) {
@@ -304,16 +304,19 @@ fn asked_faults(
 }
 
 /// Waits until nothing is under way, and looks whether anything is left.
-fn settle(stand: &Stand, before: &[Sample], figures: &mut Figures) -> Result<()> {
+fn wait_until_idle(stand: &Stand, before: &[Sample], figures: &mut Figures) -> Result<()> {
     for (number, mount) in stand.mounts.iter().enumerate() {
         let mut last = Sample::default();
         // Descriptors of callers that ended are closed within two seconds.
-        let quiet = until("no call, lease, descriptor or thread is left", || {
-            last = Sample::of(mount)?;
-            Ok(last.leases + last.in_flight + last.waiting == 0
-                && last.descriptors <= before[number].descriptors + 2
-                && last.threads <= before[number].threads + 2)
-        });
+        let quiet = until(
+            "no call, registration, descriptor or thread is left",
+            || {
+                last = Sample::of(mount)?;
+                Ok(last.registrations + last.in_flight + last.waiting == 0
+                    && last.descriptors <= before[number].descriptors + 2
+                    && last.threads <= before[number].threads + 2)
+            },
+        );
         quiet.with_context(|| format!("{:?} before, {last:?} after", before[number]))?;
         figures.watches[number].samples.push(last);
         // A short run has no trend.
@@ -368,16 +371,16 @@ fn tell(name: &str, figures: &Figures, took: Duration) {
         let (early, late) = watch.trend(|s| s.resident);
         println!(
             "   client {number}    resident {} MiB at most (second quarter {} MiB, last {} MiB), descriptors {}, \
-             threads {}, leases {}, inodes {} at most; connects {}, calls resent {}, time-outs {}, violations {}",
+             threads {}, registrations {}, inodes {} at most; connects {}, calls retransmitted {}, time-outs {}, violations {}",
             watch.most(|s| s.resident) >> 10,
             early >> 10,
             late >> 10,
             watch.most(|s| s.descriptors),
             watch.most(|s| s.threads),
-            watch.most(|s| s.leases),
+            watch.most(|s| s.registrations),
             watch.most(|s| s.inodes),
             watch.most(|s| s.connects),
-            watch.most(|s| s.resends),
+            watch.most(|s| s.retransmits),
             watch.most(|s| s.timeouts),
             watch.most(|s| s.violations),
         );

@@ -1,4 +1,4 @@
-//! What the client takes of the machine: memory, descriptors, threads, leases.
+//! What the client takes of the machine: memory, descriptors, threads, registrations.
 
 use crate::stand::Mount;
 use anyhow::{Context, Result};
@@ -13,12 +13,12 @@ pub(crate) struct Sample {
     pub(crate) descriptors: u64,
     pub(crate) threads: u64,
     /// Memory accessible to the server.
-    pub(crate) leases: u64,
+    pub(crate) registrations: u64,
     pub(crate) in_flight: u64,
     pub(crate) waiting: u64,
     pub(crate) inodes: u64,
     pub(crate) connects: u64,
-    pub(crate) resends: u64,
+    pub(crate) retransmits: u64,
     pub(crate) timeouts: u64,
     pub(crate) violations: u64,
 }
@@ -48,12 +48,12 @@ impl Sample {
             resident: field("VmRSS"),
             threads: field("Threads"),
             descriptors: fs::read_dir(format!("/proc/{}/fd", mount.pid))?.count() as u64,
-            leases: sum("open_registrations"),
+            registrations: sum("open_registrations"),
             in_flight: sum("credits_in_use"),
             waiting: sum("waiting"),
             inodes: stats["cache"]["inodes"].as_u64().unwrap_or(0),
             connects: sum("connects"),
-            resends: sum("retransmits"),
+            retransmits: sum("retransmits"),
             timeouts: sum("timeouts"),
             violations: sum("violations"),
         })

@@ -9,9 +9,9 @@ pub(crate) use queue_pair::IwarpQueuePair;
 
 use super::region::{Region, Sink};
 use super::sys::Event;
+use crate::proto::host::{Host, PendingRead};
 use crate::proto::nudge::Nudge;
 use crate::proto::queue::SendQueue;
-use crate::proto::rx::{Host, PendingRead};
 use crate::proto::segment::Segmenter;
 use crate::proto::stag::{Access, Denied, StagTable};
 use crate::wire::rdmap::ReadRequest;
@@ -311,6 +311,33 @@ impl Shared {
         }
     }
 
+    /// What forbids the request, if anything does.
+    fn misuse(&self, request: &WorkRequest) -> Option<&'static str> {
+        match request {
+            //= RFC 5041, Section 5.2
+            //# The ULP Message Length MUST be less than 2^32.
+            WorkRequest::Send { data, .. }
+                if data.iter().map(|b| b.len()).sum::<usize>() > self.capabilities.max_message =>
+            {
+                Some("a Send longer than max_message")
+            }
+            WorkRequest::Write { source, target, .. }
+                if source.iter().map(|b| b.len()).sum::<usize>() != target.length as usize =>
+            {
+                Some("an RDMA Write of another length than its target")
+            }
+            WorkRequest::Read { sink, source, .. }
+                if sink.iter().map(|b| b.len()).sum::<usize>() != source.length as usize =>
+            {
+                Some("an RDMA Read of another length than its sink")
+            }
+            WorkRequest::Read { .. } if self.capabilities.max_reads_out == 0 => {
+                Some("an RDMA Read on a connection with an ORD of 0")
+            }
+            _ => None,
+        }
+    }
+
     fn post_one(
         &self,
         state: &mut State,
@@ -319,6 +346,9 @@ impl Shared {
         if !state.queue.has_room() {
             return Err((Error::QueueFull, Box::new(request)));
         }
+        if let Some(what) = self.misuse(&request) {
+            return Err((Error::Misuse(what), Box::new(request)));
+        }
         match request {
             WorkRequest::Send {
                 id,
@@ -326,19 +356,6 @@ impl Shared {
                 invalidate,
                 signaled,
             } => {
-                //= RFC 5041, Section 5.2
-                //# The ULP Message Length MUST be less than 2^32.
-                if data.iter().map(|b| b.len()).sum::<usize>() > self.capabilities.max_message {
-                    return Err((
-                        Error::Misuse("a Send longer than max_message"),
-                        Box::new(WorkRequest::Send {
-                            id,
-                            data,
-                            invalidate,
-                            signaled,
-                        }),
-                    ));
-                }
                 if let Some(nudge) = &mut state.nudge {
                     nudge.on_send(Instant::now());
                     self.notify();
@@ -353,18 +370,6 @@ impl Shared {
                 target,
                 signaled,
             } => {
-                let len: usize = source.iter().map(|b| b.len()).sum();
-                if len != target.length as usize {
-                    return Err((
-                        Error::Misuse("an RDMA Write of another length than its target"),
-                        Box::new(WorkRequest::Write {
-                            id,
-                            source,
-                            target,
-                            signaled,
-                        }),
-                    ));
-                }
                 state
                     .queue
                     .post_write(id, source, target.handle.0, target.offset, signaled);
@@ -375,17 +380,6 @@ impl Shared {
                 source,
             } => {
                 let len: usize = sink.iter().map(|b| b.len()).sum();
-                let misuse = if len != source.length as usize {
-                    Some("an RDMA Read of another length than its sink")
-                } else if self.capabilities.max_reads_out == 0 {
-                    Some("an RDMA Read on a connection with an ORD of 0")
-                } else {
-                    None
-                };
-                if let Some(what) = misuse {
-                    let request = WorkRequest::Read { id, sink, source };
-                    return Err((Error::Misuse(what), Box::new(request)));
-                }
                 let region = Arc::new(Region::Sink(Sink::new(&mut sink)));
                 let inserted = self
                     .stags

@@ -1,13 +1,14 @@
 //! State machines without I/O: bytes and time come in as arguments.
 //!
 //! * [`handshake`]: MPA requests and replies, from either side.
-//! * [`rx`]: a byte stream becomes placed payload and events.
+//! * [`rx`]: a byte stream becomes placed payload and events; [`host`] is what it asks for.
 //! * [`queue`] and [`segment`]: work requests become FPDUs.
 //! * [`stag`]: which memory the peer may reach.
 //! * [`nudge`]: what to do about a peer that overlooked the first call.
 
 pub mod fault;
 pub mod handshake;
+pub mod host;
 pub mod nudge;
 pub mod queue;
 pub mod rx;

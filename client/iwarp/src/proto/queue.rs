@@ -1,7 +1,7 @@
 //! Work requests from posting to completion: start order, RDMA Read limits, completion order.
 
 use super::handshake::Rtr;
-use super::rx::PendingRead;
+use super::host::PendingRead;
 use crate::wire::rdmap::{ReadRequest, Terminate};
 use nfsrdma_rdma::{Buf, BufMut, Completion, Memory, Segs, WorkId};
 use std::collections::VecDeque;

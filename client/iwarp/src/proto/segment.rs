@@ -223,6 +223,11 @@ impl Segmenter {
             queue,
             msn,
         };
+        let tagged = |opcode, stag, offset| Header::Tagged {
+            opcode,
+            stag,
+            offset,
+        };
         let (header, token, data) = match message {
             Message::Send {
                 token,
@@ -243,29 +248,10 @@ impl Segmenter {
                 data,
                 stag,
                 offset,
-            } => {
-                let opcode = Opcode::Write;
-                (
-                    Header::Tagged {
-                        opcode,
-                        stag,
-                        offset,
-                    },
-                    token,
-                    data,
-                )
-            }
+            } => (tagged(Opcode::Write, stag, offset), token, data),
             Message::Response { stag, offset, data } => {
-                let opcode = Opcode::ReadResponse;
-                (
-                    Header::Tagged {
-                        opcode,
-                        stag,
-                        offset,
-                    },
-                    Token::Response,
-                    data,
-                )
+                let header = tagged(Opcode::ReadResponse, stag, offset);
+                (header, Token::Response, data)
             }
             Message::ReadRequest { token, request } => {
                 self.read_request(&request, token);
@@ -288,15 +274,7 @@ impl Segmenter {
                 self.whole(&[0; 4]);
                 return;
             }
-            Message::Rtr(Rtr::Write) => (
-                Header::Tagged {
-                    opcode: Opcode::Write,
-                    stag: 0,
-                    offset: 0,
-                },
-                Token::None,
-                Segs::new(),
-            ),
+            Message::Rtr(Rtr::Write) => (tagged(Opcode::Write, 0, 0), Token::None, Segs::new()),
             Message::Rtr(Rtr::Read) => {
                 let request = ReadRequest {
                     sink_stag: 0,

@@ -1,8 +1,9 @@
 //! One end of a stream in memory.
 
 use nfsrdma_iwarp::proto::fault::Fault;
+use nfsrdma_iwarp::proto::host::{Host, PendingRead};
 use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
-use nfsrdma_iwarp::proto::rx::{Event, Host, PendingRead, Receiver, Step};
+use nfsrdma_iwarp::proto::rx::{Event, Receiver, Step};
 use nfsrdma_iwarp::proto::segment::Segmenter;
 use nfsrdma_iwarp::proto::stag::{Access, Denied, StagTable};
 use nfsrdma_iwarp::wire::mpa::{CRC_FIELD, Crc, padding};

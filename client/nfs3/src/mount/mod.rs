@@ -1,67 +1,32 @@
 //! Brings an export up: finds mountd, asks for the root's handle, connects over RDMA, and
 //! learns the server's limits.
 
+mod dial;
+mod error;
 pub(crate) mod identity;
 pub(crate) mod locate;
 mod mountd;
 mod ping;
 
+pub use error::{MountError, Step};
 pub use ping::{Exported, PingEvent, PingTarget, Taken, exports, ping};
 
-use crate::api::{Cred, Nfs3, NfsError};
+use crate::api::{Cred, Nfs3};
 use crate::client::Nfs3Client;
 use crate::limits::Source;
-use crate::options::{ClientOptions, MountProtocol, MountTarget, NFS_RDMA_PORT};
-use crate::procedures::NFS3;
+use crate::options::{ClientOptions, MountProtocol, MountTarget};
+use dial::{Probe, dial};
 use mountd::Mountd;
-use nfsrdma_rdma::{Error as RdmaError, Pool, Protection, Provider};
-use nfsrdma_rpcrdma::transport::{ConnectError, Engine, SessionInfo};
+use nfsrdma_rdma::{Pool, Protection, Provider};
+use nfsrdma_rpcrdma::transport::{Engine, SessionInfo};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, PathconfOk};
 use std::fmt;
-use std::future::Future;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
 
 /// For UMNT, whose answer does not matter.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Where mounting stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// An option has a value outside its range.
-    Options,
-    /// The host's name.
-    Resolve,
-    /// Asking rpcbind for mountd.
-    Rpcbind,
-    /// Reaching mountd.
-    Mount,
-    /// mountd's refusal (no such export, not permitted).
-    Export,
-    /// The RDMA connection.
-    Connect,
-    /// The peer's private data (RFC 8797).
-    PrivateData,
-    /// The first NFS call.
-    Null,
-    /// FSINFO, PATHCONF, or the root's attributes.
-    Fsinfo,
-    /// NFS_ACL, without which a server is mounted as well.
-    Acl,
-}
-
-/// Why a mount failed: one sentence for people.
-#[derive(Debug, Clone, Error)]
-#[error("{message}")]
-pub struct MountError {
-    pub step: Step,
-    pub message: String,
-    /// Whether trying again later may help (nobody answered), or not (refused).
-    pub transient: bool,
-}
 
 /// What was mounted how.
 #[derive(Debug, Clone)]
@@ -131,16 +96,6 @@ impl fmt::Display for Description {
             write!(f, ", nconnect {}", self.nconnect)?;
         }
         Ok(())
-    }
-}
-
-impl MountError {
-    fn new(step: Step, transient: bool, message: impl Into<String>) -> Self {
-        MountError {
-            step,
-            message: message.into(),
-            transient,
-        }
     }
 }
 
@@ -405,6 +360,7 @@ async fn mount_at(
     let root = match root {
         Some(root) => root,
         None => {
+            // mountd has a connection of its own if it has a port of its own.
             let own = options.mountport.filter(|port| *port != options.port);
             let other = match own {
                 None => None,
@@ -421,16 +377,11 @@ async fn mount_at(
                 .await?
         }
     };
-    let step = |step, what| Probe {
-        step,
-        what,
-        host,
-        timeout,
-    };
-    step(Step::Null, "NULL").run(client.null(&cred)).await?;
-    let fsinfo = step(Step::Fsinfo, "FSINFO")
-        .run(client.fsinfo(&cred, &root))
-        .await?;
+    let examined = examine(&client, &cred, &root, host, timeout).await?;
+    if options.acl {
+        // A server that does not even answer does not have it.
+        let _ = tokio::time::timeout(timeout, client.probe_acl(&cred)).await;
+    }
     let source = Source {
         root,
         cred: cred.clone(),
@@ -438,22 +389,7 @@ async fn mount_at(
         wsize: options.wsize,
         write_chunk: options.write_chunk,
     };
-    client.set_limits(source, &fsinfo);
-    let pathconf = step(Step::Fsinfo, "PATHCONF")
-        .run(client.pathconf(&cred, &root))
-        .await
-        .ok();
-    let root_attributes = step(Step::Fsinfo, "GETATTR")
-        .run(client.getattr(&cred, &root))
-        .await?;
-    if root_attributes.kind != FileType::Directory {
-        let message = format!("what {host} exports is not a directory: mount the one it is in");
-        return Err(MountError::new(Step::Fsinfo, false, message));
-    }
-    if options.acl {
-        // A server that does not even answer does not have it.
-        let _ = tokio::time::timeout(timeout, client.probe_acl(&cred)).await;
-    }
+    client.set_limits(source, &examined.fsinfo);
     let session = engine.session().ok_or_else(|| {
         let message = format!("{host} closed the connection after it was mounted");
         MountError::new(Step::Connect, true, message)
@@ -463,118 +399,55 @@ async fn mount_at(
         description: Description::new(peer, &client, session, options),
         client,
         root,
-        root_attributes,
-        fsinfo,
-        pathconf,
+        root_attributes: examined.root_attributes,
+        fsinfo: examined.fsinfo,
+        pathconf: examined.pathconf,
         mountd,
         export: target.export.clone(),
         cred,
     })
 }
 
-/// One call while mounting: it has to be answered in time, and a failure is a sentence.
-struct Probe<'a> {
-    step: Step,
-    what: &'static str,
-    host: &'a str,
-    timeout: Duration,
+/// What the server tells of itself and of the export's root.
+struct Examined {
+    fsinfo: FsinfoOk,
+    pathconf: Option<PathconfOk>,
+    root_attributes: Attributes,
 }
 
-impl Probe<'_> {
-    async fn run<T>(
-        &self,
-        call: impl Future<Output = Result<T, NfsError>>,
-    ) -> Result<T, MountError> {
-        let Probe {
-            step, what, host, ..
-        } = self;
-        let error = match tokio::time::timeout(self.timeout, call).await {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => error,
-            Err(_) => NfsError::TimedOut,
-        };
-        let transient = matches!(error, NfsError::TimedOut | NfsError::GivenUp);
-        let message = match error {
-            NfsError::TimedOut | NfsError::GivenUp => {
-                format!(
-                    "{host} does not answer NFS calls ({what}): see whether its NFS server runs"
-                )
-            }
-            NfsError::Refused(why) | NfsError::Denied(why) => {
-                format!("{host} refuses NFS version 3 ({what}): {why}; turn it on there")
-            }
-            error => format!("{what} failed at {host}: {error}"),
-        };
-        Err(MountError::new(*step, transient, message))
-    }
-}
-
-/// Connects over RDMA.
-async fn dial(
-    provider: Arc<dyn Provider>,
-    peer: SocketAddr,
+async fn examine(
+    client: &Nfs3Client,
+    cred: &Cred,
+    root: &FileHandle,
     host: &str,
-    options: &ClientOptions,
-    pool: Pool,
-) -> Result<Arc<Engine>, MountError> {
-    let (name, options) = (host.to_owned(), options.transport());
-    let dialled = tokio::task::spawn_blocking(move || {
-        Engine::connect(provider, peer, &name, NFS3, &options, pool)
-    });
-    let error = match dialled.await {
-        Ok(Ok(engine)) => return Ok(engine),
-        Ok(Err(error)) => error,
-        Err(_) => ConnectError::PrivateData("the connecting task died".to_owned()),
+    timeout: Duration,
+) -> Result<Examined, MountError> {
+    let step = |step, what| Probe {
+        step,
+        what,
+        host,
+        timeout,
     };
-    let failed = |transient, why: String| {
-        let message = format!("cannot connect to {host} (RDMA, {peer}): {why}");
-        MountError::new(Step::Connect, transient, message)
-    };
-    Err(match error {
-        ConnectError::PrivateData(why) => {
-            let message = format!("{host} and this client do not fit together: {why}");
-            MountError::new(Step::PrivateData, false, message)
-        }
-        ConnectError::Provider(RdmaError::Refused(_)) => failed(
-            true,
-            "connection refused; check that the server offers NFS over RDMA at this port (port=)"
-                .to_owned(),
-        ),
-        ConnectError::Provider(error @ RdmaError::NotRdma(_)) => failed(
-            false,
-            format!(
-                "{error}; give the port of NFS over RDMA (port=, usually {NFS_RDMA_PORT}), \
-                 or use 'mount -t nfs' for NFS over TCP"
-            ),
-        ),
-        ConnectError::Provider(error @ RdmaError::TimedOut(_)) => failed(
-            true,
-            format!("{error}; check the address, firewalls between, and the server"),
-        ),
-        ConnectError::Provider(RdmaError::Local { error, .. }) if is_unreachable(&error) => failed(
-            true,
-            format!("{}; {}", unreachable_text(error.kind()), ROUTES),
-        ),
-        ConnectError::Provider(error @ RdmaError::Local { .. }) => failed(false, error.to_string()),
-        ConnectError::Provider(error) => failed(true, error.to_string()),
-    })
-}
-
-/// The remedy where this machine has no way to the server.
-const ROUTES: &str = "check the address, and this machine's routes with 'ip route get'";
-
-fn is_unreachable(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable
-    )
-}
-
-fn unreachable_text(kind: io::ErrorKind) -> &'static str {
-    match kind {
-        io::ErrorKind::HostUnreachable => "host unreachable",
-        _ => "network unreachable",
+    step(Step::Null, "NULL").run(client.null(cred)).await?;
+    let fsinfo = step(Step::Fsinfo, "FSINFO")
+        .run(client.fsinfo(cred, root))
+        .await?;
+    let pathconf = step(Step::Fsinfo, "PATHCONF")
+        .run(client.pathconf(cred, root))
+        .await
+        .ok();
+    let root_attributes = step(Step::Fsinfo, "GETATTR")
+        .run(client.getattr(cred, root))
+        .await?;
+    if root_attributes.kind != FileType::Directory {
+        let message = format!("what {host} exports is not a directory: mount the one it is in");
+        return Err(MountError::new(Step::Fsinfo, false, message));
     }
+    Ok(Examined {
+        fsinfo,
+        pathconf,
+        root_attributes,
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Trying a server without mounting it: what it exports, and each step of reaching it.
 
+use super::dial::{Probe, dial};
+use super::error::{MountError, Step};
 use super::mountd::Mountd;
-use super::{
-    Attempts, MountError, PlainMount, Probe, Step, Undo, at_address, dial, identity, resolve,
-};
+use super::{Attempts, PlainMount, Undo, at_address, identity, resolve};
 use crate::client::Nfs3Client;
 use crate::options::{ClientOptions, MountProtocol};
 use nfsrdma_rdma::{Pool, Provider};

@@ -80,8 +80,12 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
 /// Nothing is open to the server, and all memory comes back when the client is gone.
 pub async fn leaves_nothing(mounted: Mounted, pool: Pool) {
     let client = mounted.client.clone();
-    until("no leases", || {
-        client.stats().connections.iter().all(|c| c.leases == 0)
+    until("no registrations", || {
+        client
+            .stats()
+            .connections
+            .iter()
+            .all(|c| c.open_registrations == 0)
     })
     .await;
     mounted.unmount().await;

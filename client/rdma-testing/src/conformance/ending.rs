@@ -68,7 +68,7 @@ fn load(bench: &Bench<'_>) -> Load {
 }
 
 /// Every id that is owed once came once, and nothing else did.
-fn settle(end: &End, owed: &[WorkId]) {
+fn assert_all_completed(end: &End, owed: &[WorkId]) {
     let mut count: HashMap<WorkId, usize> = HashMap::new();
     let mut receives = 0;
     for completion in end.rest() {
@@ -122,8 +122,8 @@ fn flushed_once(bench: &Bench<'_>, by_loaded_end: bool) {
         );
         assert!(end.has_ended());
     }
-    settle(&a, &owed);
-    settle(&b, &[]);
+    assert_all_completed(&a, &owed);
+    assert_all_completed(&b, &[]);
     let [sink_a, source_a, sink_b, source_b] = exposures;
     let data = pattern(LEN, 3);
     assert!(a.take_back(sink_a) == vec![0; LEN], "nobody wrote here");

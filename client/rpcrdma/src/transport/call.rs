@@ -1,7 +1,7 @@
 //! A call on its way, and the place where its caller waits.
 
 use super::memory::ReplyBytes;
-use super::observe::Record;
+use super::record::Record;
 use super::suspect::Suspicion;
 use crate::error::{Error, ProtocolError, Result};
 use crate::protocol::Shape;
@@ -63,7 +63,7 @@ pub struct Reply {
     /// The payload of the call.
     pub payload: Payload,
     /// Whether the call was sent more than once: the server may have run it before.
-    pub resent: bool,
+    pub retransmitted: bool,
 }
 
 impl Reply {
@@ -135,6 +135,13 @@ pub(super) struct Call {
     pub(super) suspicion: Suspicion,
     /// Of its last sending, if somebody listened then.
     pub(super) record: Option<Box<Record>>,
+}
+
+impl Call {
+    /// Payload bytes, either way.
+    pub(super) fn payload_len(&self) -> u64 {
+        (self.shape.argument + self.shape.max_ddp_result) as u64
+    }
 }
 
 /// Where a caller waits: a oneshot channel without allocation of its own.

@@ -2,8 +2,8 @@
 //! queue its calls for the next one.
 
 use super::counters::count;
-use super::event_loop::Polling;
-use super::link::{Link, Local};
+use super::link::Link;
+use super::polling::{Local, Polling};
 use super::session::Established;
 use crate::error::Error;
 use crate::exec;

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(super) struct ProcedureCounters {
     calls: AtomicU64,
     errors: AtomicU64,
-    pub(super) resends: AtomicU64,
+    pub(super) retransmits: AtomicU64,
     pub(super) timeouts: AtomicU64,
     pub(super) bytes_sent: AtomicU64,
     bytes_received: AtomicU64,
@@ -54,7 +54,7 @@ impl ProcedureCounters {
             calls: self.calls.load(Relaxed),
             errors: self.errors.load(Relaxed),
             statuses: Vec::new(),
-            resends: self.resends.load(Relaxed),
+            retransmits: self.retransmits.load(Relaxed),
             timeouts: self.timeouts.load(Relaxed),
             bytes_sent: self.bytes_sent.load(Relaxed),
             bytes_received: self.bytes_received.load(Relaxed),
@@ -133,7 +133,7 @@ link_counters! {
     connects, connect_failures, sends, receives, inline_calls, read_chunks,
     position_zero_chunks, write_chunks, reply_chunks, exposures, exposed_bytes,
     rdma_write_bytes, rdma_read_bytes,
-    local_invalidations, remote_invalidations, leases, resends, timeouts, discards,
+    local_invalidations, remote_invalidations, open_registrations, retransmits, timeouts, discards,
     rdma_errors, violations,
 }
 

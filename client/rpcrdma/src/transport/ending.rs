@@ -1,73 +1,20 @@
-//! A call between its end and its caller: its leases are ended before anything is told.
+//! A call between its end and its caller: its registrations are ended before anything is told.
 
-use super::call::{Call, Payload, Reply};
+use super::call::{Call, Reply};
 use super::counters::count;
 use super::launch::{Launched, NotSent, Unprepared};
-use super::link::{Link, Local, call_load};
+use super::link::Link;
 use super::memory::ReplyBytes;
+use super::outcome::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
+use super::polling::Local;
 use super::session::Session;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::protocol::is_reply;
-use nfsrdma_rdma::{BufMut, Invalidation, Memory, WorkId};
+use nfsrdma_rdma::{Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
 
-// Which lease of a call, as the low bits of a work request's number.
-pub(super) const SOURCE: u64 = 0;
-pub(super) const SINK: u64 = 1;
-pub(super) const REPLY_CHUNK: u64 = 2;
-
-/// A call whose leases are being ended, and what then.
-pub(super) struct Ending {
-    pub(super) launched: Launched,
-    pub(super) outcome: Outcome,
-    pub(super) reply_chunk: Option<BufMut>,
-    pub(super) outstanding: u32,
-}
-
-pub(super) enum Outcome {
-    Reply {
-        bytes: ReplyBytes,
-        placed: Option<u32>,
-    },
-    /// As `Reply`, in the first `len` bytes of the Reply chunk.
-    InReplyChunk {
-        len: usize,
-        placed: Option<u32>,
-    },
-    Fail(Error),
-    /// On the next connection.
-    SendAgain,
-    /// On the next connection, alone.
-    SendAlone,
-    /// On this one, when there is memory: it was not sent.
-    Wait,
-}
-
-impl Ending {
-    /// Memory of one lease is ours again.
-    pub(super) fn take(&mut self, which: u64, memory: Option<Memory>) {
-        let Some(Memory::Sink(mut bufs)) = memory else {
-            return;
-        };
-        if which == REPLY_CHUNK {
-            self.reply_chunk = bufs.pop();
-        } else if which == SINK && !self.launched.bounced {
-            self.launched.call.payload = Payload::Sink(bufs);
-        } else if let Payload::Sink(sinks) = &mut self.launched.call.payload
-            && let Some(all) = bufs.first()
-        {
-            let mut at = 0;
-            for sink in sinks {
-                let len = sink.len().min(all.len() - at);
-                sink[..len].copy_from_slice(&all[at..at + len]);
-                at += len;
-            }
-        }
-    }
-}
-
 impl Link {
-    /// Ends the leases of a call, then does `outcome`. ("Invalidation [...] of memory regions
+    /// Ends the registrations of a call, then does `outcome`. ("Invalidation [...] of memory regions
     /// should be complete before message integrity checking is done", section 8.1.3.)
     pub(super) fn end(
         &self,
@@ -84,16 +31,16 @@ impl Link {
             reply_chunk: None,
             outstanding: 0,
         };
-        let leases = std::mem::take(&mut ending.launched.leases);
+        let registrations = std::mem::take(&mut ending.launched.registrations);
         let all = [
-            (SOURCE, leases.source),
-            (SINK, leases.sink),
-            (REPLY_CHUNK, leases.reply),
+            (SOURCE, registrations.source),
+            (SINK, registrations.sink),
+            (REPLY_CHUNK, registrations.reply),
         ];
         for (which, exposure) in all {
             let Some(exposure) = exposure else { continue };
             count(&self.counters.local_invalidations);
-            self.counters.leases.fetch_sub(1, Relaxed);
+            self.counters.open_registrations.fetch_sub(1, Relaxed);
             if which == SOURCE
                 && matches!(
                     ending.outcome,
@@ -144,7 +91,7 @@ impl Link {
         }
     }
 
-    /// All leases of a call are over.
+    /// All registrations of a call are over.
     fn finish(&self, session: &Session, local: &mut Local, ending: Ending) {
         let Ending {
             mut launched,
@@ -208,7 +155,7 @@ impl Link {
             bytes,
             placed,
             payload: std::mem::take(&mut call.payload),
-            resent: call.sendings > 1,
+            retransmitted: call.sendings > 1,
         };
         self.over(call, Ok(reply));
     }
@@ -218,7 +165,7 @@ impl Link {
         if call.record.is_some() || self.shared.tap.wanted().calls() {
             self.observe_end(&mut call, &result);
         }
-        self.load.fetch_sub(call_load(&call), Relaxed);
+        self.load.fetch_sub(call.payload_len(), Relaxed);
         let received = result.as_ref().map_or(0, |reply| {
             reply.message().len() + reply.placed.unwrap_or(0) as usize
         });
@@ -233,7 +180,7 @@ impl Link {
         call.slot.complete(result);
     }
 
-    /// Ends the leases of calls that could not be sent.
+    /// Ends the registrations of calls that could not be sent.
     pub(super) fn end_failed(&self, session: &Session, local: &mut Local) {
         let failed = {
             let mut state = self.state.lock();

@@ -2,10 +2,11 @@
 
 use super::call::{Call, CallFuture, Payload, Slot};
 use super::counters::Procedures;
-use super::event_loop::{Driver, home};
+use super::event_loop::Driver;
 use super::launch::{Kit, encoded, registered};
 use super::link::Link;
 use super::memory::Blocks;
+use super::polling::home;
 use super::session::{ConnectError, Established};
 use super::shared::{Logs, Shared};
 use super::suspect::Suspicion;

@@ -7,102 +7,17 @@
 //! each connection ([`Polling`]) to the loop's [`Driver`], and waits until the connection has
 //! ended, or the loop gives it back. A provider without descriptors is not lent.
 //!
-//! Calls made on the loop's thread go by its own connection ([`home`]).
+//! Calls made on the loop's thread go by its own connection ([`super::polling::home`]).
 
-use super::link::{Link, Local};
-use super::session::{Established, Session};
+use super::link::Link;
+use super::polling::{Polling, Waker, clear_home, set_home};
 use crate::exec;
-use crate::sync::{Condvar, Mutex, thread_cell};
-use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error as RdmaError, Wait};
-use std::cell::RefCell;
+use nfsrdma_rdma::{Armed, Error as RdmaError, Wait};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
-
-thread_cell! {
-    /// The slot whose connection this thread polls.
-    static HOME: RefCell<Option<usize>> = const { RefCell::new(None) };
-}
-
-/// The slot whose connection the calling thread polls, if it is an event loop.
-pub(super) fn home() -> Option<usize> {
-    HOME.with_borrow_mut(|home| *home)
-}
-
-/// The polling half of a connection in use.
-pub(super) struct Polling {
-    pub(super) session: Arc<Session>,
-    pub(super) completions: Box<dyn CompletionQueue>,
-    pub(super) local: Local,
-    events: Vec<Completion>,
-}
-
-impl Polling {
-    pub(super) fn new(established: Established) -> Self {
-        Polling {
-            session: established.session,
-            completions: established.completions,
-            local: Local::default(),
-            events: Vec::new(),
-        }
-    }
-}
-
-/// Wakes an event loop.
-pub type Waker = Arc<dyn Fn() + Send + Sync>;
-
-#[derive(Default)]
-struct Lent {
-    /// Of the event loop that polls this slot's connections.
-    loop_waker: Option<Waker>,
-    /// On its way to the loop.
-    lent: Option<Polling>,
-    /// On its way back: why its connection ended, or that the loop did.
-    returned: Option<(Polling, Option<RdmaError>)>,
-}
-
-/// Where a slot's thread and an event loop hand a connection over.
-#[derive(Default)]
-pub(super) struct Lending {
-    state: Mutex<Lent>,
-    changed: Condvar,
-}
-
-impl Lending {
-    /// Lends `polling` to the event loop, if there is one, and waits until it is back. Why the
-    /// connection ended, if it did.
-    pub(super) fn lend(&self, polling: Polling) -> (Polling, Option<RdmaError>) {
-        if polling.completions.descriptors().is_none() {
-            return (polling, None);
-        }
-        let mut state = self.state.lock();
-        let Some(waker) = state.loop_waker.clone() else {
-            return (polling, None);
-        };
-        state.lent = Some(polling);
-        drop(state);
-        waker();
-        let mut state = self.state.lock();
-        loop {
-            if let Some(back) = state.returned.take() {
-                return back;
-            }
-            if state.loop_waker.is_none()
-                && let Some(polling) = state.lent.take()
-            {
-                return (polling, None);
-            }
-            self.changed.wait(&mut state);
-        }
-    }
-
-    fn give_back(&self, polling: Polling, ended: Option<RdmaError>) {
-        self.state.lock().returned = Some((polling, ended));
-        self.changed.notify_all();
-    }
-}
 
 impl Link {
     /// Takes what has happened on a connection and goes on with the calls concerned.
@@ -164,10 +79,8 @@ impl Driver {
     /// one's.
     pub fn attach(&mut self, waker: Waker) {
         let slot = self.link.slot;
-        HOME.with_borrow_mut(|home| {
-            home.get_or_insert(slot);
-        });
-        self.link.lending.state.lock().loop_waker = Some(waker);
+        set_home(slot);
+        self.link.lending.attach(waker);
         // Its thread sees the loop when it looks next.
         if let Some(session) = self.link.session() {
             session.queue_pair.wake();
@@ -180,7 +93,7 @@ impl Driver {
         if self.polling.is_some() {
             return false;
         }
-        self.polling = self.link.lending.state.lock().lent.take();
+        self.polling = self.link.lending.accept();
         self.hung_up = false;
         self.polling.is_some()
     }
@@ -251,21 +164,12 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let lending = &self.link.lending;
-        lending.state.lock().loop_waker = None;
-        match self.polling.take() {
-            Some(mut polling) => {
-                polling.completions.disarm();
-                lending.give_back(polling, None);
-            }
-            None => {
-                lending.changed.notify_all();
-            }
+        // Before the connection is back: its thread must not lend it again.
+        lending.detach();
+        if let Some(mut polling) = self.polling.take() {
+            polling.completions.disarm();
+            lending.give_back(polling, None);
         }
-        let slot = self.link.slot;
-        HOME.with_borrow_mut(|home| {
-            if *home == Some(slot) {
-                *home = None;
-            }
-        });
+        clear_home(self.link.slot);
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Kit {
 
 /// The memory a call has open to the server.
 #[derive(Debug, Default)]
-pub(super) struct Leases {
+pub(super) struct Registrations {
     /// The call itself, or its argument.
     pub(super) source: Option<Exposure>,
     /// The sink of the DDP-eligible result.
@@ -42,12 +42,12 @@ pub(super) struct Leases {
     pub(super) reply: Option<Exposure>,
 }
 
-/// A call with its leases.
+/// A call with its registrations.
 #[derive(Debug)]
 pub(super) struct Launched {
     pub(super) call: Call,
-    pub(super) leases: Leases,
-    /// The sink's lease is a stand-in: its bytes are to be copied into the call's sinks.
+    pub(super) registrations: Registrations,
+    /// The sink's registration is a stand-in: its bytes are to be copied into the call's sinks.
     pub(super) bounced: bool,
     /// The transport header, kept for reuse.
     pub(super) header: Option<Buf>,
@@ -60,7 +60,7 @@ pub(super) struct Prepared {
     pub(super) send: WorkRequest,
 }
 
-/// A call that cannot be sent. Leases it had are to be ended first.
+/// A call that cannot be sent. Registrations it had are to be ended first.
 pub(super) struct Unprepared {
     pub(super) launched: Launched,
     pub(super) why: NotSent,
@@ -194,7 +194,7 @@ impl Kit {
     ) -> Result<Prepared, Box<Unprepared>> {
         let mut launched = Launched {
             call,
-            leases: Leases::default(),
+            registrations: Registrations::default(),
             bounced: false,
             header: None,
         };
@@ -257,7 +257,7 @@ impl Kit {
         }
     }
 
-    /// Opens the leases. Returns the plan and the buffers of the argument.
+    /// Opens the registrations. Returns the plan and the buffers of the argument.
     fn expose(
         &self,
         launched: &mut Launched,
@@ -287,7 +287,7 @@ impl Kit {
                 .expose(memory)
                 .map_err(|(error, memory)| (error.into(), memory))?;
             count(&counters.exposures);
-            count(&counters.leases);
+            count(&counters.open_registrations);
             counters.exposed_bytes.fetch_add(bytes, Relaxed);
             Ok(exposure)
         };
@@ -310,7 +310,7 @@ impl Kit {
         };
         if let Some(source) = source {
             let exposure = open(Memory::Source(source)).map_err(|(error, _)| error)?;
-            launched.leases.source = Some(exposure);
+            launched.registrations.source = Some(exposure);
         }
         if plan.write_chunk {
             let sink = if bounce_sink && sinks > 1 {
@@ -321,7 +321,7 @@ impl Kit {
                 std::mem::take(&mut call.payload).into_sink()
             };
             match open(Memory::Sink(sink)) {
-                Ok(exposure) => launched.leases.sink = Some(exposure),
+                Ok(exposure) => launched.registrations.sink = Some(exposure),
                 Err((error, memory)) => {
                     if let (Memory::Sink(bufs), false) = (memory, launched.bounced) {
                         call.payload = Payload::Sink(bufs);
@@ -334,7 +334,7 @@ impl Kit {
             let buf = self.pool.alloc(plan.reply_chunk);
             let sink = Segs::from_iter([buf.ok_or_else(Self::no_buffers)?]);
             let exposure = open(Memory::Sink(sink)).map_err(|(error, _)| error)?;
-            launched.leases.reply = Some(exposure);
+            launched.registrations.reply = Some(exposure);
         }
         match plan.call {
             CallForm::Inline => count(&counters.inline_calls),
@@ -359,9 +359,13 @@ impl Kit {
         argument: Segs<Buf>,
         credits: u32,
     ) -> Option<(ChunkLists, WorkRequest)> {
-        let Launched { call, leases, .. } = &*launched;
+        let Launched {
+            call,
+            registrations,
+            ..
+        } = &*launched;
         let mut chunks = ChunkLists::default();
-        if let Some(source) = &leases.source {
+        if let Some(source) = &registrations.source {
             //= RFC 8166, Section 3.4.5
             //# The Position value MUST be computed from the beginning of the unreduced Payload
             //# stream, which begins at Position zero.
@@ -378,8 +382,8 @@ impl Kit {
             //# XDR data item.
             chunks.reads.extend(read_chunk(position, source));
         }
-        chunks.writes.extend(leases.sink.as_ref().map(chunk));
-        chunks.reply = leases.reply.as_ref().map(chunk);
+        chunks.writes.extend(registrations.sink.as_ref().map(chunk));
+        chunks.reply = registrations.reply.as_ref().map(chunk);
         //= RFC 8166, Section 4.2.4
         //# A Requester MUST NOT send an RPC-over-RDMA header with the RDMA_ERROR procedure.
         //= RFC 8166, Section 4.6.1

@@ -8,20 +8,16 @@
 
 use super::call::Call;
 use super::counters::{LinkCounters, count};
-use super::ending::Ending;
-use super::event_loop::{Lending, home};
 use super::launch::{Launched, NotSent, Unprepared, post};
 use super::memory::Blocks;
-use super::retransmit::FIRST_WAIT;
+use super::polling::{Lending, home};
 use super::session::{ConnectError, Established, Session, establish};
 use super::shared::Shared;
-use super::trial::{Trial, Turn};
 use crate::error::{Error, LocalError, Result};
 use crate::exec;
 use crate::protocol::{InUse, Requester};
 use crate::sync::{Condvar, Mutex};
 use crate::tap::Tap;
-use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -29,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Payload of a call that may wait to be sent with others, at most.
 const DEFERRABLE: u64 = 64 << 10;
+/// First pause of a call that waits for memory, unless some comes back sooner.
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(5);
 /// A call waits only while more than this many are under way.
 const BUSY: u32 = 4;
 
@@ -66,21 +64,29 @@ pub(super) struct State {
     pub(super) unanswered: Vec<Call>,
     /// Nothing is sent before then: the last call found no memory.
     pub(super) no_memory: Option<Instant>,
-    /// Calls some thread could not send; the slot's thread ends their leases.
+    /// Calls some thread could not send; the slot's thread ends their registrations.
     pub(super) failed: Vec<Unprepared>,
     pub(super) shutdown: bool,
 }
 
-/// What only the slot's thread knows.
-#[derive(Default)]
-pub(super) struct Local {
-    pub(super) ending: Slab<Ending>,
-    /// To be sent on the next connection.
-    pub(super) again: Vec<Call>,
-    /// To be sent alone there.
-    pub(super) suspects: Vec<Call>,
-    /// The last call that found no memory, and how long it waits.
-    pub(super) wait: (u32, Duration),
+/// The trial of a suspected call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trial {
+    Draining,
+    Probing,
+    Alone { xid: u32, since: Instant },
+}
+
+/// What may be sent now.
+pub(super) enum Turn {
+    /// Any call.
+    Anybody,
+    /// None.
+    Nobody,
+    /// A NULL; a credit is reserved.
+    Probe,
+    /// This one; a credit is reserved.
+    Suspect(Box<Call>),
 }
 
 impl Link {
@@ -139,7 +145,7 @@ impl Link {
 
     /// Sends a call now, or as soon as there is a connection and a credit.
     pub(super) fn submit(&self, call: Call) {
-        self.load.fetch_add(call_load(&call), Relaxed);
+        self.load.fetch_add(call.payload_len(), Relaxed);
         let mut state = self.state.lock();
         if state.shutdown {
             drop(state);
@@ -168,11 +174,11 @@ impl Link {
         call.sendings += 1;
         call.sent = Some(Instant::now());
         if call.sendings > 1 {
-            count(&self.counters.resends);
-            count(&self.shared.procedures.get(call.procedure).resends);
+            count(&self.counters.retransmits);
+            count(&self.shared.procedures.get(call.procedure).retransmits);
         }
         let xid = call.xid;
-        let small = call_load(&call) <= DEFERRABLE;
+        let small = call.payload_len() <= DEFERRABLE;
         let queue_pair = &*session.queue_pair;
         let prepared = self.shared.kit.prepare(
             call,
@@ -267,7 +273,7 @@ impl Link {
                 Turn::Probe => {
                     drop(state);
                     let probe = self.probe();
-                    self.load.fetch_add(call_load(&probe), Relaxed);
+                    self.load.fetch_add(probe.payload_len(), Relaxed);
                     self.launch(session, probe, credits);
                     continue;
                 }
@@ -366,9 +372,4 @@ impl State {
         calls.extend(std::mem::take(&mut self.suspects));
         calls
     }
-}
-
-/// Payload bytes, either way.
-pub(super) fn call_load(call: &Call) -> u64 {
-    (call.shape.argument + call.shape.max_ddp_result) as u64
 }

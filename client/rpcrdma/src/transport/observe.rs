@@ -4,6 +4,7 @@
 use super::call::{Call, Payload, Reply};
 use super::launch::{Launched, Prepared};
 use super::link::Link;
+use super::record::Record;
 use super::session::Session;
 use crate::error::{Error, Result};
 use crate::tap::{Data, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transport, Wanted};
@@ -16,16 +17,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Bytes of a call's head that listeners get, at most.
 const HEAD: usize = 2048;
-
-/// What is kept of a call that was sent while somebody listened.
-#[derive(Debug, Default)]
-pub(super) struct Record {
-    sent: Option<Arc<Sent>>,
-    /// What was offered, if messages are listened to.
-    offer: Option<ChunkLists>,
-    /// The reply, and the handle it invalidated.
-    reply: Option<(Box<[u8]>, Option<u32>)>,
-}
 
 fn head(call: &Call) -> Box<[u8]> {
     call.head[..call.head.len().min(HEAD)].into()

@@ -1,9 +1,10 @@
 //! From a completion to the end of a call: which call a message answers, and how it ended.
 
 use super::counters::count;
-use super::ending::Outcome;
-use super::link::{Link, Local};
+use super::link::Link;
 use super::memory::ReplyBytes;
+use super::outcome::Outcome;
+use super::polling::Local;
 use super::session::Session;
 use crate::error::Error;
 use crate::protocol::{Discard, Event, ReplyBody};

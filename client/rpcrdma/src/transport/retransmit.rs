@@ -3,11 +3,11 @@
 
 use super::call::Call;
 use super::counters::count;
-use super::ending::{Ending, Outcome};
-use super::link::{Link, Local};
+use super::link::{FIRST_WAIT, Link, Trial};
+use super::outcome::{Ending, Outcome};
+use super::polling::Local;
 use super::session::Session;
 use super::suspect::{STRIKES, Verdict};
-use super::trial::Trial;
 use crate::error::{Error, LocalError, ProtocolError};
 use crate::exec;
 use crate::rpc::Expiry;
@@ -18,15 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
-/// First and longest pause of a call that waits for memory, unless some comes back sooner.
-pub(super) const FIRST_WAIT: Duration = Duration::from_millis(5);
+/// Longest pause of a call that waits for memory.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the invalidations of a lost connection may take.
 const LATE: Duration = Duration::from_secs(10);
 
 impl Link {
-    /// The connection ended: ends every lease and queues the calls for the next connection.
+    /// The connection ended: ends every registration and queues the calls for the next connection.
     pub(super) fn lost(
         &self,
         session: &Session,

@@ -8,32 +8,12 @@
 
 use super::call::{Call, Payload, Slot};
 use super::launch::encoded;
-use super::link::{Link, State};
+use super::link::{Link, State, Trial, Turn};
 use super::suspect::{ConnectionEnd, SOON, Suspicion, Verdict};
 use crate::protocol::Shape;
 use crate::rpc::Retry;
 use nfsrdma_xdr::rpc::{Auth, CallTemplate};
 use std::time::Instant;
-
-/// The trial of a suspected call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trial {
-    Draining,
-    Probing,
-    Alone { xid: u32, since: Instant },
-}
-
-/// What may be sent now.
-pub(super) enum Turn {
-    /// Any call.
-    Anybody,
-    /// None.
-    Nobody,
-    /// A NULL; a credit is reserved.
-    Probe,
-    /// This one; a credit is reserved.
-    Suspect(Box<Call>),
-}
 
 impl State {
     /// Whose turn it is.

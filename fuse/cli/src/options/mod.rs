@@ -14,6 +14,7 @@ mod tests;
 use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -168,6 +169,25 @@ impl std::fmt::Display for MetricsAt {
             MetricsAt::Tcp(address) => address.fmt(f),
             MetricsAt::Unix(path) => write!(f, "unix:{}", path.display()),
         }
+    }
+}
+
+/// As a command's argument: `ADDRESS:PORT`, `PORT` on 127.0.0.1, or `unix:/PATH`.
+impl FromStr for MetricsAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.starts_with('/') {
+                true => Ok(MetricsAt::Unix(path.into())),
+                false => Err("the path of the socket begins with /".to_owned()),
+            };
+        }
+        if let Ok(port) = text.parse::<u16>() {
+            return Ok(MetricsAt::Tcp(([127, 0, 0, 1], port).into()));
+        }
+        let wrong = |_| "an address is 127.0.0.1:9100, [::1]:9100, 9100 or unix:/PATH".to_owned();
+        text.parse().map(MetricsAt::Tcp).map_err(wrong)
     }
 }
 
@@ -330,7 +350,7 @@ impl Default for Options {
 pub enum OptionError {
     #[error("unknown option '{name}'{}", match nearest {
         Some(nearest) => format!("; did you mean '{nearest}'?"),
-        None => ": mount.nfsrdma(8) has the options, and -s passes over others".to_owned(),
+        None => ": nfsrdma(5) has the options, and -s passes over others".to_owned(),
     })]
     Unknown {
         name: String,

@@ -7,9 +7,9 @@ use super::{
 use crate::size::show_size;
 use std::fmt::{self, Display};
 
-/// What the server and the connection settled.
+/// What the server and the connection negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settled {
+pub struct Negotiated {
     /// Largest READ in force, in bytes.
     pub rsize: u32,
     /// Largest WRITE in force, in bytes.
@@ -19,8 +19,24 @@ pub struct Settled {
 impl Options {
     /// These options as `-o` would take them, with the sizes in force. Parsing the text gives
     /// the same settings again.
-    pub fn effective(&self, settled: Settled) -> String {
+    pub fn effective(&self, negotiated: Negotiated) -> String {
         let mut words = Words(String::new());
+        self.show_vfs(&mut words);
+        words.value("vers", 3);
+        words.value("rsize", negotiated.rsize);
+        words.value("wsize", negotiated.wsize);
+        self.show_consistency(&mut words);
+        self.show_connection(&mut words);
+        words.value("sec", "sys");
+        self.show_mount_protocol(&mut words);
+        self.show_locks_and_access(&mut words);
+        self.show_transport(&mut words);
+        self.show_limits(&mut words);
+        words.0
+    }
+
+    /// Options that the kernel's VFS acts on.
+    fn show_vfs(&self, words: &mut Words) {
         let vfs = &self.vfs;
         words.flag(if vfs.read_only { "ro" } else { "rw" });
         for (on, name) in [
@@ -46,9 +62,10 @@ impl Options {
         for context in &self.security_contexts {
             words.flag(context);
         }
-        words.value("vers", 3);
-        words.value("rsize", settled.rsize);
-        words.value("wsize", settled.wsize);
+    }
+
+    /// What is cached, for how long, and what becomes of calls without an answer.
+    fn show_consistency(&self, words: &mut Words) {
         match self.attributes {
             None => words.flag("noac"),
             Some(times) => {
@@ -83,6 +100,9 @@ impl Options {
         if self.background {
             words.flag("bg");
         }
+    }
+
+    fn show_connection(&self, words: &mut Words) {
         words.value(
             "proto",
             if self.family == Family::V6 {
@@ -98,7 +118,9 @@ impl Options {
         if let Some(retry) = self.retry {
             words.value("retry", retry.as_secs() / 60);
         }
-        words.value("sec", "sys");
+    }
+
+    fn show_mount_protocol(&self, words: &mut Words) {
         if let Some(host) = &self.mount_host {
             words.value("mounthost", host);
         }
@@ -122,6 +144,9 @@ impl Options {
         if !self.reserved_port {
             words.flag("noresvport");
         }
+    }
+
+    fn show_locks_and_access(&self, words: &mut Words) {
         if let Some(lock) = self.lock {
             words.flag(if lock { "lock" } else { "nolock" });
         }
@@ -141,6 +166,10 @@ impl Options {
             Some(Permissions::Server) => words.value("permissions", "server"),
             None => {}
         }
+    }
+
+    /// RPC-over-RDMA and what is below it.
+    fn show_transport(&self, words: &mut Words) {
         words.value(
             "transport",
             match self.transport {
@@ -164,6 +193,10 @@ impl Options {
                 words.value("fpdu", fpdu);
             }
         }
+    }
+
+    /// Memory and threads.
+    fn show_limits(&self, words: &mut Words) {
         words.value("cache", show_size(self.cache));
         words.value("dirty", show_size(self.dirty_limit()));
         words.value("readahead", show_size(self.readahead));
@@ -174,7 +207,6 @@ impl Options {
         if let Some(metrics) = &self.metrics {
             words.value("metrics", metrics);
         }
-        words.0
     }
 }
 

@@ -1,4 +1,4 @@
-use super::show::Settled;
+use super::show::Negotiated;
 use super::table::MAX_SECONDS;
 use super::*;
 use proptest::prelude::*;
@@ -238,7 +238,7 @@ fn unknown_names_are_answered_with_the_nearest() {
     assert_eq!(said("RO"), "unknown option 'RO'; did you mean 'ro'?");
     assert_eq!(
         said("frobnicate"),
-        "unknown option 'frobnicate': mount.nfsrdma(8) has the options, and -s passes over others"
+        "unknown option 'frobnicate': nfsrdma(5) has the options, and -s passes over others"
     );
     for text in ["ro, soft", " ro", "ro ,soft"] {
         assert!(said(text).contains("no blanks between options"), "{text}");
@@ -476,11 +476,11 @@ proptest! {
     #[test]
     fn what_is_in_force_is_parsed_to_the_same(words in proptest::collection::vec(word(), 0..8)) {
         let Ok(options) = Options::parse(&words.join(",")) else { return Ok(()) };
-        let settled = Settled {
+        let negotiated = Negotiated {
             rsize: options.rsize.unwrap_or(MAX_IO),
             wsize: options.wsize.unwrap_or(MAX_IO),
         };
-        let shown = options.effective(settled);
+        let shown = options.effective(negotiated);
         let mut again = Options::parse(&shown)
             .map_err(|error| TestCaseError::fail(format!("{shown}: {error}")))?;
         // What is only for the moment of mounting is not shown.

@@ -168,7 +168,7 @@ counters! {
     local_invalidations = local_invalidations: "Registrations ended here",
     remote_invalidations = remote_invalidations: "Messages by which the server invalidated a handle",
     #[serde(alias = "resends")]
-    retransmits = resends: "Calls retransmitted on a new connection",
+    retransmits = retransmits: "Calls retransmitted on a new connection",
     timeouts = timeouts: "Times a call ran out of time",
     discards = discards: "Messages thrown away without notice",
     rdma_errors = rdma_errors: "Calls ended by RDMA_ERROR",
@@ -195,7 +195,7 @@ impl From<&ProcedureStats> for Procedure {
                 .iter()
                 .map(|(status, count)| (status.to_ascii_uppercase(), *count))
                 .collect(),
-            retransmits: stats.resends,
+            retransmits: stats.retransmits,
             timeouts: stats.timeouts,
             bytes_sent: stats.bytes_sent,
             bytes_received: stats.bytes_received,
@@ -310,7 +310,7 @@ impl From<&ConnectionStats> for Connection {
             credits_granted: stats.credits.into(),
             credits_in_use: stats.in_flight,
             waiting: stats.waiting,
-            open_registrations: stats.leases,
+            open_registrations: stats.open_registrations,
             counters: stats.into(),
         }
     }

@@ -62,21 +62,6 @@ impl Drop for SocketFile {
     }
 }
 
-/// Where to serve, for clap: `ADDRESS:PORT`, `PORT` on 127.0.0.1, or `unix:/PATH`.
-pub(crate) fn place(text: &str) -> Result<MetricsAt, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return match path.starts_with('/') {
-            true => Ok(MetricsAt::Unix(path.into())),
-            false => Err("the path of the socket begins with /".to_owned()),
-        };
-    }
-    if let Ok(port) = text.parse::<u16>() {
-        return Ok(MetricsAt::Tcp(([127, 0, 0, 1], port).into()));
-    }
-    let wrong = |_| "an address is 127.0.0.1:9100, [::1]:9100, 9100 or unix:/PATH".to_owned();
-    text.parse().map(MetricsAt::Tcp).map_err(wrong)
-}
-
 /// Takes the address: before anything is mounted, so that a mistake is told.
 pub(crate) fn listen(at: &MetricsAt) -> Result<Listener, Failure> {
     let ready = match at {

@@ -22,7 +22,6 @@ use nfsrdma_fs::fs::{Fs, Paths};
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_nfs3::{Nfs3, Nfs3Client};
 use nfsrdma_xdr::nfs3::FileHandle;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -134,7 +133,7 @@ pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
             }
             None => everything(args, &mut screen)?,
         };
-        if !print(&text)? {
+        if output::result(text.as_bytes())? == Reader::Gone {
             return Ok(());
         }
         let Some(pause) = args.watch else {
@@ -143,11 +142,6 @@ pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
         before = next;
         std::thread::sleep(pause);
     }
-}
-
-/// Writes to standard output. False if nobody reads it any more.
-pub(super) fn print(text: &str) -> Result<bool, Failure> {
-    Ok(output::result(text.as_bytes())? == Reader::There)
 }
 
 /// Of one mount.
@@ -172,7 +166,7 @@ fn one(
 
 /// Of all mounts: a line each, and with `--watch` after the first time their rates.
 fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String, Failure> {
-    let found = gather::all().map_err(no_table)?;
+    let found = gather::all().map_err(gather::no_table)?;
     let documents = found.iter().filter_map(|one| match &one.state {
         MountState::Answers(document) => Some(document),
         _ => None,
@@ -194,14 +188,6 @@ fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String
         StatsForm::Mountstats => documents.map(|d| mountstats::render(d)).collect(),
         StatsForm::Prometheus => prometheus::render_all(&gather::on_top(found)),
     })
-}
-
-/// The mounts cannot be listed.
-pub(super) fn no_table(error: io::Error) -> Failure {
-    Failure::new(
-        Exit::System,
-        format!("cannot read the table of mounts: {error}"),
-    )
 }
 
 /// Indented, or one line for each moment.

@@ -14,11 +14,11 @@ mod view;
 
 use super::cli::TopArgs;
 use super::failure::Failure;
-use super::gather::{Found, Target};
-use super::stats::{no_table, print};
+use super::gather::{Found, no_table};
+use super::output::{self, Reader};
 use super::{mounts, reach};
 use model::Model;
-use poll::Poll;
+use poll::{Poll, is_wanted};
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -38,14 +38,6 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
     screen::run(args, &only)
 }
 
-/// Whether `target` is one of those asked for.
-fn is_wanted(target: &Target, only: &[PathBuf]) -> bool {
-    match target {
-        Target::Mounted(mount) => only.is_empty() || only.contains(&mount.dir),
-        Target::Pending(_) => only.is_empty(),
-    }
-}
-
 /// A block after each interval. The answers of the first look are what the first block's rates are
 /// measured from.
 fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
@@ -61,7 +53,7 @@ fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
         // Most answer at once: what is printed is of this moment. Who does not is not waited for.
         poll.wait(&mut model, delay.min(Duration::from_secs(1)));
         if model.rounds() > 1 {
-            if !print(&model.block(Instant::now()))? {
+            if output::result(model.block(Instant::now()).as_bytes())? == Reader::Gone {
                 return Ok(());
             }
             blocks += 1;

@@ -3,8 +3,7 @@
 
 use super::columns::{self, Column};
 use crate::gather::{Found, MountState, Target};
-use crate::stats::Document;
-use crate::stats::document::{Connection, Procedure, all_latencies, percentile};
+use crate::stats::document::{Connection, Document, Procedure, all_latencies, percentile};
 use crate::stats::list::is_connected;
 use crate::stats::text::{Rates, age, per_second, plain};
 use std::collections::VecDeque;

@@ -4,6 +4,7 @@ use super::model::Model;
 use crate::gather::{self, Found, Target};
 use std::collections::HashSet;
 use std::io;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -82,5 +83,13 @@ impl Poll {
     fn give(&mut self, (target, answer): Answer, model: &mut Model) {
         self.waiting.remove(&target);
         model.answered(&target, answer, Instant::now());
+    }
+}
+
+/// Whether `target` is one of those asked for.
+pub(super) fn is_wanted(target: &Target, only: &[PathBuf]) -> bool {
+    match target {
+        Target::Mounted(mount) => only.is_empty() || only.contains(&mount.dir),
+        Target::Pending(_) => only.is_empty(),
     }
 }

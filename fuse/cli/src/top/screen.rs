@@ -4,13 +4,12 @@
 //! the program only set a flag: the loop ends, the terminal is given back, and the signal then has
 //! its usual effect, so that whoever waits for this process sees it.
 
-use super::is_wanted;
 use super::model::Model;
-use super::poll::Poll;
+use super::poll::{Poll, is_wanted};
 use super::view::{Detail, View};
 use crate::cli::TopArgs;
 use crate::failure::{Exit, Failure};
-use crate::stats::no_table;
+use crate::gather::no_table;
 use nix::sys::signal::{Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};

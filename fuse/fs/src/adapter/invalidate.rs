@@ -12,10 +12,12 @@
 //! its pages (FUSE_AUTO_INVAL_DATA). A notification of data follows after [`PAUSE`], while no
 //! READ of the file is under way, and only if the kernel has not been told meanwhile
 //! ([`Fs::kernel_is_behind`]). One of attributes follows at once, or as soon as no READ of the
-//! file is under way.
+//! file is under way. For both the kernel's queue must be empty as well, which may hold a READ
+//! ([`super::queued`]).
 //!
 //! What waits is a set of inode numbers, at most one for each inode the kernel knows.
 
+use super::queued::Queued;
 use crate::fs::{Fs, KernelCache};
 use nfsrdma_channel::Notifier;
 use nfsrdma_nfs3::Nfs3;
@@ -131,7 +133,11 @@ pub(super) struct Invalidator {
 
 impl Invalidator {
     /// Starts them, for `fs` to use.
-    pub(super) fn start<N: Nfs3>(fs: &Arc<Fs<N>>, notifier: Notifier) -> io::Result<Self> {
+    pub(super) fn start<N: Nfs3>(
+        fs: &Arc<Fs<N>>,
+        notifier: Notifier,
+        queued: &Arc<Queued>,
+    ) -> io::Result<Self> {
         let queues = [Queue::new(Duration::ZERO), Queue::new(PAUSE)];
         let this = Invalidator {
             queues: queues.clone(),
@@ -140,7 +146,7 @@ impl Invalidator {
         let attributes = std::iter::once((&queues[0], "inval-attr", false));
         let data = std::iter::repeat_n((&queues[1], "inval-data", true), DATA_THREADS);
         for (queue, name, of_data) in attributes.chain(data) {
-            let (queue, notifier) = (queue.clone(), notifier.clone());
+            let (queue, notifier, queued) = (queue.clone(), notifier.clone(), queued.clone());
             let fs = Arc::downgrade(fs);
             let serve = move || {
                 while let Some((node, tries)) = queue.take() {
@@ -151,7 +157,8 @@ impl Invalidator {
                         true => MOST_PAUSES,
                         false => MOST_PAUSES_OF_ATTRIBUTES,
                     };
-                    if tries < most && fs.is_reading(node) {
+                    // The queue first: what it held is under way by then.
+                    if tries < most && (!queued.is_empty() || fs.is_reading(node)) {
                         queue.put(node, tries + 1);
                     } else if !of_data {
                         drop(fs);

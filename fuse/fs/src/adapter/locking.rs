@@ -1,7 +1,7 @@
 //! GETLK, SETLK and SETLKW, where locks go to the server.
 
-use super::filesystem::Adapter;
 use super::replies::{answer_held, done};
+use super::state::Adapter;
 use super::waiting::Held;
 use crate::fs::SetLock;
 use crate::locks::{Interrupt, Mode, Tested};

@@ -1,15 +1,22 @@
 //! The file system as the kernel's requests want it, by way of [`nfsrdma_channel`].
 
+mod attributes;
 mod bdi;
 mod convert;
 mod credentials;
 mod crew;
-mod filesystem;
+mod data;
+
+mod directories;
+mod dispatch;
 pub mod heap;
 mod invalidate;
 mod locking;
+mod names;
+mod queued;
 mod replies;
 mod signals;
+mod state;
 mod table;
 mod unmount;
 mod waiting;
@@ -21,12 +28,13 @@ pub use unmount::OwnMount;
 
 use crate::fs::Fs;
 use credentials::Credentials;
-use filesystem::{Adapter, Sending};
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
+use queued::Queued;
+use state::{Adapter, Sending};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -216,7 +224,8 @@ fn start<N: Nfs3>(
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let invalidator = Invalidator::start(&fs, channel.notifier())?;
+    let queued = Queued::start(channel.device())?;
+    let invalidator = Invalidator::start(&fs, channel.notifier(), &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
     let credentials = Arc::new(Credentials::default());
@@ -225,6 +234,7 @@ fn start<N: Nfs3>(
         waiting: waiting.clone(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
+        queued,
         sending: match (options.workers, deferring) {
             (0, false) => Sending::AtOnce,
             (0, true) => Sending::Together(channel.device().clone()),

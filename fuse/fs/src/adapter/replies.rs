@@ -54,24 +54,24 @@ pub(super) fn channel_entry(entry: &Entry) -> channel::Entry {
     }
 }
 
-pub(super) fn tell_entry(reply: Reply, entry: Entry) {
+pub(super) fn reply_entry(reply: Reply, entry: Entry) {
     reply.entry(&channel_entry(&entry));
 }
 
 /// FUSE's way to say that there is nothing, to be believed for a time: node 0.
-pub(super) fn tell_absent(reply: Reply, ttl: Duration) {
+pub(super) fn reply_absent(reply: Reply, ttl: Duration) {
     if ttl.is_zero() {
         return reply.error(libc::ENOENT);
     }
     reply.entry(&channel::Entry::absent(ttl));
 }
 
-pub(super) fn tell_attributes(reply: Reply, (of, ttl): (Attributes, Duration)) {
+pub(super) fn reply_attributes(reply: Reply, (of, ttl): (Attributes, Duration)) {
     reply.attr(ttl, &attributes(&of));
 }
 
 /// The data go from where they are cached into the kernel's pages.
-pub(super) fn tell_data(reply: Reply, data: Segs<Buf>) {
+pub(super) fn reply_data(reply: Reply, data: Segs<Buf>) {
     match &data[..] {
         [one] => reply.data(one),
         parts => {

@@ -13,7 +13,7 @@
 //! Connections are edge-triggered ([`nfsrdma_rdma::CompletionQueue::descriptors`]).
 
 use super::crew::{Advice, Crew, Load};
-use super::filesystem::Adapter;
+use super::state::Adapter;
 use nfsrdma_channel::{ReadResult, Reader};
 use nfsrdma_nfs3::{Driver, Nfs3};
 use nfsrdma_rdma::Armed;

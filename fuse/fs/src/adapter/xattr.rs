@@ -1,14 +1,14 @@
 //! Extended attributes, of which there are those of ACLs.
 
-use super::filesystem::Adapter;
 use super::replies::{answer, answer_held, done};
+use super::state::Adapter;
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_nfs3::Nfs3;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// Answers GETXATTR and LISTXATTR: with the bytes, or how many they are if the caller has no room (`size` 0).
-fn tell_bytes(reply: Reply, bytes: &[u8], size: u32) {
+fn reply_bytes(reply: Reply, bytes: &[u8], size: u32) {
     match u32::try_from(bytes.len()) {
         Ok(len) if size == 0 => reply.xattr_size(len),
         Ok(len) if len <= size => reply.data(bytes),
@@ -25,10 +25,10 @@ impl<N: Nfs3> Adapter<N> {
         size: u32,
         reply: Reply,
     ) {
-        let tell = move |reply, value: Vec<u8>| tell_bytes(reply, &value, size);
+        let tell = move |reply, value: Vec<u8>| reply_bytes(reply, &value, size);
         if let Some(known) = self.fs.getxattr_cached(node, name.as_bytes()) {
             answer(reply, known, tell);
-            return self.settle();
+            return self.send_deferred();
         }
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let reply = self.waiting.hold(request, reply);
@@ -42,7 +42,9 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let names = fs.listxattr(&cred, node).await;
-            answer_held(reply, names, |reply, names| tell_bytes(reply, &names, size));
+            answer_held(reply, names, |reply, names| {
+                reply_bytes(reply, &names, size)
+            });
         });
     }
 

@@ -1,12 +1,15 @@
 //! One block of a file's cache: a buffer, and what its bytes are.
 //!
-//! A block is a power of two of bytes, aligned in the file to its size. Five sets of byte
+//! A block is a power of two of bytes, aligned in the file to its size. Six sets of byte
 //! ranges say what its bytes are:
 //! - *valid*: known. Everything below is also valid.
 //! - *dirty*: to be written.
 //! - *writing*: in a WRITE that was sent. May be dirty again; then it waits for the reply.
 //! - *unstable*: written UNSTABLE, waits for a COMMIT.
 //! - *committing*: covered by the COMMIT that was sent.
+//! - *overtaken*: sent before somebody else's change became known, which may have come after it.
+//!   In one of the last three sets: it is kept in case the server forgets it, and is no longer
+//!   valid when it is committed, unless a program writes it again.
 //!
 //! Buffers are shared and constant while a reply or a WRITE uses them: a change then goes to
 //! a copy.
@@ -25,6 +28,7 @@ pub(super) struct Block {
     pub(super) writing: RangeSet,
     pub(super) unstable: RangeSet,
     pub(super) committing: RangeSet,
+    pub(super) overtaken: RangeSet,
     /// Used since the last round of eviction.
     pub(super) referenced: bool,
     /// The budget was told that it can be dropped, and nothing else since.
@@ -65,6 +69,7 @@ impl Block {
             writing: RangeSet::default(),
             unstable: RangeSet::default(),
             committing: RangeSet::default(),
+            overtaken: RangeSet::default(),
             referenced: false,
             listed: false,
         }
@@ -108,6 +113,26 @@ impl Block {
         kept
     }
 
+    /// Drops everything the server has; what it has not stays, and what it may forget stays
+    /// until it cannot.
+    pub(super) fn invalidate(&mut self) {
+        self.valid = self.kept();
+        self.overtaken = self.valid.clone();
+        self.overtaken.remove_all(&self.dirty);
+    }
+
+    /// Takes what became dirty again out of what was overtaken, and drops what is safe.
+    pub(super) fn drop_overtaken(&mut self) {
+        if self.overtaken.is_empty() {
+            return;
+        }
+        self.overtaken.remove_all(&self.dirty);
+        let mut safe = self.overtaken.clone();
+        safe.remove_all(&self.kept());
+        self.valid.remove_all(&safe);
+        self.overtaken.remove_all(&safe);
+    }
+
     /// Changes the buffer: in place if nobody else uses it, else in a copy from `alloc`.
     pub(super) fn change(
         &mut self,
@@ -141,6 +166,7 @@ impl Block {
         self.dirty.remove(range.clone());
         self.writing.remove(range.clone());
         self.unstable.remove(range.clone());
-        self.committing.remove(range);
+        self.committing.remove(range.clone());
+        self.overtaken.remove(range);
     }
 }

@@ -45,7 +45,7 @@ impl<T: Evict> Budget<T> {
     }
 
     /// A file's blocks grew or shrank.
-    pub fn settle(&self, before: usize, after: usize) {
+    pub fn account(&self, before: usize, after: usize) {
         if after >= before {
             self.used.fetch_add(after - before, Ordering::Relaxed);
         } else {

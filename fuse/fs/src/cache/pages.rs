@@ -35,6 +35,8 @@ pub struct Pages {
     pub(super) verifier: Option<Verifier>,
     /// The server restarted since, and what was uncommitted is not all dirty again as yet.
     pub(super) forgotten: bool,
+    /// There may be blocks with data that others have written over.
+    overtaken: bool,
     /// Where the last write ended, and how long the run of sequential writes is.
     pub(super) run_end: u64,
     pub(super) run_len: u64,
@@ -198,6 +200,7 @@ impl Pages {
             .expect("the caller found the block");
         let before = block.summary();
         let result = f(block);
+        block.drop_overtaken();
         let after = block.summary();
         self.index
             .update(start, u64::from(block.size), before, after);
@@ -375,12 +378,24 @@ impl Pages {
         }
     }
 
-    /// Drops everything the server has; what it has not stays.
+    /// Drops everything the server has; what it has not stays, and so does until it is committed
+    /// what it may forget.
     pub fn invalidate(&mut self) {
         for block in self.blocks.values_mut() {
-            block.valid = block.kept();
+            block.invalidate();
+            self.overtaken |= !block.overtaken.is_empty();
         }
         self.drop_empty(0..u64::MAX);
+    }
+
+    /// Whether data wait for a COMMIT, or for the reply to a WRITE, that somebody else may have
+    /// written over.
+    pub fn has_overtaken(&mut self) -> bool {
+        if self.overtaken {
+            let mut blocks = self.index.unclean.iter().map(|start| &self.blocks[start]);
+            self.overtaken = blocks.any(|block| !block.overtaken.is_empty());
+        }
+        self.overtaken
     }
 
     /// Drops what is clean in `range`.

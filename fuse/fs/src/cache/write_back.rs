@@ -307,7 +307,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         if self.writes > 0 || self.is_dirty() {
             return Action::Wait;
         }
-        self.settle_end();
+        self.forget_known_end();
         match commit {
             true => self.next_commit(),
             false => Action::Done,
@@ -447,7 +447,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
             self.pages.retry_write(unsent);
         }
         self.writes -= 1;
-        self.settle_end();
+        self.forget_known_end();
     }
 
     /// The reply to the COMMIT. What follows is for [`WriteBack::end_commit`].
@@ -479,7 +479,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     /// A COMMIT is over. What it covered and was neither answered nor failed waits for another.
     pub fn commit_ended(&mut self) {
         self.commit = Commit::None;
-        self.settle_end();
+        self.forget_known_end();
     }
 
     /// The file ends at `size` now: nothing behind it is known or to be written.
@@ -490,7 +490,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     /// Once everything is safe at the server the attributes know the size. Not before: a
     /// server that restarts forgets what was not committed, its size included.
-    fn settle_end(&mut self) {
+    fn forget_known_end(&mut self) {
         if self.writes == 0 && self.is_safe() {
             self.end = 0;
         }

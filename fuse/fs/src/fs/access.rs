@@ -3,10 +3,14 @@
 //! Its answers are kept for each credential, for as long as the attributes that came with them
 //! are believed and as long as mode, owner, group and ctime stay the same.
 
+use super::Fs;
+use super::config::Permissions;
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Stamp};
 use super::search::is_current;
-use super::*;
-use nfsrdma_nfs3::Cred;
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::access;
+use std::sync::Arc;
 
 /// Everything a file can be asked for at once.
 const FILE: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;

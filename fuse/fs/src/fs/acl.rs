@@ -8,11 +8,14 @@
 //! A new object gets what its directory's default ACL hands on, and the umask counts only where there is none (POSIX
 //! 1003.1e draft 17, section 23.3.4). So the kernel leaves the umask to this side (FUSE_DONT_MASK) on a mount with ACLs.
 
-use super::create::NewMode;
+use super::Fs;
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Kind, Stamp};
 use super::search::is_current;
-use super::*;
-use nfsrdma_nfs3::{Acls, Cred, SetLists};
+use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
+use nfsrdma_xdr::nfs3::{FileType, Status, WccData};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
+use std::sync::Arc;
 
 /// Which of the two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,19 @@ fn list(acls: &Acls, which: Which) -> &PosixAcl {
     match which {
         Which::Access => &acls.access,
         Which::Default => &acls.default,
+    }
+}
+
+/// The mode asked for, and the umask where the kernel has not applied it.
+#[derive(Debug, Clone, Copy)]
+pub struct NewMode {
+    pub bits: u32,
+    pub umask: u32,
+}
+
+impl From<u32> for NewMode {
+    fn from(bits: u32) -> Self {
+        NewMode { bits, umask: 0 }
     }
 }
 

@@ -1,10 +1,14 @@
 //! GETATTR, SETATTR, READLINK, STATFS.
 
-use super::file::Inner;
-use super::*;
-use nfsrdma_nfs3::Cred;
-use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes, SetTime, access};
+use super::error::{FsError, FsResult};
+use super::file::{FileData, Inner};
+use super::inode::{Inode, Kind, Stamp};
+use super::{Fs, remove};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, access};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// What fstat(2) says of an object that this mount removed and a program still holds: the server
 /// knows its handle no more (`error`), so it is what was last known, without links.

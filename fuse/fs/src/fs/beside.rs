@@ -11,7 +11,11 @@
 //!
 //! The directory is the one in which the kernel was last told a name of the file.
 
-use super::*;
+use super::Fs;
+use super::inode::Inode;
+use nfsrdma_nfs3::Nfs3;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Whether the kernel is to ask for the names in a directory each time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,17 +2,21 @@
 //! it is answered, the check ahead of a WRITE, calls that this machine could not send and sends
 //! again, and what the kernel is told at once.
 
-use super::inode::{Kind, Outcome};
-use super::*;
+use super::Fs;
+use super::error::FsResult;
+use super::inode::{Inode, Kind, Outcome, Stamp};
+use crate::sync::atomic::AtomicBool;
 use crate::sync::thread;
-use nfsrdma_nfs3::{Cred, ReadDone, WriteDone};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, ReadDone, WriteDone};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
-use nfsrdma_xdr::nfs3::{Stable, Verifier};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, Stable, Verifier, WccData};
 use std::pin::pin;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// What the kernel has of an object can be taken from it.
 ///

@@ -1,23 +1,14 @@
 //! CREATE, MKNOD, MKDIR, SYMLINK.
 
 use super::access::wanted_to_open;
-use super::acl::NewObject;
-use super::*;
-use nfsrdma_nfs3::{CreateMode, Cred, Made, Special};
-use nfsrdma_xdr::nfs3::{SetAttributes, SpecData};
-
-/// The mode asked for, and the umask where the kernel has not applied it.
-#[derive(Debug, Clone, Copy)]
-pub struct NewMode {
-    pub bits: u32,
-    pub umask: u32,
-}
-
-impl From<u32> for NewMode {
-    fn from(bits: u32) -> Self {
-        NewMode { bits, umask: 0 }
-    }
-}
+use super::acl::{NewMode, NewObject};
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Stamp};
+use super::open::Opened;
+use super::{Entry, Fs, check_name};
+use nfsrdma_nfs3::{CreateMode, Cred, Made, Nfs3, Special};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SpecData, Status};
+use std::sync::Arc;
 
 /// Rounds of CREATE and LOOKUP while others make and remove the name.
 const TRIES: usize = 16;

@@ -6,15 +6,21 @@
 //! gives no attributes, names are looked up; what cannot be looked up, as in a directory that the
 //! caller may read and not search, is listed without a type (DT_UNKNOWN of readdir(3)).
 
-use super::inode::State;
+use super::clock::{Nanos, nanos};
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Stamp, State};
 use super::names::Child;
-use super::*;
-use nfsrdma_nfs3::{Cred, DirEntry, DirPage};
+use super::open::Opened;
+use super::{Entry, Fs};
+use crate::sync::Mutex;
+use nfsrdma_nfs3::{Cred, DirEntry, DirPage, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
-use nfsrdma_xdr::nfs3::Verifier;
+use nfsrdma_xdr::nfs3::{FileType, Status, Verifier};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::Notify;
 
 /// An open directory.
 #[derive(Debug)]

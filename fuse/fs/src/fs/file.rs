@@ -1,13 +1,11 @@
 //! A regular file's data on this side: cached pages, reads and writes under way, and who is
 //! to be told of errors.
 
-use super::error::FsError;
-use super::inode::Inode;
 use super::stats::Stats;
-use super::sync::Unwritten;
-use crate::cache::{Budget, Evict, Lent, Pages, ReadAhead, WriteBack};
+use super::writer::Writer;
+use crate::cache::{Budget, Evict, Lent, Pages, WriteBack};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use nfsrdma_nfs3::Cred;
 use std::fmt;
 use std::ops::Range;
@@ -65,7 +63,7 @@ pub struct Pending {
 /// What [`FileData`] protects by its lock.
 #[derive(Debug, Default)]
 pub struct Inner {
-    write_back: WriteBack<Cred, OpenFile>,
+    write_back: WriteBack<Cred, Writer>,
     pending: Vec<Pending>,
     next_pending: u64,
     /// SETATTRs that are under way or wait for what was written before.
@@ -78,7 +76,7 @@ pub struct Inner {
 
 impl Inner {
     /// The way of written data to the server.
-    pub fn write_back(&mut self) -> &mut WriteBack<Cred, OpenFile> {
+    pub fn write_back(&mut self) -> &mut WriteBack<Cred, Writer> {
         &mut self.write_back
     }
 
@@ -243,7 +241,6 @@ impl Drop for WriteHold<'_> {
 
 pub struct FileData {
     pub id: u64,
-    pub inode: Weak<Inode>,
     inner: Mutex<Inner>,
     /// Told when a READ, WRITE or COMMIT of the file ended.
     pub changed: Notify,
@@ -260,10 +257,9 @@ impl fmt::Debug for FileData {
 }
 
 impl FileData {
-    pub fn new(id: u64, inode: &Arc<Inode>, shared: &Arc<Shared>) -> Arc<Self> {
+    pub fn new(id: u64, shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this| FileData {
             id,
-            inode: Arc::downgrade(inode),
             inner: Mutex::default(),
             changed: Notify::new(),
             shared: shared.clone(),
@@ -271,7 +267,7 @@ impl FileData {
         })
     }
 
-    /// Works on the file's state, and settles what it takes of the shared limits.
+    /// Works on the file's state, and accounts for what it takes of the shared limits.
     pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
         let mut inner = self.inner.lock();
         let before = inner.taken();
@@ -292,7 +288,7 @@ impl FileData {
             }
         }
         // Before anybody can drop what is new: the sum must not go below zero meanwhile.
-        shared.budget.settle(before.resident, after.resident);
+        shared.budget.account(before.resident, after.resident);
         // Before anybody can read it in again, which would be forgotten, too.
         self.shared.budget.forget(self.id, gone.into_iter());
         drop(inner);
@@ -343,7 +339,7 @@ impl FileData {
             return;
         }
         if let Some(freed @ 1..) = inner.pages().evict(offset, true) {
-            self.shared.budget.settle(freed, 0);
+            self.shared.budget.account(freed, 0);
             self.shared.budget.forget(self.id, std::iter::once(offset));
         }
     }
@@ -354,7 +350,7 @@ impl Evict for FileData {
         let mut inner = self.inner.lock();
         let freed = inner.pages().evict(offset, false);
         drop(inner);
-        self.shared.budget.settle(freed.unwrap_or(0), 0);
+        self.shared.budget.account(freed.unwrap_or(0), 0);
         freed
     }
 }
@@ -363,7 +359,7 @@ impl Drop for FileData {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
         let taken = inner.taken();
-        self.shared.budget.settle(taken.resident, 0);
+        self.shared.budget.account(taken.resident, 0);
         self.shared.budget.forget(self.id, inner.pages().offsets());
         let shared = &self.shared;
         for (sum, taken) in [
@@ -373,78 +369,5 @@ impl Drop for FileData {
         ] {
             sum.fetch_sub(taken, Ordering::Relaxed);
         }
-    }
-}
-
-/// Lost ranges remembered one by one for each open file, at most.
-const MOST_LOST: usize = 1024;
-
-/// An open file.
-#[derive(Debug)]
-pub struct OpenFile {
-    pub inode: Arc<Inode>,
-    pub cred: Cred,
-    /// open(2) flags.
-    pub flags: i32,
-    pub readahead: Mutex<ReadAhead>,
-    pub wrote: AtomicBool,
-    /// A descriptor of it was closed: it need not have one any longer.
-    pub flushed: AtomicBool,
-    /// The first error of write-back since the last report, and what was lost since.
-    error: Mutex<(Option<FsError>, Vec<Unwritten>)>,
-}
-
-impl OpenFile {
-    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32) -> Self {
-        OpenFile {
-            inode,
-            cred,
-            flags,
-            readahead: Mutex::default(),
-            wrote: AtomicBool::new(false),
-            flushed: AtomicBool::new(false),
-            error: Mutex::default(),
-        }
-    }
-
-    pub fn can_write(&self) -> bool {
-        self.flags & libc::O_ACCMODE != libc::O_RDONLY
-    }
-
-    /// Whether requests with these flags go past the cache.
-    pub fn is_direct(flags: i32) -> bool {
-        flags & libc::O_DIRECT != 0
-    }
-
-    /// Whether each write must be on stable storage before it returns.
-    pub fn is_sync(&self) -> bool {
-        self.flags & (libc::O_SYNC | libc::O_DSYNC) != 0
-    }
-
-    pub fn fail(&self, error: &FsError, lost: Unwritten) {
-        let mut held = self.error.lock();
-        held.0.get_or_insert_with(|| error.clone());
-        let full = held.1.len() >= MOST_LOST;
-        match held.1.last_mut() {
-            Some(last) if full => last.add(&lost),
-            _ => held.1.push(lost),
-        }
-    }
-
-    /// Whether there is an error to report.
-    pub fn has_failed(&self) -> bool {
-        let held = self.error.lock();
-        held.0.is_some() || !held.1.is_empty()
-    }
-
-    /// The error to report, once.
-    pub fn take_error(&self) -> Result<(), FsError> {
-        self.take_failure().0
-    }
-
-    /// The same, and what was lost, for the case that nobody takes the report.
-    pub fn take_failure(&self) -> (Result<(), FsError>, Vec<Unwritten>) {
-        let (error, lost) = std::mem::take(&mut *self.error.lock());
-        (error.map_or(Ok(()), Err), lost)
     }
 }

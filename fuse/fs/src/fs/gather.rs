@@ -7,13 +7,16 @@
 //! READ itself tells of somebody else's change, they are not taken in, and only what programs
 //! wrote is sent. A READ that fails does no harm: then that is what is sent as well.
 
+use super::Fs;
 use super::file::{FileData, Inner};
-use super::read::{PendingRead, join, prev_power_of_two};
-use super::*;
+use super::inode::Inode;
+use super::read::{PendingRead, prev_power_of_two};
 use crate::cache::{Gaps, MAX_PIECE, WriteLimits};
-use nfsrdma_nfs3::Cred;
+use futures_util::future::join_all;
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rdma::contract::Segs;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// READs at a time for one flush.
 const READS: usize = 4;
@@ -55,7 +58,7 @@ impl<N: Nfs3> Fs<N> {
                 continue;
             }
             self.shared.stats.gather_reads.add(reads.len() as u64);
-            let done = join(reads).await;
+            let done = join_all(reads).await;
             if done.contains(&false) || self.write_limits(inode).gaps == Gaps::Keep {
                 return;
             }

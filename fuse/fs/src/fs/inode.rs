@@ -236,6 +236,12 @@ impl State {
                 && self.told_epoch != self.epoch)
     }
 
+    /// Whether the kernel was told attributes since the last change by somebody else, so that it
+    /// knows where the file ends.
+    pub fn knows_end(&self) -> bool {
+        self.told_epoch == self.epoch
+    }
+
     /// The attributes last heard of.
     pub fn attributes(&self) -> Option<&Attributes> {
         self.cache.attributes()

@@ -1,7 +1,11 @@
 //! LINK.
 
-use super::*;
-use nfsrdma_nfs3::Cred;
+use super::error::FsResult;
+use super::inode::{Inode, Kind};
+use super::{Entry, Fs, check_name};
+use nfsrdma_nfs3::{Cred, Nfs3};
+use nfsrdma_xdr::nfs3::WccData;
+use std::sync::Arc;
 
 impl<N: Nfs3> Fs<N> {
     pub async fn link(

@@ -6,10 +6,16 @@
 //! times of files are too coarse to tell two writers of the same instant apart. That includes the
 //! names beside the file (`beside`).
 
-use super::*;
+use super::Fs;
+use super::error::{FsError, FsResult};
+use super::inode::Inode;
+use super::open_file::OpenFile;
 use crate::locks::{
-    ByteRange, Interrupt, LockError, LockFile, Mode, Owner, Request as LockRequest, Tested,
+    ByteRange, Interrupt, LockError, LockFile, Locks, Mode, Owner, Request as LockRequest, Tested,
 };
+use nfsrdma_nfs3::Nfs3;
+use nfsrdma_xdr::nfs3::FileType;
+use std::sync::Arc;
 
 /// A lock that a program asks for.
 #[derive(Debug, Clone, Copy)]

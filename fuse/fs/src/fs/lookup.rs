@@ -1,9 +1,15 @@
 //! LOOKUP, FORGET.
 
+use super::config::LookupCache;
+use super::error::FsResult;
+use super::inode::{Inode, ROOT, Stamp};
 use super::names::Child;
-use super::*;
-use nfsrdma_nfs3::Cred;
+use super::{Entry, Fs, check_name};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Status};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl<N: Nfs3> Fs<N> {
     /// What `name` leads to, from memory, if the caller, user `uid`, may know; `cred`, the whole

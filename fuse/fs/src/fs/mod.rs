@@ -20,11 +20,13 @@ mod failures;
 mod file;
 mod gather;
 mod inode;
+mod kernel_read;
 mod link;
 mod locking;
 mod lookup;
 mod names;
 mod open;
+mod open_file;
 mod opening;
 mod paths;
 mod read;
@@ -36,22 +38,24 @@ mod stats;
 mod sync;
 mod table;
 mod unsafe_files;
+mod unwritten;
 mod write;
+mod writer;
 
+pub use acl::NewMode;
 pub use changing::KernelCache;
 pub use clock::Clock;
 pub use config::{FsConfig, LookupCache, Permissions};
-pub use create::NewMode;
 pub use dir::{DirHandle, Listed, Listing};
 pub use error::{FsError, FsResult};
-pub use file::OpenFile;
 pub use inode::{Inode, ROOT};
 pub use locking::SetLock;
 pub use lookup::Found;
 pub use open::Opened;
+pub use open_file::OpenFile;
 pub use paths::Paths;
-pub use sync::Unwritten;
 pub use unsafe_files::Hold;
+pub use unwritten::Unwritten;
 
 use crate::cache::{Budget, Lent};
 use crate::locks::Locks;
@@ -247,7 +251,7 @@ impl<N: Nfs3> Fs<N> {
             let id = self
                 .next_file
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            FileData::new(id, inode, &self.shared)
+            FileData::new(id, &self.shared)
         })
     }
 

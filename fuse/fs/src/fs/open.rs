@@ -1,9 +1,13 @@
 //! OPEN, RELEASE: close-to-open consistency.
 
+use super::Fs;
 use super::access::wanted_to_open;
-use super::*;
-use nfsrdma_nfs3::Cred;
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Stamp};
+use super::open_file::OpenFile;
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::SetAttributes;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// An open file or directory, for the kernel.
@@ -52,6 +56,11 @@ impl<N: Nfs3> Fs<N> {
             None => {
                 self.ask_access(cred, inode, wanted).await?;
                 self.revalidate(cred, inode, since).await?;
+                let overtaken = |data: &Arc<FileData>| data.with(|i| i.pages().has_overtaken());
+                if inode.data().is_some_and(overtaken) {
+                    // What comes of it is told to who wrote it.
+                    self.write_back(inode, true).await;
+                }
             }
         }
         Ok(())
@@ -131,12 +140,12 @@ impl<N: Nfs3> Fs<N> {
             .then(|| inode.state.lock().silly.is_some())
             .filter(|&silly| silly)
             .map(|_| self.removal());
-        if file.wrote.load(Ordering::Relaxed) {
+        if file.writer.wrote.load(Ordering::Relaxed) {
             self.write_back(&inode, true).await;
         }
         self.release_locks(&inode, locked).await;
         // Nobody hears of what the kernel is told here.
-        let (reported, lost) = file.take_failure();
+        let (reported, lost) = file.writer.take_failure();
         self.lose(lost);
         drop(file);
         if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {

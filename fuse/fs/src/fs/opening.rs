@@ -12,9 +12,18 @@
 //!   OPEN comes for it or the time is up. Such a LOOKUP asks the server while no RENAME or
 //!   REMOVE of this mount is under way: one that is has not taken the file into account.
 
-use super::clock::Nanos;
-use super::*;
+use super::Fs;
+use super::clock::{Nanos, nanos};
+use super::error::FsError;
+use super::inode::Inode;
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicUsize;
+use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec;
+use nfsrdma_xdr::nfs3::{FileType, Status};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How long look-ups count as opens after an OPEN failed, and each of them at most.

@@ -1,15 +1,19 @@
 //! READ: from the cache, into the cache, past the cache, ahead of the program.
 
-use super::file::Inner;
-use super::*;
+use super::Fs;
+use super::error::{FsError, FsResult};
+use super::file::{FileData, Inner};
+use super::inode::{Inode, Stamp};
+use super::open_file::OpenFile;
 use crate::cache::{MAX_PIECE, Piece};
-use nfsrdma_nfs3::Cred;
+use futures_util::future::join_all;
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::exec;
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::task::Poll;
+use std::sync::Arc;
 
 /// What to do about missing data.
 enum Step {
@@ -41,56 +45,7 @@ impl Drop for PendingRead<'_> {
     }
 }
 
-/// A READ of the kernel's that is not answered.
-///
-/// A short reply to a READ says where the file ends: the kernel takes over the smaller size, and
-/// then ignores what other READs say that were sent before (fuse_read_update_size compares
-/// versions). It sends several at a time. If somebody else has cut the file, and the READ behind
-/// the new end is answered first, the file seems to end where that READ begins, with zeros
-/// before it. So a short reply waits for READs of what is before, and for their replies.
-#[derive(Debug)]
-pub struct KernelRead {
-    data: Arc<FileData>,
-    id: u64,
-    offset: u64,
-}
-
-impl Drop for KernelRead {
-    fn drop(&mut self) {
-        self.data.with(|inner| inner.end_kernel_read(self.id));
-        self.data.changed.notify_waiters();
-    }
-}
-
-impl KernelRead {
-    /// Returns when what is before has been answered, if these `found` bytes are less than asked
-    /// for and the kernel does not know yet why.
-    pub async fn in_turn(&self, found: &FsResult<Segs<Buf>>, len: u32) {
-        let found = match found {
-            Ok(found) => found.iter().map(|buf| buf.len() as u64).sum(),
-            Err(_) => 0,
-        };
-        let told = self.data.inode.upgrade().is_some_and(|inode| {
-            let state = inode.state.lock();
-            state.told_epoch == state.epoch
-        });
-        if found < u64::from(len) && !told {
-            let first =
-                |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
-            self.data.until(first).await;
-        }
-    }
-}
-
 impl<N: Nfs3> Fs<N> {
-    /// To be kept until the reply to READ is sent. `None` if the file is not open.
-    pub fn kernel_read(&self, handle: u64, offset: u64) -> Option<KernelRead> {
-        let file = self.files.read().get(handle as usize).cloned()?;
-        let data = self.data(&file.inode).clone();
-        let id = data.with(|inner| inner.begin_kernel_read(offset));
-        Some(KernelRead { data, id, offset })
-    }
-
     /// Reads from the cache if all of it is there. The slices are consecutive; together they
     /// are shorter than `len` only at the end of the file.
     pub fn read_cached(
@@ -110,8 +65,8 @@ impl<N: Nfs3> Fs<N> {
             let size = size_with(inner, &file.inode)?;
             let end = offset + u64::from(len);
             let range = offset..end.min(size);
-            if range.end < end && inner.is_kernel_reading_before(offset) {
-                // Perhaps to be answered after that: see `KernelRead`.
+            if range.end < end && !file.inode.state.lock().knows_end() {
+                // Perhaps to be answered after READs of what is before: see `KernelRead`.
                 return None;
             }
             if range.is_empty() {
@@ -402,7 +357,7 @@ impl<N: Nfs3> Fs<N> {
         let parts = starts.map(|at| self.direct_part(file, at..wanted.end.min(at + most)));
         let mut found = Segs::new();
         let mut expected = offset;
-        for part in join(parts.collect()).await {
+        for part in join_all(parts).await {
             let (range, data) = part?;
             if range.start != expected {
                 // Behind the end, or behind what the server gave less of.
@@ -524,40 +479,6 @@ impl<N: Nfs3> Fs<N> {
             at = stop;
         }
     }
-}
-
-/// Runs all of `futures` at the same time.
-pub(super) async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    if futures.len() == 1 {
-        let mut results = Vec::with_capacity(1);
-        for future in futures {
-            results.push(future.await);
-        }
-        return results;
-    }
-    let mut running: Vec<_> = futures
-        .into_iter()
-        .map(|future| (Some(Box::pin(future)), None))
-        .collect();
-    std::future::poll_fn(|context| {
-        let mut waiting = false;
-        for (slot, result) in &mut running {
-            let Some(future) = slot else { continue };
-            match future.as_mut().poll(context) {
-                Poll::Ready(value) => (*slot, *result) = (None, Some(value)),
-                Poll::Pending => waiting = true,
-            }
-        }
-        match waiting {
-            true => Poll::Pending,
-            false => Poll::Ready(()),
-        }
-    })
-    .await;
-    running
-        .into_iter()
-        .filter_map(|(_, result)| result)
-        .collect()
 }
 
 /// The file's size with what is not at the server yet, if it is known. Asked with the data

@@ -5,9 +5,12 @@
 //! is all that keeps its data: nobody on this machine can remove or rename it (EBUSY, as with
 //! Linux's client).
 
-use super::inode::Silly;
-use super::*;
-use nfsrdma_nfs3::Cred;
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Silly};
+use super::{Fs, check_name, inode, names};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, Status};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How hidden names begin.

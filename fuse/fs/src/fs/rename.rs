@@ -1,8 +1,12 @@
 //! RENAME.
 
+use super::error::{FsError, FsResult};
+use super::inode::{Inode, Kind};
 use super::remove::{HIDDEN, check_not_hidden, mark_removed};
-use super::*;
-use nfsrdma_nfs3::Cred;
+use super::{Fs, check_name};
+use nfsrdma_nfs3::{Cred, Nfs3};
+use nfsrdma_xdr::nfs3::Status;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How a target that is open was put out of the way.

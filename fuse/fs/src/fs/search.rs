@@ -18,10 +18,15 @@
 //! server has lately granted that caller LOOKUP: by ACCESS, or by having answered a LOOKUP. With
 //! `permissions=kernel` the owner of a directory needs no grant: owners are let in by the mode.
 
+use super::clock::Nanos;
+use super::config::Permissions;
+use super::error::FsResult;
+use super::inode::{Inode, Stamp};
 use super::squash::everybody_may_search;
-use super::*;
-use nfsrdma_nfs3::{Cred, Credential};
-use nfsrdma_xdr::nfs3::access;
+use super::{Fs, inode, squash};
+use nfsrdma_nfs3::{Cred, Credential, Nfs3};
+use nfsrdma_xdr::nfs3::{Attributes, Status, WccData, access};
+use std::sync::Arc;
 
 impl<N: Nfs3> Fs<N> {
     /// Whether everybody whom the kernel lets search `dir` may do so by the server's word.

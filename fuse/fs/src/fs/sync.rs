@@ -1,30 +1,20 @@
 //! FLUSH, FSYNC, and writing back in general: data is on the server's stable storage when
 //! close or fsync returns (RFC 1813 sections 3.3.7, 3.3.21, 4.11).
 
+use super::Fs;
+use super::clock::{Nanos, nanos};
+use super::error::FsResult;
 use super::file::FileData;
-use super::read::join;
-use super::*;
+use super::inode::Inode;
+use super::unsafe_files::Hold;
+use super::unwritten::Unwritten;
 use crate::cache::{Action, Goal, Verdict};
-use nfsrdma_nfs3::Cred;
+use crate::sync::Mutex;
+use futures_util::future::join_all;
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::Stable;
-use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Data that could not be written when the file system was shut down.
-#[derive(Debug, Clone)]
-pub struct Unwritten {
-    /// The file's inode number.
-    pub fileid: u64,
-    /// A name it was last known by, if any.
-    pub name: Option<String>,
-    /// Bytes of the file: all that is lost lies in here.
-    pub range: Range<u64>,
-    /// How many ranges these are, which do not touch, and how many bytes in all.
-    pub ranges: u64,
-    pub bytes: u64,
-    /// Why.
-    pub reason: String,
-}
 
 /// Lost ranges of one file that are listed one by one, at most.
 const MOST_LISTED: usize = 16;
@@ -34,27 +24,6 @@ const MOST_LOST: usize = 4096;
 const REST: Nanos = 10_000_000_000;
 /// Files that are written back at the same time.
 const FILES_AT_A_TIME: usize = 8;
-
-impl Unwritten {
-    pub(super) fn new(fileid: u64, range: Range<u64>, reason: String) -> Self {
-        Unwritten {
-            fileid,
-            name: None,
-            ranges: 1,
-            bytes: range.end - range.start,
-            range,
-            reason,
-        }
-    }
-
-    /// Takes `other`, of the same file, into the account of this one.
-    pub(super) fn add(&mut self, other: &Unwritten) {
-        self.range.start = self.range.start.min(other.range.start);
-        self.range.end = self.range.end.max(other.range.end);
-        self.ranges += other.ranges;
-        self.bytes += other.bytes;
-    }
-}
 
 /// By file and place: ranges that touch as one, and many ranges of one file as one entry.
 fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
@@ -105,7 +74,7 @@ impl<N: Nfs3> Fs<N> {
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
         file.flushed.store(true, Ordering::Relaxed);
-        if file.has_failed() {
+        if file.writer.has_failed() {
             return None;
         }
         if !file.can_write() {
@@ -120,7 +89,8 @@ impl<N: Nfs3> Fs<N> {
         });
         // An error goes the long way, which finds out whether anybody hears of it. So does a file
         // that still counts as unsafe: after close(2) it must not keep the mount busy.
-        let quick = clean && !file.has_failed() && !self.unsafe_files.lock().contains(data.id);
+        let quick =
+            clean && !file.writer.has_failed() && !self.unsafe_files.lock().contains(data.id);
         quick.then_some(Ok(()))
     }
 
@@ -160,7 +130,7 @@ impl<N: Nfs3> Fs<N> {
             Some(owner) => self.close_locks(&file.inode, handle, owner).await,
             None => Ok(()),
         };
-        let (result, lost) = file.take_failure();
+        let (result, lost) = file.writer.take_failure();
         if !tell(result.and(unlocked)) {
             self.lose(lost);
         }
@@ -169,7 +139,7 @@ impl<N: Nfs3> Fs<N> {
     pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
         let file = self.file(handle)?;
         self.write_back(&file.inode, true).await;
-        file.take_error()?;
+        file.writer.take_error()?;
         self.check_locks(&file, handle)
     }
 
@@ -307,7 +277,7 @@ impl<N: Nfs3> Fs<N> {
                 self.write_back(&inode, true).await;
             }
         };
-        join((0..workers).map(|_| worker()).collect()).await;
+        join_all((0..workers).map(|_| worker())).await;
     }
 
     /// The kernel will ask for nothing more. Data that still waits for room in the cache is not

@@ -1,16 +1,22 @@
 //! WRITE: into the cache, and from there to the server.
 
+use super::Fs;
+use super::error::{FsError, FsResult};
 use super::file::{FileData, Inner};
-use super::read::join;
-use super::*;
+use super::inode::Inode;
+use super::open_file::OpenFile;
+
+use super::unwritten::Unwritten;
 use crate::cache::{
     Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteJob, WriteLimits,
 };
-use nfsrdma_nfs3::Cred;
+use futures_util::future::join_all;
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rpcrdma::exec;
-use nfsrdma_xdr::nfs3::Stable;
+use nfsrdma_xdr::nfs3::{Stable, Status};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files with data to write that are looked at in one go when memory is short.
@@ -120,7 +126,7 @@ impl<N: Nfs3> Fs<N> {
         }
         if file.is_sync() || self.config.sync {
             self.write_back(inode, true).await;
-            file.take_error()?;
+            file.writer.take_error()?;
         }
         Ok(bytes.len() as u32)
     }
@@ -162,8 +168,8 @@ impl<N: Nfs3> Fs<N> {
             let accepted = write_back.write(&file.cred, offset, bytes, now, most, &mut alloc);
             if matches!(accepted, Accepted::All | Accepted::Short) {
                 // At once: a WRITE of this data may fail before this thread goes on.
-                if !file.wrote.swap(true, Ordering::Relaxed) {
-                    write_back.add_writer(Arc::downgrade(file));
+                if !file.writer.wrote.swap(true, Ordering::Relaxed) {
+                    write_back.add_writer(Arc::downgrade(&file.writer));
                 }
                 inner.void_reads(offset..end);
             }
@@ -428,7 +434,7 @@ impl<N: Nfs3> Fs<N> {
         let wtmax = self.limits().wtmax.max(1) as usize;
         let parts = bytes.chunks(wtmax).zip((offset..).step_by(wtmax));
         let parts = parts.map(|(part, at)| self.write_part(file, at, part));
-        let results = join(parts.collect()).await;
+        let results = join_all(parts).await;
         // What was read meanwhile may be the old data.
         data.with(void);
         results.into_iter().collect::<FsResult<()>>()?;

@@ -40,11 +40,21 @@ pub fn mount(name: &str, config: FsConfig, fill: impl FnOnce(&Path)) -> Option<M
 
 /// A mount of a server that others may mount, too.
 pub fn mount_of(server: &Arc<MemoryServer>, name: &str, config: FsConfig) -> Mounted {
+    mount_with(server, name, config, &FuseOptions::default())
+}
+
+/// The same with options of the mount.
+pub fn mount_with(
+    server: &Arc<MemoryServer>,
+    name: &str,
+    config: FsConfig,
+    options: &FuseOptions,
+) -> Mounted {
     let dir = std::env::temp_dir().join(format!("nfsrdma-{}-{name}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let pool = Pool::new(config.pool_bytes()).unwrap();
     let fs = Fs::new(server.clone(), server.root(), pool, config);
-    let session = adapter::mount(fs.clone(), &dir, &FuseOptions::default()).unwrap();
+    let session = adapter::mount(fs.clone(), &dir, options).unwrap();
     Mounted {
         session: Some(session),
         fs,
@@ -54,6 +64,11 @@ pub fn mount_of(server: &Arc<MemoryServer>, name: &str, config: FsConfig) -> Mou
 }
 
 impl Mounted {
+    /// The file system, for calls that do not come from the kernel.
+    pub fn fs(&self) -> &Arc<Fs<MemoryServer>> {
+        &self.fs
+    }
+
     /// Unmounts and checks that nothing was lost.
     pub fn finish(mut self) {
         let session = self.session.take().unwrap();

@@ -121,7 +121,7 @@ impl FileSystem {
             if let Some(overlay) = &self.overlay
                 && new.mtime != SetTime::Keep
             {
-                overlay.settle_time(inode.handle);
+                overlay.discard_change_time(inode.handle);
             }
         }
         Ok(())

@@ -131,7 +131,7 @@ impl Overlay {
     }
 
     /// Somebody set the time: what is held does not change it again.
-    pub(super) fn settle_time(&self, key: Key) {
+    pub(super) fn discard_change_time(&self, key: Key) {
         if let Some(file) = self.held.lock().files.get_mut(&key) {
             file.changed = None;
         }
@@ -329,7 +329,7 @@ mod tests {
             tv_nsec: 5,
         };
         set_modified(&fd, set, set).unwrap();
-        overlay.settle_time(*KEY);
+        overlay.discard_change_time(*KEY);
         overlay.flush(*KEY, &fd).unwrap();
         let stat = rustix::fs::fstat(&fd).unwrap();
         assert_eq!(

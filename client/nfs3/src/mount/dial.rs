@@ -1,0 +1,118 @@
+//! The RDMA connection of a mount, and single calls on it, with failures as sentences.
+
+use super::error::{MountError, Step};
+use crate::api::NfsError;
+use crate::options::{ClientOptions, NFS_RDMA_PORT};
+use crate::procedures::NFS3;
+use nfsrdma_rdma::{Error as RdmaError, Pool, Provider};
+use nfsrdma_rpcrdma::transport::{ConnectError, Engine};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Connects over RDMA.
+pub(super) async fn dial(
+    provider: Arc<dyn Provider>,
+    peer: SocketAddr,
+    host: &str,
+    options: &ClientOptions,
+    pool: Pool,
+) -> Result<Arc<Engine>, MountError> {
+    let (name, options) = (host.to_owned(), options.transport());
+    let dialled = tokio::task::spawn_blocking(move || {
+        Engine::connect(provider, peer, &name, NFS3, &options, pool)
+    });
+    let error = match dialled.await {
+        Ok(Ok(engine)) => return Ok(engine),
+        Ok(Err(error)) => error,
+        Err(_) => ConnectError::PrivateData("the connecting task died".to_owned()),
+    };
+    let failed = |transient, why: String| {
+        let message = format!("cannot connect to {host} (RDMA, {peer}): {why}");
+        MountError::new(Step::Connect, transient, message)
+    };
+    Err(match error {
+        ConnectError::PrivateData(why) => {
+            let message = format!("{host} and this client do not fit together: {why}");
+            MountError::new(Step::PrivateData, false, message)
+        }
+        ConnectError::Provider(RdmaError::Refused(_)) => failed(
+            true,
+            "connection refused; check that the server offers NFS over RDMA at this port (port=)"
+                .to_owned(),
+        ),
+        ConnectError::Provider(error @ RdmaError::NotRdma(_)) => failed(
+            false,
+            format!(
+                "{error}; give the port of NFS over RDMA (port=, usually {NFS_RDMA_PORT}), \
+                 or use 'mount -t nfs' for NFS over TCP"
+            ),
+        ),
+        ConnectError::Provider(error @ RdmaError::TimedOut(_)) => failed(
+            true,
+            format!("{error}; check the address, firewalls between, and the server"),
+        ),
+        ConnectError::Provider(RdmaError::Local { error, .. }) if is_unreachable(&error) => failed(
+            true,
+            format!("{}; {}", unreachable_text(error.kind()), ROUTES),
+        ),
+        ConnectError::Provider(error @ RdmaError::Local { .. }) => failed(false, error.to_string()),
+        ConnectError::Provider(error) => failed(true, error.to_string()),
+    })
+}
+
+/// The remedy where this machine has no way to the server.
+const ROUTES: &str = "check the address, and this machine's routes with 'ip route get'";
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable
+    )
+}
+
+fn unreachable_text(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::HostUnreachable => "host unreachable",
+        _ => "network unreachable",
+    }
+}
+
+/// One call while mounting: it has to be answered in time, and a failure is a sentence.
+pub(super) struct Probe<'a> {
+    pub(super) step: Step,
+    pub(super) what: &'static str,
+    pub(super) host: &'a str,
+    pub(super) timeout: Duration,
+}
+
+impl Probe<'_> {
+    pub(super) async fn run<T>(
+        &self,
+        call: impl Future<Output = Result<T, NfsError>>,
+    ) -> Result<T, MountError> {
+        let Probe {
+            step, what, host, ..
+        } = self;
+        let error = match tokio::time::timeout(self.timeout, call).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error,
+            Err(_) => NfsError::TimedOut,
+        };
+        let transient = matches!(error, NfsError::TimedOut | NfsError::GivenUp);
+        let message = match error {
+            NfsError::TimedOut | NfsError::GivenUp => {
+                format!(
+                    "{host} does not answer NFS calls ({what}): see whether its NFS server runs"
+                )
+            }
+            NfsError::Refused(why) | NfsError::Denied(why) => {
+                format!("{host} refuses NFS version 3 ({what}): {why}; turn it on there")
+            }
+            error => format!("{what} failed at {host}: {error}"),
+        };
+        Err(MountError::new(*step, transient, message))
+    }
+}

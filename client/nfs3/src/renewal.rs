@@ -1,0 +1,49 @@
+//! FSINFO asked again: the server that answers after a connection was lost may be set up
+//! otherwise, or be another.
+
+use crate::api::Nfs3;
+use crate::client::Nfs3Client;
+use crate::limits::Source;
+use nfsrdma_rpcrdma::exec;
+use nfsrdma_xdr::nfs3::FsinfoOk;
+
+impl Nfs3Client {
+    /// What the server said when it was mounted.
+    pub(crate) fn set_limits(&self, source: Source, fsinfo: &FsinfoOk) {
+        self.known().set(source, fsinfo);
+    }
+
+    /// Asks the server again, beside what the caller does.
+    pub(crate) fn renew_limits_soon(&self) {
+        let client = self.clone();
+        exec::spawn(async move { client.renew_limits().await });
+    }
+
+    /// Asks the server again. A failure leaves what is known.
+    async fn renew_limits(&self) {
+        let Some(source) = self.known().source() else {
+            return;
+        };
+        let Ok(fsinfo) = self.fsinfo(&source.cred, &source.root).await else {
+            return;
+        };
+        let (old, new) = self.known().renew(source, &fsinfo);
+        if (old.rtmax, old.wtmax) != (new.rtmax, new.wtmax) {
+            tracing::warn!(
+                "the server's limits changed: it gives {} bytes to a READ and takes {} of a WRITE",
+                new.rtmax,
+                new.wtmax
+            );
+        }
+    }
+
+    /// A WRITE of `len` bytes was refused by RPC or RDMA: how many bytes the server takes
+    /// now, if that is less.
+    pub(crate) async fn smaller_write(&self, len: usize) -> Option<usize> {
+        let takes = || self.known().get().wtmax.max(1) as usize;
+        if takes() >= len {
+            self.renew_limits().await;
+        }
+        Some(takes()).filter(|most| *most < len)
+    }
+}

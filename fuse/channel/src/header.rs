@@ -1,0 +1,56 @@
+//! What stands in front of each request (`struct fuse_in_header`).
+
+use super::fields::{Fields, Malformed};
+
+/// What stands in front of each request: who asks, about which node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    pub opcode: u32,
+    /// Numbers the request; the reply has the same number.
+    pub unique: u64,
+    pub nodeid: u64,
+    uid: u32,
+    gid: u32,
+    pid: u32,
+}
+
+impl Header {
+    /// The filesystem user id of the caller.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The filesystem group id of the caller.
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    /// The calling thread's id in the PID namespace of the mount; 0 if it has none there, and
+    /// for requests of the kernel itself.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Decodes the header and returns it with the bytes behind it that belong to the operation.
+    pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
+        let mut fields = Fields::new(bytes);
+        let len = fields.u32()? as usize;
+        let header = Header {
+            opcode: fields.u32()?,
+            unique: fields.u64()?,
+            nodeid: fields.u64()?,
+            uid: fields.u32()?,
+            gid: fields.u32()?,
+            pid: fields.u32()?,
+        };
+        // Extensions, in units of eight bytes, stand behind the operation's own arguments.
+        let extensions = usize::from(fields.u16()?) * 8;
+        fields.skip(2)?;
+        if len != bytes.len() {
+            return Err(Malformed::Length);
+        }
+        let body = fields.rest();
+        let end = body.len().checked_sub(extensions);
+        Ok((header, &body[..end.ok_or(Malformed::Truncated)?]))
+    }
+}

@@ -1,0 +1,258 @@
+//! The operations that the kernel asks for, with their arguments.
+
+use super::fields::Fields;
+use std::ffi::OsStr;
+use std::fmt;
+use std::time::SystemTime;
+
+/// A time for SETATTR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeOrNow {
+    SpecificTime(SystemTime),
+    Now,
+}
+
+/// What SETATTR sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<TimeOrNow>,
+    pub mtime: Option<TimeOrNow>,
+    pub ctime: Option<SystemTime>,
+    /// The open file, as by ftruncate(2).
+    pub handle: Option<u64>,
+    pub lock_owner: Option<u64>,
+    /// The set-id bits are to be cleared.
+    pub kill_suidgid: bool,
+}
+
+/// Nodes to forget, each with how many look-ups.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Forgets<'a>(pub(crate) &'a [u8]);
+
+impl Iterator for Forgets<'_> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let mut fields = Fields::new(self.0);
+        let one = (fields.u64().ok()?, fields.u64().ok()?);
+        self.0 = fields.rest();
+        Some(one)
+    }
+}
+
+impl fmt::Debug for Forgets<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(*self).finish()
+    }
+}
+
+/// What the kernel wants. Flags of open(2), modes and masks are as the system calls have them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation<'a> {
+    Lookup {
+        name: &'a OsStr,
+    },
+    /// Has no answer.
+    Forget {
+        count: u64,
+    },
+    /// Has no answer.
+    BatchForget(Forgets<'a>),
+    Getattr {
+        handle: Option<u64>,
+    },
+    Setattr(SetAttr),
+    Readlink,
+    Symlink {
+        name: &'a OsStr,
+        target: &'a OsStr,
+    },
+    Mknod {
+        name: &'a OsStr,
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+    },
+    Mkdir {
+        name: &'a OsStr,
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a OsStr,
+    },
+    Rmdir {
+        name: &'a OsStr,
+    },
+    /// RENAME, with no flags, or RENAME2.
+    Rename {
+        name: &'a OsStr,
+        new_parent: u64,
+        new_name: &'a OsStr,
+        flags: u32,
+    },
+    /// The header's node is the new name's directory.
+    Link {
+        node: u64,
+        name: &'a OsStr,
+    },
+    Open {
+        flags: i32,
+    },
+    Read {
+        handle: u64,
+        offset: u64,
+        size: u32,
+        flags: i32,
+        lock_owner: Option<u64>,
+    },
+    Write {
+        handle: u64,
+        offset: u64,
+        data: &'a [u8],
+        /// From the page cache: the handle is one that may write, not the one that did.
+        cached: bool,
+        kill_suidgid: bool,
+        flags: i32,
+        lock_owner: Option<u64>,
+    },
+    Statfs,
+    Release {
+        handle: u64,
+        flags: i32,
+        flush: bool,
+        /// The owner whose flock(2) locks end with the open file.
+        flock_owner: Option<u64>,
+    },
+    Fsync {
+        handle: u64,
+        datasync: bool,
+    },
+    Setxattr {
+        name: &'a OsStr,
+        value: &'a [u8],
+        flags: u32,
+    },
+    /// `size` 0 asks for the value's length.
+    Getxattr {
+        name: &'a OsStr,
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a OsStr,
+    },
+    Flush {
+        handle: u64,
+        lock_owner: u64,
+    },
+    /// INIT after the first, which `fuser` has answered.
+    Init,
+    Opendir {
+        flags: i32,
+    },
+    Readdir {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    Readdirplus {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    Releasedir {
+        handle: u64,
+        flags: i32,
+    },
+    Fsyncdir {
+        handle: u64,
+        datasync: bool,
+    },
+    Getlk {
+        handle: u64,
+        owner: u64,
+        lock: super::Lock,
+        flock: bool,
+    },
+    /// SETLK, or SETLKW, which waits for the lock.
+    Setlk {
+        handle: u64,
+        owner: u64,
+        lock: super::Lock,
+        flock: bool,
+        wait: bool,
+    },
+    Access {
+        mask: i32,
+    },
+    Create {
+        name: &'a OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    },
+    /// The caller of the request `unique` was signalled. Answered only to have it sent again.
+    Interrupt {
+        unique: u64,
+    },
+    Bmap {
+        block: u64,
+        block_size: u32,
+    },
+    Destroy,
+    Ioctl {
+        handle: u64,
+        flags: u32,
+        command: u32,
+        argument: u64,
+        input: &'a [u8],
+        out_size: u32,
+    },
+    Poll {
+        handle: u64,
+        kernel_handle: u64,
+        flags: u32,
+        events: u32,
+    },
+    Fallocate {
+        handle: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    },
+    Lseek {
+        handle: u64,
+        offset: u64,
+        whence: u32,
+    },
+    CopyFileRange {
+        handle: u64,
+        offset: u64,
+        to_node: u64,
+        to_handle: u64,
+        to_offset: u64,
+        length: u64,
+        flags: u64,
+    },
+    Syncfs,
+    Tmpfile {
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    },
+    Statx {
+        handle: Option<u64>,
+        flags: u32,
+        mask: u32,
+    },
+    /// One this crate does not know.
+    Unknown,
+}

@@ -1,0 +1,93 @@
+//! GETATTR, SETATTR, ACCESS and STATFS.
+
+use super::convert::set_time;
+use super::credentials::{self};
+use super::replies::{answer, answer_held, done, reply_attributes};
+use super::state::Adapter;
+use nfsrdma_channel::{Header, Reply, SetAttr, Statfs};
+use nfsrdma_nfs3::Nfs3;
+use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
+
+impl<N: Nfs3> Adapter<N> {
+    pub(super) fn getattr(&self, request: &Header, node: u64, handle: Option<u64>, reply: Reply) {
+        // With a handle the kernel asks for itself; stat(2) and fstat(2) come without.
+        let revalidate = handle.is_some();
+        if let Some(known) = self.fs.getattr_cached(node, revalidate) {
+            reply_attributes(reply, known);
+            return self.send_deferred();
+        }
+        let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs.getattr(&cred, node, revalidate).await;
+            answer_held(reply, result, reply_attributes);
+        });
+    }
+
+    pub(super) fn setattr(&self, request: &Header, node: u64, to: &SetAttr, reply: Reply) {
+        let new = SetAttributes {
+            mode: to.mode.map(|mode| mode & 0o7777),
+            uid: to.uid,
+            gid: to.gid,
+            size: to.size,
+            atime: set_time(to.atime),
+            mtime: set_time(to.mtime),
+        };
+        // ftruncate(2) is the right of the descriptor, whoever has it now.
+        let opener = to.size.and(to.handle).and_then(|open| self.fs.opener(open));
+        let by_name = to.size.is_some() && opener.is_none();
+        let (fs, cred) = (
+            self.fs.clone(),
+            opener.unwrap_or_else(|| self.cred(request, node)),
+        );
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = match by_name {
+                true => fs.may_truncate(&cred, node).await,
+                false => Ok(()),
+            };
+            let result = match result {
+                Ok(()) => fs.setattr(&cred, node, &new, by_name).await,
+                Err(error) => Err(error),
+            };
+            answer_held(reply, result, reply_attributes);
+        });
+    }
+
+    pub(super) fn access(&self, request: &Header, node: u64, mask: i32, reply: Reply) {
+        let cred = self.cred(request, node);
+        if let Some(known) = self.fs.access_cached(&cred, node, mask) {
+            answer(reply, known, done);
+            return self.send_deferred();
+        }
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            answer_held(reply, fs.access(&cred, node, mask).await, done);
+        });
+    }
+
+    pub(super) fn statfs(&self, request: &Header, node: u64, reply: Reply) {
+        let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            answer_held(
+                reply,
+                fs.statfs(&cred, node).await,
+                |reply, stat: FsstatOk| {
+                    const UNIT: u64 = 4096;
+                    reply.statfs(&Statfs {
+                        blocks: stat.total_bytes / UNIT,
+                        bfree: stat.free_bytes / UNIT,
+                        bavail: stat.available_bytes / UNIT,
+                        files: stat.total_files,
+                        ffree: stat.free_files,
+                        bsize: UNIT as u32,
+                        namelen: 255,
+                        frsize: UNIT as u32,
+                    });
+                },
+            );
+        });
+    }
+}

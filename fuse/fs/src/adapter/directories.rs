@@ -1,0 +1,133 @@
+//! OPENDIR, READDIR, READDIRPLUS and what ends them.
+
+use super::convert::kind;
+use super::replies::{answer, answer_held, answer_or, channel_entry, done};
+use super::state::Adapter;
+use crate::fs::Fs;
+use nfsrdma_channel::abi::fopen;
+use nfsrdma_channel::{self as channel, Attr, Directory, DirectoryPlus, Header, Reply};
+use nfsrdma_nfs3::Nfs3;
+use std::time::Duration;
+
+impl<N: Nfs3> Adapter<N> {
+    pub(super) fn opendir(&self, request: &Header, node: u64, reply: Reply) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request, node));
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs.opendir(&cred, node).await;
+            answer_or(
+                reply,
+                result,
+                |reply, opened| {
+                    let mut flags = fopen::CACHE_DIR;
+                    if opened.keep_cache {
+                        flags |= fopen::KEEP_CACHE;
+                    }
+                    reply.opened(opened.handle, flags);
+                },
+                |opened| {
+                    let _ = fs.releasedir(opened.handle);
+                },
+            );
+        });
+    }
+
+    pub(super) fn readdir(
+        &self,
+        request: &Header,
+        handle: u64,
+        offset: u64,
+        size: u32,
+        reply: Reply,
+    ) {
+        let tell = move |reply: Reply, listing: crate::fs::Listing| {
+            let mut entries = Directory::new(size);
+            for entry in listing.entries() {
+                if !entries.add(
+                    entry.fileid,
+                    entry.cookie,
+                    entry.kind.map_or(0, kind),
+                    &entry.name,
+                ) {
+                    break;
+                }
+            }
+            reply.data(entries.bytes());
+        };
+        self.fs.listing_without_attributes(handle);
+        if let Some(known) = self.fs.readdir_cached(handle, offset) {
+            answer(reply, known, tell);
+            return self.send_deferred();
+        }
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move { answer_held(reply, fs.readdir(handle, offset).await, tell) });
+    }
+
+    pub(super) fn readdirplus(
+        &self,
+        request: &Header,
+        handle: u64,
+        offset: u64,
+        size: u32,
+        reply: Reply,
+    ) {
+        self.fs.listing_with_attributes(handle, offset);
+        if let Some(known) = self.fs.readdir_cached(handle, offset) {
+            answer(reply, known, |reply, listing| {
+                reply_plus(&self.fs, reply, size, &listing)
+            });
+            return self.send_deferred();
+        }
+        let fs = self.fs.clone();
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs.readdir(handle, offset).await;
+            answer_held(reply, result, |reply, listing| {
+                reply_plus(&fs, reply, size, &listing)
+            });
+        });
+    }
+
+    pub(super) fn releasedir(&self, handle: u64, reply: Reply) {
+        answer(reply, self.fs.releasedir(handle), done);
+        self.send_deferred();
+    }
+
+    pub(super) fn fsyncdir(&self, handle: u64, reply: Reply) {
+        answer(reply, self.fs.fsyncdir(handle), done);
+        self.send_deferred();
+    }
+}
+
+fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs::Listing) {
+    let mut entries = DirectoryPlus::new(size);
+    for listed in listing.entries() {
+        let entry = fs.listed_entry(listing, listed);
+        let told = match &entry {
+            Some(entry) => channel_entry(entry),
+            // `.` and `..`, of which the kernel takes no look-up, and what has no attributes
+            // yet: the kernel looks it up when it wants more than name and type.
+            None => unlooked(listed),
+        };
+        if !entries.add(&told, listed.cookie, &listed.name) {
+            if let Some(entry) = entry {
+                fs.forget(entry.nodeid, 1);
+            }
+            break;
+        }
+    }
+    reply.data(entries.bytes());
+}
+
+/// An entry of a listing that is no look-up: number and, if it is known, type only.
+fn unlooked(listed: &crate::fs::Listed) -> channel::Entry {
+    channel::Entry {
+        attr: Attr {
+            fileid: listed.fileid,
+            mode: listed.kind.map_or(0, kind),
+            ..Attr::NONE
+        },
+        ..channel::Entry::absent(Duration::ZERO)
+    }
+}

@@ -1,0 +1,159 @@
+//! FUSE requests as calls of the file system.
+//!
+//! What memory can answer is answered on the thread that read the request. The rest becomes a
+//! future that starts on this thread and answers on the one that gets the server's reply.
+
+use super::locking::set_lock;
+use super::state::Adapter;
+use nfsrdma_channel::{Handler, Header, Operation, Reply, Request};
+use nfsrdma_nfs3::Nfs3;
+use nfsrdma_rpcrdma::tap::caller;
+use std::sync::atomic::Ordering;
+
+impl<N: Nfs3> Handler for Adapter<N> {
+    fn handle(&self, request: &Request<'_>, reply: Reply) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        caller::with(request.header.pid(), || self.dispatch(request, reply));
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.fs.forget(node, count);
+        self.send_deferred();
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.waiting.interrupt(unique);
+    }
+}
+
+/// The operations, each after the request of its name.
+impl<N: Nfs3> Adapter<N> {
+    fn dispatch(&self, request: &Request<'_>, reply: Reply) {
+        let (header, node) = (&request.header, request.header.nodeid);
+        match request.operation {
+            Operation::Lookup { name } => self.lookup(header, node, name, reply),
+            Operation::Getattr { handle } => self.getattr(header, node, handle, reply),
+            Operation::Setattr(to) => self.setattr(header, node, &to, reply),
+            Operation::Readlink => self.readlink(header, node, reply),
+            Operation::Symlink { name, target } => self.symlink(header, node, name, target, reply),
+            Operation::Mknod {
+                name,
+                mode,
+                rdev,
+                umask,
+            } => {
+                let mode = self.masked(mode, umask);
+                self.mknod(header, node, name, mode, rdev, reply);
+            }
+            Operation::Mkdir { name, mode, umask } => {
+                let mode = self.masked(mode, umask);
+                self.mkdir(header, node, name, mode, reply);
+            }
+            Operation::Unlink { name } => self.unlink(header, node, name, reply),
+            Operation::Rmdir { name } => self.rmdir(header, node, name, reply),
+            Operation::Rename {
+                name,
+                new_parent,
+                new_name,
+                flags,
+            } => self.rename(header, (node, name), (new_parent, new_name), flags, reply),
+            Operation::Link { node: of, name } => self.link(header, of, node, name, reply),
+            Operation::Open { flags } => self.open(header, node, flags, reply),
+            Operation::Read {
+                handle,
+                offset,
+                size,
+                flags,
+                ..
+            } => self.read(header, handle, offset, size, flags, reply),
+            Operation::Write {
+                handle,
+                offset,
+                data,
+                flags,
+                ..
+            } => self.write(header, handle, offset, data, flags, reply),
+            Operation::Flush { handle, lock_owner } => {
+                self.flush(header, handle, lock_owner, reply)
+            }
+            Operation::Release {
+                handle,
+                flock_owner,
+                ..
+            } => self.release(header, handle, flock_owner, reply),
+            Operation::Fsync { handle, .. } => self.fsync(header, handle, reply),
+            Operation::Opendir { .. } => self.opendir(header, node, reply),
+            Operation::Readdir {
+                handle,
+                offset,
+                size,
+            } => self.readdir(header, handle, offset, size, reply),
+            Operation::Readdirplus {
+                handle,
+                offset,
+                size,
+            } => self.readdirplus(header, handle, offset, size, reply),
+            Operation::Releasedir { handle, .. } => self.releasedir(handle, reply),
+            Operation::Fsyncdir { handle, .. } => self.fsyncdir(handle, reply),
+            Operation::Statfs => self.statfs(header, node, reply),
+            Operation::Access { mask } => self.access(header, node, mask, reply),
+            Operation::Create {
+                name,
+                mode,
+                umask,
+                flags,
+            } => {
+                let mode = self.masked(mode, umask);
+                self.create(header, node, name, mode, flags, reply);
+            }
+            _ => self.dispatch_optional(header, node, &request.operation, reply),
+        }
+    }
+
+    /// Operations that not every mount has.
+    fn dispatch_optional(
+        &self,
+        header: &Header,
+        node: u64,
+        operation: &Operation<'_>,
+        reply: Reply,
+    ) {
+        match *operation {
+            Operation::Getlk {
+                handle,
+                owner,
+                lock,
+                flock,
+            } => self.getlk(header, set_lock(handle, owner, flock, false, &lock), reply),
+            Operation::Setlk {
+                handle,
+                owner,
+                lock,
+                flock,
+                wait,
+            } => self.setlk(
+                header,
+                node,
+                set_lock(handle, owner, flock, wait, &lock),
+                reply,
+            ),
+            // Where there are none, ENOSYS has the kernel not ask again.
+            Operation::Getxattr { name, size } if self.fs.has_acl() => {
+                self.getxattr(header, node, name, size, reply);
+            }
+            Operation::Listxattr { size } if self.fs.has_acl() => {
+                self.listxattr(header, node, size, reply);
+            }
+            Operation::Setxattr { name, value, flags } if self.fs.has_acl() => {
+                self.setxattr(header, node, name, value, flags, reply);
+            }
+            Operation::Removexattr { name } if self.fs.has_acl() => {
+                self.removexattr(header, node, name, reply);
+            }
+            // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
+            // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
+            _ => reply.error(libc::ENOSYS),
+        }
+    }
+}

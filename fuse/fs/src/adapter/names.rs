@@ -1,0 +1,187 @@
+//! LOOKUP, and the operations that make, remove and change names.
+
+use super::replies::{
+    answer_held, answer_or, channel_entry, done, file_flags, reply_absent, reply_entry,
+};
+use super::state::{Adapter, close};
+use super::waiting::Held;
+use crate::fs::{Entry, Found, Fs, FsResult, NewMode};
+use nfsrdma_channel::{Header, Reply};
+use nfsrdma_nfs3::Nfs3;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+impl<N: Nfs3> Adapter<N> {
+    pub(super) fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
+        let tell = |reply, found| match found {
+            Found::Is(entry) => reply_entry(reply, entry),
+            Found::Absent(ttl) => reply_absent(reply, ttl),
+        };
+        let (uid, cred) = (request.uid(), || self.cred(request, parent));
+        if let Some(known) = self.fs.lookup_cached(parent, name.as_bytes(), uid, cred) {
+            tell(reply, known);
+            return self.send_deferred();
+        }
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let found = fs.lookup(&cred, parent, name.as_bytes()).await;
+            answer_or(reply, found, tell, |found| {
+                if let Found::Is(entry) = found {
+                    fs.forget(entry.nodeid, 1);
+                }
+            });
+        });
+    }
+
+    pub(super) fn readlink(&self, request: &Header, node: u64, reply: Reply) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request, node));
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs.readlink(&cred, node).await;
+            answer_held(reply, result, |reply, path| reply.data(&path));
+        });
+    }
+
+    pub(super) fn mknod(
+        &self,
+        request: &Header,
+        parent: u64,
+        name: &OsStr,
+        mode: NewMode,
+        rdev: u32,
+        reply: Reply,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
+            answer_entry(reply, result, &fs);
+        });
+    }
+
+    pub(super) fn mkdir(
+        &self,
+        request: &Header,
+        parent: u64,
+        name: &OsStr,
+        mode: NewMode,
+        reply: Reply,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
+            answer_entry(reply, result, &fs);
+        });
+    }
+
+    pub(super) fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            answer_held(reply, fs.unlink(&cred, parent, name.as_bytes()).await, done);
+        });
+    }
+
+    pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            answer_held(reply, fs.rmdir(&cred, parent, name.as_bytes()).await, done);
+        });
+    }
+
+    pub(super) fn symlink(
+        &self,
+        request: &Header,
+        parent: u64,
+        name: &OsStr,
+        target: &OsStr,
+        reply: Reply,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let target = target.to_owned();
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs
+                .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
+                .await;
+            answer_entry(reply, result, &fs);
+        });
+    }
+
+    pub(super) fn rename(
+        &self,
+        request: &Header,
+        from: (u64, &OsStr),
+        to: (u64, &OsStr),
+        flags: u32,
+        reply: Reply,
+    ) {
+        let (fs, cred) = (self.fs.clone(), self.cred(request, from.0));
+        let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
+        let (parent, new_parent) = (from.0, to.0);
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let from = (parent, name.as_bytes());
+            let to = (new_parent, new_name.as_bytes());
+            answer_held(reply, fs.rename(&cred, from, to, flags).await, done);
+        });
+    }
+
+    pub(super) fn link(
+        &self,
+        request: &Header,
+        node: u64,
+        parent: u64,
+        name: &OsStr,
+        reply: Reply,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs.link(&cred, node, parent, name.as_bytes()).await;
+            answer_entry(reply, result, &fs);
+        });
+    }
+
+    pub(super) fn create(
+        &self,
+        request: &Header,
+        parent: u64,
+        name: &OsStr,
+        mode: NewMode,
+        flags: i32,
+        reply: Reply,
+    ) {
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let unflushed = !self.posix_locks();
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
+            answer_or(
+                reply,
+                result,
+                |reply, (entry, opened)| {
+                    reply.created(
+                        &channel_entry(&entry),
+                        opened.handle,
+                        file_flags(&opened, flags, unflushed),
+                    );
+                },
+                |(entry, opened)| {
+                    fs.forget(entry.nodeid, 1);
+                    close(&fs, opened);
+                },
+            );
+        });
+    }
+}
+
+/// Answers with an entry; forgets it if nobody is there to take it.
+fn answer_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
+    answer_or(reply, result, reply_entry, |entry| {
+        fs.forget(entry.nodeid, 1)
+    });
+}

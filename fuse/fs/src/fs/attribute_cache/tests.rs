@@ -1,0 +1,282 @@
+use super::model::{TIMES, attributes, change};
+use super::*;
+
+/// A cache, and the events that happen to it.
+struct Case {
+    cache: AttributeCache,
+    event: u64,
+    now: Nanos,
+}
+
+impl Case {
+    fn new(first: &Attributes) -> Self {
+        let mut case = Case {
+            cache: AttributeCache::default(),
+            event: 0,
+            now: 0,
+        };
+        let sent = case.send();
+        assert!(!case.hear(sent, first).foreign);
+        case
+    }
+
+    fn send(&mut self) -> u64 {
+        self.event
+    }
+
+    fn span(&mut self, sent: u64) -> Span {
+        self.event += 1;
+        let arrived = self.event;
+        Span { sent, arrived }
+    }
+
+    fn hear(&mut self, sent: u64, new: &Attributes) -> Seen {
+        let span = self.span(sent);
+        self.cache.apply(span, new, self.now, TIMES)
+    }
+
+    fn name(&mut self) {
+        self.event += 1;
+        self.cache.named_otherwise(self.event);
+    }
+
+    fn begin(&mut self) -> u64 {
+        self.event += 1;
+        self.cache.begin_change(self.event, true);
+        self.event
+    }
+
+    fn end(&mut self, sent: u64, before: Option<&Attributes>, after: &Attributes) -> Seen {
+        let data = change(before, after);
+        let span = self.span(sent);
+        let floor = 0;
+        self.cache
+            .end_change(span, Kind::Contents, &data, floor, self.now, TIMES)
+    }
+
+    fn known(&self) -> Attributes {
+        *self.cache.attributes().unwrap()
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.cache.fresh(self.now).is_some()
+    }
+}
+
+#[test]
+fn times_adapt_and_changes_reset_them() {
+    let a = attributes(1, 1);
+    let mut case = Case::new(&a);
+    assert_eq!(case.cache.fresh_for(0), TIMES.min);
+    for expected in [20, 40, 80, 80] {
+        case.now += case.cache.fresh_for(case.now);
+        let sent = case.send();
+        assert!(!case.hear(sent, &a).foreign);
+        assert_eq!(case.cache.fresh_for(case.now), expected);
+    }
+    let sent = case.send();
+    assert!(case.hear(sent, &attributes(1, 2)).foreign);
+    assert_eq!(case.cache.fresh_for(case.now), TIMES.min);
+}
+
+#[test]
+fn a_reply_to_a_later_call_is_newer_whatever_its_clock_says() {
+    let mut case = Case::new(&attributes(5, 9));
+    let sent = case.begin();
+    assert!(
+        !case
+            .end(sent, Some(&attributes(5, 9)), &attributes(8, 3))
+            .foreign
+    );
+    assert_eq!((case.known().size, case.is_fresh()), (8, true));
+    let sent = case.send();
+    assert!(case.hear(sent, &attributes(2, 1)).foreign);
+    assert_eq!((case.known().size, case.is_fresh()), (2, true));
+}
+
+#[test]
+fn of_replies_that_overlapped_and_differ_neither_is_believed() {
+    let old = attributes(5, 1);
+    let mut case = Case::new(&old);
+    let (early, late) = (case.send(), case.send());
+    let mut new = old;
+    new.mode ^= 0o111;
+    assert!(!case.hear(late, &new).foreign);
+    assert!(case.is_fresh());
+    assert!(!case.hear(early, &old).foreign);
+    assert!(!case.is_fresh());
+    // The same attributes twice are no question; the access time may differ.
+    let (early, late) = (case.send(), case.send());
+    assert!(!case.hear(late, &old).foreign);
+    let atime = attributes(5, 7).atime;
+    assert!(!case.hear(early, &Attributes { atime, ..old }).foreign);
+    assert!(case.is_fresh());
+}
+
+#[test]
+fn own_changes_at_the_same_time_are_own_in_any_order() {
+    let states: Vec<_> = (1..=4).map(|n| attributes(n, 9 - n as u32)).collect();
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
+        let mut case = Case::new(&states[0]);
+        let sent: Vec<_> = (0..3).map(|_| case.begin()).collect();
+        for i in order {
+            let seen = case.end(sent[i], Some(&states[i]), &states[i + 1]);
+            assert!(!seen.foreign, "{order:?}");
+        }
+        assert_eq!((case.known(), case.is_fresh()), (states[3], true));
+        let sent = case.send();
+        assert!(!case.hear(sent, &states[3]).foreign);
+    }
+}
+
+#[test]
+fn a_gap_between_own_changes_is_somebody_else_s() {
+    let states: Vec<_> = (1..=4).map(|n| attributes(n, n as u32)).collect();
+    for order in [[0, 1], [1, 0]] {
+        let mut case = Case::new(&states[0]);
+        let sent = [case.begin(), case.begin()];
+        let pairs = [(0, 1), (2, 3)];
+        assert!(
+            !case
+                .end(
+                    sent[0],
+                    Some(&states[pairs[order[0]].0]),
+                    &states[pairs[order[0]].1]
+                )
+                .foreign
+        );
+        assert!(
+            case.end(
+                sent[1],
+                Some(&states[pairs[order[1]].0]),
+                &states[pairs[order[1]].1]
+            )
+            .foreign
+        );
+    }
+    // Before the first of them.
+    let mut case = Case::new(&states[0]);
+    let sent = case.begin();
+    assert!(case.end(sent, Some(&states[1]), &states[2]).foreign);
+}
+
+#[test]
+fn within_one_tick_own_changes_stay_own_and_an_idle_one_elsewhere_is_a_gap() {
+    let (a, b) = (attributes(10, 1), attributes(20, 1));
+    let mut case = Case::new(&a);
+    let sent = [case.begin(), case.begin(), case.begin()];
+    assert!(!case.end(sent[2], Some(&b), &b).foreign);
+    assert!(!case.end(sent[0], Some(&a), &a).foreign);
+    assert!(!case.end(sent[1], Some(&a), &b).foreign);
+    assert_eq!((case.known(), case.is_fresh()), (b, true));
+    let mut case = Case::new(&a);
+    let sent = case.begin();
+    assert!(case.end(sent, Some(&b), &b).foreign);
+}
+
+#[test]
+fn pairs_that_begin_at_one_state_are_of_a_server_that_is_not_atomic() {
+    let (a, b, c) = (attributes(1, 1), attributes(2, 2), attributes(3, 3));
+    let mut case = Case::new(&a);
+    let sent = [case.begin(), case.begin()];
+    assert!(!case.end(sent[0], Some(&a), &b).not_atomic);
+    let seen = case.end(sent[1], Some(&a), &c);
+    assert!(seen.not_atomic && !seen.foreign);
+    assert!(case.cache.is_unverified());
+}
+
+#[test]
+fn without_before_one_checked_write_is_known_and_several_are_believed_for_their_time() {
+    let (a, b, c) = (attributes(1, 1), attributes(2, 2), attributes(3, 3));
+    let mut case = Case::new(&a);
+    let check = |case: &mut Case| {
+        case.event += 1;
+        assert!(case.cache.wants_check());
+        case.cache.begin_check(case.event);
+        case.event
+    };
+    let answer = |case: &mut Case, sent: u64, seen: &Attributes| {
+        let span = case.span(sent);
+        case.cache.end_check(span, Some(seen), case.now, TIMES)
+    };
+    let (asked, sent) = (check(&mut case), case.begin());
+    assert!(!answer(&mut case, asked, &a).foreign);
+    assert!(!case.end(sent, None, &b).foreign);
+    assert!(!case.cache.is_unverified());
+    assert_eq!((case.known(), case.is_fresh()), (b, true));
+    // The check shows what the WRITE left: it tells nothing.
+    let (asked, sent) = (check(&mut case), case.begin());
+    assert!(!case.end(sent, None, &c).foreign);
+    assert!(!answer(&mut case, asked, &c).foreign);
+    assert!(case.cache.is_unverified());
+    let sent = case.send();
+    assert!(!case.hear(sent, &c).foreign);
+    case.now += TIMES.min;
+    let sent = case.send();
+    assert!(case.hear(sent, &c).foreign, "its time is over");
+    // It shows something else: somebody wrote before.
+    let (asked, sent) = (check(&mut case), case.begin());
+    assert!(!answer(&mut case, asked, &b).foreign);
+    assert!(case.end(sent, None, &a).foreign);
+}
+
+#[test]
+fn an_own_rename_is_no_foreign_change() {
+    let a = attributes(1, 1);
+    let mut case = Case::new(&a);
+    let ctime = |tick| Attributes {
+        ctime: attributes(1, tick).ctime,
+        ..a
+    };
+    case.name();
+    let sent = case.send();
+    assert!(!case.hear(sent, &ctime(2)).foreign);
+    // Once.
+    let sent = case.send();
+    assert!(case.hear(sent, &ctime(3)).foreign);
+    // Between own changes.
+    let sent = [case.begin(), case.begin()];
+    let b = attributes(2, 4);
+    assert!(!case.end(sent[0], Some(&ctime(3)), &b).foreign);
+    case.name();
+    let renamed = Attributes {
+        ctime: attributes(1, 5).ctime,
+        ..b
+    };
+    assert!(!case.end(sent[1], Some(&renamed), &attributes(3, 6)).foreign);
+}
+
+#[test]
+fn a_reply_to_a_call_from_before_a_name_was_changed_is_not_believed_for_long() {
+    let a = attributes(1, 1);
+    let b = Attributes { nlink: 2, ..a };
+    let mut case = Case::new(&b);
+    let sent = case.begin();
+    case.name();
+    assert!(!case.end(sent, Some(&b), &b).foreign);
+    assert!(!case.is_fresh());
+    let sent = case.send();
+    case.name();
+    assert!(!case.hear(sent, &b).foreign);
+    assert!(!case.is_fresh());
+    let sent = case.send();
+    assert!(!case.hear(sent, &a).foreign);
+    assert_eq!((case.known().nlink, case.is_fresh()), (a.nlink, true));
+}
+
+#[test]
+fn an_unclear_size_is_not_shorter_than_what_the_server_took() {
+    let a = attributes(1, 1);
+    let mut case = Case::new(&a);
+    let sent = [case.begin(), case.begin()];
+    let mut end = |n: usize, size: u64| {
+        let data = change(None, &attributes(size, 2));
+        let span = case.span(sent[n]);
+        case.cache
+            .end_change(span, Kind::Contents, &data, size, 0, TIMES)
+    };
+    assert!(!end(1, 200).foreign);
+    // It ran before the other, and its reply comes after.
+    assert!(!end(0, 100).foreign);
+    assert_eq!((case.known().size, case.is_fresh()), (200, false));
+}

@@ -1,0 +1,49 @@
+//! What a program opened.
+
+use super::inode::Inode;
+use super::writer::Writer;
+use crate::cache::ReadAhead;
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicBool;
+use nfsrdma_nfs3::Cred;
+use std::sync::Arc;
+
+/// An open file.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub inode: Arc<Inode>,
+    pub cred: Cred,
+    /// open(2) flags.
+    pub flags: i32,
+    pub readahead: Mutex<ReadAhead>,
+    pub writer: Arc<Writer>,
+    /// A descriptor of it was closed: it need not have one any longer.
+    pub flushed: AtomicBool,
+}
+
+impl OpenFile {
+    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32) -> Self {
+        OpenFile {
+            inode,
+            cred,
+            flags,
+            readahead: Mutex::default(),
+            writer: Arc::default(),
+            flushed: AtomicBool::new(false),
+        }
+    }
+
+    pub fn can_write(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// Whether requests with these flags go past the cache.
+    pub fn is_direct(flags: i32) -> bool {
+        flags & libc::O_DIRECT != 0
+    }
+
+    /// Whether each write must be on stable storage before it returns.
+    pub fn is_sync(&self) -> bool {
+        self.flags & (libc::O_SYNC | libc::O_DSYNC) != 0
+    }
+}

@@ -1,0 +1,297 @@
+//! Two clients of one server, with the same file open: close-to-open, in every order of their
+//! calls, of the server's answers, of its restarts and of what it refuses.
+//!
+//! Every place of the file has one writer, who writes rising values. So whoever opens the file
+//! must find in each byte at least what had been closed before the open began, and nothing that
+//! nobody has written yet. The end of the file is moved by both in turns: one client writes behind
+//! it and closes, then the other cuts it off.
+
+use crate::exec::block_on;
+use crate::fs::{Clock, Fs, FsError};
+use crate::memory::{Fate, MemoryServer, Op};
+use crate::write_back::{all_comes_back, close, mount, read, server, superuser, write};
+use nfsrdma_nfs3::Cred;
+use nfsrdma_rdma::Pool;
+use nfsrdma_xdr::nfs3::{SetAttributes, Status};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread;
+use std::sync::Arc;
+// Not of the scheduler: the tests' own books.
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+const RW: i32 = libc::O_RDWR;
+const CLIENTS: usize = 2;
+/// Less than a page, so that places of both clients share blocks and WRITEs.
+const LEN: u64 = 1500;
+const PLACES: usize = 6;
+/// Where the end of the file is moved.
+const BODY: u64 = PLACES as u64 * LEN;
+const SESSIONS: u8 = 3;
+
+/// What becomes of the bytes behind [`BODY`]; then it begins again.
+const ABSENT: u64 = 0;
+const BEING_WRITTEN: u64 = 1;
+const CLOSED: u64 = 2;
+const BEING_CUT: u64 = 3;
+const PHASES: u64 = 4;
+
+/// What both know.
+struct Book {
+    server: Arc<MemoryServer>,
+    clock: Clock,
+    /// Of each place: the value that was closed, and the last that was written.
+    closed: [AtomicU8; PLACES],
+    written: [AtomicU8; PLACES],
+    /// Rounds of [`PHASES`].
+    tail: AtomicU64,
+    /// Calls the server still refuses, and has refused.
+    refusals: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// One mount, and a program on it.
+struct Client {
+    number: usize,
+    book: Arc<Book>,
+    fs: Arc<Fs<MemoryServer>>,
+    pool: Pool,
+    cred: Cred,
+    node: u64,
+    /// The last value written.
+    value: u8,
+    /// An error was told: what was written since the last close that told none need not be
+    /// there.
+    told: bool,
+}
+
+impl Client {
+    fn new(number: usize, book: &Arc<Book>) -> Self {
+        let cred = superuser();
+        let (fs, pool, node) = mount(&book.server, &book.clock, &cred);
+        Client {
+            number,
+            book: book.clone(),
+            fs,
+            pool,
+            cred,
+            node,
+            value: 0,
+            told: false,
+        }
+    }
+
+    fn owns(&self, place: usize) -> bool {
+        place % CLIENTS == self.number
+    }
+
+    fn open(&self) -> u64 {
+        match block_on(self.fs.open(&self.cred, self.node, RW)) {
+            Ok(opened) => opened.handle,
+            Err(error) => panic!("open: {error}"),
+        }
+    }
+
+    /// Opens the file and reads all of it.
+    fn open_and_look(&self) -> u64 {
+        let value = |of: &[AtomicU8; PLACES]| of.each_ref().map(|value| value.load(SeqCst));
+        let (least, tail) = (value(&self.book.closed), self.book.tail.load(SeqCst));
+        let handle = self.open();
+        let found = read(&self.fs, handle, 0, BODY + 2 * LEN);
+        let most = value(&self.book.written);
+        assert!(found.len() as u64 >= BODY, "{} bytes", found.len());
+        for (place, bytes) in found.chunks(LEN as usize).take(PLACES).enumerate() {
+            let (mut least, most) = (least[place], most[place]);
+            if self.owns(place) && !self.told {
+                // Own writes are seen whether they are closed or not.
+                least = most;
+            }
+            let fits = bytes.iter().all(|byte| (least..=most).contains(byte));
+            let shown = (bytes.iter().min(), bytes.iter().max());
+            assert!(
+                fits,
+                "client {}, place {place}: {shown:?}, not {least} to {most}",
+                self.number
+            );
+        }
+        if self.book.tail.load(SeqCst) == tail {
+            match tail % PHASES {
+                ABSENT => assert_eq!(found.len() as u64, BODY, "cut off"),
+                CLOSED => {
+                    let shown = &found[BODY as usize..];
+                    let with = (tail / PHASES + 1) as u8;
+                    assert!(shown == [with; LEN as usize], "{} bytes", shown.len());
+                }
+                _ => {}
+            }
+        }
+        handle
+    }
+
+    fn write(&mut self, handle: u64) {
+        let own: Vec<usize> = (0..PLACES).filter(|place| self.owns(*place)).collect();
+        let place = own[thread_rng().gen_range(0..own.len())];
+        self.value += 1;
+        self.book.written[place].store(self.value, SeqCst);
+        write(
+            &self.fs,
+            handle,
+            place as u64 * LEN,
+            &[self.value; LEN as usize],
+        );
+    }
+
+    /// After fsync or close.
+    fn hear(&mut self, result: Result<(), FsError>) {
+        if let Err(error) = result {
+            let refused = self.book.refused.load(SeqCst);
+            assert!(refused > 0, "{error}, and nothing was refused");
+            self.told = true;
+        }
+        if self.told {
+            return;
+        }
+        for place in (0..PLACES).filter(|place| self.owns(*place)) {
+            let written = self.book.written[place].load(SeqCst);
+            self.book.closed[place].store(written, SeqCst);
+        }
+    }
+
+    /// Writes behind the end, or cuts that off, if it is this client's turn.
+    fn move_end(&mut self, handle: u64) {
+        let tail = self.book.tail.load(SeqCst);
+        let book = self.book.clone();
+        let next = |by: u64| book.tail.store(tail + by, SeqCst);
+        match (self.number, tail % PHASES) {
+            (1, ABSENT) => {
+                next(BEING_WRITTEN);
+                let with = (tail / PHASES + 1) as u8;
+                write(&self.fs, handle, BODY, &[with; LEN as usize]);
+                let result = block_on(self.fs.fsync(handle));
+                self.hear(result);
+                if !self.told {
+                    next(CLOSED);
+                }
+            }
+            (0, CLOSED) => {
+                next(BEING_CUT - CLOSED);
+                let new = SetAttributes {
+                    size: Some(BODY),
+                    ..SetAttributes::default()
+                };
+                if let Err(error) = block_on(self.fs.setattr(&self.cred, self.node, &new, false)) {
+                    panic!("ftruncate: {error}");
+                }
+                next(PHASES - CLOSED);
+            }
+            _ => {}
+        }
+    }
+
+    fn run(mut self) -> Self {
+        for _ in 0..SESSIONS {
+            let handle = self.open_and_look();
+            for _ in 0..2 {
+                match thread_rng().gen_range(0..6) {
+                    0 => {
+                        let result = block_on(self.fs.fsync(handle));
+                        self.hear(result);
+                    }
+                    1 => self.move_end(handle),
+                    2 => drop(read(&self.fs, handle, 0, BODY)),
+                    _ => self.write(handle),
+                }
+            }
+            let result = close(&self.fs, handle);
+            self.hear(result);
+        }
+        self
+    }
+}
+
+fn run(refusals: u64, restarts: u64) {
+    let server = server();
+    server.plant("f", &[0; BODY as usize]);
+    let book = Arc::new(Book {
+        server: server.clone(),
+        clock: Clock::manual(),
+        closed: Default::default(),
+        written: Default::default(),
+        tail: AtomicU64::new(ABSENT),
+        refusals: AtomicU64::new(refusals),
+        refused: AtomicU64::new(0),
+    });
+    let hook = Arc::downgrade(&book);
+    server.set_hook(move |op, _| {
+        let Some(book) = hook.upgrade() else {
+            return Fate::Done;
+        };
+        let concerned = matches!(op, Op::Write | Op::Commit);
+        if concerned && book.refusals.load(SeqCst) > 0 && thread_rng().gen_bool(0.3) {
+            book.refusals.fetch_sub(1, SeqCst);
+            book.refused.fetch_add(1, SeqCst);
+            return Fate::Refused(Status::NoSpc);
+        }
+        Fate::Done
+    });
+    let clients: Vec<Client> = (0..CLIENTS).map(|n| Client::new(n, &book)).collect();
+    let mounts: Vec<_> = clients.iter().map(|client| client.fs.clone()).collect();
+    let threads: Vec<_> = clients
+        .into_iter()
+        .map(|client| thread::spawn(move || client.run()))
+        .collect();
+    // What happens unasked.
+    let unasked = book.clone();
+    let other = thread::spawn(move || {
+        let mut restarts = restarts;
+        for _ in 0..3 {
+            if restarts > 0 && thread_rng().gen_bool(0.5) {
+                restarts -= 1;
+                unasked.server.restart();
+            }
+            unasked.clock.advance(Duration::from_secs(6));
+            mounts.iter().for_each(|fs| fs.tick());
+            thread::yield_now();
+        }
+    });
+    let clients: Vec<Client> = threads
+        .into_iter()
+        .map(|thread| match thread.join() {
+            Ok(client) => client,
+            Err(_) => panic!("a client failed"),
+        })
+        .collect();
+    assert!(other.join().is_ok());
+    // All is closed: the server's bytes are what everybody sees, also after a last restart.
+    let restarted = refusals == 0 && restarts > 0;
+    if restarted {
+        server.restart();
+    }
+    for client in &clients {
+        let handle = client.open_and_look();
+        let shown = read(&client.fs, handle, 0, BODY + 2 * LEN);
+        assert!(close(&client.fs, handle).is_ok() || client.told);
+        let told = clients.iter().any(|client| client.told);
+        let there = server.contents("f").unwrap_or_default();
+        assert!(told || shown == there, "client {}", client.number);
+    }
+    for client in clients {
+        let lost = block_on(client.fs.shutdown());
+        let refused = book.refused.load(SeqCst);
+        assert!(lost.is_empty() || refused > 0, "lost: {lost:?}");
+        let pool = client.pool.clone();
+        drop(client);
+        all_comes_back(&pool);
+    }
+}
+
+/// Who opens after another's close sees it, nobody's own writes are undone, and what was cut off
+/// stays off, whatever the server forgets meanwhile.
+pub fn two_clients_see_what_was_closed() {
+    run(0, 2);
+}
+
+/// The same where the server refuses WRITEs and COMMITs: what was closed without an error stays.
+pub fn what_was_closed_stays_where_others_are_refused() {
+    run(2, 1);
+}
