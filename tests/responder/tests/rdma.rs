@@ -543,7 +543,9 @@ fn odd_settings_work() {
             reply: Some(write_chunk(&[&sink])),
             ..Default::default()
         });
-        let answer = requester.call(81, chunk, &call::<Null>(81, &Void {}));
+        requester.post(&Header::new(81, 8, chunk), &call::<Null>(81, &Void {}));
+        let answer = requester.answer().unwrap();
+        assert_eq!(answer.header.xid, 81);
         assert_eq!(answer.invalidated, None);
         requester.take(sink);
         drop(requester);

@@ -325,9 +325,6 @@ impl Segmenter {
         bytes.extend_from_slice(&(ulpdu as u16).to_be_bytes());
         bytes.extend_from_slice(&header.emit());
         bytes.extend_from_slice(body);
-        //= RFC 5044, Section 4.1
-        //# The pad data MUST be set to zero by the sender and ignored by the receiver (except for
-        //# CRC checking).
         bytes.extend_from_slice(&[0; 3][..padding(ulpdu)]);
         self.whole(&bytes);
     }
@@ -502,6 +499,9 @@ impl Segmenter {
         }
         self.bytes += payload;
         let from = self.scratch.len();
+        //= RFC 5044, Section 4.1
+        //# The pad data MUST be set to zero by the sender and ignored by the receiver (except for
+        //# CRC checking).
         self.scratch.extend_from_slice(&[0; 3][..pad]);
         if let Some(crc) = &mut crc {
             crc.update(&self.scratch[from..]);
