@@ -187,9 +187,14 @@ impl<N: Nfs3> Adapter<N> {
                 handle,
                 offset,
                 data,
+                cached,
                 flags,
                 ..
-            } => self.write(header, handle, offset, data, flags, reply),
+            } => {
+                // Of a mapping; the handle is a guess then.
+                let guessed = cached && !self.fs.is_only_open_file(handle);
+                self.write(header, (handle, guessed), offset, data, flags, reply)
+            }
             Operation::Flush { handle, lock_owner } => {
                 self.flush(header, handle, lock_owner, reply)
             }
@@ -471,13 +476,13 @@ impl<N: Nfs3> Adapter<N> {
     fn write(
         &self,
         request: &Header,
-        handle: u64,
+        (handle, guessed): (u64, bool),
         offset: u64,
         data: &[u8],
         flags: i32,
         reply: Reply,
     ) {
-        if let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+        if !guessed && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
             answer(reply, result, Reply::written);
             return self.settle();
         }
@@ -485,7 +490,10 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, data) = (self.fs.clone(), data.to_vec());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.write(handle, offset, &data, flags).await;
+            let result = match guessed {
+                true => fs.write_mapped(handle, offset, &data, flags).await,
+                false => fs.write(handle, offset, &data, flags).await,
+            };
             answer_held(reply, result, Reply::written);
         });
     }

@@ -23,6 +23,7 @@ mod inode;
 mod link;
 mod locking;
 mod lookup;
+mod mapping;
 mod names;
 mod open;
 mod opening;
