@@ -289,6 +289,11 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
          sendfile(2) copy what is cached before they fail",
     ),
     (
+        "a mask without users or groups",
+        "NFS_ACL always has a mask: one that equals the group's permissions, in an ACL without named users and groups, \
+         cannot be told from none, and both Linux's server and its client take it for none",
+    ),
+    (
         "permissions=server: special files",
         "the kernel opens FIFOs, sockets and devices by itself, and leaves their modes to the server, which is not asked",
     ),
