@@ -9,6 +9,7 @@ import mmap
 import os
 import pickle
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -643,6 +644,28 @@ def a_group_counts_from_when_it_is_taken_to_when_it_is_dropped(server):
     with_group, without = by(ROOT_USER, members, 10)
     assert set(with_group) == {b"team"}, with_group
     assert set(without) == {errno.EACCES}, without
+
+
+@case
+@each("")
+def execute_only_programs_are_not_read_through_their_process(server):
+    program = server.mnt / "program"
+    shutil.copy(shutil.which("sleep"), program)
+    program.chmod(0o711)
+
+    def run_and_read():
+        child = os.fork()
+        if child == 0:
+            B.become()
+            os.execv(program, ["sleep", "60"])
+        try:
+            until(lambda: os.readlink(f"/proc/{child}/exe") == str(program), "the program")
+            return [outcome(B, opened, f"/proc/{child}/{name}") for name in ("exe", "mem", "maps")]
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    assert run_and_read() == ["EACCES"] * 3
 
 
 # --- permission that goes while a file is open -----------------------------------------------------

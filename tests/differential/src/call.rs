@@ -579,6 +579,8 @@ pub(crate) struct Reply {
     pub(crate) states: Vec<String>,
     /// The call moves data by a descriptor whose user might not open the file like that now.
     pub(crate) lost: bool,
+    /// The descriptor by which it wrote what the server refused.
+    pub(crate) refused: Option<i32>,
     /// A path begins in a directory that was removed.
     pub(crate) removed: bool,
 }

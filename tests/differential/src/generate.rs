@@ -199,14 +199,15 @@ impl Generator {
                 entries.push((tag, permissions(r), id));
             }
         }
-        if entries.len() > 2 || r.chance(1, 4) {
+        // A mask without users or groups is left out (`accepted.rs`).
+        if entries.len() > 2 {
             entries.push((0x10, permissions(r), NO_ID));
         }
         entries.push((0x20, permissions(r), NO_ID));
         if r.chance(1, 20) {
             let which = r.below(entries.len());
             match r.below(3) {
-                0 => drop(entries.remove(which)),
+                0 => drop(entries.remove(0)),
                 1 => entries.push(entries[which]),
                 _ => entries[which].1 = 0o70,
             }

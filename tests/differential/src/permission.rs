@@ -4,7 +4,7 @@
 
 use crate::call::{At, Call, Place, SLOTS, Side};
 use crate::sys::{self, Sys};
-use crate::worker::{Worker, c_string};
+use crate::worker::Worker;
 
 /// Bits of access(2).
 const READ: i32 = 4;
@@ -96,24 +96,11 @@ impl Worker {
                 sys::lseek(fd, offset, libc::SEEK_SET)?;
             }
             if writes.is_some() {
-                self.see_the_server(fd)?;
+                self.refused = Some(fd);
             }
             return Err(errno);
         }
         Ok(result)
-    }
-
-    /// What was written and refused stays in the kernel's cache until the file is next opened, or the mount has
-    /// told the kernel, which nobody waits for: has root open the file.
-    fn see_the_server(&self, fd: i32) -> Sys<()> {
-        if self.side == Side::Mount {
-            let name = c_string(format!("/proc/self/fd/{fd}").into_bytes())?;
-            sys::become_user(0, 0, &[0])?;
-            let opened = sys::openat(libc::AT_FDCWD, &name, libc::O_RDONLY | libc::O_CLOEXEC, 0);
-            sys::become_user(self.uid, self.gid, &self.current)?;
-            sys::close(opened?)?;
-        }
-        Ok(())
     }
 
     /// Whether a path of the call begins in a directory without links.

@@ -228,6 +228,12 @@ impl<'a> Session<'a> {
             if let Some(row) = accepted::refused(&step.call, &mount, hidden) {
                 *self.accepted.entry(row.name).or_default() += 1;
                 self.lost |= mount.lost;
+                // It stays in the kernel's cache until the file is next opened, or the mount has
+                // told the kernel, for which nobody waits.
+                if let Some(fd) = mount.refused {
+                    let pid = self.mount[step.user].child.id();
+                    fs::File::open(format!("/proc/{pid}/fd/{fd}"))?;
+                }
                 if !row.changes_nothing() {
                     return Ok((mount, Vec::new()));
                 }

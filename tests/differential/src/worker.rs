@@ -26,6 +26,8 @@ pub(crate) struct Worker {
     pub(crate) opened_with: [Vec<u32>; SLOTS as usize],
     memory: i32,
     pub(crate) side: Side,
+    /// The descriptor by which a call wrote that the server refused.
+    pub(crate) refused: Option<i32>,
     /// The mount has `permissions=server`.
     pub(crate) server_checks: bool,
 }
@@ -49,6 +51,7 @@ pub(crate) fn main(uid: u32, gid: u32, groups: Vec<u32>) -> Result<()> {
         opened_with: Default::default(),
         memory,
         side: Side::default(),
+        refused: None,
         server_checks: false,
     };
     let mut input = BufReader::new(std::io::stdin().lock());
@@ -104,10 +107,13 @@ impl Worker {
                     outcome,
                     states: self.states(&call),
                     lost,
+                    refused: self.refused.take(),
                     removed: self.is_in_removed(&call),
                 }
             }
             Request::Look { call } => Reply {
+                // Looking may take the identity again, which linkat(2) with AT_EMPTY_PATH notices.
+                lost: self.lost(&call),
                 states: self.states(&call),
                 ..Reply::default()
             },

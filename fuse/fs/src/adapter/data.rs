@@ -71,13 +71,13 @@ impl<N: Nfs3> Adapter<N> {
     pub(super) fn write(
         &self,
         request: &Header,
-        handle: u64,
+        (handle, guessed): (u64, bool),
         offset: u64,
         data: &[u8],
         flags: i32,
         reply: Reply,
     ) {
-        if let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+        if !guessed && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
             answer(reply, result, Reply::written);
             return self.send_deferred();
         }
@@ -85,7 +85,10 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, data) = (self.fs.clone(), data.to_vec());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.write(handle, offset, &data, flags).await;
+            let result = match guessed {
+                true => fs.write_mapped(handle, offset, &data, flags).await,
+                false => fs.write(handle, offset, &data, flags).await,
+            };
             answer_held(reply, result, Reply::written);
         });
     }

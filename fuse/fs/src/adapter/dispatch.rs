@@ -71,9 +71,14 @@ impl<N: Nfs3> Adapter<N> {
                 handle,
                 offset,
                 data,
+                cached,
                 flags,
                 ..
-            } => self.write(header, handle, offset, data, flags, reply),
+            } => {
+                // Of a mapping; the handle is a guess then.
+                let guessed = cached && !self.fs.is_only_open_file(handle);
+                self.write(header, (handle, guessed), offset, data, flags, reply)
+            }
             Operation::Flush { handle, lock_owner } => {
                 self.flush(header, handle, lock_owner, reply)
             }

@@ -24,6 +24,7 @@ mod kernel_read;
 mod link;
 mod locking;
 mod lookup;
+mod mapping;
 mod names;
 mod open;
 mod open_file;

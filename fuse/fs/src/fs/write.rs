@@ -52,7 +52,7 @@ impl<N: Nfs3> Fs<N> {
             Ok(bytes) => bytes,
             Err(error) => return Some(Err(error)),
         };
-        match self.put(&file, offset, bytes) {
+        match self.put(&file, &[], offset, bytes) {
             Ok(Accepted::All) => Some(Ok(bytes.len() as u32)),
             Ok(Accepted::Wait | Accepted::Short | Accepted::OtherUser) => None,
             Err(error) => Some(Err(error)),
@@ -69,6 +69,19 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<u32> {
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
+        self.write_by(&file, &[], offset, bytes, flags).await
+    }
+
+    /// Writes in the name of who opened `file`; if that fails, who opened one of `others` is told as
+    /// well.
+    pub(super) async fn write_by(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        others: &[Arc<OpenFile>],
+        offset: u64,
+        bytes: &[u8],
+        flags: i32,
+    ) -> FsResult<u32> {
         let inode = &file.inode;
         let size = if flags & libc::O_APPEND != 0 {
             let known = inode.state.lock().fresh(self.now()).copied();
@@ -88,7 +101,7 @@ impl<N: Nfs3> Fs<N> {
                 // The kernel would make EIO of a short count.
                 return Err(FsError::TooLarge);
             }
-            self.write_direct(&file, offset, bytes).await?;
+            self.write_direct(file, offset, bytes).await?;
             return Ok(bytes.len() as u32);
         }
         let data = self.data(inode);
@@ -98,7 +111,7 @@ impl<N: Nfs3> Fs<N> {
             let mut freed = std::pin::pin!(self.shared.freed.notified());
             changed.as_mut().enable();
             freed.as_mut().enable();
-            match self.put(&file, offset, bytes)? {
+            match self.put(file, others, offset, bytes)? {
                 Accepted::All => break,
                 Accepted::OtherUser => self.write_back(inode, true).await,
                 waits @ (Accepted::Wait | Accepted::Short) => {
@@ -146,6 +159,7 @@ impl<N: Nfs3> Fs<N> {
     fn put(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
+        others: &[Arc<OpenFile>],
         offset: u64,
         bytes: &[u8],
     ) -> FsResult<Accepted> {
@@ -168,8 +182,10 @@ impl<N: Nfs3> Fs<N> {
             let accepted = write_back.write(&file.cred, offset, bytes, now, most, &mut alloc);
             if matches!(accepted, Accepted::All | Accepted::Short) {
                 // At once: a WRITE of this data may fail before this thread goes on.
-                if !file.writer.wrote.swap(true, Ordering::Relaxed) {
-                    write_back.add_writer(Arc::downgrade(&file.writer));
+                for file in std::iter::once(file).chain(others) {
+                    if !file.writer.wrote.swap(true, Ordering::Relaxed) {
+                        write_back.add_writer(Arc::downgrade(&file.writer));
+                    }
                 }
                 inner.void_reads(offset..end);
             }

@@ -1,0 +1,83 @@
+//! What programs wrote through shared mappings.
+//!
+//! The kernel sends the pages of a mapping when it pleases, and in the name of any open file by
+//! which the inode was mapped for writing: the handle of a WRITE with FUSE_WRITE_CACHE is a
+//! guess (fuse(4), `fuse_write_in`). Who wrote the bytes is not known. If the server refused them
+//! because the guess fell on somebody who may not write any more, another's data would be lost,
+//! and that one's msync(2) and fsync(2) would report nothing.
+//!
+//! So such data are written in the name of one of those who have the file open for writing and
+//! may write it now, and all of them are told if that fails.
+
+use super::Fs;
+use super::error::FsResult;
+use super::inode::Inode;
+use super::open_file::OpenFile;
+use nfsrdma_nfs3::{Cred, Nfs3};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl<N: Nfs3> Fs<N> {
+    /// Whether nobody else has this open file's inode open, so that a guess is right.
+    pub fn is_only_open_file(&self, handle: u64) -> bool {
+        self.file(handle)
+            .is_ok_and(|file| file.inode.opens.load(Ordering::Relaxed) <= 1)
+    }
+
+    /// A WRITE of mapped pages; `handle` is the kernel's guess.
+    pub async fn write_mapped(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        bytes: &[u8],
+        flags: i32,
+    ) -> FsResult<u32> {
+        let guessed = self.file(handle)?;
+        self.check_locks(&guessed, handle)?;
+        let all: Vec<_> = {
+            let files = self.files.read();
+            let same = |file: &Arc<OpenFile>| Arc::ptr_eq(&file.inode, &guessed.inode);
+            let writing = files.iter().map(|(_, file)| file);
+            writing
+                .filter(|file| file.can_write() && same(file))
+                .cloned()
+                .collect()
+        };
+        let writer = self.one_who_may_write(&guessed, &all).await;
+        self.write_by(&writer, &all, offset, bytes, flags).await
+    }
+
+    /// The first of these whom the server lets write now, the guessed one before others.
+    async fn one_who_may_write(
+        &self,
+        guessed: &Arc<OpenFile>,
+        all: &[Arc<OpenFile>],
+    ) -> Arc<OpenFile> {
+        let mut asked: Vec<&Cred> = Vec::new();
+        if all.iter().all(|file| file.cred == guessed.cred) {
+            return guessed.clone();
+        }
+        for file in std::iter::once(guessed).chain(all) {
+            if asked.contains(&&file.cred) {
+                continue;
+            }
+            asked.push(&file.cred);
+            if self.is_writable_by(&file.cred, &file.inode).await {
+                return file.clone();
+            }
+        }
+        guessed.clone()
+    }
+
+    /// Servers let the owner of a file write it whatever its mode (RFC 1813 section 4.4).
+    async fn is_writable_by(&self, cred: &Cred, inode: &Arc<Inode>) -> bool {
+        let owner = inode.state.lock().attributes().map(|known| known.uid);
+        if owner == Some(cred.uid) {
+            return true;
+        }
+        match self.access_cached(cred, inode.nodeid, libc::W_OK) {
+            Some(judged) => judged.is_ok(),
+            None => self.access(cred, inode.nodeid, libc::W_OK).await.is_ok(),
+        }
+    }
+}
