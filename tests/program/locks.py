@@ -700,3 +700,39 @@ def the_test_server_ends_though_the_name_of_its_control_socket_is_gone():
         server.control_path.unlink()
         server.child.send_signal(signal.SIGTERM)
         assert server.child.wait(LIMIT) == 0
+
+
+FAULT = r"""
+import mmap, sys
+with open(sys.argv[1], 'r+b') as file:
+    map = mmap.mmap(file.fileno(), 0)
+    print('mapped', flush=True)
+    sys.stdin.readline()
+    print(map[len(map) - 1], flush=True)
+"""
+
+
+@case
+def an_unlock_that_waits_for_a_page_of_a_silent_server_can_be_killed():
+    """What a mapping wrote is written back before an unlock, which waits for pages that are being read."""
+    with LockServer() as server, Process() as holder:
+        (a,) = server.mounts(1)
+        (server.export / "f").write_bytes(b"x" * (8 << 20))
+        holder.do("open", "f", str(a / "f"))
+        assert holder.set("f", WRITE, 0, 10) == 0
+        command = [sys.executable, "-c", FAULT, a / "f"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as reader:
+            try:
+                assert reader.stdout.readline() == "mapped\n"
+                server.child.send_signal(signal.SIGSTOP)
+                reader.stdin.write("\n")
+                assert holder.send("fcntl", fcntl.F_SETLK, "f", FREE, 0, 10) is None
+                assert waits(holder)
+                holder.child.kill()
+                reader.kill()
+                holder.child.wait(LIMIT)
+            finally:
+                server.child.send_signal(signal.SIGCONT)
+                reader.kill()
+        until(lambda: counters(a)["locks_held"] == 0, "the end of the lock")
