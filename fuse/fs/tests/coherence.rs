@@ -7,9 +7,10 @@
 mod common;
 
 use common::{Mounted, mount_of};
-use nfsrdma_fs::fs::FsConfig;
+use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
-use nfsrdma_nfs3::Nfs3;
+use nfsrdma_nfs3::{Credential, Nfs3};
+use nfsrdma_rpcrdma::exec::block_on;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -168,6 +169,39 @@ fn what_another_wrote_over_unstable_data_of_this_mount_is_seen_on_open() {
             });
         }
     }
+}
+
+/// Until the COMMIT a file is shown as long as it was written here, in case the server forgets
+/// that; not after an open that finds it shorter.
+#[test]
+fn a_size_that_was_shown_for_unstable_data_is_not_shown_after_the_next_open() {
+    let fill = |server: &MemoryServer| server.plant("f", b"");
+    mounts("beyond", &hour(), fill, |[a, b]| {
+        let file = open(a);
+        let all = vec![b'a'; 4 << 20];
+        file.write_all_at(&all, 0).unwrap();
+        let sent = || a.server.contents("f").is_some_and(|f| f.len() == all.len());
+        let end = Instant::now() + Duration::from_secs(60);
+        while !sent() {
+            assert!(Instant::now() < end, "not all is written");
+            std::thread::yield_now();
+        }
+        open(b).set_len(100).unwrap();
+        // This side learns of it, and the kernel asks for what its own write has changed.
+        let cred = Arc::new(Credential {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+        });
+        let Ok(Found::Is(entry)) = block_on(a.fs().lookup(&cred, ROOT, b"f")) else {
+            panic!("the file is not found");
+        };
+        a.fs().forget(entry.nodeid, 1);
+        file.metadata().unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        assert_eq!(open(a).metadata().unwrap().len(), 100);
+    });
 }
 
 /// The hole in front of a record reads as zeros here while another fills it.

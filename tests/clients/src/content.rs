@@ -191,6 +191,14 @@ impl Content {
         bytes
     }
 
+    /// What may be a byte of the file from `start` on may be a zero as well.
+    pub(crate) fn maybe_zero(&mut self, start: u64) {
+        self.change(start, FILE_MAX, |_, set| match set.has_byte() {
+            true => set.with(0),
+            false => set,
+        });
+    }
+
     /// The bytes of `other` below `end` may be there as well.
     pub(crate) fn uncover(&mut self, end: u64, other: &Content) {
         for (from, to, bytes) in other.iter().filter(|(.., set)| set.has_byte()) {

@@ -25,6 +25,9 @@ const CLIENTS: usize = 2;
 /// Less than a page, so that places of both clients share blocks and WRITEs.
 const LEN: u64 = 1500;
 const PLACES: usize = 6;
+/// Here both write, at any time: whose bytes stay is open until both have closed, and then
+/// everybody sees the same.
+const SHARED: usize = 3;
 /// Where the end of the file is moved.
 const BODY: u64 = PLACES as u64 * LEN;
 const SESSIONS: u8 = 3;
@@ -82,7 +85,7 @@ impl Client {
     }
 
     fn owns(&self, place: usize) -> bool {
-        place % CLIENTS == self.number
+        place != SHARED && place % CLIENTS == self.number
     }
 
     fn open(&self) -> u64 {
@@ -100,7 +103,8 @@ impl Client {
         let found = read(&self.fs, handle, 0, BODY + 2 * LEN);
         let most = value(&self.book.written);
         assert!(found.len() as u64 >= BODY, "{} bytes", found.len());
-        for (place, bytes) in found.chunks(LEN as usize).take(PLACES).enumerate() {
+        let places = found.chunks(LEN as usize).take(PLACES).enumerate();
+        for (place, bytes) in places.filter(|(place, _)| *place != SHARED) {
             let (mut least, most) = (least[place], most[place]);
             if self.owns(place) && !self.told {
                 // Own writes are seen whether they are closed or not.
@@ -129,7 +133,8 @@ impl Client {
     }
 
     fn write(&mut self, handle: u64) {
-        let own: Vec<usize> = (0..PLACES).filter(|place| self.owns(*place)).collect();
+        let own = (0..PLACES).filter(|place| self.owns(*place));
+        let own: Vec<usize> = own.chain([SHARED, SHARED]).collect();
         let place = own[thread_rng().gen_range(0..own.len())];
         self.value += 1;
         self.book.written[place].store(self.value, SeqCst);

@@ -44,7 +44,7 @@ fn what_the_server_refuses_is_told() {
 
 #[test]
 fn two_clients_see_what_was_closed() {
-    explore(300, two_clients::two_clients_see_what_was_closed);
+    explore(120, two_clients::two_clients_see_what_was_closed);
 }
 
 #[test]

@@ -9,8 +9,8 @@
 //! something waits. So the queue is seen empty first, then the READs are looked at: what was
 //! queued before has been read by then.
 //!
-//! A READ that the kernel makes between that and the notification, or the reply, is not seen:
-//! that is the time of two system calls.
+//! A READ that the kernel makes between that and the notification, or the reply, is not seen. It
+//! may do so just then: the reply to one READ has a program go on to the next.
 
 use nfsrdma_channel::Device;
 use nix::poll::{PollFd, PollFlags, PollTimeout};

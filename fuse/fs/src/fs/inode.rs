@@ -20,6 +20,10 @@ use std::sync::{Arc, OnceLock};
 /// Numbers contents of files and directories: another number, other contents.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
+/// [`State::told_epoch`] when the size was one that this mount has written, and the server did not
+/// show. It need not come to that: what was written may have been at the server already, and
+/// somebody else have cut the file since.
+const BEYOND: u64 = u64::MAX - 1;
 /// [`State::kernel_epoch`] of contents that somebody else has changed since, leaving size and
 /// mtime as the kernel knows them: it does not drop them by what it is told.
 const BEHIND: u64 = u64::MAX;
@@ -173,7 +177,8 @@ pub struct State {
     pub epoch: u64,
     /// Number of the contents in the kernel's cache; 0 before it had any.
     pub kernel_epoch: u64,
-    /// Number of the contents whose attributes the kernel was last told; 0 before.
+    /// Number of the contents whose attributes the kernel was last told; 0 before, and
+    /// [`BEYOND`].
     pub told_epoch: u64,
     /// Of the attributes the kernel was last told; 0 if it asks anyhow.
     told: u32,
@@ -206,8 +211,9 @@ impl State {
 
     /// The kernel is given the attributes, with this size, to be believed while they are fresh.
     pub fn record_told(&mut self, size: u64) {
-        self.told_epoch = self.epoch;
         let known = self.cache.attributes();
+        let beyond = known.is_some_and(|known| known.size < size);
+        self.told_epoch = if beyond { BEYOND } else { self.epoch };
         self.told = known.map_or(0, digest);
         self.told_contents = known.map_or(0, |known| digest_of_contents(size, known.mtime));
     }
@@ -239,7 +245,7 @@ impl State {
     /// Whether the kernel was told attributes since the last change by somebody else, so that it
     /// knows where the file ends.
     pub fn knows_end(&self) -> bool {
-        self.told_epoch == self.epoch
+        self.told_epoch == self.epoch || self.told_epoch == BEYOND
     }
 
     /// What was written is lost, and the kernel's cache has it: no open leaves it there. Whether

@@ -11,6 +11,11 @@
 //! bytes, as a read(2) is many READs, and a write(2) many WRITEs, that others may come between.
 //! What the file may be after the round is what any order leaves ([`Object::merge`]).
 //!
+//! **One thing more** is allowed to a read(2) beside an ftruncate(2) of the same mount: zeros from
+//! the new end on. While a program of this machine sets the size, Linux ignores the end of file in
+//! replies to READ (FUSE_I_SIZE_UNSTABLE in fuse_do_setattr), though the server has cut the file
+//! already; such a READ shows zeros up to the old end. Afterwards it drops these pages.
+//!
 //! **What keeps it sharp.** What is alternatives after a round is certain again at the next
 //! [`Run::rest`]: all descriptors are closed, the file is read at the server, and every mount that
 //! opens it must see these very bytes. Between rounds calls are made one at a time as well.
@@ -325,6 +330,17 @@ impl Run<'_> {
                 None => Some(left),
                 Some(object) => Some(left.merge(object)),
             };
+        }
+        let cuts: Vec<(usize, u64)> = (parts.iter())
+            .filter_map(|part| match part.kind {
+                Kind::Truncate(size) if part.actor != SERVER => Some((part.actor, size)),
+                _ => None,
+            })
+            .collect();
+        for part in parts.iter_mut() {
+            for (_, size) in cuts.iter().filter(|(actor, _)| *actor == part.actor) {
+                part.seen.maybe_zero(*size);
+            }
         }
         let mut object = after.unwrap_or(before);
         object.history = history;
