@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import locks
 import verbs
 from guest import EXPORT, Guest, HERE, MOUNTD, NFS
 from host import (Background, Capture, CaseError, Directory, Mount, Responder, checks, compare, expected, indent,
@@ -40,14 +41,14 @@ def selftest(link):
 class Knfsd:
     """A guest whose knfsd serves over siw, reachable from the host."""
 
-    def __init__(self, forward=(), **more):
-        self.guest = Guest(forward=(NFS, MOUNTD, *forward), **more)
+    def __init__(self, forward=(), start="knfsd_start", **more):
+        self.guest, self.start = Guest(forward=(NFS, MOUNTD, *forward), **more), start
 
     def __enter__(self):
         self.guest.__enter__()
         try:
             self.guest.put(HERE / "checks.py")
-            self.guest.run("link siw; knfsd_start")
+            self.guest.run(f"link siw; {self.start}")
         except BaseException:
             self.guest.__exit__(None, None, None)
             raise
@@ -355,8 +356,16 @@ def acl_knfsd():
         guest.run("umount /mnt", 60)
 
 
+def locks_knfsd():
+    """Our mounts, Linux's own on another machine and the server itself exclude each other; restarts, a filter, a kill."""
+    forward = (locks.LOCKD, locks.OTHER, locks.SERVER)
+    with Directory() as state, Knfsd(forward, "locks_start 3; knfsd_start; grace_v4_end") as server:
+        locks.knfsd(server, state)
+
+
 CASES = {
     "acl-knfsd": acl_knfsd,
+    "locks-knfsd": locks_knfsd,
     "selftest-siw": lambda: selftest("siw"),
     "selftest-rxe": lambda: selftest("rxe"),
     "wire-kernel": wire_kernel,

@@ -74,13 +74,13 @@ def checks(*words, limit=600, **variables):
 class Process:
     """A program of ours in the foreground, its output kept, ended with the block."""
 
-    def __init__(self, command, stop=signal.SIGTERM):
-        self.command, self.stop = [str(word) for word in command], stop
+    def __init__(self, command, stop=signal.SIGTERM, **variables):
+        self.command, self.stop, self.variables = [str(word) for word in command], stop, variables
 
     def __enter__(self):
         self.output = tempfile.NamedTemporaryFile("w+", prefix="nfsrdma-out.")
         self.child = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.output,
-                                      stderr=subprocess.STDOUT)
+                                      stderr=subprocess.STDOUT, env=os.environ | self.variables)
         return self
 
     def __exit__(self, kind=None, *_):
@@ -108,12 +108,13 @@ class Process:
 class Mount(Process):
     """`nfsrdma mount` of an export at a fresh directory `path`."""
 
-    def __init__(self, export, port, mountport, options=""):
+    def __init__(self, export, port, mountport, options="", **variables):
         if not os.access("/dev/fuse", os.R_OK | os.W_OK):
             raise Skip("no /dev/fuse")
         self.path = Path(tempfile.mkdtemp(prefix="nfsrdma-mount."))
         words = f"port={port},mountport={mountport},mountproto=tcp" + (f",{options}" if options else "")
-        super().__init__([program("nfsrdma"), "mount", f"127.0.0.1:{export}", self.path, "-f", "-o", words])
+        command = [program("nfsrdma"), "mount", f"127.0.0.1:{export}", self.path, "-f", "-o", words]
+        super().__init__(command, **variables)
 
     def __enter__(self):
         super().__enter__()

@@ -54,6 +54,76 @@ knfsd_end() {
     exportfs -au || true
 }
 
+# locks_start SECONDS: before knfsd_start. lockd at a fixed port, with that grace period, and rpc.statd.
+LOCKD_PORT=20047
+locks_start() {
+    modprobe lockd
+    local settings=/proc/sys/fs/nfs
+    echo "$LOCKD_PORT" >$settings/nlm_tcpport
+    echo "$LOCKD_PORT" >$settings/nlm_udpport
+    echo 3 >$settings/nlm_timeout
+    echo "$1" >$settings/nlm_grace_period
+    mkdir -p /run/rpcbind
+    pidof rpcbind >/dev/null || rpcbind -w
+    rpc.statd
+}
+
+# grace_v4_end: ends the grace period of NFSv4, which nobody here uses.
+grace_v4_end() { echo Y >/proc/fs/nfsd/v4_end_grace; }
+
+# locks_restart SECONDS COMMAND...: knfsd, lockd and rpc.statd, with that grace period; COMMAND runs while they are down.
+locks_restart() {
+    echo "$1" >/proc/sys/fs/nfs/nlm_grace_period
+    shift
+    knfsd_stop
+    local statd
+    statd=$(cat /run/rpc.statd.pid)
+    kill "$statd"
+    while kill -0 "$statd" 2>/dev/null; do sleep 0.05; done
+    "$@"
+    rm -f /run/sm-notify.pid
+    rpc.statd
+    knfsd_start
+    grace_v4_end
+}
+
+# filter_callbacks: nothing reaches rpcbind at the host, where a callback would ask for our port: seen by trying.
+filter_callbacks() {
+    tc qdisc add dev "$netdev" clsact
+    tc filter add dev "$netdev" egress protocol ip u32 match ip dport 111 0xffff action drop
+    local status=0
+    timeout 2 bash -c '</dev/tcp/10.0.2.2/111' || status=$?
+    [ $status = 124 ]
+}
+# callbacks_filtered: how many packets that was, the trial included.
+callbacks_filtered() {
+    tc -s filter show dev "$netdev" egress | awk '/Sent/ {n = $4} END {print n " packets to rpcbind of the host dropped"; exit !n}'
+}
+
+# machine_start: another machine, with its own network, host name, rpcbind and rpc.statd; `machine COMMAND...` runs there.
+# The server is 10.0.3.1 to it.
+machine_start() {
+    ip link add tomachine type veth peer name toserver
+    ip address add 10.0.3.1/24 dev tomachine
+    ip link set tomachine up
+    unshare --net --mount --uts --propagation private sleep infinity >/dev/null 2>&1 &
+    echo $! >/run/machine
+    until [ "$(readlink /proc/self/ns/uts)" != "$(readlink "/proc/$!/ns/uts")" ]; do sleep 0.05; done
+    ip link set toserver netns "$!"
+    machine bash -ec '
+        hostname machine
+        ip link set lo up
+        ip address add 10.0.3.2/24 dev toserver
+        ip link set toserver up
+        mount -t tmpfs run /run
+        mount -t tmpfs lib /var/lib/nfs
+        mkdir -p /run/rpcbind /var/lib/nfs/sm /var/lib/nfs/sm.bak
+        rpcbind -w
+        rpc.statd'
+}
+on_machine() { echo nsenter -t "$(cat /run/machine)" "$@"; }
+machine() { $(on_machine --net --mount --uts) "$@"; }
+
 # kernel_mount SERVER PORT MOUNTPORT EXPORT [OPTIONS]: by the kernel's own client, at /mnt.
 kernel_mount() {
     modprobe rpcrdma
