@@ -336,7 +336,14 @@ impl Worker {
                 slot,
                 offset,
                 whence,
-            } => sys::lseek(self.fd(slot), offset, whence).map(|n| (n, String::new())),
+            } => {
+                let n = sys::lseek(self.fd(slot), offset, whence)?;
+                let stat = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_TYPE);
+                let directory =
+                    stat.is_ok_and(|s| u32::from(s.stx_mode) & libc::S_IFMT == libc::S_IFDIR);
+                // An offset in a directory is a cookie.
+                Ok((if directory { 0 } else { n }, String::new()))
+            }
             Call::SeekSparse {
                 slot,
                 offset,

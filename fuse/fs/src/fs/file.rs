@@ -124,6 +124,16 @@ impl Inner {
         self.kernel_reads.retain(|(_, other)| *other != id);
     }
 
+    /// The number of the last READ so far.
+    pub fn last_read(&self) -> u64 {
+        self.next_pending
+    }
+
+    /// Whether a READ of the kernel's up to this number is not answered.
+    pub fn is_kernel_reading_until(&self, last: u64) -> bool {
+        self.kernel_reads.iter().any(|(_, id)| *id <= last)
+    }
+
     /// Whether the kernel waits for data before `offset`.
     pub fn is_kernel_reading_before(&self, offset: u64) -> bool {
         self.kernel_reads.iter().any(|(start, _)| *start < offset)

@@ -68,4 +68,19 @@ impl<N: Nfs3> Fs<N> {
             offset,
         })
     }
+
+    /// An open is about to make the kernel drop the attributes of a file that somebody else has
+    /// changed: it would then ignore the end of the file in replies to READs that it has sent
+    /// before. Returns when these are answered.
+    pub(super) async fn reads_before_open(&self, inode: &Inode) {
+        let misled = {
+            let state = inode.state.lock();
+            state.told_epoch != 0 && !state.knows_end()
+        };
+        if misled && let Some(data) = inode.data() {
+            let last = data.with(|inner| inner.last_read());
+            data.until(|inner| (!inner.is_kernel_reading_until(last)).then_some(()))
+                .await;
+        }
+    }
 }

@@ -80,6 +80,7 @@ impl<N: Nfs3> Fs<N> {
             };
             self.set(cred, &inode, &new, false).await?;
         }
+        self.reads_before_open(&inode).await;
         Ok(self.opened(inode, cred, flags))
     }
 
