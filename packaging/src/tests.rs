@@ -103,3 +103,24 @@ fn what_is_completed_is_accepted() {
         Options::parse(word).unwrap_or_else(|error| panic!("{word}: {error}"));
     }
 }
+
+/// The packages are how this is handed out: nothing is meant for the registry of crates, where
+/// crates without a home page and a repository would be of little use.
+#[test]
+fn no_crate_is_published() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap();
+    let workspace = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let (_, members) = workspace.split_once("\nmembers = [").unwrap();
+    let (members, _) = members.split_once(']').unwrap();
+    let members: Vec<&str> = members.split('"').skip(1).step_by(2).collect();
+    assert!(members.len() > 15);
+    for member in members {
+        let manifest = std::fs::read_to_string(root.join(member).join("Cargo.toml")).unwrap();
+        assert!(
+            manifest.contains("\npublish = false\n"),
+            "{member} could be published"
+        );
+    }
+}
