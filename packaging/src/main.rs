@@ -1,5 +1,5 @@
 //! `nfsrdma-pages DIR`: writes the man pages and the shell completions into DIR, made from
-//! the program's own command line and from docs/CONFIGURATION.md.
+//! the texts in `man/`, the program's own command line and docs/CONFIGURATION.md.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,11 +12,12 @@ mod roff;
 mod tests;
 
 /// Pages by their file names.
-const PAGES: [(&str, &str); 2] = [
+const PAGES: [(&str, &str); 3] = [
+    ("nfsrdma.5", include_str!("../man/nfsrdma.5")),
     ("nfsrdma.8", include_str!("../man/nfsrdma.8")),
     ("mount.nfsrdma.8", include_str!("../man/mount.nfsrdma.8")),
 ];
-/// Other names of the second page.
+/// Other names of mount.nfsrdma(8).
 const LINKS: [&str; 3] = [
     "mount.fuse.nfsrdma.8",
     "umount.nfsrdma.8",
@@ -30,7 +31,7 @@ fn files() -> Result<Vec<(String, String)>, String> {
     let sections = reference::sections(CONFIGURATION)?;
     let mut files = Vec::new();
     for (name, page) in PAGES {
-        files.push((name.into(), pages::fill(page, &command, &sections)?));
+        files.push((name.into(), pages::fill(page, &command)?));
     }
     for name in LINKS {
         files.push((name.into(), ".so man8/mount.nfsrdma.8\n".into()));

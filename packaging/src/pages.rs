@@ -1,16 +1,14 @@
 //! The man pages: written text in `man/`, with what the program defines filled in.
 
-use crate::reference::{REFUSED, Section, quoted};
 use crate::roff::{entry, escape, prose, subsection};
 use clap::{Arg, Command};
 
 /// Fills a page. Lines of the form `.\" @NAME` are replaced; an unknown one is an error.
-pub(crate) fn fill(page: &str, command: &Command, sections: &[Section]) -> Result<String, String> {
+pub(crate) fn fill(page: &str, command: &Command) -> Result<String, String> {
     let mut out = String::new();
     for line in page.lines() {
         match line.strip_prefix(".\\\" @") {
             Some("commands") => out.push_str(&commands(command)),
-            Some("options") => out.push_str(&options(sections)),
             Some(other) => return Err(format!("unknown directive @{other}")),
             None => {
                 out.push_str(&line.replace("@VERSION@", env!("CARGO_PKG_VERSION")));
@@ -21,38 +19,11 @@ pub(crate) fn fill(page: &str, command: &Command, sections: &[Section]) -> Resul
     Ok(out)
 }
 
-/// Each table a subsection, each row an entry.
-fn options(sections: &[Section]) -> String {
-    let mut out = String::new();
-    for section in sections {
-        out.push_str(&subsection(&section.title));
-        for row in &section.rows {
-            let tag: Vec<String> = quoted(&row.names).map(option_tag).collect();
-            let mut text = sentence(&row.meaning);
-            if !row.default.is_empty() && !section.title.starts_with(REFUSED) {
-                text.push_str(&format!(" Default: {}.", row.default));
-            }
-            out.push_str(&entry(&tag.join(", "), &prose(&text)));
-        }
-    }
-    out
-}
-
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     match chars.next() {
         None => String::new(),
         Some(first) => format!("{}{}.", first.to_uppercase(), chars.as_str()),
-    }
-}
-
-/// `name=VALUE`: the value in italics if it stands for something.
-fn option_tag(option: &str) -> String {
-    match option.split_once('=') {
-        Some((name, value)) if !value.is_empty() && !value.contains(char::is_lowercase) => {
-            format!("\\fB{}=\\fI{}\\fR", escape(name), escape(value))
-        }
-        _ => format!("\\fB{}\\fR", escape(option)),
     }
 }
 

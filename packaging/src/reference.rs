@@ -1,20 +1,12 @@
-//! The option tables of docs/CONFIGURATION.md, which describe every mount option.
+//! The option tables of docs/CONFIGURATION.md, which list every mount option.
 
 /// A section with its tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Section {
     pub(crate) title: String,
-    pub(crate) rows: Vec<Row>,
-}
-
-/// One line of a table, still with its backquotes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Row {
-    /// First column: options, or forms of what to mount.
-    pub(crate) names: String,
-    /// Only of tables with a column "Default"; may be empty.
-    pub(crate) default: String,
-    pub(crate) meaning: String,
+    /// The first column of each row, still with its backquotes: options, or forms of what to
+    /// mount.
+    pub(crate) rows: Vec<String>,
 }
 
 /// How the section of options that are refused begins.
@@ -43,11 +35,9 @@ pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
         if matches!(first, "Option" | "Form") || first.starts_with("---") {
             continue;
         }
-        let (default, meaning) = match &cells[1..] {
-            [meaning] => (String::new(), meaning.clone()),
-            [default, meaning] => (default.clone(), meaning.clone()),
-            _ => return Err(wrong("a row has two or three columns")),
-        };
+        if !(2..=3).contains(&cells.len()) {
+            return Err(wrong("a row has two or three columns"));
+        }
         let title = title
             .clone()
             .ok_or_else(|| wrong("a table before any section"))?;
@@ -58,11 +48,7 @@ pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
             });
         }
         let last = sections.last_mut().expect("just pushed");
-        last.rows.push(Row {
-            names: first.to_string(),
-            default,
-            meaning,
-        });
+        last.rows.push(first.to_string());
     }
     Ok(sections)
 }
@@ -95,7 +81,7 @@ pub(crate) fn words(sections: &[Section]) -> Vec<String> {
         .iter()
         .filter(|section| section.title != FORMS && !section.title.starts_with(REFUSED))
         .flat_map(|section| &section.rows);
-    for option in rows.flat_map(|row| quoted(&row.names)) {
+    for option in rows.flat_map(|row| quoted(row)) {
         match option.split_once('=') {
             _ if option.contains('*') => {}
             None => words.push(option.to_string()),
@@ -127,21 +113,10 @@ mod tests {
     #[test]
     fn tables_are_read() {
         let sections = sections(TEXT).unwrap();
-        let row = |names: &str, default: &str, meaning: &str| Row {
-            names: names.into(),
-            default: default.into(),
-            meaning: meaning.into(),
-        };
         assert_eq!(sections.len(), 2);
         assert_eq!(sections[0].title, "Forms");
-        assert_eq!(sections[0].rows, [row("`a:/b`", "", "a, `b`")]);
-        assert_eq!(
-            sections[1].rows,
-            [
-                row("`x=N`, `y`", "`4`", "why"),
-                row("`z=a|b`, `x-*`", "", "because"),
-            ]
-        );
+        assert_eq!(sections[0].rows, ["`a:/b`"]);
+        assert_eq!(sections[1].rows, ["`x=N`, `y`", "`z=a|b`, `x-*`"]);
         assert_eq!(words(&sections[1..]), ["x=", "y", "z=a", "z=b"]);
     }
 

@@ -32,17 +32,74 @@ fn tags(page: &str) -> Vec<&str> {
     tags
 }
 
+/// An option as nfsrdma(5) describes it.
+struct Described {
+    /// `name` or `name=value`; without what only stands for a value.
+    option: String,
+    /// Something stands for the value, or for a part of it.
+    is_pattern: bool,
+}
+
+/// The options of the entries of nfsrdma(5) from the section `from` to the section `to`.
+fn described(from: &str, to: &str) -> Vec<Described> {
+    let page = file("nfsrdma.5");
+    let at = |title: &str| page.find(&format!(".SH {title}\n")).expect(title);
+    let tags = tags(&page[at(from)..at(to)]);
+    // A comma and a blank separate options; \fI begins what stands for a value.
+    let options = tags.iter().flat_map(|tag| tag.split(", "));
+    let read = |option: &str| {
+        let option = option.replace("\\fB", "").replace("\\fR", "");
+        let (fixed, pattern) = option.split_once("\\fI").unwrap_or((&option, ""));
+        Described {
+            option: fixed.replace("\\-", "-"),
+            is_pattern: !pattern.is_empty(),
+        }
+    };
+    options.map(read).collect()
+}
+
+const FIRST: &str = "\"TRANSPORT OPTIONS\"";
+const REFUSED: &str = "\"REFUSED OPTIONS\"";
+const BEHIND: &str = "EXAMPLES";
+
 #[test]
-fn every_option_is_an_entry_of_the_page() {
-    let page = file("mount.nfsrdma.8");
-    let tags = tags(&page);
-    for entry in table::entries() {
-        let name = roff::escape(entry.name);
+fn every_option_and_no_other_is_in_nfsrdma_5() {
+    let described = described(FIRST, BEHIND);
+    let described: Vec<&str> = described.iter().map(|entry| &*entry.option).collect();
+    let names: Vec<&str> = table::entries().map(|entry| entry.name).collect();
+    for name in &names {
+        let is_it = |option: &&str| option.split('=').next() == Some(name);
+        assert!(described.iter().any(is_it), "nfsrdma(5) lacks {name}");
+    }
+    for option in &described {
+        let name = option.split('=').next().unwrap();
+        // fstab(5): what begins with x- belongs to other programs.
         assert!(
-            tags.iter().any(|tag| has_word(tag, &name)),
-            "mount.nfsrdma(8) has no entry for {}",
-            entry.name
+            names.contains(&name) || name == "x-",
+            "nfsrdma(5) has {option}, and the program does not"
         );
+    }
+    // So are all the values of a choice.
+    let sections = reference::sections(CONFIGURATION).unwrap();
+    for word in reference::words(&sections) {
+        let is_pattern = word.contains(char::is_uppercase);
+        assert!(
+            is_pattern || described.contains(&&*word),
+            "nfsrdma(5) lacks {word}"
+        );
+    }
+}
+
+#[test]
+fn what_nfsrdma_5_describes_is_taken_or_refused_as_it_says() {
+    use nfsrdma::options::Options;
+    for (from, to, taken) in [(FIRST, REFUSED, true), (REFUSED, BEHIND, false)] {
+        let described = described(from, to);
+        assert!(described.len() > 10);
+        for entry in described.iter().filter(|entry| !entry.is_pattern) {
+            let result = Options::parse(&entry.option);
+            assert_eq!(result.is_ok(), taken, "{}: {result:?}", entry.option);
+        }
     }
 }
 

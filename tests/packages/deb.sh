@@ -37,10 +37,11 @@ check "umount(8) finds its helper" inside test -x /sbin/umount.fuse.nfsrdma
 
 # minbase leaves documents out, so these are looked for in the package itself.
 dpkg-deb -x "$deb" "$work/content"
-for page in nfsrdma mount.nfsrdma mount.fuse.nfsrdma umount.nfsrdma umount.fuse.nfsrdma; do
-    check "man page $page(8)" gzip -tq "$work/content/usr/share/man/man8/$page.8.gz"
+for page in nfsrdma.5 nfsrdma.8 mount.nfsrdma.8 mount.fuse.nfsrdma.8 umount.nfsrdma.8 umount.fuse.nfsrdma.8; do
+    path=$work/content/usr/share/man/man${page##*.}/$page.gz
+    check "man page $page" gzip -tq "$path"
     if command -v mandoc >/dev/null; then
-        check "mandoc finds no fault in it" mandoc -T lint -W warning "$work/content/usr/share/man/man8/$page.8.gz"
+        check "mandoc finds no fault in it" mandoc -T lint -W warning "$path"
     fi
 done
 for file in changelog.Debian.gz copyright CONFIGURATION.md examples/fstab examples/auto.nfsrdma; do

@@ -322,7 +322,7 @@ impl Default for Options {
 pub enum OptionError {
     #[error("unknown option '{name}'{}", match nearest {
         Some(nearest) => format!("; did you mean '{nearest}'?"),
-        None => ": mount.nfsrdma(8) has the options, and -s passes over others".to_owned(),
+        None => ": nfsrdma(5) has the options, and -s passes over others".to_owned(),
     })]
     Unknown {
         name: String,
