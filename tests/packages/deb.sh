@@ -47,16 +47,6 @@ done
 for file in changelog.Debian.gz copyright CONFIGURATION.md examples/fstab examples/auto.nfsrdma; do
     check "documentation: $file" test -s "$work/content/usr/share/doc/nfsrdma/$file"
 done
-check "completions of bash" bash "$(dirname "$0")/completions.bash" "$work/content/usr/share/bash-completion/completions/nfsrdma"
-for shell in zsh:zsh/vendor-completions/_nfsrdma fish:fish/vendor_completions.d/nfsrdma.fish; do
-    if command -v "${shell%%:*}" >/dev/null; then
-        check "completions of ${shell%%:*}" "${shell%%:*}" "$(dirname "$0")/completions.${shell%%:*}" \
-            "$work/content/usr/share/${shell#*:}"
-    else
-        skip "completions of ${shell%%:*}" "it is not installed"
-    fi
-done
-
 check "the responder starts" serve
 mkdir -p "$root/mnt" "$root/srv/data"
 
@@ -77,6 +67,21 @@ check "no process is left" until_true 30 nobody_serves
 check "mount -t fuse.nfsrdma" inside mount -t fuse.nfsrdma -o ro,nosuid server:/export /mnt
 check "its options are in /proc/mounts" inside grep -Eq ' /mnt fuse.nfsrdma ro,nosuid,' /proc/mounts
 check "umount, as mounted" inside umount /mnt
+
+# Completions offer what is mounted.
+mkdir "$root/srv/two words"
+check "mount on a path with a blank" inside mount -t nfsrdma server:/export "/srv/two words"
+check "completions of bash" bash "$(dirname "$0")/completions.bash" "$work/content/usr/share/bash-completion/completions/nfsrdma" "$root/srv/two words"
+for shell in zsh:zsh/vendor-completions/_nfsrdma fish:fish/vendor_completions.d/nfsrdma.fish; do
+    if command -v "${shell%%:*}" >/dev/null; then
+        check "completions of ${shell%%:*}" "${shell%%:*}" "$(dirname "$0")/completions.${shell%%:*}" \
+            "$work/content/usr/share/${shell#*:}" "$root/srv/two words"
+    else
+        skip "completions of ${shell%%:*}" "it is not installed"
+    fi
+done
+check "umount it" inside umount "/srv/two words"
+rmdir "$root/srv/two words"
 
 check "an unknown option is refused by name" \
     refuses "unknown option 'nconect'; did you mean 'nconnect'?" inside mount -t nfsrdma -o nconect=2 server:/export /mnt
