@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Whether the same source gives the same bytes in another directory, for another user's settings.
-# $1 is a directory with the packages built here, $2 "short" or "full". Run by ./run.
+# $1 is a directory with the packages built here, $2 "packed", "rebuilt" or "full". Run by ./run.
 #
-# short: a program of the debug profile, with all it says of source lines, is built a second time;
-# the packages are packed a second time, of the same programs. full: the packages are built a second
-# time from their source, which takes as long as the first time.
+# packed: the packages are packed a second time, of the same programs.
+# rebuilt: and a program of the debug profile, with all it says of source lines, is built a second time.
+# full: the packages are built a second time from their source, which takes as long as the first time.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 packages=$1 form=$2
@@ -25,7 +25,7 @@ there() {
     )
 }
 
-# builds RUN-IN-A-DIRECTORY...: the program, unstripped.
+# The program, unstripped.
 target=$(uname -m)-unknown-linux-musl
 [ -d "$(rustc --print target-libdir --target "$target")" ] || target=$(rustc -vV | sed -n 's/^host: //p')
 program=$target/debug/nfsrdma
@@ -36,11 +36,13 @@ same() {
     diff <(strings "$1") <(strings "$2") | head -20
     return 1
 }
-if [ "$form" = short ]; then
+if [ "$form" = rebuilt ]; then
     check "a program is built here" eval "cd '$top' && sh -c '$build' $target"
     check "and elsewhere" there sh -c "$build" "$target"
     check "both are the same, byte by byte" \
         same "${CARGO_TARGET_DIR:-$top/target}/$program" "$elsewhere/target/$program"
+fi
+if [ "$form" != full ]; then
     # Pack what was packed here.
     for dir in root responder; do
         cp "$packages/$dir"/usr/bin/* "$work/programs/"
