@@ -1,7 +1,7 @@
-//! Shell completions: those of clap, and the names that `-o` takes, which clap knows nothing
-//! of.
+//! Shell completions: those of clap, and what clap knows nothing of: the names that `-o` takes, and
+//! the directories where something is mounted.
 
-use clap::{Command, ValueHint};
+use clap::{ArgAction, Command, ValueHint};
 use clap_complete::{Shell, generate};
 
 /// A shell and the file its completions are looked for by.
@@ -14,25 +14,34 @@ pub(crate) const SHELLS: [(Shell, &str); 3] = [
 /// The script for `shell`; `words` are what `-o` takes.
 pub(crate) fn script(shell: Shell, command: &Command, words: &[String]) -> Result<String, String> {
     let mut command = with_hints(command.clone());
+    let takers = mount_takers(&command);
     let name = command.get_name().to_string();
     let mut out = Vec::new();
     generate(shell, &mut command, name, &mut out);
     let script = String::from_utf8(out).map_err(|error| error.to_string())?;
     match shell {
-        Shell::Bash => Ok(script + &bash(words)),
+        Shell::Bash => Ok(script + &bash(words, &takers)),
         Shell::Zsh => zsh(&script, words),
-        Shell::Fish => Ok(script + &fish(words)),
+        Shell::Fish => Ok(script + &fish(words, &takers)),
         other => Err(format!("no completions for {other}")),
     }
 }
 
-/// What an argument is, told by the name of its value.
+/// Stands for "a mount of ours", which clap has no hint for. No argument is a user.
+const MOUNT: ValueHint = ValueHint::Username;
+
+/// What an argument is, told by the name of its value. The directory of `mount` may be any; those
+/// of other commands are mounts.
 fn with_hints(command: Command) -> Command {
     command.mut_subcommands(|sub| {
+        let dir = match sub.get_name() {
+            "mount" => ValueHint::DirPath,
+            _ => MOUNT,
+        };
         sub.mut_args(|arg| {
             let names = arg.get_value_names().unwrap_or_default();
             let hint = match names.first().map(|name| name.as_str()) {
-                Some("DIR") => ValueHint::DirPath,
+                Some("DIR") => dir,
                 Some("FILE") => ValueHint::FilePath,
                 Some("SERVER") => ValueHint::Hostname,
                 _ => return arg,
@@ -42,12 +51,86 @@ fn with_hints(command: Command) -> Command {
     })
 }
 
-/// Before clap's function: the last of the words that commas join.
-fn bash(words: &[String]) -> String {
+/// A command with an argument that is a mount.
+struct MountTaker {
+    name: String,
+    /// Any number of them; otherwise it is the first argument alone.
+    many: bool,
+    /// Options whose value is a word of its own.
+    valued: Vec<String>,
+}
+
+fn mount_takers(command: &Command) -> Vec<MountTaker> {
+    let taker = |sub: &Command| {
+        let mount = sub
+            .get_arguments()
+            .find(|arg| arg.get_value_hint() == MOUNT)?;
+        let mut valued = Vec::new();
+        for arg in sub.get_arguments().filter(|arg| !arg.is_positional()) {
+            // One that may be given without a value has it in the same word.
+            let min = arg.get_num_args().map_or(1, |number| number.min_values());
+            if arg.get_action().takes_values() && min > 0 {
+                valued.extend(arg.get_long().map(|long| format!("--{long}")));
+                valued.extend(arg.get_short().map(|short| format!("-{short}")));
+            }
+        }
+        Some(MountTaker {
+            name: sub.get_name().to_string(),
+            many: matches!(mount.get_action(), ArgAction::Append),
+            valued,
+        })
+    };
+    command.get_subcommands().filter_map(taker).collect()
+}
+
+/// Before clap's function: the last of the words that commas join, and mounts.
+fn bash(words: &[String], takers: &[MountTaker]) -> String {
+    let mut cases = String::new();
+    for taker in takers {
+        let most = if taker.many { 99 } else { 0 };
+        let valued = taker.valued.join(" ");
+        cases += &format!(
+            "        {}) most={most} valued=' {valued} ' ;;\n",
+            taker.name
+        );
+    }
     format!(
         r#"
+# The mounts that begin with what is typed, quoted. Characters are octal in the table.
+_nfsrdma_mounts() {{
+    local source dir type rest word
+    COMPREPLY=()
+    while read -r source dir type rest; do
+        [[ $type == fuse.nfsrdma ]] || continue
+        printf -v dir %b "${{dir//\\/\\0}}"
+        printf -v word %q "$dir"
+        if [[ $dir == "$1"* || $word == "$1"* ]]; then
+            COMPREPLY+=("$word")
+        fi
+    done </proc/self/mounts
+}}
+
+# Whether the word to complete is a mount: by the command, and the arguments before it.
+_nfsrdma_wants_mount() {{
+    local most valued at before=0
+    case ${{COMP_WORDS[1]-}} in
+{cases}        *) return 1 ;;
+    esac
+    [[ ${{COMP_WORDS[COMP_CWORD]}} != -* && $valued != *" ${{COMP_WORDS[COMP_CWORD-1]}} "* ]] || return 1
+    for ((at = 2; at < COMP_CWORD; at++)); do
+        if [[ ${{COMP_WORDS[at]}} != -* && $valued != *" ${{COMP_WORDS[at-1]}} "* ]]; then
+            before=$((before + 1))
+        fi
+    done
+    ((COMP_CWORD > 1 && before <= most))
+}}
+
 _nfsrdma_options() {{
     local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}}
+    if _nfsrdma_wants_mount; then
+        _nfsrdma_mounts "$cur"
+        return
+    fi
     # readline cuts words at '=': what stands before it belongs to this one.
     if [[ $prev == "=" ]]; then
         cur="${{COMP_WORDS[COMP_CWORD-2]}}=$cur"
@@ -82,23 +165,48 @@ complete -F _nfsrdma_options -o bashdefault -o default nfsrdma
     )
 }
 
-/// In the place of "any text" for the value of `-o`.
+/// In the place of "any text" for the value of `-o`, and of the hint that stands for a mount.
 fn zsh(script: &str, words: &[String]) -> Result<String, String> {
     const ANY: &str = ":OPTIONS:_default";
+    const MOUNTS: &str = ":_users'";
     const FIRST: &str = "_nfsrdma() {";
-    if !script.contains(ANY) || !script.contains(FIRST) {
+    if [ANY, MOUNTS, FIRST]
+        .iter()
+        .any(|part| !script.contains(part))
+    {
         return Err("clap_complete writes zsh scripts differently now: mend zsh()".into());
     }
-    let function = format!(
-        "_nfsrdma_options() {{\n    compset -P '*,'\n    compadd -S '' -- {}\n}}\n\n{FIRST}",
+    let functions = format!(
+        r#"_nfsrdma_options() {{
+    compset -P '*,'
+    compadd -S '' -- {}
+}}
+
+_nfsrdma_mounts() {{
+    local -a dirs
+    local source dir type rest
+    while read -r source dir type rest; do
+        # Characters are octal in the table.
+        [[ $type == fuse.nfsrdma ]] && dirs+=("${{(g:o:)dir}}")
+    done </proc/self/mounts
+    if (($#dirs)); then compadd -a dirs; else _files -/; fi
+}}
+
+{FIRST}"#,
         words.join(" ")
     );
     Ok(script
         .replace(ANY, ":OPTIONS:_nfsrdma_options")
-        .replacen(FIRST, &function, 1))
+        .replace(MOUNTS, ":_nfsrdma_mounts'")
+        .replacen(FIRST, &functions, 1))
 }
 
-fn fish(words: &[String]) -> String {
+fn fish(words: &[String], takers: &[MountTaker]) -> String {
+    // Another argument than a mount may be a file.
+    let (only, with_files): (Vec<_>, Vec<_>) = takers
+        .iter()
+        .map(|taker| taker.name.as_str())
+        .partition(|&name| name != "capture");
     format!(
         r#"
 function __nfsrdma_options
@@ -108,7 +216,20 @@ function __nfsrdma_options
     end
 end
 complete -c nfsrdma -n "__fish_seen_subcommand_from mount exports ping" -s o -l options -r -f -a '(__nfsrdma_options)'
+
+# Characters are octal in the table.
+function __nfsrdma_mounts
+    while read -l source dir type rest
+        if test "$type" = fuse.nfsrdma
+            printf '%b\n' (string replace -a '\\' '\\0' -- $dir)
+        end
+    end </proc/self/mounts
+end
+complete -c nfsrdma -n "__fish_seen_subcommand_from {}" -f -a '(__nfsrdma_mounts)'
+complete -c nfsrdma -n "__fish_seen_subcommand_from {}" -a '(__nfsrdma_mounts)'
 "#,
-        words.join(" ")
+        words.join(" "),
+        only.join(" "),
+        with_files.join(" ")
     )
 }

@@ -160,3 +160,79 @@ fn what_is_completed_is_accepted() {
         Options::parse(word).unwrap_or_else(|error| panic!("{word}: {error}"));
     }
 }
+
+/// The packages are how this is handed out: nothing is meant for the registry of crates, where
+/// crates without a home page and a repository would be of little use.
+#[test]
+fn no_crate_is_published() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap();
+    let workspace = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let (_, members) = workspace.split_once("\nmembers = [").unwrap();
+    let (members, _) = members.split_once(']').unwrap();
+    let members: Vec<&str> = members.split('"').skip(1).step_by(2).collect();
+    assert!(members.len() > 15);
+    for member in members {
+        let manifest = std::fs::read_to_string(root.join(member).join("Cargo.toml")).unwrap();
+        assert!(
+            manifest.contains("\npublish = false\n"),
+            "{member} could be published"
+        );
+    }
+}
+
+/// What docs/INSTALL.md says is needed on Debian is what the tests install there, and the version
+/// of Rust is the one that the crates ask for.
+#[test]
+fn the_packages_to_build_with_are_named() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap();
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let (install, suites) = (read("docs/INSTALL.md"), read("tests/run"));
+    let rows: Vec<&str> = install
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .collect();
+    let debian = |row: &str| {
+        let line = rows
+            .iter()
+            .find(|line| line.starts_with(&format!("| {row} |")));
+        line.expect(row).split('|').nth(2).unwrap()
+    };
+    let (_, wanted) = suites.split_once("\nverbs_build=(").unwrap();
+    let (wanted, _) = wanted.split_once(')').unwrap();
+    let everything = debian("everything").to_string() + debian("the feature `verbs`");
+    for pair in wanted.split_whitespace() {
+        let (_, package) = pair.split_once(':').unwrap();
+        assert!(has_word(&everything, package), "{package} in {everything}");
+    }
+    assert!(has_word(debian("the rpm"), "rpm") && has_word(debian("the deb"), "dpkg-dev"));
+    let version = env!("CARGO_PKG_RUST_VERSION");
+    assert!(install.contains(&format!("**Rust {version} or newer**")));
+    assert!(install.contains(&format!("rustup toolchain install {version}.0 ")));
+}
+
+/// What needs a host or an address names none that does not exist: `.invalid` and `.example` say
+/// so themselves.
+#[test]
+fn no_address_is_invented() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut seen = 0;
+    for name in [
+        "Cargo.toml",
+        "debian/changelog",
+        "rpm/nfsrdma.spec",
+        "../SECURITY.md",
+    ] {
+        let text = std::fs::read_to_string(root.join(name)).unwrap();
+        for word in text.split(|c: char| c.is_whitespace() || "<>\"{}`".contains(c)) {
+            if let Some((_, host)) = word.split_once('@').filter(|(_, host)| host.contains('.')) {
+                assert!(host.ends_with(".invalid"), "{name}: {word}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 3);
+}

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Completes some command lines with the script $1.
+# Completes some command lines with the script $1; $2 is where something is mounted, with a blank in
+# its path.
 set -u
 . "$1"
 
@@ -22,10 +23,26 @@ completes() {
     fi
 }
 
+# What is offered for LINE, whatever it is.
+completes_all() {
+    local status=0
+    completes "$1" | sed "s/^'.*' gives '//; s/', not ''$//"
+}
+
 completes "nfsrdma mou" mount
 completes "nfsrdma umount --la" --lazy
 completes "nfsrdma mount -o nconn" nconnect=
 completes "nfsrdma mount -o ro,softe" ro,softerr
 completes "nfsrdma mount --options lookupcache=p" positive
 completes "nfsrdma mount -o ro,transport=v" verbs
+printf -v mounted %q "$2"
+completes "nfsrdma umount ${2%/*}/two" "$mounted"
+completes "nfsrdma umount --lazy ${2%/*}/two" "$mounted"
+completes "nfsrdma stats ${2%/*}/two" "$mounted"
+completes "nfsrdma top /srv ${2%/*}/two" "$mounted"
+completes "nfsrdma trace --procedure READ ${2%/*}/two" "$mounted"
+completes "nfsrdma capture ${2%/*}/two" "$mounted"
+completes "nfsrdma stats ${2%/*}/two-mounts-of-that-name"
+completes "nfsrdma umount --fo" --force
+[[ " $(completes_all "nfsrdma umount ") " == *" $mounted "* ]] || { echo "not offered without a beginning"; status=1; }
 exit $status

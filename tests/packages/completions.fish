@@ -1,7 +1,9 @@
 #!/usr/bin/env fish
-# Completes some command lines with the script $argv[1].
+# Completes some command lines with the script $argv[1]; $argv[2] is where something is mounted, with a
+# blank in its path.
 source $argv[1]
 set failed 0
+set argv_ $argv
 
 # completes LINE WORD...: completing LINE at its end gives exactly WORD..., in any order.
 function completes
@@ -19,4 +21,8 @@ completes "nfsrdma mount -o nconn" nconnect=
 completes "nfsrdma mount -o ro,softe" ro,softerr
 completes "nfsrdma mount --options lookupcache=p" lookupcache=positive
 completes "nfsrdma mount -o ro,transport=v" ro,transport=verbs
+set above (path dirname $argv_[2])
+for command in umount "umount --lazy" stats "trace --procedure READ"
+    completes "nfsrdma $command $above/two" $argv_[2]
+end
 exit $failed

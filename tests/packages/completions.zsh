@@ -1,5 +1,6 @@
 #!/usr/bin/env zsh
-# Completes some command lines with the script $1, called _nfsrdma, in a shell at a terminal.
+# Completes some command lines with the script $1, called _nfsrdma, in a shell at a terminal; $2 is where
+# something is mounted, with a blank in its path.
 emulate -R zsh
 zmodload zsh/zpty || exit 1
 dir=${1:A:h}
@@ -36,6 +37,9 @@ completes "nfsrdma mount -o nconn" "nfsrdma mount -o nconnect="
 completes "nfsrdma mount -o ro,softe" "nfsrdma mount -o ro,softerr"
 completes "nfsrdma mount --options lookupcache=p" "nfsrdma mount --options lookupcache=positive"
 completes "nfsrdma mount -o ro,transport=v" "nfsrdma mount -o ro,transport=verbs"
+for command in umount "umount --lazy" stats "trace --procedure READ" capture; do
+    completes "nfsrdma $command ${2:h}/two" "nfsrdma $command ${(q)2} "
+done
 zpty -d shell
 rm -f $out
 exit $status_

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The deb in a clean Debian root: installed, used as a new user would, purged. $work is a
-# directory of this run; $1 the deb. Run by ./run.
+# directory of this run; $1 the deb, $2 that of the responder. Run by ./run.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 root=$work/root
-deb=$1
+deb=$1 responder=$2
 furnish
 
 # Without what dpkg and apt keep for themselves.
@@ -15,7 +15,9 @@ files() {
 depends() { dpkg-deb -f "$deb" Depends | grep -qw -- "$1"; }
 
 check "depends on fuse3" depends fuse3
-if readelf -d "$root/../program" | grep -q libibverbs; then
+mkdir "$work/content"
+dpkg-deb -x "$deb" "$work/content"
+if readelf -d "$work/content/usr/bin/nfsrdma" | grep -q libibverbs; then
     check "depends on libibverbs1" depends libibverbs1
     check "depends on librdmacm1" depends librdmacm1
 else
@@ -36,7 +38,6 @@ check "mount(8) finds its helpers" inside test -x /sbin/mount.nfsrdma -a -x /sbi
 check "umount(8) finds its helper" inside test -x /sbin/umount.fuse.nfsrdma
 
 # minbase leaves documents out, so these are looked for in the package itself.
-dpkg-deb -x "$deb" "$work/content"
 for page in nfsrdma.5 nfsrdma.8 mount.nfsrdma.8 mount.fuse.nfsrdma.8 umount.nfsrdma.8 umount.fuse.nfsrdma.8; do
     path=$work/content/usr/share/man/man${page##*.}/$page.gz
     check "man page $page" gzip -tq "$path"
@@ -44,18 +45,39 @@ for page in nfsrdma.5 nfsrdma.8 mount.nfsrdma.8 mount.fuse.nfsrdma.8 umount.nfsr
         check "mandoc finds no fault in it" mandoc -T lint -W warning "$path"
     fi
 done
-for file in changelog.Debian.gz copyright CONFIGURATION.md examples/fstab examples/auto.nfsrdma; do
+for file in changelog.Debian.gz copyright CONFIGURATION.md TROUBLESHOOTING.md SECURITY.md INSTALL.md README.md \
+    examples/fstab examples/auto.nfsrdma examples/container/Containerfile examples/container/entrypoint \
+    examples/container/kubernetes/{daemonset,sidecar,consumer}.yaml; do
     check "documentation: $file" test -s "$work/content/usr/share/doc/nfsrdma/$file"
 done
-check "completions of bash" bash "$(dirname "$0")/completions.bash" "$work/content/usr/share/bash-completion/completions/nfsrdma"
-for shell in zsh:zsh/vendor-completions/_nfsrdma fish:fish/vendor_completions.d/nfsrdma.fish; do
-    if command -v "${shell%%:*}" >/dev/null; then
-        check "completions of ${shell%%:*}" "${shell%%:*}" "$(dirname "$0")/completions.${shell%%:*}" \
-            "$work/content/usr/share/${shell#*:}"
-    else
-        skip "completions of ${shell%%:*}" "it is not installed"
-    fi
+# Everybody can read what is installed; only programs and scripts are executable.
+check "modes are those of a package" gives "" find "$work/content" ! -type l ! -perm -444
+doc=usr/share/doc
+check "the licences of others and the bill of materials are the program's" python3 "$(dirname "$0")/sbom" \
+    "$work/content/usr/share/nfsrdma/sbom.cdx.json" "$work/content/$doc/nfsrdma/copyright" "$work/content/usr/bin/nfsrdma"
+check "both stay in a root that leaves documents out" \
+    inside sh -c 'grep -q "^MIT License" /usr/share/doc/nfsrdma/copyright && test -s /usr/share/nfsrdma/sbom.cdx.json'
+check "whom to write to is left to who makes the package" \
+    gives "nfsrdma authors <authors@nfsrdma.invalid>" dpkg-deb -f "$deb" Maintainer
+
+# The server is a package of its own.
+mkdir "$work/server"
+dpkg-deb -x "$responder" "$work/server"
+check "the server's licences and bill of materials" python3 "$(dirname "$0")/sbom" \
+    "$work/server/usr/share/nfsrdma-responder/sbom.cdx.json" "$work/server/$doc/nfsrdma-responder/copyright" \
+    "$work/server/usr/bin/nfsrdma-responder"
+check "the server's man page" gzip -tq "$work/server/usr/share/man/man8/nfsrdma-responder.8.gz"
+if command -v mandoc >/dev/null; then
+    check "mandoc finds no fault in it" mandoc -T lint -W warning "$work/server/usr/share/man/man8/nfsrdma-responder.8.gz"
+fi
+for file in changelog.Debian.gz copyright README.md; do
+    check "the server's documentation: $file" test -s "$work/server/$doc/nfsrdma-responder/$file"
 done
+cp "$responder" "$root/tmp/responder.deb"
+check "apt installs the server" inside apt-get -qq -y --no-install-recommends install /tmp/responder.deb
+rm "$root/tmp/responder.deb"
+check "it starts" inside nfsrdma-responder --version
+check "and nothing was started" refuses "" sh -c 'readlink /proc/[0-9]*/exe | grep nfsrdma-responder'
 
 check "the responder starts" serve
 mkdir -p "$root/mnt" "$root/srv/data"
@@ -77,6 +99,21 @@ check "no process is left" until_true 30 nobody_serves
 check "mount -t fuse.nfsrdma" inside mount -t fuse.nfsrdma -o ro,nosuid server:/export /mnt
 check "its options are in /proc/mounts" inside grep -Eq ' /mnt fuse.nfsrdma ro,nosuid,' /proc/mounts
 check "umount, as mounted" inside umount /mnt
+
+# Completions offer what is mounted.
+mkdir "$root/srv/two words"
+check "mount on a path with a blank" inside mount -t nfsrdma server:/export "/srv/two words"
+check "completions of bash" bash "$(dirname "$0")/completions.bash" "$work/content/usr/share/bash-completion/completions/nfsrdma" "$root/srv/two words"
+for shell in zsh:zsh/vendor-completions/_nfsrdma fish:fish/vendor_completions.d/nfsrdma.fish; do
+    if command -v "${shell%%:*}" >/dev/null; then
+        check "completions of ${shell%%:*}" "${shell%%:*}" "$(dirname "$0")/completions.${shell%%:*}" \
+            "$work/content/usr/share/${shell#*:}" "$root/srv/two words"
+    else
+        skip "completions of ${shell%%:*}" "it is not installed"
+    fi
+done
+check "umount it" inside umount "/srv/two words"
+rmdir "$root/srv/two words"
 
 check "an unknown option is refused by name" \
     refuses "unknown option 'nconect'; did you mean 'nconnect'?" inside mount -t nfsrdma -o nconect=2 server:/export /mnt
@@ -147,7 +184,7 @@ else
 fi
 
 # Purged while mounted: the mount goes on, as for every program in use.
-check "purge" inside apt-get -qq -y purge nfsrdma
+check "purge" inside apt-get -qq -y purge nfsrdma nfsrdma-responder
 check "its dependencies go" inside apt-get -qq -y -o APT::AutoRemove::RecommendsImportant=false \
     -o APT::AutoRemove::SuggestsImportant=false autoremove --purge
 : >"$root/etc/fstab"

@@ -13,7 +13,7 @@ check() {
     else
         failed=$((failed + 1))
         printf 'FAILED   %s: %s\n' "$what" "$*"
-        printf '%s\n' "$out" | sed 's/^/         | /'
+        printf '%s\n' "$out" | uniq | sed 's/^/         | /'
     fi
 }
 
@@ -110,7 +110,7 @@ not_running() { [ ! -e "/proc/$1/exe" ]; }
 
 # By the program's file: its name is that of the link it was called by.
 nobody_serves() {
-    ! readlink /proc/[0-9]*/exe | grep -q '/usr/bin/nfsrdma$'
+    ! readlink /proc/[0-9]*/exe | grep -q '/usr/bin/\(nfsrdma\|emulator\)$'
 }
 
 # Mounted as asked, both ways of looking at the data agree.

@@ -4,7 +4,7 @@
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 root=$work/root
-package=$1
+package=$1 responder=$2
 furnish
 
 files() {
@@ -49,6 +49,22 @@ check "install" in_root -i "$package"
 check "every file is as packaged" in_root -V nfsrdma
 check "the program starts" inside nfsrdma --version
 check "documentation is marked as such" test -n "$(in_root -qd nfsrdma)"
+# A root without documents has the licences, not these.
+documents=$(in_root -qd nfsrdma)
+for name in man5/nfsrdma.5.gz man8/nfsrdma.8.gz nfsrdma/TROUBLESHOOTING.md nfsrdma/SECURITY.md \
+    examples/container/kubernetes/daemonset.yaml; do
+    check "documentation: $name" grep -q "/$name\$" <<<"$documents"
+done
+check "the licences are marked as such" gives "/usr/share/licenses/nfsrdma/LICENSE
+/usr/share/licenses/nfsrdma/THIRD-PARTY-LICENSES" in_root -q --licensefiles nfsrdma
+check "the licences of others and the bill of materials are the program's" python3 "$(dirname "$0")/sbom" \
+    "$root/usr/share/nfsrdma/sbom.cdx.json" "$root/usr/share/licenses/nfsrdma/THIRD-PARTY-LICENSES" "$root/usr/bin/nfsrdma"
+check "the server is installed" in_root -i "$responder"
+check "it is as packaged" in_root -V nfsrdma-responder
+check "it starts" inside nfsrdma-responder --version
+check "the server's licences and bill of materials" python3 "$(dirname "$0")/sbom" \
+    "$root/usr/share/nfsrdma-responder/sbom.cdx.json" "$root/usr/share/licenses/nfsrdma-responder/THIRD-PARTY-LICENSES" \
+    "$root/usr/bin/nfsrdma-responder"
 
 check "the responder starts" serve
 check "mount -t nfsrdma" inside mount -t nfsrdma server:/export /mnt
@@ -57,7 +73,7 @@ check "umount" inside umount /mnt
 check "no process is left" until_true 30 nobody_serves
 check "the responder stops" stop_serving
 
-check "erase" in_root -e nfsrdma
+check "erase" in_root -e nfsrdma nfsrdma-responder
 files >"$work/after"
 check "nothing is left" diff "$work/before" "$work/after"
 finish

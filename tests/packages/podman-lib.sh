@@ -1,0 +1,74 @@
+# podman in directories of $work alone, sourced by bash: nothing of the machine's own engine is
+# seen or changed. For namespaces of one's own (mounts at least).
+
+engine=$work/engine
+plain_user=61234
+
+# Engines want one kind of cgroups; a machine may have both kinds mounted.
+prepare_engine() {
+    if [ "$(stat -f -c %T /sys/fs/cgroup)" != cgroup2fs ]; then
+        umount -R /sys/fs/cgroup 2>/dev/null
+        mount -t cgroup2 cgroup2 /sys/fs/cgroup
+    fi
+    mkdir -p "$engine"/{etc,storage,home}
+    # A plain user with subordinate ids, known in this mount namespace only.
+    local file
+    for file in passwd group subuid subgid; do
+        cat "/etc/$file" >"$engine/etc/$file" 2>/dev/null
+        case $file in
+            passwd) echo "packager:x:$plain_user:$plain_user::$engine/home:/bin/sh" ;;
+            group) echo "packager:x:$plain_user:" ;;
+            *) echo "packager:1000000:65536" ;;
+        esac >>"$engine/etc/$file"
+        [ -e "/etc/$file" ] || : >"/etc/$file"
+        mount --bind "$engine/etc/$file" "/etc/$file"
+    done
+    # The engine's own configuration, whatever the machine has.
+    echo '{ "default": [{ "type": "insecureAcceptAnything" }] }' >"$engine/etc/policy.json"
+    cat >"$engine/etc/containers.conf" <<CONF
+[engine]
+runtime = "crun"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+CONF
+    # As udev makes it.
+    mknod -m 666 "$engine/fuse" c 10 229 2>/dev/null
+    mount --bind "$engine/fuse" /dev/fuse
+    export CONTAINERS_CONF=$engine/etc/containers.conf
+    # What engines keep for all users. The resolver's file may be there, too.
+    local resolver
+    resolver=$(cat /etc/resolv.conf 2>/dev/null)
+    mount -t tmpfs run /run
+    if [ -L /etc/resolv.conf ] && [ ! -e /etc/resolv.conf ]; then
+        mkdir -p "$(dirname "$(readlink -m /etc/resolv.conf)")"
+        echo "$resolver" >"$(readlink -m /etc/resolv.conf)"
+    fi
+    # Here paths are short, as engines demand of them.
+    mkdir -p /run/root-engine/tmp /run/plain-engine/tmp
+    chmod 700 /run/plain-engine
+    chown -R $plain_user:$plain_user "$engine/home" /run/plain-engine
+}
+
+podman() {
+    command podman --root "$engine/storage" --runroot /run/root-engine --tmpdir /run/root-engine/tmp \
+        --storage-driver overlay "$@"
+}
+
+# The same as the plain user.
+rootless() {
+    (
+        cd "$engine/home" && exec setpriv --reuid $plain_user --regid $plain_user --clear-groups env -i \
+            PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$engine/home" USER=packager XDG_RUNTIME_DIR=/run/plain-engine \
+            CONTAINERS_CONF="$CONTAINERS_CONF" \
+            podman --root "$engine/home/storage" --runroot /run/plain-engine/store --tmpdir /run/plain-engine/tmp \
+            --storage-driver overlay "$@"
+    )
+}
+
+# Lets nothing run on, and lets go of what is mounted.
+end_engine() {
+    podman rm -fa >/dev/null 2>&1 || :
+    rootless rm -fa >/dev/null 2>&1 || :
+    umount -R "$engine/storage/overlay" 2>/dev/null || :
+    find /sys/fs/cgroup -depth -type d \( -name podman_probe -o -path '*/libpod*' \) -exec rmdir {} + 2>/dev/null || :
+}
