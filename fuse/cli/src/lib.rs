@@ -1,16 +1,17 @@
-//! The program: command line, mount options, the life of a mount.
+//! The program: command line, mount options, and a mount from its command to its end.
 
 pub mod attach;
 pub mod cli;
+mod connect;
 pub mod control;
 pub mod daemon;
 pub mod failure;
 mod fstab;
 mod gather;
 mod levels;
-mod life;
 mod locking;
 pub mod log;
+mod mount;
 pub mod mounts;
 mod nfsmount_conf;
 pub mod observe;
@@ -23,6 +24,7 @@ pub mod provider;
 mod reach;
 mod remount;
 mod server;
+mod service;
 pub mod settings;
 pub mod size;
 pub mod sockets;
@@ -62,7 +64,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 fn run(name: &str, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Mount(args) => {
-            if let Some(line) = life::run(args, |text| {
+            if let Some(line) = mount::run(args, |text| {
                 output::message(format_args!("{name}: {text}"));
             })? {
                 output::notice(line);

@@ -1,0 +1,158 @@
+//! Connecting to the server of a mount, as often as `retry`, `fg` and `bg` ask for it.
+
+use super::daemon::Reporter;
+use super::failure::{Exit, Failure, Patience};
+use super::log::Log;
+use super::mounts::MountPoint;
+use super::options::Options;
+use super::pending::{Announcement, Pending};
+use super::spec::Spec;
+use super::{fstab, provider, settings};
+use nfsrdma_nfs3::mount::{self, Mounted};
+use nfsrdma_rdma::Pool;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+/// nfs(5), `retry`: how long a mount goes on trying, in the foreground and in the background.
+const FOREGROUND_RETRY: Duration = Duration::from_secs(2 * 60);
+const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
+/// Longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Everything decided before the server is asked.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) spec: Spec,
+    pub(super) point: MountPoint,
+    pub(super) options: Options,
+    pub(super) options_given: String,
+    pub(super) verbose: bool,
+    /// Without the summary line.
+    pub(super) quiet: bool,
+}
+
+impl Plan {
+    /// The mount in the log.
+    pub(super) fn name(&self) -> String {
+        format!("{} on {}", self.spec, self.point.path.display())
+    }
+}
+
+/// Connects, again and again as `retry`, `bg` and `fg` say; also gives why by this provider.
+pub(super) async fn connect(
+    plan: &Plan,
+    log: &Log,
+    reporter: &mut Reporter,
+    pool: &Pool,
+) -> Result<(Mounted, String), Failure> {
+    let options = &plan.options;
+    let start = Instant::now();
+    let limit = match (options.retry, options.background) {
+        (Some(limit), _) => limit,
+        (None, true) => BACKGROUND_RETRY,
+        (None, false) => FOREGROUND_RETRY,
+    };
+    let mut pause = Duration::from_secs(1);
+    let mut announced: Option<Announcement> = None;
+    loop {
+        let outcome = tokio::select! {
+            outcome = attempt(plan, pool) => outcome,
+            () = cancelled(announced.as_ref()) => return Err(was_cancelled(plan)),
+        };
+        let failure = match outcome {
+            Ok(connected) => {
+                if let Some(announced) = announced {
+                    announced.stop().await;
+                }
+                return Ok(connected);
+            }
+            Err(failure) => failure,
+        };
+        let wait = match failure.patience {
+            Patience::Useful => true,
+            Patience::IfAsked => options.background || options.retry.is_some(),
+            Patience::Useless => false,
+        };
+        if !wait || start.elapsed() + pause > limit {
+            return Err(with_hint(failure, &plan.point.path));
+        }
+        if options.background && reporter.reports() {
+            let line = format!(
+                "{failure}; trying on in the background to mount {} on {}",
+                plan.spec,
+                plan.point.path.display()
+            );
+            reporter.success(&line).map_err(|error| {
+                Failure::new(
+                    Exit::System,
+                    format!("cannot go to the background: {error}"),
+                )
+            })?;
+            log.detach();
+        } else if pause == Duration::from_secs(1) && reporter.reports() {
+            reporter.notice(&format!(
+                "{failure}; trying again for {} minutes (retry=0 gives up at once)",
+                limit.as_secs() / 60
+            ));
+        }
+        warn!("{failure}; trying again in {pause:?}");
+        let announced = announced.get_or_insert_with(|| announce(plan, start));
+        announced.failed(&failure.message);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = announced.cancelled() => return Err(was_cancelled(plan)),
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// A server that cannot be reached is one that is tried too early, perhaps.
+fn with_hint(mut failure: Failure, dir: &Path) -> Failure {
+    if failure.patience != Patience::Useless && fstab::lacks_netdev(dir) {
+        failure.message += "; its line in /etc/fstab lacks _netdev, so that it is mounted before the network is up";
+    }
+    failure
+}
+
+/// Lets others see what is being tried, and cancel it.
+fn announce(plan: &Plan, since: Instant) -> Announcement {
+    let pending = Pending {
+        pid: std::process::id(),
+        source: String::from_utf8_lossy(&plan.spec.source()).into_owned(),
+        directory: plan.point.path.to_string_lossy().into_owned(),
+        options: plan.options_given.clone(),
+        background: plan.options.background,
+        ..Pending::default()
+    };
+    Announcement::new(pending, since)
+}
+
+async fn cancelled(announced: Option<&Announcement>) {
+    match announced {
+        Some(announced) => announced.cancelled().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn was_cancelled(plan: &Plan) -> Failure {
+    Failure::new(
+        Exit::Interrupted,
+        format!(
+            "mounting {} on {} was cancelled by 'nfsrdma umount'",
+            plan.spec,
+            plan.point.path.display()
+        ),
+    )
+}
+
+/// One try: the mount, and why it is by this provider.
+async fn attempt(plan: &Plan, pool: &Pool) -> Result<(Mounted, String), Failure> {
+    let options = &plan.options;
+    let client = settings::client(options);
+    let target = settings::target(&plan.spec);
+    let chosen = provider::choose(options, &target.host)?;
+    let mounted = mount::connect(&target, &client, chosen.provider.clone(), pool.clone()).await;
+    let mounted = mounted.map_err(|error| chosen.failed(error))?;
+    Ok((mounted, chosen.reason))
+}

@@ -1,0 +1,299 @@
+//! The command `mount`: checks, connection, the FUSE mount; then [`service`](super::service) runs it.
+
+use super::cli::MountArgs;
+use super::connect::{Plan, connect};
+use super::daemon::{self, Reporter, Side};
+use super::failure::{Exit, Failure};
+use super::locking::Chosen;
+use super::log::Log;
+use super::options::Options;
+use super::service::{Service, Signals};
+use super::spec::Spec;
+use super::{
+    attach, control, locking, mounts, nfsmount_conf, output, presence, privileges, remount,
+    settings, stats, summary, sync, utab,
+};
+use nfsrdma_fs::adapter;
+use nfsrdma_fs::fs::Fs;
+use nfsrdma_nfs3::Nfs3Client;
+use nfsrdma_nfs3::mount::Mounted;
+use nfsrdma_rdma::Pool;
+use nix::unistd::geteuid;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tracing::{debug, error, info, warn};
+
+/// Runs `mount`. Returns a line to print, if any, when the mount works (in the foreground:
+/// when it has ended).
+pub(super) fn run(args: &MountArgs, notice: impl FnMut(&str)) -> Result<Option<String>, Failure> {
+    let mut notice = notice;
+    let options = Options::parse(&args.options)?;
+    let nofail = options.nofail;
+    match mount(args, &options, &mut notice) {
+        Err(failure) if nofail && failure.exit == Exit::Failed => {
+            notice(&format!("{failure} (nofail)"));
+            Ok(None)
+        }
+        result => result,
+    }
+}
+
+fn mount(
+    args: &MountArgs,
+    options: &Options,
+    notice: &mut dyn FnMut(&str),
+) -> Result<Option<String>, Failure> {
+    for name in &options.ignored {
+        notice(&format!("option '{name}' is passed over"));
+    }
+    if options.remount {
+        return remount::run(&args.dir, options, &args.options).map(|()| None);
+    }
+    let spec = Spec::parse(&args.spec)?;
+    let (text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
+    passed_over.iter().for_each(|line| notice(line));
+    let options = Options::parse_with_port(&text, spec.port)?;
+    let point = mounts::check_point(&args.dir, &spec.source())?;
+    drop(attach::open_device(Path::new(attach::DEVICE))?);
+    if args.fake {
+        if args.verbose > 0 {
+            notice(&format!("options: {}", settings::wanted(&options)));
+        }
+        return Ok(None);
+    }
+    let plan = Plan {
+        spec,
+        point,
+        options,
+        options_given: args.options.clone(),
+        verbose: args.verbose > 0,
+        quiet: args.quiet,
+    };
+    let name = plan.name();
+    let log = || Log::install(args.foreground, args.verbose, args.log.as_deref(), &name);
+    if args.foreground {
+        return serve(&plan, &log()?, Reporter::foreground()).map(|()| None);
+    }
+    match daemon::fork_off(notice)? {
+        Side::Parent(outcome) => outcome.map(|line| (!line.is_empty()).then_some(line)),
+        Side::Child(mut reporter) => {
+            let served = match log() {
+                Ok(log) => serve(&plan, &log, reporter),
+                Err(failure) => {
+                    reporter.failure(&failure);
+                    Err(failure)
+                }
+            };
+            std::process::exit(served.map_or_else(|failure| failure.exit as i32, |()| 0))
+        }
+    }
+}
+
+/// Makes the mount and serves it to its end.
+fn serve(plan: &Plan, log: &Log, mut reporter: Reporter) -> Result<(), Failure> {
+    nfsrdma_fs::adapter::heap::limit_arenas();
+    let begun = begin(plan, log, &mut reporter);
+    match begun {
+        Ok((runtime, service)) => {
+            let result = runtime.block_on(service.run());
+            runtime.shutdown_timeout(Duration::from_secs(1));
+            result
+        }
+        Err(failure) => {
+            if !reporter.is_foreground() && !reporter.reports() {
+                // With `bg` the parent has gone long ago.
+                error!("{failure}");
+            }
+            reporter.failure(&failure);
+            Err(failure)
+        }
+    }
+}
+
+/// Threads, descriptors or signal handlers of the mount cannot be had.
+fn system(error: std::io::Error) -> Failure {
+    Failure::new(
+        Exit::System,
+        format!("cannot start the mount's threads: {error}"),
+    )
+}
+
+/// Connects and chooses where locks go, unless a signal comes first.
+async fn reach_server(
+    plan: &Plan,
+    log: &Log,
+    reporter: &mut Reporter,
+    pool: &Pool,
+) -> Result<(Mounted, String, Chosen, Signals), Failure> {
+    let mut signals = Signals::new(reporter.is_foreground(), log).map_err(system)?;
+    let connecting = async {
+        let (mounted, reason) = connect(plan, log, reporter, pool).await?;
+        let server = mounted.description.server.ip();
+        let locks = locking::choose(server, &plan.options, mounted.client.tap()).await?;
+        Ok::<_, Failure>((mounted, reason, locks))
+    };
+    let (mounted, reason, locks) = tokio::select! {
+        connected = connecting => connected?,
+        name = signals.next() => {
+            return Err(Failure::new(
+                Exit::Interrupted,
+                format!(
+                    "mounting {} was interrupted by {name}: nothing is mounted; mount again",
+                    plan.spec
+                ),
+            ));
+        }
+    };
+    Ok((mounted, reason, locks, signals))
+}
+
+/// Tells whoever mounted that the mount works.
+fn report(
+    plan: &Plan,
+    log: &Log,
+    reporter: &mut Reporter,
+    mounted: &Mounted,
+    options: &Options,
+    reason: &str,
+) -> Result<(), Failure> {
+    let line = summary::line(&plan.spec, &plan.point.path, &mounted.description);
+    if plan.verbose {
+        reporter.notice(&format!("{}; {reason}", mounted.description));
+        reporter.notice(&format!(
+            "options: {}",
+            settings::effective(options, &mounted.client)
+        ));
+    }
+    if reporter.is_foreground() {
+        output::notice(&line);
+    } else {
+        let told = if plan.quiet { "" } else { &line };
+        reporter.success(told).map_err(system)?;
+        log.detach();
+    }
+    Ok(())
+}
+
+fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Service), Failure> {
+    daemon::mark_io_flusher();
+    daemon::ignore_other_signals();
+    // While there is one thread.
+    privileges::give_up();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("nfsrdma-rt")
+        .enable_all()
+        .build()
+        .map_err(system)?;
+    let metrics = plan
+        .options
+        .metrics
+        .as_ref()
+        .map(stats::metrics::listen)
+        .transpose()?;
+    let config = settings::file_system(&plan.options);
+    let pool = Pool::new(settings::pool_bytes(&plan.options, &config))
+        .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
+    let connected = runtime.block_on(reach_server(plan, log, reporter, &pool));
+    let (mounted, reason, locks, signals) = match connected {
+        Ok(connected) => connected,
+        Err(failure) => {
+            // A connection attempt under way is not waited for.
+            runtime.shutdown_background();
+            return Err(failure);
+        }
+    };
+    let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
+    let device = attach::attach(&plan.point, &plan.spec.source(), &plan.options)?;
+    let probe = Arc::new(device.try_clone().map_err(system)?);
+    let fuse = settings::fuse(&plan.spec, &plan.options, locks.local);
+    let options = Options {
+        local_lock: Some(locks.local),
+        ..plan.options.clone()
+    };
+    if let Some(locks) = &locks.locks {
+        fs.set_locks(locks.clone());
+    }
+    let session = match adapter::serve(fs.clone(), device, &plan.point.path, &fuse) {
+        Ok(session) => Arc::new(session),
+        Err(error) => {
+            let _ = super::unmount::detach(&plan.point.path);
+            return Err(Failure::new(
+                Exit::System,
+                format!("the kernel does not accept the FUSE mount: {error}"),
+            ));
+        }
+    };
+    let own = session.own_mount().id();
+    let mount = mounts::all()
+        .ok()
+        .and_then(|all| all.into_iter().find(|mount| mount.id == own));
+    if geteuid().is_root() {
+        enter_in_utab(plan);
+    }
+    let presence = mount
+        .as_ref()
+        .and_then(|mount| presence::Presence::announce(&mount.device).ok());
+    let source = Arc::new(stats::Source::new(
+        &mounted,
+        fs.clone(),
+        &plan.spec.source(),
+        &plan.point.path,
+        &options,
+    ));
+    let control = mount.and_then(|mount| {
+        let _inside = runtime.enter();
+        let answer = answer_sync(fs.clone(), probe, source.clone().answer());
+        control::Control::start(&mount.device, log.answer(answer))
+            .inspect_err(|error| warn!("no statistics: {error}"))
+            .ok()
+    });
+    if let Some(listener) = metrics {
+        runtime.spawn(stats::metrics::serve(listener, source.render()));
+    }
+    raise_read_ahead(plan);
+    report(plan, log, reporter, &mounted, &options, &reason)?;
+    info!("mounted: {}; {reason}", mounted.description);
+    let service = Service {
+        mounted,
+        fs,
+        session,
+        signals,
+        presence,
+        control,
+        name: plan.name(),
+        source: plan.spec.source(),
+        lost: Vec::new(),
+    };
+    Ok((runtime, service))
+}
+
+/// For umount(8), which else does not know of our helper.
+fn enter_in_utab(plan: &Plan) {
+    if let Err(error) = utab::add(&plan.spec.source(), &plan.point.path) {
+        debug!("umount(8) will not find its helper: /run/mount/utab: {error}");
+    }
+}
+
+/// Answers [`sync::SYNC`] before `next`.
+fn answer_sync(
+    fs: Arc<Fs<Nfs3Client>>,
+    device: Arc<OwnedFd>,
+    next: control::Answer,
+) -> control::Answer {
+    Arc::new(move |request| match request {
+        sync::SYNC => Some(control::Said::Feed(sync::feed(fs.clone(), device.clone()))),
+        _ => next(request),
+    })
+}
+
+/// INIT cannot ask for more than 128 KiB; the device's entry in sysfs can, for root.
+fn raise_read_ahead(plan: &Plan) {
+    let kib = (plan.options.readahead >> 10).min(u64::from(u32::MAX)) as u32;
+    if let Err(error) = adapter::set_read_ahead(&plan.point.path, kib) {
+        debug!("the kernel's read-ahead stays as it is: {error}");
+    }
+}
