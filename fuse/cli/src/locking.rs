@@ -122,7 +122,7 @@ async fn start(client: NlmClient, local: LocalLock, options: &Options) -> Arc<Lo
             "no place for a journal of locks: what this process leaves when it is killed stays locked"
         );
     }
-    let locks = Locks::new(client, config(local, options), journal, Handle::current());
+    let locks = Locks::start(client, config(local, options), journal, Handle::current());
     let sink: Weak<dyn CallbackSink> = Arc::<Locks>::downgrade(&locks);
     callbacks.set_sink(sink);
     if !abandoned.is_empty() {

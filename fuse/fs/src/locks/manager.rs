@@ -6,7 +6,7 @@ use super::svids::Svids;
 use super::table::{FileId, LockTable, Owner, WaiterId};
 use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{
-    Abandoned, CallbackSink, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status,
+    CallbackSink, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status,
 };
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use nfsrdma_xdr::nfs3::FileHandle;
@@ -266,13 +266,13 @@ pub(super) enum Stop {
 
 impl Locks {
     /// Locks of `server`; what runs in the background runs in `runtime`.
-    pub fn new(
+    pub(super) fn new(
         server: Arc<dyn LockServer>,
         config: LockConfig,
         journal: Option<Journal>,
         runtime: Handle,
     ) -> Arc<Self> {
-        let locks = Arc::new(Locks {
+        Arc::new(Locks {
             server,
             config,
             journal,
@@ -288,9 +288,7 @@ impl Locks {
             recovering: AtomicBool::new(false),
             recovered: Notify::new(),
             last_recovery: Mutex::default(),
-        });
-        super::recovery::watch(&locks);
-        locks
+        })
     }
 
     pub fn kinds(&self) -> Kinds {
@@ -363,62 +361,6 @@ impl Locks {
             operation.await;
             drop(running);
         });
-    }
-
-    /// The mount has ended: what is still to be unlocked gets this long. Returns how many locks
-    /// are left at the server.
-    pub async fn finish(&self, patience: Duration) -> usize {
-        let rest = async {
-            loop {
-                let mut idle = std::pin::pin!(self.idle.notified());
-                idle.as_mut().enable();
-                if self.running.load(Ordering::Acquire) == 0 {
-                    return;
-                }
-                idle.await;
-            }
-        };
-        let _ = tokio::time::timeout(patience, rest).await;
-        self.ending.fire();
-        self.server.end().await;
-        self.state.lock().table.len()
-    }
-
-    /// Unlocks what mounts of this machine have left that were killed.
-    pub async fn unlock_orphans(&self, journals: Vec<Abandoned>) {
-        for journal in journals {
-            let count = journal.orphans.len();
-            for orphan in &journal.orphans {
-                let target = LockTarget {
-                    file: orphan.file,
-                    svid: orphan.svid,
-                    offset: 0,
-                    length: 0,
-                };
-                let mut retry = Retry::default();
-                loop {
-                    let call = self.server.call(&orphan.cred, &target, LockCall::Unlock);
-                    let result = tokio::select! {
-                        result = call => result,
-                        () = self.ending.wait() => return,
-                    };
-                    if !matches!(
-                        result,
-                        Err(PlainError::TimedOut | PlainError::Unreachable(_))
-                    ) {
-                        break;
-                    }
-                    tokio::select! {
-                        () = tokio::time::sleep(retry.next()) => {}
-                        () = self.ending.wait() => return,
-                    }
-                }
-            }
-            if count > 0 {
-                tracing::info!(count, "unlocked what a mount that was killed had locked");
-            }
-            journal.done();
-        }
     }
 
     /// Whether no request is under way and nothing is held.

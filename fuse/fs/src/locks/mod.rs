@@ -27,6 +27,7 @@
 //!   a signal, and all of them end with the mount ([`Locks::finish`]).
 
 mod acquire;
+mod ending;
 mod interrupt;
 mod manager;
 mod probe;

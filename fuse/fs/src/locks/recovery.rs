@@ -11,12 +11,13 @@
 //! A lock that is lost may have been somebody else's meanwhile. Its holder must not go on as if
 //! nothing had happened: EIO, until it has let go of the file's locks.
 
-use super::manager::{Holding, Locks};
+use super::manager::{Holding, LockConfig, Locks};
 use super::range::{ByteRange, Mode};
-use nfsrdma_nfs3::nlm::{LockCall, Status};
+use nfsrdma_nfs3::nlm::{Journal, LockCall, LockServer, Status};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -39,8 +40,22 @@ enum Claim {
     Lost,
 }
 
+impl Locks {
+    /// Locks of a mount, with the task that looks for restarts of the server.
+    pub fn start(
+        server: Arc<dyn LockServer>,
+        config: LockConfig,
+        journal: Option<Journal>,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let locks = Locks::new(server, config, journal, runtime);
+        watch(&locks);
+        locks
+    }
+}
+
 /// Starts the task that looks for restarts of the server.
-pub(super) fn watch(locks: &Arc<Locks>) {
+fn watch(locks: &Arc<Locks>) {
     let mut losses = locks.server.suspicions();
     let weak: Weak<Locks> = Arc::downgrade(locks);
     locks.runtime.spawn(async move {
