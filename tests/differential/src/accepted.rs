@@ -179,7 +179,9 @@ pub(crate) const TOLERANCES: &[Tolerance] = &[
         matches: |step, d| {
             // Whole trees are compared after any call.
             let of_call = !d.call.ends_with("Tree");
-            let sets = of_call && matches!(step.call, Call::Utimens { .. } | Call::Futimens { .. });
+            let sets = of_call
+                && d.succeeded
+                && matches!(step.call, Call::Utimens { .. } | Call::Futimens { .. });
             d.field == "mtime"
                 && d.kind == "directory"
                 && d.may_hide

@@ -22,6 +22,8 @@ pub(crate) struct Difference {
     pub(crate) may_hide: bool,
     /// A path of the call begins in a directory that was removed.
     pub(crate) removed: bool,
+    /// The call succeeded on the local file system.
+    pub(crate) succeeded: bool,
 }
 
 impl Difference {
@@ -105,6 +107,7 @@ pub(crate) fn replies(
                 kind: kind.to_owned(),
                 may_hide: false,
                 removed: false,
+                succeeded: false,
             });
         }
     };
@@ -199,6 +202,7 @@ pub(crate) fn trees(what: &str, mount: &Tree, local: &Tree) -> Vec<Difference> {
             kind: kind.clone(),
             may_hide: false,
             removed: false,
+            succeeded: false,
         };
         if ours.contains_key("type") && theirs.contains_key("type") {
             for (key, value) in differing {

@@ -269,6 +269,7 @@ impl<'a> Session<'a> {
         }
         for difference in &mut found {
             difference.removed = made.removed;
+            difference.succeeded = made.outcome.errno == 0;
         }
         let found = self.not_accepted(Some(step), found);
         Ok((made, found))
@@ -339,6 +340,7 @@ impl<'a> Session<'a> {
                 kind: String::new(),
                 may_hide: false,
                 removed: false,
+                succeeded: false,
             });
         };
         // A close is told to a FUSE file system later.
