@@ -114,6 +114,14 @@ pub(crate) const REFUSALS: &[Refusal] = &[
         errnos: &[libc::ESTALE],
     },
     Refusal {
+        name: "the ACL of a removed object is not known",
+        reason: "the kernel asks for the ACL in order to check permissions, and has to be told that there is none where \
+                 the object is gone at the server; a program that asks is told the same",
+        condition: Condition::Removed,
+        matches: |call| matches!(call, Call::Fgetacl { .. }),
+        errnos: &[libc::ENODATA],
+    },
+    Refusal {
         name: "a removed directory cannot be used",
         reason: "a directory that was removed is gone at the server: who has it open or for the current directory \
                  cannot open or change it by `.`, nor list it; Linux's client answers ESTALE as well",
