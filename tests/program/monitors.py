@@ -372,7 +372,7 @@ def svid_of(lock):
     return int(re.search(r"/(\d+):", lock)[1])
 
 
-@case
+@netns_case
 def a_granted_that_is_forged_repeated_or_late_gives_and_takes_nothing():
     with CalledBack() as server, Process() as one, Process() as two:
         (a,) = server.mounts(1)
