@@ -105,14 +105,17 @@ impl Worker {
 
     /// Whether a path of the call begins in a directory without links.
     pub(crate) fn is_in_removed(&self, call: &Call) -> bool {
-        call.places().into_iter().any(|place| {
-            let dir = match place.at {
-                At::Root => return false,
-                At::Cwd => libc::AT_FDCWD,
-                At::Slot(slot) => self.fd(slot),
-            };
+        let removed = |dir| {
             let mask = libc::STATX_NLINK;
             sys::statx(dir, c"", libc::AT_EMPTY_PATH, mask).is_ok_and(|stat| stat.stx_nlink == 0)
+        };
+        if let Call::Fchdir { slot } = call {
+            return removed(self.fd(*slot));
+        }
+        call.places().into_iter().any(|place| match place.at {
+            At::Root => false,
+            At::Cwd => removed(libc::AT_FDCWD),
+            At::Slot(slot) => removed(self.fd(slot)),
         })
     }
 
