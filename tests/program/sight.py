@@ -151,7 +151,7 @@ class Screen:
         self.x = self.y = 0
         self.raw = ""
         self.master, slave = pty.openpty()
-        self.slave = slave
+        self.slave, self.descriptors = slave, [self.master, slave]
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.before = termios.tcgetattr(slave)
         self.child = subprocess.Popen(
@@ -167,8 +167,12 @@ class Screen:
         if self.child.poll() is None:
             self.child.kill()
         self.child.wait()
-        os.close(self.slave)
-        os.close(self.master)
+        self.hang_up()
+
+    def hang_up(self):
+        """Closes the terminal."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
     def read(self, pause=0.2):
         """Takes in what comes within the pause; there may always be more."""
@@ -296,6 +300,15 @@ def top_gives_the_terminal_back():
                 assert screen.end() == -number
         with Screen("top", "-n", "1", "-d", "1") as screen:
             assert screen.end() == 0
+
+
+@case
+def top_ends_with_its_terminal():
+    """Also where SIGHUP does not come, as to a program of nohup(1)."""
+    with Place(), Screen("top") as screen:
+        screen.until("q quit")
+        screen.hang_up()
+        screen.child.wait(LIMIT)  # 0, or that the terminal cannot be drawn on.
 
 
 @case

@@ -3,6 +3,9 @@
 //! ratatui's panic hook gives it back before the message of a panic is printed. Signals that end
 //! the program only set a flag: the loop ends, the terminal is given back, and the signal then has
 //! its usual effect, so that whoever waits for this process sees it.
+//!
+//! When the terminal is closed, the program ends. crossterm, which reads events, would try for ever
+//! to read from it. So keys are waited for here, where poll(2) tells that the terminal is gone.
 
 use super::model::Model;
 use super::poll::{Poll, is_wanted};
@@ -10,12 +13,14 @@ use super::view::{Detail, View};
 use crate::cli::TopArgs;
 use crate::failure::{Exit, Failure};
 use crate::gather::no_table;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -33,6 +38,19 @@ impl Session {
     pub(super) fn begin() -> io::Result<Session> {
         let terminal = ratatui::try_init().inspect_err(|_| give_back())?;
         Ok(Session { terminal })
+    }
+}
+
+/// Waits for a key, a signal or the next tick. False if the terminal at standard input was closed.
+fn wait_for_key() -> bool {
+    let stdin = io::stdin();
+    let mut poll = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let tick = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
+    let closed = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    match nix::poll::poll(&mut poll, tick) {
+        Ok(_) => !poll[0].revents().is_some_and(|of| of.intersects(closed)),
+        // A signal.
+        Err(_) => true,
     }
 }
 
@@ -147,7 +165,11 @@ fn watch(
                 .draw(|frame| view.draw(frame, &model, Instant::now(), SystemTime::now()));
             drawn.map_err(broken)?;
         }
-        if !event::poll(TICK).map_err(broken)? {
+        if !wait_for_key() {
+            break;
+        }
+        // Also a change of size, which crossterm learns from a signal.
+        if !event::poll(Duration::ZERO).map_err(broken)? {
             continue;
         }
         changed = true;
