@@ -9,7 +9,9 @@ import re
 import signal
 import socket
 import struct
+import subprocess
 import sys
+import tempfile
 
 
 from lock_support import *  # noqa: F403
@@ -515,3 +517,68 @@ def silent_daemons_keep_nobody_from_locking_or_ending():
             (pid,) = servers_of(b)
             os.kill(pid, signal.SIGTERM)
             until(lambda: not servers_of(b) and not mounted(b), "the end of a mount that was told to end")
+
+
+READ_AHEAD = r"""
+import os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+print('open', flush=True)
+sys.stdin.readline()
+os.posix_fadvise(file, 0, 4 << 20, os.POSIX_FADV_WILLNEED)
+"""
+
+
+def ends(how, point, pid):
+    """Whether a mount goes, and its process: by umount(8), lazily as that does not look at the directory, or by a
+    signal."""
+    if how != "umount":
+        os.kill(pid, getattr(signal, how))
+    if how == "SIGKILL":
+        until(lambda: not servers_of(point), "the end of the process")
+    if how != "SIGTERM":
+        # Not waited for if it fails: the kernel may not let it go.
+        program = subprocess.Popen(["umount", "-l", point])
+        until(lambda: program.poll() is not None, f"umount(2) after {how}")
+    until(lambda: not servers_of(point) and not mounted(point) or elsewhere(point), f"the end of the mount by {how}")
+
+
+def abort(device):
+    """Ends all requests of a mount, as nobody else can where the kernel waits for itself."""
+    with tempfile.TemporaryDirectory() as place:
+        expect(run("mount", "-t", "fusectl", "none", place), 0)
+        try:
+            (Path(place) / str(os.minor(device)) / "abort").write_text("1")
+        except FileNotFoundError:
+            pass  # The mount has gone, as it should.
+        finally:
+            expect(run("umount", place), 0)
+
+
+@case
+def a_mount_ends_though_an_unlock_waits_for_pages_that_a_silent_server_does_not_send():
+    """Read-ahead outlives its process, and a notification of the kernel that waits for its pages keeps umount(2) waiting."""
+    root()
+    for how in ("umount", "SIGTERM", "SIGKILL"):
+        with LockServer() as server, Process() as holder:
+            (a,) = server.mounts(1)
+            (server.export / "f").write_bytes(b"x" * (8 << 20))
+            holder.do("open", "f", str(a / "f"))
+            assert holder.set("f", WRITE, 0, 10) == 0
+            (pid,), device = servers_of(a), a.stat().st_dev
+            pipe = subprocess.PIPE
+            command = [sys.executable, "-c", READ_AHEAD, a / "f"]
+            try:
+                with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as reader:
+                    assert reader.stdout.readline() == "open\n"
+                    server.child.send_signal(signal.SIGSTOP)
+                    reader.stdin.write("\n")
+                    assert reader.wait(LIMIT) == 0
+                holder.send("fcntl", fcntl.F_SETLK, "f", FREE, 0, 10)
+                assert waits(holder, 1)
+                holder.child.kill()
+                holder.child.wait(LIMIT)
+                ends(how, a, pid)
+            finally:
+                server.child.send_signal(signal.SIGCONT)
+                if not elsewhere(a):
+                    abort(device)

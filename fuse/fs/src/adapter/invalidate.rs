@@ -35,6 +35,9 @@ const PAUSE_OF_READS: Duration = Duration::from_millis(5);
 /// Times that READs under way put off a notification of data, and of attributes.
 const MOST_PAUSES: u32 = 20;
 const MOST_PAUSES_OF_ATTRIBUTES: u32 = 200;
+/// Data are not notified of while a READ has waited longer for the server than this. The
+/// notification would wait with it, and umount(2) for the notification.
+const SILENCE: Duration = Duration::from_millis(500);
 /// Threads that notify of data. Each may wait for a READ of one inode.
 const DATA_THREADS: usize = 4;
 
@@ -158,8 +161,9 @@ impl Invalidator {
                         false => MOST_PAUSES_OF_ATTRIBUTES,
                     };
                     // The queue first: what it held is under way by then.
-                    if tries < most && (!queued.is_empty() || fs.is_reading(node)) {
-                        queue.put(node, tries + 1);
+                    let early = tries < most && (!queued.is_empty() || fs.is_reading(node));
+                    if early || of_data && fs.is_kernel_reading_for(node, SILENCE) {
+                        queue.put(node, tries.saturating_add(1));
                     } else if !of_data {
                         drop(fs);
                         let _ = notifier.inval_inode(node, -1, 0);

@@ -1,12 +1,39 @@
 //! GETLK, SETLK and SETLKW, where locks go to the server.
+//!
+//! A notification makes the kernel write back or drop a file's pages around a lock. In the kernel
+//! it waits for pages that are being read, and as long as it waits umount(2) does, too
+//! (`fc->killsb`), and no signal ends the thread that sends it. With a silent server that is for
+//! ever: READs of read-ahead outlive the process they were made for. So it is sent when the READs
+//! under way are answered, and that is waited for where a signal ends the wait.
 
+use super::queued::Queued;
 use super::replies::{answer_held, done};
 use super::state::Adapter;
 use super::waiting::Held;
-use crate::fs::SetLock;
+use crate::fs::{Fs, SetLock};
 use crate::locks::{Interrupt, Mode, Tested};
 use nfsrdma_channel::{self as channel, Header, Reply};
 use nfsrdma_nfs3::Nfs3;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the kernel reads a file all the time: how often READs that have come meanwhile are waited
+/// for, and the pause before they are looked for.
+const MOST_ROUNDS: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Returns when no READ of a file is seen under way, nor a request in the kernel's queue, or the
+/// server has answered [`MOST_ROUNDS`] of them.
+async fn reads_answered<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
+    for _ in 0..MOST_ROUNDS {
+        fs.kernel_reads_answered(node).await;
+        // The queue first: what it held is under way by then.
+        if queued.is_empty() && !fs.is_kernel_reading(node) {
+            return;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
 
 impl<N: Nfs3> Adapter<N> {
     /// F_GETLK.
@@ -28,6 +55,7 @@ impl<N: Nfs3> Adapter<N> {
             return reply.error(libc::ENOSYS);
         };
         let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
+        let queued = self.queued.clone();
         let (reply, interrupt) = self.waiting.hold_interruptible(request, reply, of.wait);
         locks.spawn(async move {
             let mut reply = Some(reply);
@@ -43,32 +71,44 @@ impl<N: Nfs3> Adapter<N> {
                 let flush = move || {
                     let _ = notifier.inval_inode(node, 0, 0);
                 };
-                let flushed = tokio::task::spawn_blocking(flush);
+                let flushed = async {
+                    reads_answered(&fs, &queued, node).await;
+                    let _ = tokio::task::spawn_blocking(flush).await;
+                };
                 tokio::select! {
-                    _ = flushed => {}
+                    () = flushed => {}
                     () = interrupt.wait() => {}
                 }
             }
             if !fs.set_lock(of, &interrupt, answer).await {
                 return;
             }
-            // It waits for pages that READs hold: not on a thread that others wait for.
-            let cached = fs.clone();
-            let drop_cached = move || {
-                let _ = notifier.inval_inode(node, 0, 0);
-                // The kernel may know some of them no more.
-                cached.expire_names_beside(node, |dir, name| {
-                    let _ = notifier.expire_entry(dir, name);
-                });
+            let free = tokio::select! {
+                biased;
+                () = reads_answered(&fs, &queued, node) => true,
+                () = interrupt.wait() => false,
             };
-            let _ = tokio::task::spawn_blocking(drop_cached).await;
-            match reply.and_then(Held::take) {
-                Some(reply) => reply.ok(),
-                // Who asked for it was killed meanwhile; the open file may live on.
-                None => {
-                    let unlock = SetLock { mode: None, ..of };
-                    fs.set_lock(unlock, &Interrupt::default(), |_| {}).await;
+            if free {
+                // It takes locks of pages: not on a thread that others wait for.
+                let cached = fs.clone();
+                let drop_cached = move || {
+                    let _ = notifier.inval_inode(node, 0, 0);
+                    // The kernel may know some of them no more.
+                    cached.expire_names_beside(node, |dir, name| {
+                        let _ = notifier.expire_entry(dir, name);
+                    });
+                };
+                let _ = tokio::task::spawn_blocking(drop_cached).await;
+                if let Some(reply) = reply.take().and_then(Held::take) {
+                    return reply.ok();
                 }
+            }
+            // Who asked for it was killed meanwhile, and the open file may live on; or a signal
+            // came while the kernel has data that may be older than the lock.
+            let unlock = SetLock { mode: None, ..of };
+            fs.set_lock(unlock, &Interrupt::default(), |_| {}).await;
+            if let Some(reply) = reply.and_then(Held::take) {
+                reply.error(libc::EINTR);
             }
         });
     }

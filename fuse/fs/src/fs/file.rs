@@ -1,6 +1,7 @@
 //! A regular file's data on this side: cached pages, reads and writes under way, and who is
 //! to be told of errors.
 
+use super::clock::Nanos;
 use super::stats::Stats;
 use super::writer::Writer;
 use crate::cache::{Budget, Evict, Lent, Pages, WriteBack};
@@ -60,6 +61,14 @@ pub struct Pending {
     pub void: bool,
 }
 
+/// A READ of the kernel's.
+#[derive(Debug)]
+struct UnansweredRead {
+    offset: u64,
+    id: u64,
+    since: Nanos,
+}
+
 /// What [`FileData`] protects by its lock.
 #[derive(Debug, Default)]
 pub struct Inner {
@@ -70,8 +79,8 @@ pub struct Inner {
     exclusive: usize,
     /// Programs' O_DIRECT writes under way.
     direct: usize,
-    /// The kernel's READs that are not answered: offset, and a number of its own.
-    kernel_reads: Vec<(u64, u64)>,
+    /// The kernel's READs that are not answered.
+    kernel_reads: Vec<UnansweredRead>,
 }
 
 impl Inner {
@@ -112,16 +121,18 @@ impl Inner {
         self.direct > 0
     }
 
-    /// The kernel sent a READ. Returns its number.
-    pub fn begin_kernel_read(&mut self, offset: u64) -> u64 {
+    /// The kernel sent a READ, which came `now`. Returns its number.
+    pub fn begin_kernel_read(&mut self, offset: u64, now: Nanos) -> u64 {
         self.next_pending += 1;
-        self.kernel_reads.push((offset, self.next_pending));
-        self.next_pending
+        let id = self.next_pending;
+        let since = now;
+        self.kernel_reads.push(UnansweredRead { offset, id, since });
+        id
     }
 
     /// It was answered.
     pub fn end_kernel_read(&mut self, id: u64) {
-        self.kernel_reads.retain(|(_, other)| *other != id);
+        self.kernel_reads.retain(|read| read.id != id);
     }
 
     /// The number of the last READ so far.
@@ -131,12 +142,17 @@ impl Inner {
 
     /// Whether a READ of the kernel's up to this number is not answered.
     pub fn is_kernel_reading_until(&self, last: u64) -> bool {
-        self.kernel_reads.iter().any(|(_, id)| *id <= last)
+        self.kernel_reads.iter().any(|read| read.id <= last)
+    }
+
+    /// Whether a READ of the kernel's that came before `time` is not answered.
+    pub fn is_kernel_reading_since(&self, time: Nanos) -> bool {
+        self.kernel_reads.iter().any(|read| read.since < time)
     }
 
     /// Whether the kernel waits for data before `offset`.
     pub fn is_kernel_reading_before(&self, offset: u64) -> bool {
-        self.kernel_reads.iter().any(|(start, _)| *start < offset)
+        self.kernel_reads.iter().any(|read| read.offset < offset)
     }
 
     /// Registers a READ of `range`.

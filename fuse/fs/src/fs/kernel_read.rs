@@ -1,6 +1,7 @@
 //! READs of the kernel that are not answered yet, and their order.
 
 use super::Fs;
+use super::clock::nanos;
 use super::error::FsResult;
 use super::file::{FileData, Inner};
 use super::inode::Inode;
@@ -8,6 +9,7 @@ use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A READ of the kernel's that is not answered.
 ///
@@ -60,13 +62,41 @@ impl<N: Nfs3> Fs<N> {
     pub fn kernel_read(&self, handle: u64, offset: u64) -> Option<KernelRead> {
         let file = self.files.read().get(handle as usize).cloned()?;
         let data = self.data(&file.inode).clone();
-        let id = data.with(|inner| inner.begin_kernel_read(offset));
+        let now = self.now();
+        let id = data.with(|inner| inner.begin_kernel_read(offset, now));
         Some(KernelRead {
             inode: file.inode.clone(),
             data,
             id,
             offset,
         })
+    }
+
+    /// Returns when the READs of a file that the kernel has sent so far are answered.
+    pub async fn kernel_reads_answered(&self, nodeid: u64) {
+        let Some(inode) = self.table.get(nodeid) else {
+            return;
+        };
+        if let Some(data) = inode.data() {
+            let last = data.with(|inner| inner.last_read());
+            data.until(|inner| (!inner.is_kernel_reading_until(last)).then_some(()))
+                .await;
+        }
+    }
+
+    /// Whether READs of a file that the kernel has sent are not answered.
+    pub fn is_kernel_reading(&self, nodeid: u64) -> bool {
+        let inode = self.table.get(nodeid);
+        let data = inode.as_ref().and_then(|inode| inode.data());
+        data.is_some_and(|data| data.with(|inner| inner.is_kernel_reading()))
+    }
+
+    /// Whether one of them has waited for longer than `time`.
+    pub fn is_kernel_reading_for(&self, nodeid: u64, time: Duration) -> bool {
+        let since = self.now().saturating_sub(nanos(time));
+        let inode = self.table.get(nodeid);
+        let data = inode.as_ref().and_then(|inode| inode.data());
+        data.is_some_and(|data| data.with(|inner| inner.is_kernel_reading_since(since)))
     }
 
     /// An open is about to make the kernel drop the attributes of a file that somebody else has
