@@ -411,6 +411,9 @@ impl Run<'_> {
             Err(error) => return differs(format!("{head} = {}", errno(&error)), None),
         };
         self.say("list", None, format!("{head} = {listed:?}"));
+        // A listing that was cached between two changes of a second is believed after the second
+        // one: the directory's time does not tell them apart.
+        let coarse = self.plan.variant.name == "one-second" && actor != SERVER;
         for name in NAMES {
             let (parent, last) = name.split_once('/').unwrap_or(("", name));
             if parent != directory {
@@ -419,6 +422,7 @@ impl Run<'_> {
             let times = listed.iter().filter(|listed| *listed == last).count();
             let legal = self.oracle.bindings(actor, name);
             let fine = match times {
+                0 | 1 if coarse => true,
                 0 => legal.contains(&None),
                 1 => legal.iter().any(Option::is_some),
                 _ => false,
