@@ -578,7 +578,9 @@ def a_mount_ends_though_an_unlock_waits_for_pages_that_a_silent_server_does_not_
                 holder.child.kill()
                 holder.child.wait(LIMIT)
                 ends(how, a, pid)
+            except BaseException:
+                # Not otherwise: the device's number may be another mount's by now.
+                abort(device)
+                raise
             finally:
                 server.child.send_signal(signal.SIGCONT)
-                if not elsewhere(a):
-                    abort(device)
