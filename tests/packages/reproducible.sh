@@ -65,7 +65,7 @@ fi
 # What the packaged programs say of where they were built.
 names_no_place() {
     local place
-    for place in "$top" "$cargo_home" "$HOME/."; do
+    for place in "$top/" "$cargo_home/" "$HOME/."; do
         ! grep -aoF -m 3 -- "$place" "$1" || return 1
     done
     grep -aq /usr/src/cargo/registry "$1" || { echo "it names no sources at all"; return 1; }
