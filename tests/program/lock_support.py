@@ -177,3 +177,32 @@ def waits(process, seconds=0.3):
 
     ready, _, _ = select.select([process.child.stdout], [], [], seconds)
     return not ready
+
+
+COUNT = r"""
+import fcntl, os, sys
+path, times, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+file = os.open(path, os.O_RDWR)
+for _ in range(times):
+    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_EX)
+    number = int(os.pread(file, 20, 0))
+    os.pwrite(file, b'%019d\n' % (number + 1), 0)
+    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_UN)
+"""
+
+
+def count_under_a_lock(server, points, how, children, times):
+    """Processes on the mounts in turn add to a number in the same file, each addition under a lock."""
+    (server.export / "n").write_bytes(b"%019d\n" % 0)
+    command = [sys.executable, "-c", COUNT]
+    running = [
+        subprocess.Popen([*command, str(points[n % len(points)] / "n"), str(times), how]) for n in range(children)
+    ]
+    try:
+        for child in running:
+            assert child.wait(4 * LIMIT) == 0
+    finally:
+        for child in running:
+            child.kill()
+            child.wait()
+    assert int((server.export / "n").read_bytes()) == children * times, how

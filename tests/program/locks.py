@@ -297,34 +297,12 @@ def what_is_written_by_a_mapping_is_there_before_an_unlock():
                 one.kill()
 
 
-COUNT = r"""
-import fcntl, os, sys
-path, times, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-file = os.open(path, os.O_RDWR)
-for _ in range(times):
-    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_EX)
-    number = int(os.pread(file, 20, 0))
-    os.pwrite(file, b'%019d\n' % (number + 1), 0)
-    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_UN)
-"""
-
-
 @case
 def a_counter_under_a_lock_loses_nothing():
     with LockServer() as server:
         points = server.mounts()
         for how in ("posix", "flock"):
-            (server.export / "n").write_bytes(b"%019d\n" % 0)
-            command = [sys.executable, "-c", COUNT]
-            children = [subprocess.Popen([*command, str(points[n % 2] / "n"), "25", how]) for n in range(6)]
-            try:
-                for child in children:
-                    assert child.wait(4 * LIMIT) == 0
-            finally:
-                for child in children:
-                    child.kill()
-                    child.wait()
-            assert int((server.export / "n").read_bytes()) == 150, how
+            count_under_a_lock(server, points, how, children=6, times=25)
 
 
 @case

@@ -105,17 +105,7 @@ def locks_of_two_machines_exclude_each_other():
             assert second.receive() is None
             assert second.flock("f", fcntl.LOCK_UN) == 0
         for how in ("posix", "flock"):
-            (server.export / "n").write_bytes(b"%019d\n" % 0)
-            command = [sys.executable, "-c", COUNT]
-            children = [subprocess.Popen([*command, str(points[n % 2] / "n"), "20", how]) for n in range(4)]
-            try:
-                for child in children:
-                    assert child.wait(4 * LIMIT) == 0
-            finally:
-                for child in children:
-                    child.kill()
-                    child.wait()
-            assert int((server.export / "n").read_bytes()) == 80, how
+            count_under_a_lock(server, points, how, children=4, times=20)
 
 
 @case

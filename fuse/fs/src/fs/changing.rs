@@ -234,15 +234,6 @@ impl<N: Nfs3> Fs<N> {
         inode.is_some_and(|inode| inode.state.lock().kernel_is_behind())
     }
 
-    /// Whether READs of the file are under way, from the kernel's request to its reply.
-    pub fn is_reading(&self, nodeid: u64) -> bool {
-        let Some(inode) = self.table.get(nodeid) else {
-            return false;
-        };
-        let data = inode.data();
-        data.is_some_and(|data| data.with(|inner| inner.has_reads() || inner.is_kernel_reading()))
-    }
-
     /// Close-to-open: what was cached before `since`, when the opening of the file or directory
     /// began, is known to be the server's, or given up. In most cases the reply to ACCESS has shown that already.
     pub(super) async fn revalidate(

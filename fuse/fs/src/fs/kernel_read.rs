@@ -74,29 +74,34 @@ impl<N: Nfs3> Fs<N> {
 
     /// Returns when the READs of a file that the kernel has sent so far are answered.
     pub async fn kernel_reads_answered(&self, nodeid: u64) {
-        let Some(inode) = self.table.get(nodeid) else {
-            return;
-        };
-        if let Some(data) = inode.data() {
-            let last = data.with(|inner| inner.last_read());
-            data.until(|inner| (!inner.is_kernel_reading_until(last)).then_some(()))
-                .await;
+        if let Some(inode) = self.table.get(nodeid) {
+            reads_so_far(&inode).await;
         }
     }
 
     /// Whether READs of a file that the kernel has sent are not answered.
     pub fn is_kernel_reading(&self, nodeid: u64) -> bool {
-        let inode = self.table.get(nodeid);
-        let data = inode.as_ref().and_then(|inode| inode.data());
-        data.is_some_and(|data| data.with(|inner| inner.is_kernel_reading()))
+        self.reads_are(nodeid, |inner| inner.is_kernel_reading())
     }
 
     /// Whether one of them has waited for longer than `time`.
     pub fn is_kernel_reading_for(&self, nodeid: u64, time: Duration) -> bool {
         let since = self.now().saturating_sub(nanos(time));
+        self.reads_are(nodeid, |inner| inner.is_kernel_reading_since(since))
+    }
+
+    /// Whether READs of the file are under way, from the kernel's request to its reply.
+    pub fn is_reading(&self, nodeid: u64) -> bool {
+        self.reads_are(nodeid, |inner| {
+            inner.has_reads() || inner.is_kernel_reading()
+        })
+    }
+
+    /// What `ask` says of the READs of a file; false where nothing of it was ever read.
+    fn reads_are(&self, nodeid: u64, ask: impl FnOnce(&mut Inner) -> bool) -> bool {
         let inode = self.table.get(nodeid);
         let data = inode.as_ref().and_then(|inode| inode.data());
-        data.is_some_and(|data| data.with(|inner| inner.is_kernel_reading_since(since)))
+        data.is_some_and(|data| data.with(ask))
     }
 
     /// An open is about to make the kernel drop the attributes of a file that somebody else has
@@ -107,10 +112,17 @@ impl<N: Nfs3> Fs<N> {
             let state = inode.state.lock();
             state.told_epoch != 0 && !state.knows_end()
         };
-        if misled && let Some(data) = inode.data() {
-            let last = data.with(|inner| inner.last_read());
-            data.until(|inner| (!inner.is_kernel_reading_until(last)).then_some(()))
-                .await;
+        if misled {
+            reads_so_far(inode).await;
         }
+    }
+}
+
+/// Returns when the READs of a file that the kernel has sent so far are answered.
+async fn reads_so_far(inode: &Inode) {
+    if let Some(data) = inode.data() {
+        let last = data.with(|inner| inner.last_read());
+        data.until(|inner| (!inner.is_kernel_reading_until(last)).then_some(()))
+            .await;
     }
 }

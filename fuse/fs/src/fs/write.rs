@@ -5,7 +5,6 @@ use super::error::{FsError, FsResult};
 use super::file::{FileData, Inner};
 use super::inode::Inode;
 use super::open_file::OpenFile;
-
 use super::unwritten::Unwritten;
 use crate::cache::{
     Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteJob, WriteLimits,
