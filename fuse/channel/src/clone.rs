@@ -1,6 +1,7 @@
 //! FUSE_DEV_IOC_CLONE: another descriptor for a mount, with a queue of its own.
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,4 +20,30 @@ pub(crate) fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: `request` is FUSE_DEV_IOC_CLONE as above, which changes no memory of ours.
     unsafe { ioctl(&new, request) }?;
     Ok(new)
+}
+
+/// Whether `error` says that there is no such request, as qemu's emulation of another processor
+/// (ENOSYS) and kernels before 4.2 (ENOTTY) do.
+pub(crate) fn is_unknown(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOSYS | Errno::NOTTY)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_request_that_is_unknown_is_done_without() {
+        for (code, unknown) in [
+            (Errno::NOSYS, true),
+            (Errno::NOTTY, true),
+            (Errno::INVAL, false),
+        ] {
+            assert_eq!(is_unknown(&io::Error::from(code)), unknown, "{code}");
+        }
+        assert!(!is_unknown(&io::Error::other("not of the system")));
+    }
 }

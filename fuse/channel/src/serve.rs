@@ -2,6 +2,7 @@
 //! event loops of the caller's, which wait for other things too ([`Channel::serve_loops`]).
 
 use super::abi::{MIN_READ_BUFFER, opcode};
+use super::clone;
 use super::device::{Device, Received};
 use super::header::Header;
 use super::mount::{Channel, Users};
@@ -92,7 +93,7 @@ impl Channel {
     pub fn serve(self, threads: usize, handler: Arc<impl Handler>) -> io::Result<Serving> {
         let mut devices = vec![self.device().clone()];
         for _ in 1..threads {
-            devices.push(Arc::new(self.device().try_clone()?));
+            devices.push(self.one_more_device()?);
         }
         let readers = devices.into_iter().map(|device| self.reader(device));
         let readers: Vec<_> = readers.collect();
@@ -111,11 +112,21 @@ impl Channel {
         let mut parts = Vec::new();
         for body in loops {
             // Not the device of the mount itself: others may have its open file description.
-            let device = self.device().try_clone()?;
+            let device = self.one_more_device()?;
             device.set_nonblocking()?;
-            parts.push((self.reader(Arc::new(device)), body));
+            parts.push((self.reader(device), body));
         }
         self.start("worker", parts, |(reader, body)| body(reader))
+    }
+
+    /// A device of its own for one more reader. Where devices cannot be cloned (qemu's emulation of
+    /// another processor does not know that ioctl), all readers share that of the mount.
+    fn one_more_device(&self) -> io::Result<Arc<Device>> {
+        match self.device().try_clone() {
+            Ok(device) => Ok(Arc::new(device)),
+            Err(error) if clone::is_unknown(&error) => Ok(self.device().clone()),
+            Err(error) => Err(error),
+        }
     }
 
     fn reader(&self, device: Arc<Device>) -> Reader {
