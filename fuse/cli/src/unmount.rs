@@ -8,12 +8,13 @@ use super::presence::{End, Watch};
 use super::sync::{self, Outcome};
 use super::{pending, reach, utab};
 use indicatif::{ProgressBar, ProgressStyle};
+use nfsrdma_fs::adapter::mount_id;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::Mode;
 use nix::unistd::geteuid;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
@@ -187,22 +188,13 @@ fn unmount_exactly(dir: &Path, id: u64, flags: MntFlags) -> Result<(), Errno> {
     let parent = open(parent, path, Mode::empty())?;
     {
         let root = openat(&parent, name, path | OFlag::O_NOFOLLOW, Mode::empty())?;
-        if mount_id(&root) != Some(id) {
+        if mount_id(&root).ok() != Some(id) {
             // Mounted over, or gone.
             return Err(Errno::ESTALE);
         }
     }
     let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
     umount2(&path.join(name), flags)
-}
-
-/// The mount that a descriptor is on, by proc(5): that asks nothing of the file system, and works
-/// where this user may not look into it.
-fn mount_id(descriptor: &OwnedFd) -> Option<u64> {
-    let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
-    line.trim().parse().ok()
 }
 
 /// Shows by a bar what is left, if standard error is a terminal and the process has something to

@@ -24,7 +24,7 @@ mod worker;
 mod xattr;
 
 pub use bdi::set_read_ahead;
-pub use unmount::OwnMount;
+pub use unmount::{OwnMount, mount_id};
 
 use crate::fs::Fs;
 use credentials::Credentials;

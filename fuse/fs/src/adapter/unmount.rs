@@ -1,7 +1,7 @@
 //! The own mount: finding it again, keeping it busy, taking it away.
 //!
 //! A path names whatever is mounted there last. The own mount is known by its mount ID
-//! (statx(2), STATX_MNT_ID), taken when it was made. Before anything is unmounted the path is
+//! (/proc/self/fdinfo), taken when it was made. Before anything is unmounted the path is
 //! opened with O_PATH, the ID compared, and /proc/self/mountinfo searched for mounts on top of
 //! or below the own one, which MNT_DETACH would take away too. Linux has no call that unmounts
 //! by ID (umount2(2) of `/proc/self/fd/N` goes up to what is mounted on top of it), so the
@@ -22,7 +22,7 @@ use std::process::Command;
 #[derive(Debug)]
 pub struct OwnMount {
     dir: PathBuf,
-    /// 0 if the kernel does not tell it (before Linux 5.8).
+    /// 0 if it could not be found out.
     id: u64,
     hold: Mutex<Hold>,
 }
@@ -41,12 +41,15 @@ fn open_root(dir: &Path) -> io::Result<OwnedFd> {
     Ok(open(dir, flags, Mode::empty())?)
 }
 
-/// The ID of the mount that `root` is on; no request goes to its file system.
-fn mount_id(root: &OwnedFd) -> io::Result<u64> {
-    use rustix::fs::{AtFlags, StatxFlags, statx};
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = statx(root, c"", flags, StatxFlags::MNT_ID)?;
-    Ok(found.stx_mnt_id)
+/// The ID of the mount that a descriptor is on, by proc(5). That asks nothing of the file system and
+/// works where this user may not look into it, and under emulators, whose statx(2) does not know
+/// STATX_MNT_ID.
+pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
+    let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
+    let text = std::fs::read_to_string(path)?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    let id = id.and_then(|id| id.trim().parse().ok());
+    id.ok_or_else(|| io::Error::other("no mount ID in /proc/self/fdinfo"))
 }
 
 /// A line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
@@ -67,7 +70,7 @@ impl OwnMount {
         }
     }
 
-    /// Its mount ID, 0 if the kernel does not tell it.
+    /// Its mount ID, 0 if it could not be found out.
     pub fn id(&self) -> u64 {
         self.id
     }
