@@ -5,11 +5,12 @@
 mod common;
 
 use common::{Mounted, mount, mount_of};
-use nfsrdma_fs::fs::FsConfig;
+use nfsrdma_fs::fs::{FsConfig, LookupCache};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 fn empty(name: &str, config: FsConfig) -> Option<Mounted> {
     mount(name, config, |_| ())
@@ -395,5 +396,34 @@ fn a_directory_made_again_with_the_same_fileid_is_another() {
             fs::create_dir(&d).unwrap();
         }
     }
+    m.finish();
+}
+
+/// The time of a write that has not reached the server is the server's to give, also where each
+/// stat looks the name up.
+#[test]
+fn stat_by_name_knows_of_a_write() {
+    let config = FsConfig {
+        lookup_cache: LookupCache::None,
+        ..FsConfig::default()
+    };
+    let Some(m) = mount("written", config, |_| ()) else {
+        return;
+    };
+    let path = m.dir.join("f");
+    let file = File::create(&path).unwrap();
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    file.set_modified(old).unwrap();
+    let before = fs::metadata(&path).unwrap();
+    assert_eq!(before.modified().unwrap(), old);
+    (&file).write_all(b"new").unwrap();
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!(after.len(), 3);
+    assert_ne!(after.modified().unwrap(), old);
+    assert_eq!(
+        after.modified().unwrap(),
+        file.metadata().unwrap().modified().unwrap()
+    );
+    drop(file);
     m.finish();
 }
