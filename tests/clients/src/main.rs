@@ -6,7 +6,6 @@ mod content;
 mod executor;
 mod map;
 mod oracle;
-mod random;
 mod run;
 mod signals;
 mod stand;

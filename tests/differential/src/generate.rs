@@ -2,7 +2,7 @@
 
 use crate::call::{At, Call, LockKind, Mode, OpenFlags, Place, SLOTS, Step, SyncKind};
 use crate::history::{Feedback, Held, Known, USERS};
-use crate::random::Random;
+use nfsrdma_test_support::Random;
 
 const DIRECTORIES: [&str; 4] = ["d0", "d1", "d2", "d3"];
 const NAMES: [&str; 12] = [

@@ -97,7 +97,8 @@ struct Queue {
     more: Condvar,
     /// Answers are held back while this is set.
     held: Mutex<bool>,
-    seed: AtomicU64,
+    /// Chooses which answer is next.
+    random: Mutex<fastrand::Rng>,
 }
 
 impl MemoryServer {
@@ -318,7 +319,7 @@ impl Workers {
             waiting: Mutex::default(),
             more: Condvar::new(),
             held: Mutex::new(false),
-            seed: AtomicU64::new(0x2545_f491_4f6c_dd1d),
+            random: Mutex::new(fastrand::Rng::with_seed(1)),
         });
         let threads = (0..threads)
             .map(|_| {
@@ -341,11 +342,7 @@ impl Queue {
                 if waiting.1 {
                     return;
                 }
-                let mixed = self
-                    .seed
-                    .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-                let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                let at = (mixed >> 33) as usize % waiting.0.len();
+                let at = self.random.lock().usize(..waiting.0.len());
                 waiting.0.swap_remove(at)
             };
             // Runs what waits for it, on this thread.
