@@ -116,6 +116,113 @@ fn mode(mode: u32) -> SetAttributes {
     }
 }
 
+/// READ, WRITE, SETATTR, GETATTR, LOOKUP and ACCESS of the file `f` in `d`.
+async fn contents_and_attributes(
+    mounted: &Mounted,
+    pool: &Pool,
+    dir: &Path,
+    d: &FileHandle,
+    f: &FileHandle,
+) {
+    let (client, cred) = (&mounted.client, &cred());
+    for (seed, len) in [1, 4095, 4096, 65_537, 1_048_573, 1_300_000]
+        .into_iter()
+        .enumerate()
+    {
+        let bytes = pattern(len, seed);
+        write(mounted, pool, f, &bytes).await;
+        assert!(std::fs::read(dir.join("d/f")).unwrap() == bytes, "{len}");
+        assert!(read(mounted, pool, f, len).await == bytes, "{len}");
+        let truncate = SetAttributes {
+            size: Some(0),
+            ..SetAttributes::default()
+        };
+        client.setattr(cred, f, &truncate, None).await.unwrap();
+    }
+    let attributes = client.getattr(cred, f).await.unwrap();
+    assert_eq!((attributes.kind, attributes.size), (FileType::Regular, 0));
+    let stale = Time {
+        seconds: 1,
+        nanoseconds: 1,
+    };
+    let guarded = client.setattr(cred, f, &mode(0o600), Some(stale)).await;
+    assert!(matches!(guarded, Err(NfsError::Status(Status::NotSync))));
+    let found = client.lookup(cred, d, b"f").await.unwrap();
+    assert_eq!(found.object, *f);
+    let (granted, _) = client
+        .access(cred, f, access::READ | access::MODIFY)
+        .await
+        .unwrap();
+    assert_eq!(granted, access::READ | access::MODIFY);
+}
+
+/// SYMLINK, READLINK, MKNOD, LINK, RENAME and REMOVE.
+async fn names(mounted: &Mounted, dir: &Path, d: &FileHandle, f: &FileHandle) {
+    let (client, cred, root) = (&mounted.client, &cred(), &mounted.root);
+    let target: Vec<u8> = pattern(3000, 5).iter().map(|b| b'a' + b % 26).collect();
+    let set = SetAttributes::default();
+    let link = client
+        .symlink(cred, d, b"l", &target, &set)
+        .await
+        .unwrap()
+        .object
+        .unwrap();
+    assert_eq!(client.readlink(cred, &link).await.unwrap().0, target);
+    client
+        .mknod(cred, d, b"p", Special::Fifo, &mode(0o600))
+        .await
+        .unwrap();
+    assert!(
+        std::fs::metadata(dir.join("d/p"))
+            .unwrap()
+            .file_type()
+            .is_fifo()
+    );
+    client.link(cred, f, d, b"f2").await.unwrap();
+    assert_eq!(std::fs::metadata(dir.join("d/f")).unwrap().nlink(), 2);
+    client.rename(cred, d, b"f2", root, b"f3").await.unwrap();
+    assert!(dir.join("f3").exists() && !dir.join("d/f2").exists());
+    client.remove(cred, root, b"f3").await.unwrap();
+}
+
+/// READDIR and READDIRPLUS of a large directory; what is in it.
+async fn listings(mounted: &Mounted, dir: &Path, d: &FileHandle) -> BTreeSet<Vec<u8>> {
+    let (client, cred) = (&mounted.client, &cred());
+    let mut expected: BTreeSet<Vec<u8>> = BTreeSet::new();
+    for i in 0..500 {
+        let name = format!("entry-with-a-longer-name-{i:06}");
+        std::fs::write(dir.join("d").join(&name), b"").unwrap();
+        expected.insert(name.into_bytes());
+    }
+    expected.extend([&b"."[..], b"..", b"f", b"x", b"l", b"p"].map(<[u8]>::to_vec));
+    for plus in [false, true] {
+        let mut listed = BTreeSet::new();
+        let (mut cookie, mut verifier) = (0, Verifier::default());
+        loop {
+            let page = match plus {
+                false => client.readdir(cred, d, cookie, verifier, 8192).await,
+                true => {
+                    client
+                        .readdirplus(cred, d, cookie, verifier, 8192, 32_768)
+                        .await
+                }
+            };
+            let page = page.unwrap();
+            verifier = page.verifier;
+            for entry in &page.entries {
+                assert!(listed.insert(entry.name.to_vec()), "an entry comes once");
+                cookie = entry.cookie;
+                assert!(!plus || entry.attributes.is_some());
+            }
+            if page.eof {
+                break;
+            }
+        }
+        assert_eq!(listed, expected);
+    }
+    expected
+}
+
 /// All 22 procedures once or more, each result compared with the real directory.
 async fn everything(mounted: &Mounted, pool: &Pool, dir: &Path) {
     let client = &mounted.client;
@@ -148,91 +255,9 @@ async fn everything(mounted: &Mounted, pool: &Pool, dir: &Path) {
         .await
         .unwrap();
     assert_eq!(made.attributes.unwrap().mode & 0o7777, 0o600);
-    for (seed, len) in [1, 4095, 4096, 65_537, 1_048_573, 1_300_000]
-        .into_iter()
-        .enumerate()
-    {
-        let bytes = pattern(len, seed);
-        write(mounted, pool, &f, &bytes).await;
-        assert!(std::fs::read(dir.join("d/f")).unwrap() == bytes, "{len}");
-        assert!(read(mounted, pool, &f, len).await == bytes, "{len}");
-        let truncate = SetAttributes {
-            size: Some(0),
-            ..SetAttributes::default()
-        };
-        client.setattr(cred, &f, &truncate, None).await.unwrap();
-    }
-    let attributes = client.getattr(cred, &f).await.unwrap();
-    assert_eq!((attributes.kind, attributes.size), (FileType::Regular, 0));
-    let stale = Time {
-        seconds: 1,
-        nanoseconds: 1,
-    };
-    let guarded = client.setattr(cred, &f, &mode(0o600), Some(stale)).await;
-    assert!(matches!(guarded, Err(NfsError::Status(Status::NotSync))));
-    let found = client.lookup(cred, &d, b"f").await.unwrap();
-    assert_eq!(found.object, f);
-    let (granted, _) = client
-        .access(cred, &f, access::READ | access::MODIFY)
-        .await
-        .unwrap();
-    assert_eq!(granted, access::READ | access::MODIFY);
-    let target: Vec<u8> = pattern(3000, 5).iter().map(|b| b'a' + b % 26).collect();
-    let set = SetAttributes::default();
-    let link = client
-        .symlink(cred, &d, b"l", &target, &set)
-        .await
-        .unwrap()
-        .object
-        .unwrap();
-    assert_eq!(client.readlink(cred, &link).await.unwrap().0, target);
-    client
-        .mknod(cred, &d, b"p", Special::Fifo, &mode(0o600))
-        .await
-        .unwrap();
-    assert!(
-        std::fs::metadata(dir.join("d/p"))
-            .unwrap()
-            .file_type()
-            .is_fifo()
-    );
-    client.link(cred, &f, &d, b"f2").await.unwrap();
-    assert_eq!(std::fs::metadata(dir.join("d/f")).unwrap().nlink(), 2);
-    client.rename(cred, &d, b"f2", root, b"f3").await.unwrap();
-    assert!(dir.join("f3").exists() && !dir.join("d/f2").exists());
-    client.remove(cred, root, b"f3").await.unwrap();
-    let mut expected: BTreeSet<Vec<u8>> = BTreeSet::new();
-    for i in 0..500 {
-        let name = format!("entry-with-a-longer-name-{i:06}");
-        std::fs::write(dir.join("d").join(&name), b"").unwrap();
-        expected.insert(name.into_bytes());
-    }
-    expected.extend([&b"."[..], b"..", b"f", b"x", b"l", b"p"].map(<[u8]>::to_vec));
-    for plus in [false, true] {
-        let mut listed = BTreeSet::new();
-        let (mut cookie, mut verifier) = (0, Verifier::default());
-        loop {
-            let page = match plus {
-                false => client.readdir(cred, &d, cookie, verifier, 8192).await,
-                true => {
-                    client
-                        .readdirplus(cred, &d, cookie, verifier, 8192, 32_768)
-                        .await
-                }
-            };
-            let page = page.unwrap();
-            verifier = page.verifier;
-            for entry in &page.entries {
-                assert!(listed.insert(entry.name.to_vec()), "an entry comes once");
-                cookie = entry.cookie;
-                assert!(!plus || entry.attributes.is_some());
-            }
-            if page.eof {
-                break;
-            }
-        }
-        assert_eq!(listed, expected);
-    }
+    contents_and_attributes(mounted, pool, dir, &d, &f).await;
+    names(mounted, dir, &d, &f).await;
+    let expected = listings(mounted, dir, &d).await;
     assert!(client.fsstat(cred, root).await.unwrap().total_bytes > 0);
     assert!(client.fsinfo(cred, root).await.unwrap().rtmax > 0);
     assert_eq!(client.pathconf(cred, root).await.unwrap().name_max, 255);

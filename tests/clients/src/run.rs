@@ -61,6 +61,7 @@ fn differs<T>(what: impl Into<String>, id: Option<Id>) -> std::result::Result<T,
     })
 }
 
+#[derive(Debug, Clone, Copy)]
 struct Descriptor {
     number: usize,
     actor: usize,

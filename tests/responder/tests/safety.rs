@@ -281,8 +281,20 @@ async fn callers_are_who_they_say() {
     };
     assert_eq!(granted(other.access(&args).await.unwrap()), 0x01);
     assert_eq!(granted(root_user.access(&args).await.unwrap()), 0x0d);
-    // A directory that can be listed but not entered tells names, and nothing else.
-    let dir = mkdir(&mut owner, &root, "listed").await;
+    names_without_handles(&dirs, &root, &mut owner, &mut other).await;
+    no_devices(&root, &mut owner).await;
+    stop(responder);
+    squashed_root(&dirs, &root, &file).await;
+}
+
+/// A directory that can be listed but not entered tells names, and nothing else.
+async fn names_without_handles(
+    dirs: &Dirs,
+    root: &nfs_fh3,
+    owner: &mut Client,
+    other: &mut Client,
+) {
+    let dir = mkdir(owner, root, "listed").await;
     std::fs::write(dirs.export().join("listed/inside"), b"").unwrap();
     std::fs::set_permissions(
         dirs.export().join("listed"),
@@ -302,12 +314,14 @@ async fn callers_are_who_they_say() {
             assert!(entry.name_attributes.is_none() && entry.name_handle.is_none());
         }
     }
-    let status = lookup(&mut other, &dir, "inside").await.unwrap_err();
+    let status = lookup(other, &dir, "inside").await.unwrap_err();
     assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
+}
 
-    // A device would be a way around every permission of the server.
+/// A device would be a way around every permission of the server.
+async fn no_devices(root: &nfs_fh3, owner: &mut Client) {
     let args = MKNOD3args {
-        where_: at(&root, "device"),
+        where_: at(root, "device"),
         what: mknoddata3::NF3BLK(devicedata3 {
             dev_attributes: with_mode(0o666),
             spec: specdata3::default(),
@@ -317,14 +331,16 @@ async fn callers_are_who_they_say() {
         panic!("a device for anybody");
     };
     assert_eq!(status, nfsstat3::NFS3ERR_PERM);
-    stop(responder);
+}
 
-    let responder = start(&dirs, &["--root-squash", "--anon-uid", "4000"]);
+/// With `--root-squash` the superuser is somebody else, also for the file of another user.
+async fn squashed_root(dirs: &Dirs, root: &nfs_fh3, file: &nfs_fh3) {
+    let responder = start(dirs, &["--root-squash", "--anon-uid", "4000"]);
     let mut root_user = connect_as(&responder, credential(0, 0, &[0])).await;
-    create(&mut root_user, &root, "squashed", 0o600).await;
+    create(&mut root_user, root, "squashed", 0o600).await;
     let real = std::fs::metadata(dirs.export().join("squashed")).unwrap();
     assert_eq!((real.uid(), real.gid()), (4000, 65534));
-    let status = read(&mut root_user, &file, 0, 9).await.unwrap_err();
+    let status = read(&mut root_user, file, 0, 9).await.unwrap_err();
     assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
 }
 
