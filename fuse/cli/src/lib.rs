@@ -87,5 +87,12 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),
         Command::Fstab(args) => fstab::run(args),
+        Command::ListOptions => {
+            let names = options::table::entries().map(|entry| (entry.name, entry.kind()));
+            let lines: String = names
+                .map(|(name, kind)| format!("{kind} {name}\n"))
+                .collect();
+            output::result(lines.as_bytes()).map(drop)
+        }
     }
 }
