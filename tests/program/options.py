@@ -10,7 +10,6 @@ import fcntl
 import functools
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -27,21 +26,20 @@ from support import *  # noqa: F403
 from support import BIN
 from wire import Datagrams, Relay, mpa
 
-OPTIONS = ROOT / "fuse/cli/src/options"
-TABLES = [OPTIONS / "table.rs", *sorted((OPTIONS / "table").glob("*.rs"))]
-TRIED = set()
+TRIED, KINDS = set(), set()
 
 
-def effect(*names):
-    """This case tries these options."""
+def effect(*names, kind=None):
+    """This case tries these options, and all of a kind."""
     TRIED.update(names)
+    KINDS.update([kind] if kind else [])
 
     def wrap(function):
         @functools.wraps(function)
         def checked():
             support.GIVEN.clear()
             function()
-            missing = set(names) - support.GIVEN
+            missing = {*names, *(table(kind) if kind else ())} - support.GIVEN
             assert not missing, f"says that it tries {missing}, and does not"
 
         return case(checked)
@@ -50,10 +48,10 @@ def effect(*names):
 
 
 def table(kind="flag|value|either|accept|refuse"):
-    """Names in the program's table of options."""
-    entries = re.findall(rf'^    ({kind})!\(\s*"([^"]+)"', "".join(path.read_text() for path in TABLES), re.M)
-    assert len(entries) > 3, "the table is written differently now"
-    return [name for _, name in entries]
+    """Names of the program's options."""
+    entries = [line.split() for line in nfsrdma("list-options").stdout.splitlines()]
+    assert len(entries) > 3, "the program does not list its options"
+    return [name for own, name in entries if own in kind.split("|")]
 
 
 @contextlib.contextmanager
@@ -141,9 +139,9 @@ class Later(threading.Thread):
 
 @case
 def every_option_is_tried():
-    names = set(table())
-    assert names - TRIED == set(), f"no case tries {sorted(names - TRIED)}"
-    assert TRIED <= names, f"there is no option {sorted(TRIED - names)}"
+    names, tried = set(table()), TRIED.union(*map(table, KINDS))
+    assert names - tried == set(), f"no case tries {sorted(names - tried)}"
+    assert tried <= names, f"there is no option {sorted(tried - names)}"
 
 
 # --- transport --------------------------------------------------------------------------------
@@ -897,7 +895,7 @@ def accepted():
         assert found[0] == found[1], found
 
 
-@effect(*table("refuse"))
+@effect(kind="refuse")
 def refused_by_name():
     with Place() as place:
         for name in table("refuse"):

@@ -97,102 +97,111 @@ fn post(connection: &Connection, request: WorkRequest) {
     assert!(batch.is_empty());
 }
 
-fn exercise(options: &IwarpOptions, local: &str) {
-    let pool = Pool::new(64 << 20).unwrap();
-    let (mut client, mut server) = pair(options, local, &pool);
+/// Messages of several lengths, each into a Receive.
+fn sends(pool: &Pool, client: &mut Connection, server: &mut Connection) {
     for len in [0usize, 1, 3, 1000, 4096] {
-        let data = fill(&pool, len, 1).freeze();
+        let data = fill(pool, len, 1).freeze();
         let send = WorkRequest::Send {
             id: WorkId(9),
             data: smallvec![data.clone()],
             invalidate: None,
             signaled: true,
         };
-        post(&client, send);
-        let Completion::Received { buf, len: got, .. } = next(&mut server) else {
+        post(client, send);
+        let Completion::Received { buf, len: got, .. } = next(server) else {
             panic!("a Receive")
         };
         assert_eq!(got, len);
         assert_eq!(buf[..got], data[..]);
-        assert!(matches!(
-            next(&mut client),
-            Completion::Sent { id: WorkId(9) }
-        ));
+        assert!(matches!(next(client), Completion::Sent { id: WorkId(9) }));
     }
+}
 
+/// RDMA Write by the server, into two buffers, told by a Send With Invalidate.
+fn server_writes(pool: &Pool, data: &Buf, client: &mut Connection, server: &mut Connection) {
+    let len = data.len();
+    let split = len / 2 + 1;
+    let mut sink: Segs<BufMut> = smallvec![pool.alloc(split).unwrap()];
+    if len > split {
+        sink.push(pool.alloc(len - split).unwrap());
+    }
+    let exposure = client.queue_pair.expose(Memory::Sink(sink)).unwrap();
+    let target = exposure.segments()[0];
+    assert_eq!(exposure.segments().len(), 1);
+    let mut batch = vec![
+        WorkRequest::Write {
+            id: WorkId(1),
+            source: smallvec![data.clone()],
+            target,
+            signaled: false,
+        },
+        WorkRequest::Send {
+            id: WorkId(2),
+            data: smallvec![],
+            invalidate: Some(target.handle),
+            signaled: false,
+        },
+    ];
+    let queue_pair = server.queue_pair.clone();
+    let got = while_polling(server, || {
+        queue_pair.post(&mut batch).unwrap();
+        next(client)
+    });
+    let Completion::Received {
+        len: got,
+        invalidated,
+        ..
+    } = got
+    else {
+        panic!("a Receive, not {got:?}")
+    };
+    assert_eq!((got, invalidated), (0, Some(target.handle)));
+    let Invalidation::Done(Memory::Sink(bufs)) = client.queue_pair.invalidate(WorkId(0), exposure)
+    else {
+        panic!("the sink")
+    };
+    let flat: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+    assert!(flat == data[..], "{len} bytes written");
+    let spare = pool.alloc(4096).unwrap();
+    client.queue_pair.post_receive(WorkId(77), spare).unwrap();
+}
+
+/// RDMA Read of the same by the server.
+fn server_reads(pool: &Pool, data: &Buf, client: &mut Connection, server: &mut Connection) {
+    let len = data.len();
+    let exposure = client
+        .queue_pair
+        .expose(Memory::Source(smallvec![data.clone()]))
+        .unwrap();
+    let sink = pool.alloc(len).unwrap();
+    post(
+        server,
+        WorkRequest::Read {
+            id: WorkId(5),
+            sink: smallvec![sink],
+            source: exposure.segments()[0],
+        },
+    );
+    let got = while_polling(client, || next(server));
+    let Completion::Read { id, sink } = got else {
+        panic!("a Read, not {got:?}")
+    };
+    assert_eq!(id, WorkId(5));
+    assert!(sink[0][..] == data[..], "{len} bytes read");
+    assert!(matches!(
+        client.queue_pair.invalidate(WorkId(0), exposure),
+        Invalidation::Done(Memory::Source(_))
+    ));
+}
+
+fn exercise(options: &IwarpOptions, local: &str) {
+    let pool = Pool::new(64 << 20).unwrap();
+    let (mut client, mut server) = pair(options, local, &pool);
+    sends(&pool, &mut client, &mut server);
     for len in [1usize, 2, 4095, 65_520, 65_521, 200_003, 1 << 20] {
-        // RDMA Write, into two buffers, told by a Send With Invalidate.
         let data = fill(&pool, len, 2).freeze();
-        let split = len / 2 + 1;
-        let mut sink: Segs<BufMut> = smallvec![pool.alloc(split).unwrap()];
-        if len > split {
-            sink.push(pool.alloc(len - split).unwrap());
-        }
-        let exposure = client.queue_pair.expose(Memory::Sink(sink)).unwrap();
-        let target = exposure.segments()[0];
-        assert_eq!(exposure.segments().len(), 1);
-        let mut batch = vec![
-            WorkRequest::Write {
-                id: WorkId(1),
-                source: smallvec![data.clone()],
-                target,
-                signaled: false,
-            },
-            WorkRequest::Send {
-                id: WorkId(2),
-                data: smallvec![],
-                invalidate: Some(target.handle),
-                signaled: false,
-            },
-        ];
-        let queue_pair = server.queue_pair.clone();
-        let got = while_polling(&mut server, || {
-            queue_pair.post(&mut batch).unwrap();
-            next(&mut client)
-        });
-        let Completion::Received {
-            len: got,
-            invalidated,
-            ..
-        } = got
-        else {
-            panic!("a Receive, not {got:?}")
-        };
-        assert_eq!((got, invalidated), (0, Some(target.handle)));
-        let Invalidation::Done(Memory::Sink(bufs)) =
-            client.queue_pair.invalidate(WorkId(0), exposure)
-        else {
-            panic!("the sink")
-        };
-        let flat: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
-        assert!(flat == data[..], "{len} bytes written");
-        let spare = pool.alloc(4096).unwrap();
-        client.queue_pair.post_receive(WorkId(77), spare).unwrap();
-
-        // RDMA Read of the same by the server.
-        let exposure = client
-            .queue_pair
-            .expose(Memory::Source(smallvec![data.clone()]))
-            .unwrap();
-        let sink = pool.alloc(len).unwrap();
-        post(
-            &server,
-            WorkRequest::Read {
-                id: WorkId(5),
-                sink: smallvec![sink],
-                source: exposure.segments()[0],
-            },
-        );
-        let got = while_polling(&mut client, || next(&mut server));
-        let Completion::Read { id, sink } = got else {
-            panic!("a Read, not {got:?}")
-        };
-        assert_eq!(id, WorkId(5));
-        assert!(sink[0][..] == data[..], "{len} bytes read");
-        assert!(matches!(
-            client.queue_pair.invalidate(WorkId(0), exposure),
-            Invalidation::Done(Memory::Source(_))
-        ));
+        server_writes(&pool, &data, &mut client, &mut server);
+        server_reads(&pool, &data, &mut client, &mut server);
     }
     client.queue_pair.disconnect();
     let mut out = Vec::new();

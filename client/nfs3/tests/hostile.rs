@@ -29,16 +29,13 @@ async fn misbehaving(
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
-    server.plant(b"f", pattern(20_000, 1));
+    let f = server.plant(b"f", &pattern(20_000, 1));
     let into = sink(&pool, len, 4096);
-    let result = mounted
-        .client
-        .read(&cred(), &handle_of(b"f"), 0, into)
-        .await;
+    let result = mounted.client.read(&cred(), &f, 0, into).await;
     let result = result.map(|done| done.count);
     let stats = mounted.client.stats();
     assert_eq!(
-        read(&mounted, &pool, b"f", len, 4096).await,
+        read(&mounted, &pool, &f, len, 4096).await,
         pattern(20_000, 1)[..len]
     );
     leaves_nothing(mounted, pool).await;
@@ -110,9 +107,9 @@ async fn what_drafts_of_the_rfc_said_is_taken() {
     );
     let (mounted, pool) = server.mount(&options()).await;
     for len in [0, 1, 4096, 5000, 12_000] {
-        server.plant(b"f", pattern(len, 1));
+        let f = server.plant(b"f", &pattern(len, 1));
         assert_eq!(
-            read(&mounted, &pool, b"f", 12_288, 4096).await,
+            read(&mounted, &pool, &f, 12_288, 4096).await,
             pattern(len, 1)
         );
     }
@@ -240,16 +237,12 @@ async fn a_reply_chunk_with_another_xid_is_discarded() {
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
-    server
-        .files
-        .lock()
-        .links
-        .insert(b"l".to_vec(), vec![b'x'; 3000]);
-    let (path, _) = mounted
-        .client
-        .readlink(&cred(), &handle_of(b"l"))
-        .await
-        .unwrap();
+    let (who, plain) = (root(), SetAttributes::default());
+    let link = server
+        .memory
+        .symlink(&who, &mounted.root, b"l", &[b'x'; 3000], &plain);
+    let link = link.await.unwrap().object.unwrap();
+    let (path, _) = mounted.client.readlink(&cred(), &link).await.unwrap();
     assert_eq!(path, vec![b'x'; 3000]);
     let stats = mounted.client.stats();
     let link = &stats.connections[0];
@@ -268,7 +261,7 @@ async fn a_call_that_ends_every_connection_fails_alone() {
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
-    server.plant(b"f", pattern(20_000, 1));
+    server.plant(b"f", &pattern(20_000, 1));
     let client = &mounted.client;
     let bystander = async {
         let mut calls = 0;
@@ -278,7 +271,7 @@ async fn a_call_that_ends_every_connection_fails_alone() {
         }
         calls
     };
-    let (cred, link) = (cred(), handle_of(b"l"));
+    let (cred, link) = (cred(), mounted.root);
     let (result, calls) = tokio::join!(client.readlink(&cred, &link), bystander);
     match result {
         Err(NfsError::PeerMisbehaved(why)) => assert!(why.contains("READLINK"), "{why}"),
@@ -308,8 +301,8 @@ async fn a_server_that_ends_every_connection_fails_no_call() {
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
-    server.plant(b"f", vec![]);
-    write(&mounted, &pool, b"f", &pattern(5000, 2), 4096).await;
+    let f = server.plant(b"f", b"");
+    write(&mounted, &pool, &f, &pattern(5000, 2), 4096).await;
     let stats = mounted.client.stats();
     assert!(stats.connections[0].connects >= 8, "{stats:?}");
     leaves_nothing(mounted, pool).await;
@@ -331,13 +324,14 @@ async fn zero_credits_and_floods_of_them() {
 
 #[tokio::test]
 async fn results_that_lie_are_errors() {
-    // Offsets in the reply: 24 bytes of RPC header, then the results.
+    // In the reply to READ, behind 24 bytes of RPC header, the status, and the attributes with
+    // the word that they follow: count, eof, and the opaque length.
+    const COUNT: usize = 24 + 4 + 4 + 84;
     type Change = fn(&mut Vec<u8>);
     let lies: [Change; 4] = [
-        // count, and opaque length, of READ: status, no attributes, count, eof, length.
-        |p| p[24 + 11] ^= 1,
-        |p| p[24 + 19] ^= 1,
-        |p| p[24 + 15] = 9,
+        |p| p[COUNT + 3] ^= 1,
+        |p| p[COUNT + 11] ^= 1,
+        |p| p[COUNT + 7] = 9,
         |p| p.truncate(30),
     ];
     for lie in lies {
@@ -372,13 +366,13 @@ async fn names_are_components_both_ways() {
     assert!(matches!(long, NfsError::Status(Status::NameTooLong)));
     assert_eq!(server.seen.lock().len(), before, "nothing was sent");
     for name in [&b"a/b"[..], b"a\0b"] {
-        server.plant(name, vec![]);
+        server.plant(name, b"");
         let cred = cred();
         let list = mounted
             .client
             .readdir(&cred, &mounted.root, 0, Verifier::default(), 4096);
         assert!(matches!(list.await, Err(NfsError::PeerMisbehaved(_))));
-        server.files.lock().files.clear();
+        server.uproot(name);
     }
     leaves_nothing(mounted, pool).await;
 }
@@ -395,12 +389,11 @@ async fn a_write_that_took_more_than_was_sent_or_nothing_is_an_error() {
             _ => Act::Answer,
         });
         let (mounted, pool) = server.mount(&options()).await;
-        server.plant(b"f", vec![]);
+        let f = server.plant(b"f", b"");
         let data = source(&pool, &pattern(5000, 1), 4096);
-        let file = handle_of(b"f");
         let result = mounted
             .client
-            .write(&cred(), &file, 0, data, Stable::FileSync)
+            .write(&cred(), &f, 0, data, Stable::FileSync)
             .await;
         assert!(
             matches!(result, Err(NfsError::PeerMisbehaved(_))),
@@ -408,9 +401,9 @@ async fn a_write_that_took_more_than_was_sent_or_nothing_is_an_error() {
         );
         let stats = mounted.client.stats();
         assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
-        write(&mounted, &pool, b"f", &pattern(5000, 2), 4096).await;
+        write(&mounted, &pool, &f, &pattern(5000, 2), 4096).await;
         assert_eq!(
-            read(&mounted, &pool, b"f", 5000, 4096).await,
+            read(&mounted, &pool, &f, 5000, 4096).await,
             pattern(5000, 2)
         );
         leaves_nothing(mounted, pool).await;

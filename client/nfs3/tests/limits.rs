@@ -104,15 +104,16 @@ async fn a_write_that_is_too_large_now_is_cut() {
     let takes = Arc::new(AtomicU32::new(1 << 20));
     let server = strict(takes.clone());
     let (mounted, pool) = server.mount(&options()).await;
+    let f = server.plant(b"f", b"");
     let bytes = pattern(100_000, 5);
     takes.store(16_384, SeqCst);
     // In pieces whose edges are not those of what is cut.
     let write = |from: usize| {
         let data = source(&pool, &bytes[from..], 10_000);
-        let (client, file) = (&mounted.client, handle_of(b"f"));
+        let client = &mounted.client;
         async move {
             client
-                .write(&cred(), &file, from as u64, data, Stable::Unstable)
+                .write(&cred(), &f, from as u64, data, Stable::Unstable)
                 .await
                 .unwrap()
                 .count as usize
@@ -126,7 +127,7 @@ async fn a_write_that_is_too_large_now_is_cut() {
         assert_eq!(took, if left > 16_384 { 12_288 } else { left });
         at += took;
     }
-    assert_eq!(server.files.lock().files[b"f".as_slice()], bytes);
+    assert_eq!(server.contents("f"), bytes);
     assert_eq!(mounted.client.limits().wtmax, 12_288);
     // Asked once only: the later ones are cut by what is known since.
     assert_eq!(server.calls::<Fsinfo>().len(), 2);
@@ -140,14 +141,12 @@ async fn a_write_refused_for_another_reason_is_an_error() {
     let (mounted, pool) = server.mount(&options()).await;
     // Refuses everything, and says that it takes as much as before.
     takes.store(0, SeqCst);
+    let f = server.plant(b"f", b"");
     let data = source(&pool, &pattern(3_000, 1), 1_000);
     let client = &mounted.client;
-    let file = handle_of(b"f");
-    let result = client
-        .write(&cred(), &file, 0, data, Stable::Unstable)
-        .await;
+    let result = client.write(&cred(), &f, 0, data, Stable::Unstable).await;
     // 0 is no opinion: what every server takes, and so more than this.
     assert!(matches!(result, Err(NfsError::Refused(_))));
-    assert!(server.files.lock().files.is_empty());
+    assert!(server.contents("f").is_empty());
     leaves_nothing(mounted, pool).await;
 }

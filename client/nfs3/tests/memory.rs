@@ -5,13 +5,12 @@ mod common;
 
 use common::data::*;
 use common::*;
-use nfsrdma_nfs3::{ClientOptions, MountTarget, Recovery};
+use nfsrdma_nfs3::{ClientOptions, Recovery};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma::{BufMut, Pool};
-use nfsrdma_rdma_testing::fault::{Faulty, Plan, When};
+use nfsrdma_rdma_testing::fault::{Plan, When};
 use nfsrdma_rpcrdma::stats::ConnectionStats;
 use nfsrdma_xdr::nfs3::*;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// All that is left of it.
@@ -30,7 +29,7 @@ async fn an_empty_pool_delays_calls_and_fails_none() {
     let server = Server::plain();
     let (mounted, pool) = server.mount(&options()).await;
     for n in 0..200 {
-        server.plant(format!("file-{n}").as_bytes(), vec![]);
+        server.plant(format!("file-{n}").as_bytes(), b"");
     }
     let taken = drain(&pool);
     assert_eq!(pool.free_bytes(), 0);
@@ -84,21 +83,16 @@ async fn a_soft_mount_waits_for_memory_as_long_as_for_the_server() {
 #[tokio::test]
 async fn registrations_that_fail_are_tried_again() {
     let server = Server::plain();
-    server.plant(b"f", pattern(20_000, 3));
+    let f = server.plant(b"f", &pattern(20_000, 3));
     let plan = Plan {
         fail_expose: When::Every(3),
         ..Plan::default()
     };
-    let provider = Arc::new(Faulty::new(server.loopback.clone(), plan));
-    let pool = Pool::new(64 << 20).unwrap();
-    let target = MountTarget::parse("127.0.0.1:/export").unwrap();
-    let mounted = nfsrdma_nfs3::connect(&target, &options(), provider, pool.clone())
-        .await
-        .unwrap();
+    let (mounted, pool) = server.mount_faulty(plan).await;
     for turn in 0..20 {
         let data = pattern(20_000, turn);
-        write(&mounted, &pool, b"f", &data, 4096).await;
-        assert_eq!(read(&mounted, &pool, b"f", 20_000, 4096).await, data);
+        write(&mounted, &pool, &f, &data, 4096).await;
+        assert_eq!(read(&mounted, &pool, &f, 20_000, 4096).await, data);
     }
     assert_eq!(mounted.client.stats().connections[0].connects, 1);
     leaves_nothing(mounted, pool).await;
@@ -109,24 +103,19 @@ async fn registrations_that_fail_are_tried_again() {
 #[tokio::test]
 async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
     let server = Server::plain();
-    server.plant(b"f", pattern(20_000, 3));
+    let f = server.plant(b"f", &pattern(20_000, 3));
     let plan = Plan {
         drop_after_post: When::At(4),
         delay: Duration::from_millis(300),
         ..Plan::default()
     };
-    let provider = Arc::new(Faulty::new(server.loopback.clone(), plan));
-    let pool = Pool::new(64 << 20).unwrap();
-    let target = MountTarget::parse("127.0.0.1:/export").unwrap();
-    let mounted = nfsrdma_nfs3::connect(&target, &options(), provider, pool.clone())
-        .await
-        .unwrap();
+    let (mounted, pool) = server.mount_faulty(plan).await;
     // A reply may come before its connection is lost: then nothing was to be sent again.
     let met = |counters: &ConnectionStats| counters.connects > 1 && counters.retransmits > 0;
     for turn in 0..100 {
         let data = pattern(20_000, turn);
-        write(&mounted, &pool, b"f", &data, 4096).await;
-        assert_eq!(read(&mounted, &pool, b"f", 20_000, 4096).await, data);
+        write(&mounted, &pool, &f, &data, 4096).await;
+        assert_eq!(read(&mounted, &pool, &f, 20_000, 4096).await, data);
         if turn >= 6 && met(&mounted.client.stats().connections[0]) {
             break;
         }

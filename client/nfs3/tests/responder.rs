@@ -7,103 +7,41 @@ use nfsrdma_nfs3::{ClientOptions, MountProtocol, MountTarget, Mounted, WriteChun
 use nfsrdma_nfs3::{CreateMode, Cred, Credential, Nfs3, NfsError, Special};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma::contract::Segs;
+use nfsrdma_test_support::{Launch, Responder, build_responder};
 use nfsrdma_xdr::nfs3::*;
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tempfile::TempDir;
 
-/// A directory of its own, removed at the end.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new() -> Self {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).unwrap();
-        let name = format!("nfsrdma-nfs3-test-{:016x}", u64::from_be_bytes(random));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Dir(path)
-    }
+/// The responder, with a fresh directory.
+struct Server {
+    responder: Responder,
+    dir: TempDir,
+    _state: TempDir,
 }
 
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The responder as a process, with a fresh directory.
-struct Responder {
-    child: Child,
-    rdma: u16,
-    mount: u16,
-    dir: Dir,
-}
-
-impl Responder {
+impl Server {
     fn start(arguments: &[&str]) -> Self {
-        let dir = Dir::new();
-        Self::start_in(dir, arguments)
-    }
-
-    fn start_in(dir: Dir, arguments: &[&str]) -> Self {
-        let state = dir.0.with_extension("state");
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "-p", "nfsrdma-responder"])
-            .status();
-        assert!(built.unwrap().success(), "the responder does not build");
-        let mut binary = std::env::current_exe().unwrap();
-        while binary.file_name().is_some_and(|name| name != "deps") {
-            binary.pop();
-        }
-        binary.set_file_name("nfsrdma-responder");
-        let mut child = Command::new(binary)
-            .args([
-                "--listen",
-                "127.0.0.1:0",
-                "--tcp",
-                "127.0.0.1:0",
-                "--print-ports",
-            ])
-            .args([
-                "--mount-port",
-                "0",
-                "--portmap-port",
-                "0",
-                "--no-root-squash",
-            ])
-            .arg("--state-dir")
-            .arg(&state)
-            .args(arguments)
-            .arg("--export")
-            .arg(format!("/export={}", dir.0.display()))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let stdout = child.stdout.take().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        let port = |name: &str| {
-            let word = line.split_whitespace().find_map(|w| w.strip_prefix(name));
-            word.and_then(|w| w.parse().ok())
-                .unwrap_or_else(|| panic!("no {name} in {line:?}"))
-        };
-        Responder {
-            rdma: port("rdma="),
-            mount: port("mount="),
-            child,
+        let (dir, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let export = format!("/export={}", dir.path().display());
+        let responder = Launch::new(&build_responder().unwrap(), export, state.path())
+            .arguments(["--mount-port", "0", "--no-root-squash"])
+            .arguments(arguments)
+            .start();
+        Server {
+            responder: responder.unwrap(),
             dir,
+            _state: state,
         }
     }
 
     fn options(&self) -> ClientOptions {
         ClientOptions {
-            port: self.rdma,
-            mountport: Some(self.mount),
+            port: self.responder.rdma,
+            mountport: Some(self.responder.mount),
             resvport: false,
             connect_timeout: Duration::from_secs(20),
             ..ClientOptions::default()
@@ -116,14 +54,6 @@ impl Responder {
         let provider = Arc::new(IwarpProvider::new(IwarpOptions::default()));
         let mounted = nfsrdma_nfs3::connect(&target, options, provider, pool.clone()).await;
         (mounted.unwrap(), pool)
-    }
-}
-
-impl Drop for Responder {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(self.dir.0.with_extension("state"));
     }
 }
 
@@ -186,6 +116,113 @@ fn mode(mode: u32) -> SetAttributes {
     }
 }
 
+/// READ, WRITE, SETATTR, GETATTR, LOOKUP and ACCESS of the file `f` in `d`.
+async fn contents_and_attributes(
+    mounted: &Mounted,
+    pool: &Pool,
+    dir: &Path,
+    d: &FileHandle,
+    f: &FileHandle,
+) {
+    let (client, cred) = (&mounted.client, &cred());
+    for (seed, len) in [1, 4095, 4096, 65_537, 1_048_573, 1_300_000]
+        .into_iter()
+        .enumerate()
+    {
+        let bytes = pattern(len, seed);
+        write(mounted, pool, f, &bytes).await;
+        assert!(std::fs::read(dir.join("d/f")).unwrap() == bytes, "{len}");
+        assert!(read(mounted, pool, f, len).await == bytes, "{len}");
+        let truncate = SetAttributes {
+            size: Some(0),
+            ..SetAttributes::default()
+        };
+        client.setattr(cred, f, &truncate, None).await.unwrap();
+    }
+    let attributes = client.getattr(cred, f).await.unwrap();
+    assert_eq!((attributes.kind, attributes.size), (FileType::Regular, 0));
+    let stale = Time {
+        seconds: 1,
+        nanoseconds: 1,
+    };
+    let guarded = client.setattr(cred, f, &mode(0o600), Some(stale)).await;
+    assert!(matches!(guarded, Err(NfsError::Status(Status::NotSync))));
+    let found = client.lookup(cred, d, b"f").await.unwrap();
+    assert_eq!(found.object, *f);
+    let (granted, _) = client
+        .access(cred, f, access::READ | access::MODIFY)
+        .await
+        .unwrap();
+    assert_eq!(granted, access::READ | access::MODIFY);
+}
+
+/// SYMLINK, READLINK, MKNOD, LINK, RENAME and REMOVE.
+async fn names(mounted: &Mounted, dir: &Path, d: &FileHandle, f: &FileHandle) {
+    let (client, cred, root) = (&mounted.client, &cred(), &mounted.root);
+    let target: Vec<u8> = pattern(3000, 5).iter().map(|b| b'a' + b % 26).collect();
+    let set = SetAttributes::default();
+    let link = client
+        .symlink(cred, d, b"l", &target, &set)
+        .await
+        .unwrap()
+        .object
+        .unwrap();
+    assert_eq!(client.readlink(cred, &link).await.unwrap().0, target);
+    client
+        .mknod(cred, d, b"p", Special::Fifo, &mode(0o600))
+        .await
+        .unwrap();
+    assert!(
+        std::fs::metadata(dir.join("d/p"))
+            .unwrap()
+            .file_type()
+            .is_fifo()
+    );
+    client.link(cred, f, d, b"f2").await.unwrap();
+    assert_eq!(std::fs::metadata(dir.join("d/f")).unwrap().nlink(), 2);
+    client.rename(cred, d, b"f2", root, b"f3").await.unwrap();
+    assert!(dir.join("f3").exists() && !dir.join("d/f2").exists());
+    client.remove(cred, root, b"f3").await.unwrap();
+}
+
+/// READDIR and READDIRPLUS of a large directory; what is in it.
+async fn listings(mounted: &Mounted, dir: &Path, d: &FileHandle) -> BTreeSet<Vec<u8>> {
+    let (client, cred) = (&mounted.client, &cred());
+    let mut expected: BTreeSet<Vec<u8>> = BTreeSet::new();
+    for i in 0..500 {
+        let name = format!("entry-with-a-longer-name-{i:06}");
+        std::fs::write(dir.join("d").join(&name), b"").unwrap();
+        expected.insert(name.into_bytes());
+    }
+    expected.extend([&b"."[..], b"..", b"f", b"x", b"l", b"p"].map(<[u8]>::to_vec));
+    for plus in [false, true] {
+        let mut listed = BTreeSet::new();
+        let (mut cookie, mut verifier) = (0, Verifier::default());
+        loop {
+            let page = match plus {
+                false => client.readdir(cred, d, cookie, verifier, 8192).await,
+                true => {
+                    client
+                        .readdirplus(cred, d, cookie, verifier, 8192, 32_768)
+                        .await
+                }
+            };
+            let page = page.unwrap();
+            verifier = page.verifier;
+            for entry in &page.entries {
+                assert!(listed.insert(entry.name.to_vec()), "an entry comes once");
+                cookie = entry.cookie;
+                assert!(!plus || entry.attributes.is_some());
+            }
+            if page.eof {
+                break;
+            }
+        }
+        assert_eq!(listed, expected);
+    }
+    expected
+}
+
 /// All 22 procedures once or more, each result compared with the real directory.
 async fn everything(mounted: &Mounted, pool: &Pool, dir: &Path) {
     let client = &mounted.client;
@@ -218,91 +255,9 @@ async fn everything(mounted: &Mounted, pool: &Pool, dir: &Path) {
         .await
         .unwrap();
     assert_eq!(made.attributes.unwrap().mode & 0o7777, 0o600);
-    for (seed, len) in [1, 4095, 4096, 65_537, 1_048_573, 1_300_000]
-        .into_iter()
-        .enumerate()
-    {
-        let bytes = pattern(len, seed);
-        write(mounted, pool, &f, &bytes).await;
-        assert!(std::fs::read(dir.join("d/f")).unwrap() == bytes, "{len}");
-        assert!(read(mounted, pool, &f, len).await == bytes, "{len}");
-        let truncate = SetAttributes {
-            size: Some(0),
-            ..SetAttributes::default()
-        };
-        client.setattr(cred, &f, &truncate, None).await.unwrap();
-    }
-    let attributes = client.getattr(cred, &f).await.unwrap();
-    assert_eq!((attributes.kind, attributes.size), (FileType::Regular, 0));
-    let stale = Time {
-        seconds: 1,
-        nanoseconds: 1,
-    };
-    let guarded = client.setattr(cred, &f, &mode(0o600), Some(stale)).await;
-    assert!(matches!(guarded, Err(NfsError::Status(Status::NotSync))));
-    let found = client.lookup(cred, &d, b"f").await.unwrap();
-    assert_eq!(found.object, f);
-    let (granted, _) = client
-        .access(cred, &f, access::READ | access::MODIFY)
-        .await
-        .unwrap();
-    assert_eq!(granted, access::READ | access::MODIFY);
-    let target: Vec<u8> = pattern(3000, 5).iter().map(|b| b'a' + b % 26).collect();
-    let set = SetAttributes::default();
-    let link = client
-        .symlink(cred, &d, b"l", &target, &set)
-        .await
-        .unwrap()
-        .object
-        .unwrap();
-    assert_eq!(client.readlink(cred, &link).await.unwrap().0, target);
-    client
-        .mknod(cred, &d, b"p", Special::Fifo, &mode(0o600))
-        .await
-        .unwrap();
-    assert!(
-        std::fs::metadata(dir.join("d/p"))
-            .unwrap()
-            .file_type()
-            .is_fifo()
-    );
-    client.link(cred, &f, &d, b"f2").await.unwrap();
-    assert_eq!(std::fs::metadata(dir.join("d/f")).unwrap().nlink(), 2);
-    client.rename(cred, &d, b"f2", root, b"f3").await.unwrap();
-    assert!(dir.join("f3").exists() && !dir.join("d/f2").exists());
-    client.remove(cred, root, b"f3").await.unwrap();
-    let mut expected: BTreeSet<Vec<u8>> = BTreeSet::new();
-    for i in 0..500 {
-        let name = format!("entry-with-a-longer-name-{i:06}");
-        std::fs::write(dir.join("d").join(&name), b"").unwrap();
-        expected.insert(name.into_bytes());
-    }
-    expected.extend([&b"."[..], b"..", b"f", b"x", b"l", b"p"].map(<[u8]>::to_vec));
-    for plus in [false, true] {
-        let mut listed = BTreeSet::new();
-        let (mut cookie, mut verifier) = (0, Verifier::default());
-        loop {
-            let page = match plus {
-                false => client.readdir(cred, &d, cookie, verifier, 8192).await,
-                true => {
-                    client
-                        .readdirplus(cred, &d, cookie, verifier, 8192, 32_768)
-                        .await
-                }
-            };
-            let page = page.unwrap();
-            verifier = page.verifier;
-            for entry in &page.entries {
-                assert!(listed.insert(entry.name.to_vec()), "an entry comes once");
-                cookie = entry.cookie;
-                assert!(!plus || entry.attributes.is_some());
-            }
-            if page.eof {
-                break;
-            }
-        }
-        assert_eq!(listed, expected);
-    }
+    contents_and_attributes(mounted, pool, dir, &d, &f).await;
+    names(mounted, dir, &d, &f).await;
+    let expected = listings(mounted, dir, &d).await;
     assert!(client.fsstat(cred, root).await.unwrap().total_bytes > 0);
     assert!(client.fsinfo(cred, root).await.unwrap().rtmax > 0);
     assert_eq!(client.pathconf(cred, root).await.unwrap().name_max, 255);
@@ -325,7 +280,7 @@ async fn all_procedures_with_every_transport_setting() {
         ("65536", 65_536),
         ("1024", 65_536),
     ] {
-        let server = Responder::start(&["--inline", server_inline]);
+        let server = Server::start(&["--inline", server_inline]);
         for credits in [1, 64] {
             for (size, write_chunk) in [
                 (4096, WriteChunk::PositionZero),
@@ -342,7 +297,7 @@ async fn all_procedures_with_every_transport_setting() {
                     ..server.options()
                 };
                 let (mounted, pool) = server.mount(&options).await;
-                everything(&mounted, &pool, &server.dir.0).await;
+                everything(&mounted, &pool, server.dir.path()).await;
                 let stats = mounted.client.stats();
                 // NFS_ACL's are counted behind them.
                 let of_nfs = &stats.procedures[..ProcedureNumber::COUNT];
@@ -363,7 +318,7 @@ async fn all_procedures_with_every_transport_setting() {
 //# To enable interoperation of these protocols when NFS/RDMA is [...]
 #[tokio::test]
 async fn mount_over_rdma_and_by_tcp_and_refusals() {
-    let server = Responder::start(&[]);
+    let server = Server::start(&[]);
     let rdma = ClientOptions {
         mountproto: MountProtocol::Rdma,
         mountport: None,
@@ -396,7 +351,7 @@ async fn connected(mounted: &Mounted, times: u64) {
 
 #[tokio::test]
 async fn calls_survive_restarts_of_the_server() {
-    let server = Responder::start(&[]);
+    let mut server = Server::start(&[]);
     let options = ClientOptions {
         timeo: Duration::from_secs(5),
         nconnect: 2,
@@ -411,47 +366,20 @@ async fn calls_survive_restarts_of_the_server() {
     let f = made.await.unwrap().object.unwrap();
     let bytes = pattern(3_000_000, 9);
     write(&mounted, &pool, &f, &bytes).await;
-    let port = server.rdma.to_string();
-    let dir = Dir(server.dir.0.clone());
-    let mut server = server;
     connected(&mounted, 1).await;
     for round in 1..=3 {
-        let Responder { child, .. } = &mut server;
-        child.kill().unwrap();
-        child.wait().unwrap();
+        server.responder.kill().unwrap();
         let starting = async {
             // While calls wait for the server.
             tokio::time::sleep(Duration::from_millis(300)).await;
-            let state = dir.0.with_extension("state");
-            let mut binary = std::env::current_exe().unwrap();
-            while binary.file_name().is_some_and(|name| name != "deps") {
-                binary.pop();
-            }
-            binary.set_file_name("nfsrdma-responder");
-            Command::new(binary)
-                .args([
-                    "--listen",
-                    &format!("127.0.0.1:{port}"),
-                    "--no-tcp",
-                    "--print-ports",
-                ])
-                .arg("--state-dir")
-                .arg(&state)
-                .arg("--no-root-squash")
-                .arg("--export")
-                .arg(format!("/export={}", dir.0.display()))
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap()
+            server.responder.start_again().unwrap();
         };
-        // First the process, which its owner ends also when the reading fails.
         let (reading, ()) = tokio::join!(
             async {
                 let (client, pool, f, len) = (&mounted, &pool, &f, bytes.len());
                 tokio::time::timeout(Duration::from_secs(60), read(client, pool, f, len)).await
             },
-            async { server.child = starting.await }
+            starting
         );
         assert!(reading.expect("answered after the restart") == bytes);
         connected(&mounted, round + 1).await;
@@ -462,7 +390,7 @@ async fn calls_survive_restarts_of_the_server() {
 /// Calls put off to be sent together leave with the flush, or with the next reply.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_put_off_are_sent() {
-    let responder = Responder::start(&[]);
+    let responder = Server::start(&[]);
     let (mounted, _pool) = responder.mount(&responder.options()).await;
     let client = mounted.client.clone();
     let root = mounted.root;

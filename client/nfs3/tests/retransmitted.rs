@@ -5,17 +5,8 @@
 mod common;
 
 use common::*;
-use nfsrdma_nfs3::{CreateMode, Cred, Credential, Nfs3, NfsError, Special};
+use nfsrdma_nfs3::{CreateMode, Nfs3, NfsError, Special};
 use nfsrdma_xdr::nfs3::*;
-use std::sync::Arc;
-
-fn cred() -> Cred {
-    Arc::new(Credential {
-        uid: 0,
-        gid: 0,
-        groups: vec![],
-    })
-}
 
 /// A server that runs the first call of `P` and hangs up instead of answering.
 fn forgetful<P: Procedure>() -> Server {
@@ -33,6 +24,13 @@ fn clumsy<P: Procedure>() -> Server {
     })
 }
 
+/// A directory that is there already.
+async fn mkdir_at(server: &Server, name: &[u8]) {
+    let (memory, plain) = (&server.memory, SetAttributes::default());
+    let made = memory.mkdir(&root(), &memory.root(), name, &plain).await;
+    made.unwrap();
+}
+
 fn is<T>(result: Result<T, NfsError>, status: Status) -> bool {
     matches!(result, Err(NfsError::Status(s)) if s == status)
 }
@@ -42,19 +40,19 @@ async fn mkdir() {
     let plain = SetAttributes::default();
     let server = forgetful::<Mkdir>();
     let (mounted, _pool) = server.mount(&options()).await;
-    let (client, root) = (&mounted.client, &mounted.root);
-    let made = client.mkdir(&cred(), root, b"d", &plain).await.unwrap();
-    assert_eq!(made.object, Some(handle_of(b"d")));
+    let (client, top) = (&mounted.client, &mounted.root);
+    let made = client.mkdir(&root(), top, b"d", &plain).await.unwrap();
+    assert_eq!(made.object, server.memory.handle("d"));
     // Sent once: an honest EXIST.
     assert!(is(
-        client.mkdir(&cred(), root, b"d", &plain).await,
+        client.mkdir(&root(), top, b"d", &plain).await,
         Status::Exist
     ));
     mounted.unmount().await;
 
     // Sent twice, but what is there is something else.
     let server = clumsy::<Mkdir>();
-    server.files.lock().dirs.insert(b"d".to_vec());
+    mkdir_at(&server, b"d").await;
     let (mounted, _pool) = server.mount(&options()).await;
     let private = SetAttributes {
         mode: Some(0o700),
@@ -62,7 +60,7 @@ async fn mkdir() {
     };
     let result = mounted
         .client
-        .mkdir(&cred(), &mounted.root, b"d", &private)
+        .mkdir(&root(), &mounted.root, b"d", &private)
         .await;
     assert!(is(result, Status::Exist));
     mounted.unmount().await;
@@ -73,22 +71,25 @@ async fn symlink() {
     let plain = SetAttributes::default();
     let server = forgetful::<Symlink>();
     let (mounted, _pool) = server.mount(&options()).await;
-    let (client, root) = (&mounted.client, &mounted.root);
+    let (client, top) = (&mounted.client, &mounted.root);
     client
-        .symlink(&cred(), root, b"l", b"there", &plain)
+        .symlink(&root(), top, b"l", b"there", &plain)
         .await
         .unwrap();
-    let again = client.symlink(&cred(), root, b"l", b"there", &plain).await;
+    let again = client.symlink(&root(), top, b"l", b"there", &plain).await;
     assert!(is(again, Status::Exist));
     mounted.unmount().await;
 
     let server = clumsy::<Symlink>();
-    let elsewhere = (b"l".to_vec(), b"elsewhere".to_vec());
-    server.files.lock().links.extend([elsewhere]);
+    let (who, top) = (root(), server.memory.root());
+    let elsewhere = server
+        .memory
+        .symlink(&who, &top, b"l", b"elsewhere", &plain);
+    elsewhere.await.unwrap();
     let (mounted, _pool) = server.mount(&options()).await;
     let result = mounted
         .client
-        .symlink(&cred(), &mounted.root, b"l", b"there", &plain)
+        .symlink(&root(), &mounted.root, b"l", b"there", &plain)
         .await;
     assert!(is(result, Status::Exist));
     mounted.unmount().await;
@@ -99,22 +100,21 @@ async fn guarded_create() {
     let plain = SetAttributes::default();
     let server = forgetful::<Create>();
     let (mounted, _pool) = server.mount(&options()).await;
-    let (client, root) = (&mounted.client, &mounted.root);
-    let who = cred();
+    let (client, top) = (&mounted.client, &mounted.root);
+    let who = root();
     client
-        .create(&who, root, b"f", CreateMode::Guarded, &plain)
+        .create(&who, top, b"f", CreateMode::Guarded, &plain)
         .await
         .unwrap();
     let again = client
-        .create(&who, root, b"f", CreateMode::Guarded, &plain)
+        .create(&who, top, b"f", CreateMode::Guarded, &plain)
         .await;
     assert!(is(again, Status::Exist));
     mounted.unmount().await;
 
     // A file with contents is not the one made.
     let server = clumsy::<Create>();
-    let full = (b"f".to_vec(), b"contents".to_vec());
-    server.files.lock().files.extend([full]);
+    server.plant(b"f", b"contents");
     let (mounted, _pool) = server.mount(&options()).await;
     let result = mounted
         .client
@@ -126,21 +126,21 @@ async fn guarded_create() {
 #[tokio::test]
 async fn rename() {
     let server = forgetful::<Rename>();
-    server.plant(b"a", b"1".to_vec());
+    server.plant(b"a", b"1");
     let (mounted, _pool) = server.mount(&options()).await;
-    let (client, root) = (&mounted.client, &mounted.root);
-    let who = cred();
-    client.rename(&who, root, b"a", root, b"b").await.unwrap();
-    assert_eq!(server.files.lock().files[&b"b"[..]], b"1");
-    let again = client.rename(&who, root, b"a", root, b"b").await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    let who = root();
+    client.rename(&who, top, b"a", top, b"b").await.unwrap();
+    assert_eq!(server.contents("b"), b"1");
+    let again = client.rename(&who, top, b"a", top, b"b").await;
     assert!(is(again, Status::NoEnt));
     mounted.unmount().await;
 
     // Sent twice, and nothing has the new name: it never happened.
     let server = clumsy::<Rename>();
     let (mounted, _pool) = server.mount(&options()).await;
-    let root = &mounted.root;
-    let result = mounted.client.rename(&who, root, b"a", root, b"b").await;
+    let top = &mounted.root;
+    let result = mounted.client.rename(&who, top, b"a", top, b"b").await;
     assert!(is(result, Status::NoEnt));
     mounted.unmount().await;
 }
@@ -148,20 +148,19 @@ async fn rename() {
 #[tokio::test]
 async fn link() {
     let server = forgetful::<Link>();
-    server.plant(b"a", vec![]);
+    let file = server.plant(b"a", b"");
     let (mounted, _pool) = server.mount(&options()).await;
-    let (client, root) = (&mounted.client, &mounted.root);
-    let who = cred();
-    let file = handle_of(b"a");
-    client.link(&who, &file, root, b"b").await.unwrap();
-    let again = client.link(&who, &file, root, b"b").await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    let who = root();
+    client.link(&who, &file, top, b"b").await.unwrap();
+    let again = client.link(&who, &file, top, b"b").await;
     assert!(is(again, Status::Exist));
     mounted.unmount().await;
 
     // Another file has the name.
     let server = clumsy::<Link>();
-    let other = (b"b".to_vec(), handle_of(b"other"));
-    server.files.lock().aliases.extend([other]);
+    let file = server.plant(b"a", b"");
+    server.plant(b"b", b"");
     let (mounted, _pool) = server.mount(&options()).await;
     let result = mounted.client.link(&who, &file, &mounted.root, b"b").await;
     assert!(is(result, Status::Exist));
@@ -180,22 +179,25 @@ async fn mknod() {
     ] {
         let server = forgetful::<Mknod>();
         let (mounted, _pool) = server.mount(&options()).await;
-        let (client, root) = (&mounted.client, &mounted.root);
-        let who = cred();
-        let made = client.mknod(&who, root, b"n", special, &plain).await;
-        assert_eq!(made.unwrap().object, Some(handle_of(b"n")));
-        let again = client.mknod(&who, root, b"n", special, &plain).await;
+        let (client, top) = (&mounted.client, &mounted.root);
+        let who = root();
+        let made = client.mknod(&who, top, b"n", special, &plain).await;
+        assert_eq!(made.unwrap().object, server.memory.handle("n"));
+        let again = client.mknod(&who, top, b"n", special, &plain).await;
         assert!(is(again, Status::Exist));
         mounted.unmount().await;
     }
 
     // Sent twice, but what is there is something else.
     let server = clumsy::<Mknod>();
-    let socket = (b"n".to_vec(), FileType::Socket);
-    server.files.lock().special.nodes.extend([socket]);
+    let (who, top) = (root(), server.memory.root());
+    let socket = server
+        .memory
+        .mknod(&who, &top, b"n", Special::Socket, &plain);
+    socket.await.unwrap();
     let (mounted, _pool) = server.mount(&options()).await;
-    let (client, root, who) = (&mounted.client, &mounted.root, cred());
-    let made = client.mknod(&who, root, b"n", Special::Fifo, &plain).await;
+    let (client, top, who) = (&mounted.client, &mounted.root, root());
+    let made = client.mknod(&who, top, b"n", Special::Fifo, &plain).await;
     assert!(is(made, Status::Exist));
     mounted.unmount().await;
 }
@@ -203,12 +205,12 @@ async fn mknod() {
 #[tokio::test]
 async fn rmdir() {
     let server = forgetful::<Rmdir>();
-    server.files.lock().dirs.insert(b"d".to_vec());
+    mkdir_at(&server, b"d").await;
     let (mounted, _pool) = server.mount(&options()).await;
-    let (client, root) = (&mounted.client, &mounted.root);
-    client.rmdir(&cred(), root, b"d").await.unwrap();
-    assert!(server.files.lock().dirs.is_empty());
-    let again = client.rmdir(&cred(), root, b"d").await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    client.rmdir(&root(), top, b"d").await.unwrap();
+    assert_eq!(server.memory.handle("d"), None);
+    let again = client.rmdir(&root(), top, b"d").await;
     assert!(is(again, Status::NoEnt));
     mounted.unmount().await;
 }
@@ -219,28 +221,27 @@ async fn guarded_setattr() {
         mode: Some(0o600),
         ..SetAttributes::default()
     };
-    // The ctime of everything there, before.
-    let guard = Some(Time {
-        seconds: 1,
-        nanoseconds: 2,
-    });
-    let file = handle_of(b"f");
     let server = forgetful::<Setattr>();
+    let file = server.plant(b"f", b"");
+    let before = server.memory.getattr(&root(), &file).await.unwrap();
+    let guard = Some(before.ctime);
     let (mounted, _pool) = server.mount(&options()).await;
     let client = &mounted.client;
-    let wcc = client.setattr(&cred(), &file, &new, guard).await.unwrap();
+    let wcc = client.setattr(&root(), &file, &new, guard).await.unwrap();
     assert_eq!(wcc.after.unwrap().mode, 0o600);
     // Sent once: an honest NOT_SYNC.
-    let again = client.setattr(&cred(), &file, &new, guard).await;
+    let again = client.setattr(&root(), &file, &new, guard).await;
     assert!(is(again, Status::NotSync));
     mounted.unmount().await;
 
     // Sent twice, but somebody else made it something else.
     let server = clumsy::<Setattr>();
-    let changed = (b"f".to_vec(), (0o640, 7));
-    server.files.lock().special.set.extend([changed]);
+    let file = server.plant(b"f", b"");
+    let before = server.memory.getattr(&root(), &file).await.unwrap();
+    let guard = Some(before.ctime);
+    server.memory.change_file("f", 0, &[], Some(0o640));
     let (mounted, _pool) = server.mount(&options()).await;
-    let result = mounted.client.setattr(&cred(), &file, &new, guard).await;
+    let result = mounted.client.setattr(&root(), &file, &new, guard).await;
     assert!(is(result, Status::NotSync));
     mounted.unmount().await;
 }

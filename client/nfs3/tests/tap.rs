@@ -46,6 +46,7 @@ fn exchanges(events: &[Event]) -> Vec<(Header, Incoming)> {
 #[tokio::test]
 async fn a_write_a_read_and_an_error() {
     let server = Server::plain();
+    let f = server.plant(b"f", b"");
     let (mounted, pool) = server.mount(&options()).await;
     let (mut calls, mut messages) = listen(&mounted);
     let client = &mounted.client;
@@ -55,7 +56,7 @@ async fn a_write_a_read_and_an_error() {
     client
         .write(
             &cred(),
-            &handle_of(b"f"),
+            &f,
             0,
             Segs::from_iter([data.freeze()]),
             Stable::FileSync,
@@ -63,7 +64,7 @@ async fn a_write_a_read_and_an_error() {
         .await
         .unwrap();
     let sink = Segs::from_iter([pool.alloc(80_000).unwrap()]);
-    let read = client.read(&cred(), &handle_of(b"f"), 0, sink).await;
+    let read = client.read(&cred(), &f, 0, sink).await;
     assert_eq!(read.unwrap().count, 70_001);
     let none = client.lookup(&cred(), &mounted.root, b"none").await;
     assert!(matches!(none, Err(NfsError::Status(Status::NoEnt))));

@@ -138,12 +138,10 @@ impl Counter {
     }
 }
 
-/// A mixing function on 64 bits (SplitMix64's finaliser).
-fn mix(value: u64) -> u64 {
-    let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+/// The first random number of a seed. Each event has a generator of its own, so that what happens to it does not depend
+/// on the order in which threads count events.
+fn mix(seed: u64) -> u64 {
+    fastrand::Rng::with_seed(seed).u64(..)
 }
 
 fn injected(what: &str) -> Error {

@@ -1,5 +1,7 @@
-//! What the pool shares blocks with. `tests/models` builds [`buf`](crate::buf) once more,
-//! with a module of the same names in place of this one, over a scheduler that tries the
-//! orders threads may run in.
+//! What threads wait with. With the feature `shuttle`, which only `tests/models` turns on, these are the same names
+//! over a scheduler that tries the orders threads may run in.
 
+#[cfg(feature = "shuttle")]
+pub(crate) use nfsrdma_shuttle::Mutex;
+#[cfg(not(feature = "shuttle"))]
 pub(crate) use parking_lot::Mutex;

@@ -1,7 +1,11 @@
-//! What threads wait with. `tests/models` builds [`exec`](crate::exec) and
-//! [`transport`](crate::transport) once more, with a module of the same names in place of
-//! this one, over a scheduler that tries the orders threads may run in.
+//! What threads wait with. With the feature `shuttle`, which only `tests/models` turns on, these are the same names
+//! over a scheduler that tries the orders threads may run in.
 
+#[cfg(feature = "shuttle")]
+pub(crate) use nfsrdma_shuttle::{Condvar, Mutex, atomic, thread, thread_cell};
+#[cfg(not(feature = "shuttle"))]
 pub(crate) use parking_lot::{Condvar, Mutex};
+#[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::atomic;
+#[cfg(not(feature = "shuttle"))]
 pub(crate) use std::{thread, thread_local as thread_cell};

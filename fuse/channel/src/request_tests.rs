@@ -52,10 +52,15 @@ fn at(seconds: u64, nanos: u32) -> SystemTime {
 
 /// Each operation as bytes and as it is decoded; `true` where it ends with data or numbers, so
 /// that one byte less is too little.
-#[rustfmt::skip]
 fn samples() -> Vec<(Vec<u8>, Operation<'static>)> {
+    let mut all = of_objects();
+    all.extend(of_open_files());
+    all
+}
+
+#[rustfmt::skip]
+fn of_objects() -> Vec<(Vec<u8>, Operation<'static>)> {
     let new = Message::new;
-    let lock = Lock { start: 1, end: 2, kind: 1, pid: 9 };
     vec![
         (new(opcode::LOOKUP).s(b"name\0").end(), Operation::Lookup { name: os("name") }),
         (new(opcode::FORGET).q(&[5]).end(), Operation::Forget { count: 5 }),
@@ -96,6 +101,14 @@ fn samples() -> Vec<(Vec<u8>, Operation<'static>)> {
         (new(opcode::RENAME2).q(&[8]).d(&[1, 0]).s(b"a\0b\0").end(),
          Operation::Rename { name: os("a"), new_parent: 8, new_name: os("b"), flags: 1 }),
         (new(opcode::LINK).q(&[8]).s(b"n\0").end(), Operation::Link { node: 8, name: os("n") }),
+    ]
+}
+
+#[rustfmt::skip]
+fn of_open_files() -> Vec<(Vec<u8>, Operation<'static>)> {
+    let new = Message::new;
+    let lock = Lock { start: 1, end: 2, kind: 1, pid: 9 };
+    vec![
         (new(opcode::OPEN).d(&[0x8002, 0]).end(), Operation::Open { flags: 0x8002 }),
         (new(opcode::READ).q(&[1, 2]).d(&[3, 0]).q(&[9]).d(&[0x8000, 0]).end(),
          Operation::Read { handle: 1, offset: 2, size: 3, flags: 0x8000, lock_owner: None }),

@@ -22,6 +22,8 @@ pub enum Command {
     Trace(TraceArgs),
     Capture(CaptureArgs),
     Fstab(FstabArgs),
+    /// The names that `-o` takes, a line for each, for tests and scripts. It is not in the help.
+    ListOptions,
 }
 
 /// `mount`.
@@ -447,6 +449,9 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     }
     if matches!(name.as_str(), "umount.nfsrdma" | "umount.fuse.nfsrdma") {
         return helper::unmount(arguments).map(Command::Unmount);
+    }
+    if matches!(&arguments[..], [_, only] if only == "list-options") {
+        return Ok(Command::ListOptions);
     }
     let cli = Cli::try_parse_from(with_command(arguments))?;
     Ok(match cli.command {

@@ -40,6 +40,12 @@ use cli::Command;
 use failure::{Exit, Failure};
 use std::ffi::OsString;
 
+// What Cargo builds in one call has the features of all that it builds.
+const _: () = assert!(
+    !nfsrdma_fs::UNDER_SHUTTLE,
+    "the feature `shuttle` is for tests/models: build the package nfsrdma-models by itself"
+);
+
 /// The whole program: arguments (`argv[0]` included) in, exit status out.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     let name = cli::program_name(&arguments);
@@ -81,5 +87,12 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),
         Command::Fstab(args) => fstab::run(args),
+        Command::ListOptions => {
+            let names = options::table::entries().map(|entry| (entry.name, entry.kind()));
+            let lines: String = names
+                .map(|(name, kind)| format!("{kind} {name}\n"))
+                .collect();
+            output::result(lines.as_bytes()).map(drop)
+        }
     }
 }

@@ -5,6 +5,9 @@
 //! without I/O. [`adapter`] turns FUSE requests, which `nfsrdma_channel` decodes, into calls of
 //! [`fs`]. [`locks`] are those that go to the server.
 
+/// Whether locks and threads are those of `tests/models`, whose scheduler no program has.
+pub const UNDER_SHUTTLE: bool = cfg!(feature = "shuttle");
+
 pub mod adapter;
 pub mod cache;
 pub mod fs;

@@ -176,27 +176,8 @@ struct Sample {
 
 type Samples = BTreeMap<(usize, usize), Vec<Sample>>;
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
-    let scale = if arguments.quick {
-        data::Scale::QUICK
-    } else {
-        data::Scale::FULL
-    };
-    data::prepare(&arguments.data, &scale).context("preparing the data")?;
-    if arguments.prepare {
-        return Ok(());
-    }
-    let all = workload::all(arguments.growth);
-    for name in &arguments.workloads {
-        if !all.iter().any(|w| w.is(name)) {
-            let names: Vec<_> = all.iter().map(|w| w.name.as_str()).collect();
-            bail!(
-                "no workload is called `{name}`; there are {}",
-                names.join(", ")
-            );
-        }
-    }
+/// What is mounted, in turns.
+fn targets(arguments: &Arguments) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     for peer in &arguments.peers {
         let (name, command) = peer
@@ -213,21 +194,19 @@ fn main() -> Result<()> {
             command: None,
         });
     }
-    if let Some(minutes) = arguments.mixed {
-        let (mounts, data) = (&arguments.mounts, &arguments.data);
-        return mixed::report(
-            &targets,
-            mounts,
-            data,
-            scale.shrink,
-            minutes,
-            arguments.json,
+    Ok(targets)
+}
+
+/// The wanted rows, by their numbers. A warm row belongs to the cold one before it, on the same
+/// mount.
+fn groups(all: &[Workload], names: &[String]) -> Result<Vec<Vec<usize>>> {
+    if let Some(name) = names.iter().find(|name| !all.iter().any(|w| w.is(name))) {
+        let known: Vec<_> = all.iter().map(|w| w.name.as_str()).collect();
+        bail!(
+            "no workload is called `{name}`; there are {}",
+            known.join(", ")
         );
     }
-    let mut samples = Samples::new();
-    let mut errors: BTreeMap<(usize, usize), String> = BTreeMap::new();
-    let mut mounting: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    // A warm row belongs to the cold one before it, on the same mount.
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (n, workload) in all.iter().enumerate() {
         match groups.last_mut() {
@@ -235,151 +214,212 @@ fn main() -> Result<()> {
             _ => groups.push(vec![n]),
         }
     }
-    let wanted = |w: &Workload| {
-        arguments.workloads.is_empty() || arguments.workloads.iter().any(|n| w.is(n))
-    };
+    let wanted = |w: &Workload| names.is_empty() || names.iter().any(|n| w.is(n));
     groups.retain(|group| group.iter().any(|&n| wanted(&all[n])));
-    let mut wires: Vec<bound::Wire> = Vec::new();
-    for round in 0..arguments.rounds {
-        wires.push(bound::Wire {
+    Ok(groups)
+}
+
+/// A run: what is measured, and what was.
+struct Bench {
+    arguments: Arguments,
+    scale: data::Scale,
+    all: Vec<Workload>,
+    targets: Vec<Target>,
+    samples: Samples,
+    errors: BTreeMap<(usize, usize), String>,
+    mounting: BTreeMap<String, Vec<f64>>,
+}
+
+impl Bench {
+    /// What the network between two sockets of this machine gives, and the requester alone.
+    fn wire(&self) -> Result<bound::Wire> {
+        let scale = &self.scale;
+        let requester = match &self.arguments.requester {
+            Some(server) => {
+                let figures = requester::measure(server, scale.large, scale.reads);
+                Some(figures.context("the requester without FUSE")?)
+            }
+            None => None,
+        };
+        Ok(bound::Wire {
             stream: wire::stream(scale.large)?,
             page_trips: wire::ping_pong(200, 4300, scale.reads as u64)?,
             small_trips: wire::ping_pong(200, 200, scale.reads as u64)?,
-            requester: match &arguments.requester {
-                Some(server) => {
-                    let figures = requester::measure(server, scale.large, scale.reads);
-                    Some(figures.context("the requester without FUSE")?)
+            requester,
+        })
+    }
+
+    /// Runs the rows of a group on a fresh mount of the target `t`.
+    fn measure(&mut self, round: usize, group: &[usize], t: usize) {
+        let target = &self.targets[t];
+        let point = self
+            .arguments
+            .mounts
+            .join(format!("{}-{round}-{}", target.name, group[0]));
+        let mounted = match target.mount(&point, &self.arguments.data) {
+            Ok(mounted) => mounted,
+            Err(error) => {
+                self.errors.insert((group[0], t), format!("{error:#}"));
+                return;
+            }
+        };
+        // The ceiling fills its memory first.
+        if target.command.is_some() && target.name != self.arguments.ceiling {
+            let times = self.mounting.entry(target.name.clone()).or_default();
+            times.push(mounted.mount_time.as_secs_f64() * 1e3);
+        }
+        for &n in group {
+            match self.sample(n, &mounted) {
+                Ok(sample) => self.samples.entry((n, t)).or_default().push(sample),
+                Err(error) => {
+                    self.errors.insert((n, t), format!("{error:#}"));
+                    break;
                 }
-                None => None,
-            },
-        });
-        for group in &groups {
-            for (t, target) in targets.iter().enumerate() {
-                let point = arguments
-                    .mounts
-                    .join(format!("{}-{round}-{}", target.name, group[0]));
-                let mounted = match target.mount(&point, &arguments.data) {
-                    Ok(mounted) => mounted,
-                    Err(error) => {
-                        errors.insert((group[0], t), format!("{error:#}"));
-                        continue;
-                    }
-                };
-                // The ceiling fills its memory first.
-                if target.command.is_some() && target.name != arguments.ceiling {
-                    mounting
-                        .entry(target.name.clone())
-                        .or_default()
-                        .push(mounted.mount_time.as_secs_f64() * 1e3);
-                }
-                for &n in group {
-                    let before = mounted.usage();
-                    let cpu = || {
-                        let server = arguments.server_pid.map_or(0.0, target::cpu_seconds);
-                        (server, target::own_cpu_seconds())
-                    };
-                    let cpu_before = cpu();
-                    match (all[n].run)(&mounted.dir, &scale) {
-                        Ok(done) => {
-                            let amount = match all[n].unit {
-                                workload::Unit::MegabytesPerSecond => done.amount as f64 / 1e6,
-                                workload::Unit::PerSecond => done.amount as f64,
-                            };
-                            let mut used = mounted.usage();
-                            used.cpu_seconds -= before.cpu_seconds;
-                            let cpu_after = cpu();
-                            used.server_seconds = cpu_after.0 - cpu_before.0;
-                            used.program_seconds = cpu_after.1 - cpu_before.1;
-                            samples.entry((n, t)).or_default().push(Sample {
-                                rate: amount / done.seconds,
-                                amount,
-                                used,
-                            });
-                        }
-                        Err(error) => {
-                            errors.insert((n, t), format!("{error:#}"));
-                            break;
-                        }
-                    }
-                }
-                drop(mounted);
-                let _ = std::fs::remove_dir(&point);
-                let _ = std::fs::remove_file(point.with_extension("log"));
             }
         }
-        if !arguments.json {
-            eprintln!("round {} of {} done", round + 1, arguments.rounds);
+        drop(mounted);
+        let _ = std::fs::remove_dir(&point);
+        let _ = std::fs::remove_file(point.with_extension("log"));
+    }
+
+    /// Runs a row.
+    fn sample(&self, n: usize, mounted: &target::Mounted) -> Result<Sample> {
+        let cpu = || {
+            let server = self.arguments.server_pid.map_or(0.0, target::cpu_seconds);
+            (server, target::own_cpu_seconds())
+        };
+        let (before, cpu_before) = (mounted.usage(), cpu());
+        let done = (self.all[n].run)(&mounted.dir, &self.scale)?;
+        let amount = match self.all[n].unit {
+            workload::Unit::MegabytesPerSecond => done.amount as f64 / 1e6,
+            workload::Unit::PerSecond => done.amount as f64,
+        };
+        let mut used = mounted.usage();
+        used.cpu_seconds -= before.cpu_seconds;
+        let cpu_after = cpu();
+        used.server_seconds = cpu_after.0 - cpu_before.0;
+        used.program_seconds = cpu_after.1 - cpu_before.1;
+        Ok(Sample {
+            rate: amount / done.seconds,
+            amount,
+            used,
+        })
+    }
+
+    /// The samples of a row on one target, in a cell.
+    fn cell(&self, list: &[Sample]) -> Cell {
+        let mut values: Vec<f64> = list.iter().map(|s| s.rate).collect();
+        let value = median(&mut values);
+        let used = list
+            .iter()
+            .find(|s| s.rate == value)
+            .map_or(target::Usage::default(), |s| s.used);
+        let each = |of: fn(&target::Usage) -> f64| {
+            let mut values: Vec<f64> = list.iter().map(|s| of(&s.used) * 1e6 / s.amount).collect();
+            median(&mut values)
+        };
+        Cell {
+            value,
+            lowest: values[0],
+            highest: values[values.len() - 1],
+            cpu_seconds: used.cpu_seconds,
+            peak_mib: used.peak_bytes as f64 / f64::from(1 << 20),
+            client_us: each(|used| used.cpu_seconds),
+            server_us: (self.arguments.server_pid).map(|_| each(|used| used.server_seconds)),
+            program_us: each(|used| used.program_seconds),
+        }
+    }
+
+    fn row(&self, n: usize, wire: &bound::Wire) -> Row {
+        let workload = &self.all[n];
+        let mut row = Row {
+            workload: workload.name.clone(),
+            unit: workload.unit.name(),
+            cells: BTreeMap::new(),
+            bound: None,
+            target: None,
+            errors: BTreeMap::new(),
+        };
+        for (t, target) in self.targets.iter().enumerate() {
+            if let Some(error) = self.errors.get(&(n, t)) {
+                row.errors.insert(target.name.clone(), error.clone());
+            }
+            if let Some(list) = self.samples.get(&(n, t)) {
+                row.cells.insert(target.name.clone(), self.cell(list));
+            }
+        }
+        let fuse = row
+            .cells
+            .get(&self.arguments.ceiling)
+            .map(|cell| cell.value);
+        if let Some((bound, target)) = workload.bound.value(fuse, wire) {
+            (row.bound, row.target) = (Some(bound), Some(target));
+        }
+        row
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let scale = match arguments.quick {
+        true => data::Scale::QUICK,
+        false => data::Scale::FULL,
+    };
+    data::prepare(&arguments.data, &scale).context("preparing the data")?;
+    if arguments.prepare {
+        return Ok(());
+    }
+    let all = workload::all(arguments.growth);
+    let groups = groups(&all, &arguments.workloads)?;
+    let targets = targets(&arguments)?;
+    if let Some(minutes) = arguments.mixed {
+        let (mounts, data) = (&arguments.mounts, &arguments.data);
+        let shrink = scale.shrink;
+        return mixed::report(&targets, mounts, data, shrink, minutes, arguments.json);
+    }
+    let (rounds, json) = (arguments.rounds, arguments.json);
+    let mut bench = Bench {
+        arguments,
+        scale,
+        all,
+        targets,
+        samples: Samples::new(),
+        errors: BTreeMap::new(),
+        mounting: BTreeMap::new(),
+    };
+    let mut wires: Vec<bound::Wire> = Vec::new();
+    for round in 0..rounds {
+        wires.push(bench.wire()?);
+        for group in &groups {
+            for t in 0..bench.targets.len() {
+                bench.measure(round, group, t);
+            }
+        }
+        if !json {
+            eprintln!("round {} of {rounds} done", round + 1);
         }
     }
     let wire = middle(&wires);
-    let mut rows = Vec::new();
-    for group in &groups {
-        for &n in group {
-            let mut row = Row {
-                workload: all[n].name.clone(),
-                unit: all[n].unit.name(),
-                cells: BTreeMap::new(),
-                bound: None,
-                target: None,
-                errors: BTreeMap::new(),
-            };
-            for (t, target) in targets.iter().enumerate() {
-                if let Some(error) = errors.get(&(n, t)) {
-                    row.errors.insert(target.name.clone(), error.clone());
-                }
-                let Some(list) = samples.get(&(n, t)) else {
-                    continue;
-                };
-                let mut values: Vec<f64> = list.iter().map(|s| s.rate).collect();
-                let value = median(&mut values);
-                let used = list
-                    .iter()
-                    .find(|s| s.rate == value)
-                    .map_or(target::Usage::default(), |s| s.used);
-                let each = |of: fn(&target::Usage) -> f64| {
-                    let mut values: Vec<f64> =
-                        list.iter().map(|s| of(&s.used) * 1e6 / s.amount).collect();
-                    median(&mut values)
-                };
-                row.cells.insert(
-                    target.name.clone(),
-                    Cell {
-                        value,
-                        lowest: values[0],
-                        highest: values[values.len() - 1],
-                        cpu_seconds: used.cpu_seconds,
-                        peak_mib: used.peak_bytes as f64 / f64::from(1 << 20),
-                        client_us: each(|used| used.cpu_seconds),
-                        server_us: (arguments.server_pid).map(|_| each(|used| used.server_seconds)),
-                        program_us: each(|used| used.program_seconds),
-                    },
-                );
-            }
-            let fuse = row.cells.get(&arguments.ceiling).map(|cell| cell.value);
-            if let Some((bound, target)) = all[n].bound.value(fuse, &wire) {
-                (row.bound, row.target) = (Some(bound), Some(target));
-            }
-            rows.push(row);
-        }
-    }
+    let mounting = std::mem::take(&mut bench.mounting).into_iter();
     let report = Report {
         machine: machine(),
-        quick: arguments.quick,
-        rounds: arguments.rounds,
+        quick: bench.arguments.quick,
+        rounds,
         tcp_stream_mb_s: wire.stream,
         tcp_ping_pong_4k_per_s: wire.page_trips,
         tcp_ping_pong_small_per_s: wire.small_trips,
-        requester: wire.requester,
-        mount_ms: mounting
-            .into_iter()
-            .map(|(k, mut v)| (k, median(&mut v)))
+        rows: groups
+            .iter()
+            .flatten()
+            .map(|&n| bench.row(n, &wire))
             .collect(),
-        rows,
+        requester: wire.requester,
+        mount_ms: mounting.map(|(k, mut v)| (k, median(&mut v))).collect(),
     };
-    if arguments.json {
+    if json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        print_table(&report, &targets);
+        print_table(&report, &bench.targets);
     }
     Ok(())
 }

@@ -8,6 +8,7 @@
 use crate::target::{Mounted, Target};
 use crate::workload;
 use anyhow::{Context, Result, ensure};
+use nfsrdma_test_support::Random;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -25,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// After the load, before memory is looked at for the last time.
 const REST: Duration = Duration::from_secs(75);
 /// Objects of one worker of random operations.
-const NAMES: u64 = 200;
+const NAMES: usize = 200;
 
 /// How long one kind of stat took.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -74,18 +75,6 @@ fn latency(mut taken: Vec<Duration>) -> Latency {
         median_ms: ms(taken.len() / 2),
         p99_ms: ms(taken.len().saturating_sub(1) * 99 / 100),
         most_ms: ms(taken.len().saturating_sub(1)),
-    }
-}
-
-/// xorshift64*: good enough to choose operations.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
     }
 }
 
@@ -143,11 +132,7 @@ fn untar(own: &Path, archive: &Path) -> Result<()> {
 /// of it; anything else is a failure.
 fn names(own: &Path, _: &Path) -> Result<()> {
     static SEED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    let mut random = Random(
-        SEED.fetch_add(1, Ordering::Relaxed)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            | 1,
-    );
+    let mut random = Random::new(SEED.fetch_add(1, Ordering::Relaxed));
     for _ in 0..1000 {
         let name = |random: &mut Random| own.join(format!("n{}", random.below(NAMES)));
         let (a, b) = (name(&mut random), name(&mut random));
@@ -161,15 +146,14 @@ fn names(own: &Path, _: &Path) -> Result<()> {
                 .open(path)
         };
         let done = match random.below(12) {
-            0..3 => open(&a).and_then(|file| {
-                file.write_all_at(&vec![b'r'; len as usize], random.below(1 << 20))
-            }),
+            0..3 => open(&a)
+                .and_then(|file| file.write_all_at(&vec![b'r'; len], random.below(1 << 20) as u64)),
             3 => OpenOptions::new()
                 .append(true)
                 .open(&a)
                 .and_then(|mut file| file.write_all(&[b'a'; 700])),
             4 => fs::read(&a).map(drop),
-            5 => open(&a).and_then(|file| file.set_len(len)),
+            5 => open(&a).and_then(|file| file.set_len(len as u64)),
             6 => fs::rename(&a, &b),
             7 => fs::hard_link(&a, &b),
             8 => symlink("n1", &a),

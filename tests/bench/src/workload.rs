@@ -6,6 +6,7 @@ mod daily;
 use crate::bound::Bound;
 use crate::data::Scale;
 use anyhow::{Context, Result, bail, ensure};
+use nfsrdma_test_support::Random;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -194,14 +195,10 @@ fn write(dir: &Path, scale: &Scale, size: usize) -> Result<Done> {
 /// time.
 fn pages(count: usize, pages: u64) -> impl Iterator<Item = u64> {
     let mut all: Vec<u64> = (0..pages).collect();
-    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = Random::new(1);
     let count = count.min(all.len());
     for n in 0..count {
-        // xorshift64
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let other = n + (random % (pages - n as u64)) as usize;
+        let other = n + random.below(all.len() - n);
         all.swap(n, other);
     }
     all.truncate(count);

@@ -6,7 +6,6 @@ mod content;
 mod executor;
 mod map;
 mod oracle;
-mod random;
 mod run;
 mod signals;
 mod stand;
@@ -20,6 +19,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use variant::Variant;
 
 /// Several mounts of one server in an order that a seed repeats, judged by an oracle.
 #[derive(Debug, Clone, Parser)]
@@ -159,14 +159,8 @@ fn serve(listen: SocketAddr, dir: &Path) -> Result<()> {
     executor::serve(&listener, dir)
 }
 
-fn run_all(options: &Options) -> Result<u64> {
-    let given = Given {
-        at: options.at.clone(),
-        remote: options.remote.clone(),
-        linux: options.linux.clone(),
-        direct: options.direct.clone(),
-        tick: options.tick,
-    };
+/// The variants of the server to run.
+fn variants_of(options: &Options, given: &Given) -> Result<Vec<&'static Variant>> {
     let mut variants = Vec::new();
     for name in &options.variant {
         match variant::ALL.iter().find(|v| v.name == name) {
@@ -179,6 +173,31 @@ fn run_all(options: &Options) -> Result<u64> {
     } else if variants.is_empty() {
         variants.extend(variant::ALL);
     }
+    Ok(variants)
+}
+
+/// How many calls of each kind each variant made.
+fn print_totals(variants: &[(&Variant, bool)], totals: &[Vec<(&str, u64)>]) {
+    for ((variant, overlapping), counts) in variants.iter().zip(totals) {
+        let sum: u64 = counts.iter().map(|(_, count)| count).sum();
+        let each: Vec<String> = counts.iter().map(|(n, c)| format!("{n} {c}")).collect();
+        let mode = match overlapping {
+            true => ", overlapping",
+            false => "",
+        };
+        println!("{}{mode}: {sum} calls ({})", variant.name, each.join(", "));
+    }
+}
+
+fn run_all(options: &Options) -> Result<u64> {
+    let given = Given {
+        at: options.at.clone(),
+        remote: options.remote.clone(),
+        linux: options.linux.clone(),
+        direct: options.direct.clone(),
+        tick: options.tick,
+    };
+    let variants = variants_of(options, &given)?;
     let until = options
         .minutes
         .map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
@@ -250,15 +269,7 @@ fn run_all(options: &Options) -> Result<u64> {
         }
         round += 1;
     }
-    for ((variant, overlapping), counts) in variants.iter().zip(&totals) {
-        let sum: u64 = counts.iter().map(|(_, count)| count).sum();
-        let each: Vec<String> = counts.iter().map(|(n, c)| format!("{n} {c}")).collect();
-        let mode = match overlapping {
-            true => ", overlapping",
-            false => "",
-        };
-        println!("{}{mode}: {sum} calls ({})", variant.name, each.join(", "));
-    }
+    print_totals(&variants, &totals);
     println!("{passed} passed, {failed} failed, 0 skipped");
     Ok(failed)
 }

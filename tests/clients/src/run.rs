@@ -3,12 +3,12 @@
 use crate::call::{Call, Handle, Place};
 use crate::executor::Executor;
 use crate::oracle::{Id, Oracle, SERVER};
-use crate::random::Random;
 use crate::signals;
 use crate::stand::{Actor, Given, Stand};
 use crate::variant::Variant;
 use crate::watch::Watch;
 use anyhow::{Context, Result, bail};
+use nfsrdma_test_support::Random;
 use nix::errno::Errno;
 use nix::libc;
 use std::io;
@@ -61,6 +61,7 @@ fn differs<T>(what: impl Into<String>, id: Option<Id>) -> std::result::Result<T,
     })
 }
 
+#[derive(Debug, Clone, Copy)]
 struct Descriptor {
     number: usize,
     actor: usize,

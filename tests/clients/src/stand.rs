@@ -5,14 +5,14 @@
 use crate::executor::{Executor, Remote};
 use crate::oracle::SERVER;
 use crate::variant::Variant;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use nfsrdma_test_support::{Launch, Responder};
+use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// What has to happen happens within this, or never.
@@ -79,7 +79,7 @@ impl fmt::Display for Given {
 #[derive(Debug)]
 struct Started {
     program: PathBuf,
-    server: Child,
+    server: Responder,
     control: BufReader<UnixStream>,
     mounts: Vec<PathBuf>,
     dir: Option<tempfile::TempDir>,
@@ -102,34 +102,15 @@ impl Stand {
         let base = dir.path();
         let export = base.join("export");
         std::fs::create_dir(&export)?;
-        let mut server = Command::new(bin.join("nfsrdma-responder"))
-            .arg(&export)
-            .args(["--rdma-port", "0", "--nfs-port", "0", "--print-ports"])
-            .arg("--state-dir")
-            .arg(base.join("state"))
-            .arg("--control")
-            .arg(base.join("control"))
-            .args(variant.arguments)
+        let program = bin.join("nfsrdma-responder");
+        let server = Launch::new(&program, &export, &base.join("state"))
+            .arguments([OsStr::new("--control"), base.join("control").as_os_str()])
+            .arguments(variant.arguments)
+            .log(base.join("responder.log"))
             // A signal to this program's group must not take the server away before the mounts.
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(base.join("responder.log"))?)
-            .spawn()
-            .context("starting nfsrdma-responder")?;
-        let mut line = String::new();
-        if let Some(out) = server.stdout.take() {
-            BufReader::new(out).read_line(&mut line)?;
-        }
-        let port = |name: &str| -> Option<u16> {
-            line.split_whitespace()
-                .find_map(|word| word.strip_prefix(name)?.parse().ok())
-        };
-        let (Some(rdma), Some(nfs)) = (port("rdma="), port("nfs=")) else {
-            let _ = server.kill();
-            let _ = server.wait();
-            bail!("the responder said `{}`", line.trim());
-        };
+            .own_group()
+            .start()?;
+        let (rdma, nfs) = (server.rdma, server.nfs);
         let control = UnixStream::connect(base.join("control"))?;
         control.set_read_timeout(Some(LIMIT))?;
         let mut started = Started {
@@ -275,6 +256,5 @@ impl Drop for Started {
         let _ = self.tell("clear");
         self.unmount();
         let _ = self.server.kill();
-        let _ = self.server.wait();
     }
 }

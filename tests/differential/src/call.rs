@@ -381,6 +381,42 @@ pub(crate) enum Call {
     },
 }
 
+/// The places of a call, as references of the same kind as `$call` is.
+macro_rules! places {
+    ($call:expr) => {{
+        use Call::*;
+        match $call {
+            Link { from, to, .. } | Rename { from, to, .. } => vec![from, to],
+            Open { place, .. }
+            | Truncate { place, .. }
+            | Mkdir { place, .. }
+            | Rmdir { place }
+            | Mknod { place, .. }
+            | Symlink { place, .. }
+            | Readlink { place }
+            | LinkSlot { to: place, .. }
+            | Unlink { place }
+            | Chmod { place, .. }
+            | Chown { place, .. }
+            | Utimens { place, .. }
+            | Access { place, .. }
+            | Statx { place, .. }
+            | Program { place, .. }
+            | Exec { place }
+            | List { place }
+            | Contents { place }
+            | Chdir { place }
+            | Statfs { place }
+            | Setxattr { place, .. }
+            | Setacl { place, .. }
+            | Getxattr { place, .. }
+            | Listxattr { place }
+            | Removexattr { place, .. } => vec![place],
+            _ => Vec::new(),
+        }
+    }};
+}
+
 impl Call {
     /// Its name, as in the signature of a difference.
     pub(crate) fn name(&self) -> String {
@@ -389,70 +425,13 @@ impl Call {
         text[..end].to_owned()
     }
 
+    /// The paths that it has.
     pub(crate) fn places(&self) -> Vec<&Place> {
-        use Call::*;
-        match self {
-            Link { from, to, .. } | Rename { from, to, .. } => vec![from, to],
-            Open { place, .. }
-            | Truncate { place, .. }
-            | Mkdir { place, .. }
-            | Rmdir { place }
-            | Mknod { place, .. }
-            | Symlink { place, .. }
-            | Readlink { place }
-            | LinkSlot { to: place, .. }
-            | Unlink { place }
-            | Chmod { place, .. }
-            | Chown { place, .. }
-            | Utimens { place, .. }
-            | Access { place, .. }
-            | Statx { place, .. }
-            | Program { place, .. }
-            | Exec { place }
-            | List { place }
-            | Contents { place }
-            | Chdir { place }
-            | Statfs { place }
-            | Setxattr { place, .. }
-            | Setacl { place, .. }
-            | Getxattr { place, .. }
-            | Listxattr { place }
-            | Removexattr { place, .. } => vec![place],
-            _ => Vec::new(),
-        }
+        places!(self)
     }
 
     pub(crate) fn places_mut(&mut self) -> Vec<&mut Place> {
-        use Call::*;
-        match self {
-            Link { from, to, .. } | Rename { from, to, .. } => vec![from, to],
-            Open { place, .. }
-            | Truncate { place, .. }
-            | Mkdir { place, .. }
-            | Rmdir { place }
-            | Mknod { place, .. }
-            | Symlink { place, .. }
-            | Readlink { place }
-            | LinkSlot { to: place, .. }
-            | Unlink { place }
-            | Chmod { place, .. }
-            | Chown { place, .. }
-            | Utimens { place, .. }
-            | Access { place, .. }
-            | Statx { place, .. }
-            | Program { place, .. }
-            | Exec { place }
-            | List { place }
-            | Contents { place }
-            | Chdir { place }
-            | Statfs { place }
-            | Setxattr { place, .. }
-            | Setacl { place, .. }
-            | Getxattr { place, .. }
-            | Listxattr { place }
-            | Removexattr { place, .. } => vec![place],
-            _ => Vec::new(),
-        }
+        places!(self)
     }
 
     /// The descriptors whose file's data the call reads, and writes.

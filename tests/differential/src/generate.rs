@@ -2,7 +2,7 @@
 
 use crate::call::{At, Call, LockKind, Mode, OpenFlags, Place, SLOTS, Step, SyncKind};
 use crate::history::{Feedback, Held, Known, USERS};
-use crate::random::Random;
+use nfsrdma_test_support::Random;
 
 const DIRECTORIES: [&str; 4] = ["d0", "d1", "d2", "d3"];
 const NAMES: [&str; 12] = [
@@ -389,7 +389,8 @@ impl Generator {
         let directory = self.slot_of(open, |held| held == Held::Directory);
         let any = self.slot(open);
         let slot = if self.random.chance(4, 5) { file } else { any };
-        match self.random.below(100) {
+        let choice = self.random.below(100);
+        match choice {
             0..26 => Call::Open {
                 slot: self.random.below(usize::from(SLOTS)) as u8,
                 place: self.place(open),
@@ -401,48 +402,7 @@ impl Generator {
                 from: slot,
                 to: self.random.below(usize::from(SLOTS)) as u8,
             },
-            36..40 => Call::Read {
-                slot,
-                len: self.len(),
-            },
-            40..45 => Call::Pread {
-                slot,
-                len: self.len(),
-                at: self.at(),
-            },
-            45..47 => Call::Readv {
-                slot,
-                lens: [self.len(), self.len()],
-            },
-            47..53 => Call::Write {
-                slot,
-                len: self.len(),
-                fill: self.fill(),
-            },
-            53..59 => Call::Pwrite {
-                slot,
-                len: self.len(),
-                at: self.at(),
-                fill: self.fill(),
-            },
-            59..61 => Call::Writev {
-                slot,
-                lens: [self.len(), self.len()],
-                fill: self.fill(),
-            },
-            61..64 => Call::Pwritev2 {
-                slot,
-                len: self.len(),
-                at: self.at() - 1,
-                fill: self.fill(),
-                flags: *self.random.pick(&[
-                    0,
-                    libc::RWF_DSYNC,
-                    libc::RWF_SYNC,
-                    libc::RWF_APPEND,
-                    0x8000,
-                ]),
-            },
+            36..64 => self.transfer_call(choice, slot),
             64..68 => Call::Lseek {
                 slot,
                 offset: *self.random.pick(&[0, 0, 1, 100, 4096, 70_000, -1, -100]),
@@ -507,6 +467,54 @@ impl Generator {
         }
     }
 
+    /// A read or write, of the numbers 36 to 63 in [`Generator::file_call`].
+    fn transfer_call(&mut self, choice: usize, slot: u8) -> Call {
+        match choice {
+            36..40 => Call::Read {
+                slot,
+                len: self.len(),
+            },
+            40..45 => Call::Pread {
+                slot,
+                len: self.len(),
+                at: self.at(),
+            },
+            45..47 => Call::Readv {
+                slot,
+                lens: [self.len(), self.len()],
+            },
+            47..53 => Call::Write {
+                slot,
+                len: self.len(),
+                fill: self.fill(),
+            },
+            53..59 => Call::Pwrite {
+                slot,
+                len: self.len(),
+                at: self.at(),
+                fill: self.fill(),
+            },
+            59..61 => Call::Writev {
+                slot,
+                lens: [self.len(), self.len()],
+                fill: self.fill(),
+            },
+            _ => Call::Pwritev2 {
+                slot,
+                len: self.len(),
+                at: self.at() - 1,
+                fill: self.fill(),
+                flags: *self.random.pick(&[
+                    0,
+                    libc::RWF_DSYNC,
+                    libc::RWF_SYNC,
+                    libc::RWF_APPEND,
+                    0x8000,
+                ]),
+            },
+        }
+    }
+
     fn name_call(&mut self, open: &[Held]) -> Call {
         match self.random.below(100) {
             0..12 => Call::Mkdir {
@@ -516,49 +524,8 @@ impl Generator {
             12..20 => Call::Rmdir {
                 place: self.place(open),
             },
-            20..26 => {
-                let kind = *self.random.pick(&[
-                    libc::S_IFIFO,
-                    libc::S_IFSOCK,
-                    libc::S_IFCHR,
-                    libc::S_IFBLK,
-                    libc::S_IFREG,
-                    libc::S_IFDIR,
-                    0,
-                ]);
-                let device = match kind {
-                    libc::S_IFCHR => *self.random.pick(&[(1, 3), (1, 5), (1, 7), (240, 77)]),
-                    // No driver has this number.
-                    libc::S_IFBLK => (240, 78),
-                    _ => (0, 0),
-                };
-                Call::Mknod {
-                    place: self.place(open),
-                    mode: Mode(kind | self.mode().0),
-                    device,
-                }
-            }
-            26..33 => {
-                let mut target = match self.random.below(8) {
-                    0 => "l0".to_owned(),
-                    1 => "l1".to_owned(),
-                    2 => format!("../{}", self.random.pick(&DIRECTORIES)),
-                    // What dots in the middle do is seen in paths.
-                    3 if self.server_checks => self.name(),
-                    3 => self.path(),
-                    4 => "d0".to_owned(),
-                    5 => "f0".to_owned(),
-                    6 => self.name_in(),
-                    _ => "t".repeat(*self.random.pick(&[255, 1023, 1024, 4095])),
-                };
-                target.truncate(4095);
-                let dir = *self.random.pick(&DIRECTORIES);
-                let place = match self.random.chance(1, 2) {
-                    true => Place::root(&format!("{dir}/l{}", self.random.below(2))),
-                    false => self.place(open),
-                };
-                Call::Symlink { target, place }
-            }
+            20..26 => self.mknod_call(open),
+            26..33 => self.symlink_call(open),
             33..37 => Call::Readlink {
                 place: match self.known.links.is_empty() || self.random.chance(1, 3) {
                     true => self.place(open),
@@ -610,6 +577,51 @@ impl Generator {
         }
     }
 
+    fn mknod_call(&mut self, open: &[Held]) -> Call {
+        let kind = *self.random.pick(&[
+            libc::S_IFIFO,
+            libc::S_IFSOCK,
+            libc::S_IFCHR,
+            libc::S_IFBLK,
+            libc::S_IFREG,
+            libc::S_IFDIR,
+            0,
+        ]);
+        let device = match kind {
+            libc::S_IFCHR => *self.random.pick(&[(1, 3), (1, 5), (1, 7), (240, 77)]),
+            // No driver has this number.
+            libc::S_IFBLK => (240, 78),
+            _ => (0, 0),
+        };
+        Call::Mknod {
+            place: self.place(open),
+            mode: Mode(kind | self.mode().0),
+            device,
+        }
+    }
+
+    fn symlink_call(&mut self, open: &[Held]) -> Call {
+        let mut target = match self.random.below(8) {
+            0 => "l0".to_owned(),
+            1 => "l1".to_owned(),
+            2 => format!("../{}", self.random.pick(&DIRECTORIES)),
+            // What dots in the middle do is seen in paths.
+            3 if self.server_checks => self.name(),
+            3 => self.path(),
+            4 => "d0".to_owned(),
+            5 => "f0".to_owned(),
+            6 => self.name_in(),
+            _ => "t".repeat(*self.random.pick(&[255, 1023, 1024, 4095])),
+        };
+        target.truncate(4095);
+        let dir = *self.random.pick(&DIRECTORIES);
+        let place = match self.random.chance(1, 2) {
+            true => Place::root(&format!("{dir}/l{}", self.random.below(2))),
+            false => self.place(open),
+        };
+        Call::Symlink { target, place }
+    }
+
     /// Never above the root of the tree.
     fn directory(&mut self) -> Place {
         let (a, b) = (
@@ -627,9 +639,9 @@ impl Generator {
         }
     }
 
-    fn attribute_call(&mut self, open: &[Held]) -> Call {
-        let nofollow = *self.random.pick(&[0, 0, libc::AT_SYMLINK_NOFOLLOW]);
-        match self.random.below(100) {
+    /// A change of attributes, of the numbers below 41 in [`Generator::attribute_call`].
+    fn change_call(&mut self, choice: usize, open: &[Held], nofollow: i32) -> Call {
+        match choice {
             0..14 => Call::Chmod {
                 place: self.place(open),
                 mode: if self.random.chance(1, 2) {
@@ -658,10 +670,18 @@ impl Generator {
                 times: self.times(),
                 flags: nofollow,
             },
-            38..41 => Call::Futimens {
+            _ => Call::Futimens {
                 slot: self.slot(open),
                 times: self.times(),
             },
+        }
+    }
+
+    fn attribute_call(&mut self, open: &[Held]) -> Call {
+        let nofollow = *self.random.pick(&[0, 0, libc::AT_SYMLINK_NOFOLLOW]);
+        let choice = self.random.below(100);
+        match choice {
+            0..41 => self.change_call(choice, open, nofollow),
             41..52 => Call::Access {
                 place: self.place(open),
                 mode: self.random.below(8) as i32,

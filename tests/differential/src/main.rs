@@ -18,7 +18,6 @@ mod listing;
 mod observe;
 mod permission;
 mod program;
-mod random;
 mod session;
 mod stand;
 mod sys;
@@ -239,13 +238,13 @@ impl Run {
         end: Instant,
         classes: &mut Classes,
     ) -> Result<Option<bool>> {
-        let mut choices = random::Random::new(seed);
+        let mut choices = nfsrdma_test_support::Random::new(seed);
         let (mut good, mut made) = (true, 0);
         while made < self.calls {
             if Instant::now() > end {
                 return Ok(if good { None } else { Some(false) });
             }
-            let mut generator = Generator::new(choices.next(), usize::from(self.users))
+            let mut generator = Generator::new(choices.number(), usize::from(self.users))
                 .without(&self.without)
                 .with_acls(!self.no_acl && session.acls())
                 .for_server_checks(session.server_checks());

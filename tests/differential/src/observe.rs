@@ -257,39 +257,7 @@ fn walk(
                 continue;
             }
         };
-        let mode = stat.mode();
-        let mut line = format!(
-            "type={} mode={:04o} uid={} gid={} atime={} mtime={}",
-            type_name(mode),
-            mode & 0o7777,
-            stat.uid(),
-            stat.gid(),
-            time(stat.atime(), stat.atime_nsec()),
-            time(stat.mtime(), stat.mtime_nsec()),
-        );
-        if stat.is_file() {
-            let _ = write!(
-                line,
-                " size={} data={}",
-                stat.size(),
-                contents(&entry.path())
-            );
-        } else if stat.is_symlink() {
-            let target = fs::read_link(entry.path());
-            let _ = match target {
-                Ok(target) => write!(
-                    line,
-                    " target={}",
-                    target.as_os_str().as_bytes().escape_ascii()
-                ),
-                Err(error) => write!(line, " target={error}"),
-            };
-        } else if matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) {
-            let _ = write!(line, " rdev={:x}", stat.rdev());
-        }
-        if !stat.is_symlink() {
-            line += &lists(&entry.path());
-        }
+        let line = describe(&entry.path(), &stat);
         let directory = stat.is_dir();
         nodes.push(Node {
             path: path.clone(),
@@ -303,6 +271,39 @@ fn walk(
         }
     }
     out.only_hidden |= shown == 0 && not_shown > 0;
+}
+
+/// What an object of a tree is, in a line.
+fn describe(path: &Path, stat: &fs::Metadata) -> String {
+    let mode = stat.mode();
+    let mut line = format!(
+        "type={} mode={:04o} uid={} gid={} atime={} mtime={}",
+        type_name(mode),
+        mode & 0o7777,
+        stat.uid(),
+        stat.gid(),
+        time(stat.atime(), stat.atime_nsec()),
+        time(stat.mtime(), stat.mtime_nsec()),
+    );
+    if stat.is_file() {
+        let _ = write!(line, " size={} data={}", stat.size(), contents(path));
+    } else if stat.is_symlink() {
+        let target = fs::read_link(path);
+        let _ = match target {
+            Ok(target) => write!(
+                line,
+                " target={}",
+                target.as_os_str().as_bytes().escape_ascii()
+            ),
+            Err(error) => write!(line, " target={error}"),
+        };
+    } else if matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) {
+        let _ = write!(line, " rdev={:x}", stat.rdev());
+    }
+    if !stat.is_symlink() {
+        line += &lists(path);
+    }
+    line
 }
 
 /// The access control lists, if there are any.

@@ -4,19 +4,20 @@ use crate::acls;
 use crate::observe::errno_name;
 use crate::sys;
 use anyhow::{Context, Result, bail, ensure};
+use nfsrdma_test_support::{Launch, Responder};
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 #[derive(Debug)]
 pub(crate) struct Stand {
     base: PathBuf,
     program: PathBuf,
-    server: Option<Child>,
+    server: Option<Responder>,
     /// What the responder exports.
     pub(crate) export: PathBuf,
     /// The export, through the client.
@@ -90,35 +91,13 @@ impl Stand {
     }
 
     fn start(&mut self, bin: &Path, options: &str, responder: &[String]) -> Result<()> {
-        let log = File::create(self.base.join("responder.log"))?;
-        let mut child = Command::new(bin.join("nfsrdma-responder"))
-            .arg(&self.export)
-            .args([
-                "--rdma-port",
-                "0",
-                "--nfs-port",
-                "0",
-                "--print-ports",
-                "--state-dir",
-            ])
-            .arg(self.base.join("state"))
-            .args(responder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .context("starting nfsrdma-responder")?;
-        let out = child.stdout.take().context("the responder's output")?;
-        self.server = Some(child);
-        let mut line = String::new();
-        BufReader::new(out).read_line(&mut line)?;
-        let port = |name: &str| {
-            line.split_whitespace()
-                .find_map(|word| word.strip_prefix(name))
-        };
-        let (Some(rdma), Some(nfs)) = (port("rdma="), port("nfs=")) else {
-            bail!("the responder said `{}`", line.trim());
-        };
+        let program = bin.join("nfsrdma-responder");
+        let server = Launch::new(&program, &self.export, &self.base.join("state"))
+            .arguments(responder)
+            .log(self.base.join("responder.log"))
+            .start()?;
+        let (rdma, nfs) = (server.rdma, server.nfs);
+        self.server = Some(server);
         let mut all = format!("port={rdma},mountport={nfs},mountproto=tcp,noresvport");
         if !options.is_empty() {
             all = format!("{all},{options}");
@@ -174,10 +153,7 @@ impl Drop for Stand {
         };
         // After `end` this is not mounted any more.
         quiet(Command::new("umount").arg("-l").arg(&self.mount));
-        if let Some(mut server) = self.server.take() {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
+        drop(self.server.take());
         quiet(Command::new("umount").arg("-l").arg(&self.base));
         let _ = fs::remove_dir_all(&self.base);
     }

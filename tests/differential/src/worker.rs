@@ -662,18 +662,7 @@ impl Worker {
                 kind,
                 start,
                 len,
-            } => {
-                let command = match kind {
-                    LockKind::Ofd => libc::F_OFD_GETLK,
-                    _ => libc::F_GETLK,
-                };
-                let mut lock = range(libc::F_WRLCK, start, len);
-                sys::fcntl_lock(self.fd(slot), command, &mut lock)?;
-                Ok((
-                    i64::from(lock.l_type),
-                    format!("{}+{}", lock.l_start, lock.l_len),
-                ))
-            }
+            } => self.get_lock(slot, kind, start, len),
             Call::Statfs { ref place } => {
                 let s = sys::statfs(&self.at(place)?.1)?;
                 Ok((
@@ -700,6 +689,19 @@ impl Worker {
             }
             _ => self.acls(call),
         }
+    }
+
+    fn get_lock(&self, slot: u8, kind: LockKind, start: i64, len: i64) -> Sys<(i64, String)> {
+        let command = match kind {
+            LockKind::Ofd => libc::F_OFD_GETLK,
+            _ => libc::F_GETLK,
+        };
+        let mut lock = range(libc::F_WRLCK, start, len);
+        sys::fcntl_lock(self.fd(slot), command, &mut lock)?;
+        Ok((
+            i64::from(lock.l_type),
+            format!("{}+{}", lock.l_start, lock.l_len),
+        ))
     }
 
     fn lock(&self, slot: u8, kind: LockKind, operation: i32, start: i64, len: i64) -> Sys<i64> {

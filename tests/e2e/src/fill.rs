@@ -1,7 +1,7 @@
 //! Contents that can be told apart: each byte depends on the seed and its offset.
 
-use crate::sys::Random;
 use anyhow::{Context, Result, bail};
+use nfsrdma_test_support::Random;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -9,13 +9,7 @@ use std::path::Path;
 
 /// `len` bytes for `seed`.
 pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(seed);
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        out.extend_from_slice(&random.next().to_le_bytes());
-    }
-    out.truncate(len);
-    out
+    Random::new(seed).bytes(len)
 }
 
 /// Fails, naming the first difference, unless the file holds exactly `expected`.

@@ -116,7 +116,9 @@ fn main() -> Result<()> {
             bail!("no case is called `{name}`; --list names them");
         }
     }
-    let seed = arguments.seed.unwrap_or_else(sys::random_seed);
+    let seed = arguments
+        .seed
+        .unwrap_or_else(nfsrdma_test_support::Random::any_seed);
     let mut passed = 0;
     let mut failed = 0;
     let mut skipped = 0;

@@ -1,8 +1,8 @@
 //! A tree of files of every shape, and the comparison of two trees.
 
 use crate::fill;
-use crate::sys::Random;
 use anyhow::{Context, Result, bail};
+use nfsrdma_test_support::Random;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -31,7 +31,7 @@ const UNICODE: &[&str] = &[
 
 /// Makes about `files` files below `root`.
 pub(crate) fn make(root: &Path, files: usize, seed: u64) -> Result<()> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut directories = vec![root.to_path_buf()];
     fs::create_dir_all(root)?;
     let sizes = root.join("sizes");
@@ -69,7 +69,7 @@ pub(crate) fn make(root: &Path, files: usize, seed: u64) -> Result<()> {
         fs::hard_link(links.join("target"), links.join(format!("hard-{n}")))?;
     }
     for n in 0..files {
-        let parent = directories[random.below(directories.len() as u64) as usize].clone();
+        let parent = directories[random.below(directories.len())].clone();
         if n % 25 == 0 {
             let made = parent.join(format!("dir-{n}"));
             fs::create_dir(&made)?;
@@ -77,12 +77,12 @@ pub(crate) fn make(root: &Path, files: usize, seed: u64) -> Result<()> {
         }
         let size = match random.below(20) {
             0 => 0,
-            1 => random.below(200_000) as usize,
-            2..=5 => random.below(20_000) as usize,
-            _ => random.below(3_000) as usize,
+            1 => random.below(200_000),
+            2..=5 => random.below(20_000),
+            _ => random.below(3_000),
         };
         let path = parent.join(format!("file-{n}"));
-        fs::write(&path, fill::bytes(random.next(), size))
+        fs::write(&path, fill::bytes(random.number(), size))
             .with_context(|| format!("writing {}", path.display()))?;
         match n % 50 {
             7 => fs::set_permissions(&path, fs::Permissions::from_mode(0o640))?,

@@ -1,5 +1,6 @@
-//! An NFSv3 server in memory: what tests run the file system against, and what a benchmark
-//! measures as the most FUSE can give.
+//! An NFSv3 server in memory: what tests run the file system and the client against, and what a
+//! benchmark measures as the most FUSE can give. The file system calls it by the trait
+//! [`Nfs3`](nfsrdma_nfs3::Nfs3); for a transport, [`MemoryServer::answer`] takes and gives XDR.
 //!
 //! It can be slow, answer out of order, refuse calls, run out of space, restart and lose what
 //! was not committed.
@@ -9,16 +10,19 @@ mod data;
 mod fill;
 mod sync;
 mod tree;
+mod wire;
 
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 use nfsrdma_nfs3::{Limits, NfsError, NfsResult};
 use nfsrdma_xdr::nfs3::{FileHandle, FileType, Status, Verifier};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 use tree::Tree;
+pub use wire::Answer;
 
 /// The procedures of RFC 1813.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,6 +86,8 @@ pub struct MemoryServer {
     hook: Mutex<Option<Arc<Hook>>>,
     calls: [AtomicU64; 22],
     workers: Option<Workers>,
+    /// By handle, the verifiers of files that an exclusive CREATE made.
+    exclusive: Mutex<HashMap<Box<[u8]>, Verifier>>,
     /// Of one procedure, answers that wait.
     kept: Mutex<(Option<Op>, Vec<oneshot::Sender<()>>)>,
 }
@@ -97,7 +103,8 @@ struct Queue {
     more: Condvar,
     /// Answers are held back while this is set.
     held: Mutex<bool>,
-    seed: AtomicU64,
+    /// Chooses which answer is next.
+    random: Mutex<fastrand::Rng>,
 }
 
 impl MemoryServer {
@@ -122,6 +129,7 @@ impl MemoryServer {
             hook: Mutex::new(None),
             calls: Default::default(),
             workers: (workers > 0).then(|| Workers::start(workers)),
+            exclusive: Mutex::default(),
             kept: Mutex::default(),
         })
     }
@@ -251,6 +259,11 @@ impl MemoryServer {
         self.tree.lock().change_type(path, kind);
     }
 
+    /// The handle of the object at `path`.
+    pub fn handle(&self, path: &str) -> Option<FileHandle> {
+        self.tree.lock().walk(path)
+    }
+
     /// The fileid of the object at `path`.
     pub fn fileid(&self, path: &str) -> Option<u64> {
         self.tree.lock().fileid(path)
@@ -261,7 +274,7 @@ impl MemoryServer {
         self.tree.lock().share_fileid(of, with);
     }
 
-    /// Makes a file in the root without a call.
+    /// Makes a file in the root without a call; one that is there has these contents then.
     pub fn plant(&self, name: &str, contents: &[u8]) {
         self.tree.lock().plant(name, contents);
     }
@@ -318,7 +331,7 @@ impl Workers {
             waiting: Mutex::default(),
             more: Condvar::new(),
             held: Mutex::new(false),
-            seed: AtomicU64::new(0x2545_f491_4f6c_dd1d),
+            random: Mutex::new(fastrand::Rng::with_seed(1)),
         });
         let threads = (0..threads)
             .map(|_| {
@@ -341,11 +354,7 @@ impl Queue {
                 if waiting.1 {
                     return;
                 }
-                let mixed = self
-                    .seed
-                    .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-                let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                let at = (mixed >> 33) as usize % waiting.0.len();
+                let at = self.random.lock().usize(..waiting.0.len());
                 waiting.0.swap_remove(at)
             };
             // Runs what waits for it, on this thread.

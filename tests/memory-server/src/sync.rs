@@ -1,5 +1,9 @@
-//! What threads wait with. `tests/models` builds this server once more, with a module of the
-//! same name in place of this one, over a scheduler that tries the orders threads may run in.
+//! What threads wait with. With the feature `shuttle`, which only `tests/models` turns on, these are the same names
+//! over a scheduler that tries the orders threads may run in.
 
+#[cfg(feature = "shuttle")]
+pub(crate) use nfsrdma_shuttle::{Condvar, Mutex, thread};
+#[cfg(not(feature = "shuttle"))]
 pub(crate) use parking_lot::{Condvar, Mutex};
+#[cfg(not(feature = "shuttle"))]
 pub(crate) use std::thread;

@@ -395,7 +395,7 @@ impl Tree {
         }
     }
 
-    fn walk(&mut self, path: &str) -> Option<FileHandle> {
+    pub(super) fn walk(&mut self, path: &str) -> Option<FileHandle> {
         let mut at = self.root();
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let id = self.find(&at, name.as_bytes()).ok()?;
@@ -459,18 +459,17 @@ impl Tree {
             mode: Some(0o644),
             ..SetAttributes::default()
         };
-        if let Ok(id) = self.create(
-            &root,
-            name.as_bytes(),
-            FileType::Regular,
-            body,
-            &new,
-            (0, 0),
-        ) {
+        let (name, owner) = (name.as_bytes(), (0, 0));
+        let known = self.find(&root, name);
+        let planted =
+            known.or_else(|_| self.create(&root, name, FileType::Regular, body, &new, owner));
+        if let Ok(id) = planted {
             let handle = self.handle(id);
             if let Ok(data) = self.file(&handle) {
+                data.truncate(0);
                 data.write(0, contents, true);
             }
+            self.touch(id);
         }
     }
 }

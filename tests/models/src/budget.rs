@@ -1,7 +1,7 @@
 //! The page cache's limit: what is cached can be dropped, and is counted right.
 
-use crate::cache::{Budget, Evict};
-use crate::sync::Mutex;
+use nfsrdma_fs::cache::{Budget, Evict};
+use nfsrdma_shuttle::Mutex;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 use std::collections::BTreeMap;

@@ -1,17 +1,16 @@
 //! Credits, registrations and reconnecting: the engine over a provider that ends connections at any
 //! moment and gives completions in any order it may.
 
-use crate::error;
-use crate::exec;
-use crate::options::{Program, TransportOptions};
-use crate::sync::{Condvar, Mutex};
-use crate::transport::{Engine, Payload, Request};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{
     BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
     Handle, Invalidation, Listener, Memory, Pool, Protection, Provider, QueuePair, RemoteSegment,
     Result, Wait, WorkId, WorkRequest,
 };
+use nfsrdma_rpcrdma::options::{Program, TransportOptions};
+use nfsrdma_rpcrdma::transport::{Engine, Payload, Request};
+use nfsrdma_rpcrdma::{error, exec};
+use nfsrdma_shuttle::{Condvar, Mutex};
 use nfsrdma_xdr::codec::Encode;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header};
 use shuttle::rand::{Rng, thread_rng};

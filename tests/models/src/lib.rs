@@ -1,58 +1,17 @@
-//! Code that threads share, built once more over Shuttle, which runs its threads one at a
-//! time in orders of its choice. The sources are those of the crates: only `sync` is another.
+//! Code that threads share, built over Shuttle, which runs its threads one at a time in orders of
+//! its choice: with the feature `shuttle`, `sync` of each crate takes its locks, waits and threads
+//! from there (`tests/shuttle`).
 //!
 //! A model is a function that Shuttle runs again and again; `tests/` runs each for seconds.
 //! `NFSRDMA_SCHEDULES` sets how often. A failure prints a schedule that `shuttle::replay`
 //! takes.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "a part of what the sources offer is used here"
-)]
-
 pub mod budget;
 pub mod engine;
 pub mod pool;
-mod sync;
 pub mod two_clients;
 pub mod waiting;
 pub mod write_back;
-
-// What the sources built here name in their own crates, and in each other's.
-pub(crate) use nfsrdma_rdma::{Error, Result};
-pub(crate) use rpcrdma::{error, options, protocol, rpc, stats};
-extern crate self as nfsrdma_rpcrdma;
-
-#[path = "../../../client/rpcrdma/src/exec.rs"]
-mod exec;
-#[path = "../../../client/rpcrdma/src/tap/mod.rs"]
-mod tap;
-#[allow(unused_imports, reason = "what the crate shows to others")]
-#[path = "../../../client/rpcrdma/src/transport/mod.rs"]
-mod transport;
-
-#[path = "../../../client/rdma/src/buf.rs"]
-mod buf;
-
-#[allow(unused_imports, reason = "what the crate shows to others")]
-#[path = "../../../fuse/fs/src/cache/mod.rs"]
-mod cache;
-#[allow(unused_imports, reason = "what the crate shows to others")]
-#[path = "../../../fuse/fs/src/fs/mod.rs"]
-mod fs;
-#[allow(unused_imports, reason = "what the crate shows to others")]
-#[path = "../../../fuse/fs/src/locks/mod.rs"]
-mod locks;
-#[allow(
-    unused_imports,
-    reason = "its own `sync`, in whose place this crate's is used"
-)]
-#[path = "../../memory-server/src/lib.rs"]
-mod memory;
-
-#[path = "../../../fuse/fs/src/adapter/table.rs"]
-mod table;
 
 /// Runs `body` in `often` orders of its threads, times what `NFSRDMA_SCHEDULES` says: half
 /// of them at random, half with few changes of thread at the worst places.

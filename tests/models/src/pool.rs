@@ -1,6 +1,6 @@
 //! The buffer pool: no two owners of a byte, nothing lost.
 
-use crate::buf::{Buf, BufMut, MIN_BLOCK, Pool};
+use nfsrdma_rdma::buf::{Buf, BufMut, MIN_BLOCK, Pool};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::mpsc;
 use shuttle::thread;
@@ -68,6 +68,6 @@ pub fn blocks_have_one_owner() {
         assert!(thread.join().is_ok());
     }
     assert_eq!(pool.free_bytes(), capacity, "a block is lost");
-    let whole = pool.alloc(crate::buf::MAX_BLOCK);
+    let whole = pool.alloc(nfsrdma_rdma::buf::MAX_BLOCK);
     assert!(whole.is_some(), "the pieces do not make a whole again");
 }

@@ -6,12 +6,12 @@
 //! nobody has written yet. The end of the file is moved by both in turns: one client writes behind
 //! it and closes, then the other cuts it off.
 
-use crate::exec::block_on;
-use crate::fs::{Clock, Fs, FsError};
-use crate::memory::{Fate, MemoryServer, Op};
 use crate::write_back::{all_comes_back, close, mount, read, server, superuser, write};
+use nfsrdma_fs::fs::{Clock, Fs, FsError};
+use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Cred;
 use nfsrdma_rdma::Pool;
+use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;

@@ -1,7 +1,7 @@
 //! Requests that wait: each is answered once, by the operation or for a caller that dies, and
 //! no interrupt is lost.
 
-use crate::table::{Pace, Refuse, Table};
+use nfsrdma_fs::adapter::{Pace, Refuse, Table};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 use std::sync::Arc;

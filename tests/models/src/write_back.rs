@@ -1,11 +1,11 @@
 //! Write-back: data between a program's write and the server's stable storage, while other
 //! programs write beside it, read it and flush it, and the server restarts or refuses.
 
-use crate::exec::block_on;
-use crate::fs::{Clock, Found, Fs, FsConfig, FsResult, ROOT};
-use crate::memory::{Fate, MemoryServer, Op};
+use nfsrdma_fs::fs::{Clock, Found, Fs, FsConfig, FsResult, ROOT};
+use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential, Limits};
 use nfsrdma_rdma::Pool;
+use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::Status;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;

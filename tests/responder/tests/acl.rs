@@ -8,8 +8,9 @@ mod plain;
 #[path = "common/requester.rs"]
 mod requester;
 
-use common::{Dirs, Responder};
+use common::{Dirs, start, stop};
 use nfsrdma_iwarp::IwarpProvider;
+use nfsrdma_test_support::Responder;
 use nfsrdma_xdr::codec::{Decode, Encode};
 use nfsrdma_xdr::nfs_acl::*;
 use nfsrdma_xdr::nfs3::{FileHandle, Lookup, LookupArgs, LookupRes, Name, Reply, Status};
@@ -91,7 +92,7 @@ fn scene(more: &[&str]) -> (Dirs, Responder, Client, PathBuf, FileHandle, FileHa
     let value = PosixAcl::of_mode(0o640).to_xattr();
     rustix::fs::setxattr(&path, ACCESS_NAME, &value, rustix::fs::XattrFlags::empty())
         .expect("a temporary directory on a file system with ACLs");
-    let responder = Responder::start(&dirs, more);
+    let responder = start(&dirs, more);
     let client = Client::tcp(responder.nfs);
     let (root, file) = client.look_up("file");
     (dirs, responder, client, path, root, file)
@@ -144,7 +145,7 @@ fn lists_are_those_of_the_file() {
     assert!(seen.default_acl.iter().all(|e| e.tag & DEFAULT != 0));
     assert!(set(&client, root, default(Vec::new())).is_ok());
     assert_eq!(xattr(&dirs.export(), DEFAULT_NAME), None);
-    assert!(responder.stop().success());
+    assert!(stop(responder).success());
 }
 
 #[test]

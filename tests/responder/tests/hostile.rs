@@ -7,7 +7,7 @@ mod client;
 mod common;
 
 use client::*;
-use common::{Dirs, Responder};
+use common::{Dirs, start};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
 use std::collections::BTreeSet;
@@ -124,7 +124,7 @@ async fn names_that_are_paths_are_refused_by_every_procedure() {
     std::fs::write(outside.join("file"), b"outside").unwrap();
     std::fs::create_dir(dirs.export().join("dir")).unwrap();
     std::fs::write(dirs.export().join("good"), b"good").unwrap();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let dir = lookup(&mut client, &root, "dir").await.unwrap();
@@ -169,7 +169,7 @@ async fn changes_in_a_directory_swapped_for_a_link_never_land_outside() {
     std::fs::create_dir(dirs.export().join("real")).unwrap();
     symlink("../outside", dirs.export().join("link")).unwrap();
     let before = tree(&outside);
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let stop = Arc::new(AtomicBool::new(false));
@@ -223,7 +223,7 @@ async fn oversized_arguments_are_refused_or_cut_and_the_server_goes_on() {
     let dirs = Dirs::new();
     std::fs::write(dirs.export().join("file"), vec![7; 3 << 20]).unwrap();
     std::fs::write(dirs.export().join("good"), b"good").unwrap();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let file = lookup(&mut client, &root, "file").await.unwrap();
@@ -277,7 +277,7 @@ async fn oversized_arguments_are_refused_or_cut_and_the_server_goes_on() {
 #[tokio::test]
 async fn an_oversized_record_ends_its_connection_alone() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut other = connect(&responder).await;
     let root = other.root_nfs_fh3();
     // Announced and never sent; fragments without a last one.

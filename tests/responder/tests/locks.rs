@@ -7,7 +7,8 @@ mod common;
 #[path = "common/plain.rs"]
 mod plain;
 
-use common::{Dirs, Responder, is_root};
+use common::{Dirs, is_root, start, stop};
+use nfsrdma_test_support::Responder;
 use nfsrdma_xdr::codec::Text;
 use nfsrdma_xdr::nfs3::FileHandle;
 use nfsrdma_xdr::nlm4::*;
@@ -34,7 +35,7 @@ impl Scene {
         std::fs::write(dirs.export().join("file"), b"data").unwrap();
         let mut args = vec!["--lock-port", "0", "--control", control.to_str().unwrap()];
         args.extend(more);
-        let responder = Responder::start(&dirs, &args);
+        let responder = start(&dirs, &args);
         let client = Client::tcp(responder.nfs);
         let (root, file) = client.look_up("file");
         Scene {
@@ -135,7 +136,7 @@ fn ranges_are_locked_tested_and_unlocked_over_tcp_and_udp() {
         assert_eq!(scene.command("locks"), "ok");
         client.call::<Null, _>(&nfsrdma_xdr::nfs3::Void {}, |_| ());
     }
-    assert!(scene.responder.stop().success());
+    assert!(stop(scene.responder).success());
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn a_waiter_is_called_back_at_its_rpcbind() {
         }
         // The client refused it, in one way or the other.
         plain::until(|| scene.command("locks") == "ok");
-        assert!(scene.responder.stop().success());
+        assert!(stop(scene.responder).success());
     }
 }
 
@@ -306,9 +307,9 @@ fn a_restart_loses_locks_tells_clients_and_takes_reclaims() {
     let Scene {
         dirs, responder, ..
     } = scene;
-    responder.kill();
+    drop(responder);
     std::fs::remove_file(dirs.root().join("control")).unwrap();
-    let again = Responder::start(&dirs, &["--client-status-port", &port, "--grace", "1h"]);
+    let again = start(&dirs, &["--client-status-port", &port, "--grace", "1h"]);
     let later = peer.wait_for::<nsm::Notify, _>(|change| change.state);
     assert_eq!(later, state + 2);
     let client = Client::tcp(again.nfs);
@@ -393,7 +394,7 @@ fn rpcbind_names_the_lock_manager_and_the_monitor() {
         }
     }
     let without = Dirs::new();
-    let without = Responder::start(&without, &["--no-locks"]);
+    let without = start(&without, &["--no-locks"]);
     let asked = Mapping {
         program: PROGRAM,
         version: VERSION,

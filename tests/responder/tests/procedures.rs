@@ -8,7 +8,7 @@ mod client;
 mod common;
 
 use client::*;
-use common::{Dirs, Responder};
+use common::{Dirs, start, stop};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ fn after(wcc: &wcc_data) -> fattr3 {
 #[tokio::test]
 async fn attributes_are_those_of_the_file() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let path = dirs.export().join("file");
@@ -49,13 +49,13 @@ async fn attributes_are_those_of_the_file() {
     assert!(matches!(root_attributes.type_, ftype3::NF3DIR));
     assert_eq!(root_attributes.fsid, got.fsid);
     client.null().await.unwrap();
-    assert!(responder.stop().success());
+    assert!(stop(responder).success());
 }
 
 #[tokio::test]
 async fn setattr_sets_and_guards() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let file = create(&mut client, &root, "file", 0o600).await;
@@ -112,7 +112,7 @@ async fn setattr_sets_and_guards() {
 #[tokio::test]
 async fn data_is_written_read_and_committed() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let file = create(&mut client, &root, "file", 0o644).await;
@@ -163,7 +163,7 @@ async fn data_is_written_read_and_committed() {
 #[tokio::test]
 async fn files_grow_to_the_largest_size_told() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &["--max-file-size", "65536"]);
+    let responder = start(&dirs, &["--max-file-size", "65536"]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let file = create(&mut client, &root, "file", 0o644).await;
@@ -198,7 +198,7 @@ async fn files_grow_to_the_largest_size_told() {
 #[tokio::test]
 async fn create_has_three_ways() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let mut make = async |name: &str, how| {
@@ -265,7 +265,7 @@ async fn create_has_three_ways() {
 #[tokio::test]
 async fn the_other_kinds_are_made() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let dir = mkdir(&mut client, &root, "dir").await;
@@ -345,7 +345,7 @@ async fn the_other_kinds_are_made() {
 #[tokio::test]
 async fn names_are_removed_moved_and_linked() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let path = |name: &str| dirs.export().join(name);
@@ -426,7 +426,7 @@ async fn names_are_removed_moved_and_linked() {
 async fn large_directories_are_listed_completely_and_once() {
     const FILES: usize = 100_000;
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     for n in 0..FILES {
@@ -501,7 +501,7 @@ async fn large_directories_are_listed_completely_and_once() {
 #[tokio::test]
 async fn access_and_file_system_facts() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &["--rtmax", "65536", "--wtmax", "32768"]);
+    let responder = start(&dirs, &["--rtmax", "65536", "--wtmax", "32768"]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let args = ACCESS3args {
@@ -551,7 +551,7 @@ async fn access_and_file_system_facts() {
 async fn a_read_only_server_changes_nothing() {
     let dirs = Dirs::new();
     std::fs::write(dirs.export().join("file"), b"data").unwrap();
-    let responder = Responder::start(&dirs, &["--read-only"]);
+    let responder = start(&dirs, &["--read-only"]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let file = lookup(&mut client, &root, "file").await.unwrap();

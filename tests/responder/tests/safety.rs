@@ -9,9 +9,10 @@ mod client;
 mod common;
 
 use client::*;
-use common::{Dirs, Responder, is_root};
+use common::{Dirs, is_root, launch, start, stop};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
+use nfsrdma_test_support::Responder;
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::nfs3::{DirOp, FileHandle, Name, RemoveArgs, RemoveRes, Status};
 use nfsrdma_xdr::record;
@@ -32,7 +33,7 @@ fn handle(bytes: &[u8]) -> nfs_fh3 {
 async fn handles_survive_a_restart_and_another_key_refuses_them() {
     for parent in [std::env::temp_dir(), "/dev/shm".into()] {
         let dirs = Dirs::under(&parent);
-        let responder = Responder::start(&dirs, &[]);
+        let responder = start(&dirs, &[]);
         let mut client = connect(&responder).await;
         let root = client.root_nfs_fh3();
         let dir = mkdir(&mut client, &root, "dir").await;
@@ -42,22 +43,22 @@ async fn handles_survive_a_restart_and_another_key_refuses_them() {
             .unwrap();
         // Moved meanwhile: the handle names the file, not the path.
         std::fs::rename(dirs.export().join("dir/file"), dirs.export().join("moved")).unwrap();
-        assert!(responder.stop().success());
+        assert!(stop(responder).success());
 
-        let responder = Responder::start(&dirs, &[]);
+        let responder = start(&dirs, &[]);
         let mut client = connect(&responder).await;
         assert_eq!(client.root_nfs_fh3(), root);
         assert_eq!(read(&mut client, &file, 0, 10).await.unwrap().0, b"kept");
         assert_eq!(lookup(&mut client, &dir, "..").await.unwrap(), root);
-        responder.stop();
+        stop(responder);
 
         let other = Dirs::under(&parent);
         let state = other.root().join("state");
         std::fs::create_dir(&state).unwrap();
-        let responder = Responder::start(&dirs, &["--drc", "0"]);
-        responder.stop();
+        let responder = start(&dirs, &["--drc", "0"]);
+        stop(responder);
         std::fs::remove_dir_all(dirs.root().join("state")).unwrap();
-        let responder = Responder::start(&dirs, &[]);
+        let responder = start(&dirs, &[]);
         let mut client = connect(&responder).await;
         let status = getattr(&mut client, &file).await.unwrap_err();
         assert_eq!(status, nfsstat3::NFS3ERR_BADHANDLE);
@@ -67,7 +68,7 @@ async fn handles_survive_a_restart_and_another_key_refuses_them() {
 #[tokio::test]
 async fn a_reused_inode_number_is_another_file() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let mut old = Vec::new();
@@ -92,7 +93,7 @@ async fn handles_lead_nowhere_else() {
     let dirs = Dirs::new();
     let secret = dirs.root().join("secret");
     std::fs::write(&secret, b"secret").unwrap();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let dir = mkdir(&mut client, &root, "dir").await;
@@ -159,8 +160,8 @@ async fn handles_lead_nowhere_else() {
     std::fs::rename(dirs.export().join("dir"), dirs.root().join("out")).unwrap();
     let status = lookup(&mut client, &dir, "..").await.unwrap_err();
     assert_eq!(status, nfsstat3::NFS3ERR_STALE);
-    responder.stop();
-    let responder = Responder::start(&dirs, &[]);
+    stop(responder);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let status = getattr(&mut client, &dir).await.unwrap_err();
     assert_eq!(status, nfsstat3::NFS3ERR_STALE);
@@ -174,7 +175,7 @@ async fn swapping_a_directory_for_a_link_never_leads_out() {
     std::fs::create_dir(dirs.export().join("real")).unwrap();
     std::fs::write(dirs.export().join("real/file"), b"inside").unwrap();
     symlink("../outside", dirs.export().join("link")).unwrap();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let export = dirs.export();
@@ -219,7 +220,7 @@ async fn callers_are_who_they_say() {
     }
     let dirs = Dirs::new();
     std::fs::set_permissions(dirs.export(), PermissionsExt::from_mode(0o777)).unwrap();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut owner = connect_as(&responder, credential(1001, 2001, &[])).await;
     let mut member = connect_as(&responder, credential(1002, 2002, &[3000, 2001])).await;
     let mut other = connect_as(&responder, credential(1003, 2003, &[])).await;
@@ -280,8 +281,20 @@ async fn callers_are_who_they_say() {
     };
     assert_eq!(granted(other.access(&args).await.unwrap()), 0x01);
     assert_eq!(granted(root_user.access(&args).await.unwrap()), 0x0d);
-    // A directory that can be listed but not entered tells names, and nothing else.
-    let dir = mkdir(&mut owner, &root, "listed").await;
+    names_without_handles(&dirs, &root, &mut owner, &mut other).await;
+    no_devices(&root, &mut owner).await;
+    stop(responder);
+    squashed_root(&dirs, &root, &file).await;
+}
+
+/// A directory that can be listed but not entered tells names, and nothing else.
+async fn names_without_handles(
+    dirs: &Dirs,
+    root: &nfs_fh3,
+    owner: &mut Client,
+    other: &mut Client,
+) {
+    let dir = mkdir(owner, root, "listed").await;
     std::fs::write(dirs.export().join("listed/inside"), b"").unwrap();
     std::fs::set_permissions(
         dirs.export().join("listed"),
@@ -301,12 +314,14 @@ async fn callers_are_who_they_say() {
             assert!(entry.name_attributes.is_none() && entry.name_handle.is_none());
         }
     }
-    let status = lookup(&mut other, &dir, "inside").await.unwrap_err();
+    let status = lookup(other, &dir, "inside").await.unwrap_err();
     assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
+}
 
-    // A device would be a way around every permission of the server.
+/// A device would be a way around every permission of the server.
+async fn no_devices(root: &nfs_fh3, owner: &mut Client) {
     let args = MKNOD3args {
-        where_: at(&root, "device"),
+        where_: at(root, "device"),
         what: mknoddata3::NF3BLK(devicedata3 {
             dev_attributes: with_mode(0o666),
             spec: specdata3::default(),
@@ -316,14 +331,16 @@ async fn callers_are_who_they_say() {
         panic!("a device for anybody");
     };
     assert_eq!(status, nfsstat3::NFS3ERR_PERM);
-    responder.stop();
+}
 
-    let responder = Responder::start(&dirs, &["--root-squash", "--anon-uid", "4000"]);
+/// With `--root-squash` the superuser is somebody else, also for the file of another user.
+async fn squashed_root(dirs: &Dirs, root: &nfs_fh3, file: &nfs_fh3) {
+    let responder = start(dirs, &["--root-squash", "--anon-uid", "4000"]);
     let mut root_user = connect_as(&responder, credential(0, 0, &[0])).await;
-    create(&mut root_user, &root, "squashed", 0o600).await;
+    create(&mut root_user, root, "squashed", 0o600).await;
     let real = std::fs::metadata(dirs.export().join("squashed")).unwrap();
     assert_eq!((real.uid(), real.gid()), (4000, 65534));
-    let status = read(&mut root_user, &file, 0, 9).await.unwrap_err();
+    let status = read(&mut root_user, file, 0, 9).await.unwrap_err();
     assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
 }
 
@@ -341,12 +358,7 @@ async fn an_unprivileged_server_works_and_keeps_its_handles() {
     // A copy: the target directory may be out of the other user's reach.
     let program = dirs.root().join("responder");
     std::fs::copy(env!("CARGO_BIN_EXE_nfsrdma-responder"), &program).unwrap();
-    let start = || {
-        use std::os::unix::process::CommandExt;
-        let mut command = std::process::Command::new(&program);
-        command.uid(1234).gid(1234);
-        Responder::command(&dirs, &[], command)
-    };
+    let start = || launch(&program, &dirs, &[]).user(1234).start().unwrap();
     let responder = start();
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
@@ -358,14 +370,14 @@ async fn an_unprivileged_server_works_and_keeps_its_handles() {
     let real = std::fs::metadata(dirs.export().join("dir/file")).unwrap();
     assert_eq!(real.uid(), 1234);
     std::fs::rename(dirs.export().join("dir/file"), dirs.export().join("moved")).unwrap();
-    responder.kill();
+    drop(responder);
     let responder = start();
     let mut client = connect(&responder).await;
     assert_eq!(client.root_nfs_fh3(), root);
     assert_eq!(read(&mut client, &file, 0, 9).await.unwrap().0, b"mine");
     assert_eq!(lookup(&mut client, &dir, "..").await.unwrap(), root);
     std::fs::remove_file(dirs.export().join("moved")).unwrap();
-    responder.stop();
+    stop(responder);
     let responder = start();
     let mut client = connect(&responder).await;
     let status = getattr(&mut client, &file).await.unwrap_err();
@@ -375,7 +387,7 @@ async fn an_unprivileged_server_works_and_keeps_its_handles() {
 #[tokio::test]
 async fn killing_the_server_loses_what_was_not_committed() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &["--fake-unstable"]);
+    let responder = start(&dirs, &["--fake-unstable"]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let file = create(&mut client, &root, "file", 0o600).await;
@@ -403,8 +415,8 @@ async fn killing_the_server_loses_what_was_not_committed() {
         std::fs::read(dirs.export().join("file")).unwrap(),
         b"committed"
     );
-    responder.kill();
-    let responder = Responder::start(&dirs, &["--fake-unstable"]);
+    drop(responder);
+    let responder = start(&dirs, &["--fake-unstable"]);
     let mut client = connect(&responder).await;
     assert_eq!(
         read(&mut client, &file, 0, 99).await.unwrap().0,
@@ -484,7 +496,7 @@ async fn a_call_sent_twice_is_done_once() {
     for delay in ["0", "300"] {
         let dirs = Dirs::new();
         std::fs::write(dirs.export().join("file"), b"").unwrap();
-        let responder = Responder::start(&dirs, &["--delay-ms", delay]);
+        let responder = start(&dirs, &["--delay-ms", delay]);
         let root = connect(&responder).await.root_nfs_fh3();
         let mut stream = open(&responder);
         let call = remove_call(77, root.data.as_ref(), b"file");
@@ -507,7 +519,7 @@ async fn a_call_sent_twice_is_done_once() {
 async fn a_peer_that_does_not_read_delays_nobody() {
     let dirs = Dirs::new();
     std::fs::write(dirs.export().join("file"), vec![1; 1 << 20]).unwrap();
-    let responder = Responder::start(&dirs, &["--workers", "2"]);
+    let responder = start(&dirs, &["--workers", "2"]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let file = lookup(&mut client, &root, "file").await.unwrap();
@@ -545,7 +557,7 @@ async fn a_peer_that_does_not_read_delays_nobody() {
 #[test]
 fn odd_calls_are_answered_by_the_rules() {
     let dirs = Dirs::new();
-    let responder = Responder::start(&dirs, &[]);
+    let responder = start(&dirs, &[]);
     let mut stream = open(&responder);
     let mut ask = |words: &[u32]| {
         let mut bytes = record::mark(words.len() * 4, true).to_vec();
@@ -599,7 +611,7 @@ proptest! {
         ),
     ) {
         let dirs = Dirs::new();
-        let responder = Responder::start(&dirs, &["--workers", "2"]);
+        let responder = start(&dirs, &["--workers", "2"]);
         let mut stream = open(&responder);
         for (framed, program, procedure, bytes) in &records {
             let mut out = vec![0; 4];
@@ -625,7 +637,7 @@ proptest! {
         stream.write_all(&null).unwrap();
         prop_assert!(next_record(&mut stream).is_ok());
         drop(stream);
-        prop_assert!(responder.stop().success());
+        prop_assert!(stop(responder).success());
     }
 }
 

@@ -7,8 +7,9 @@ mod client;
 mod common;
 
 use client::*;
-use common::{Dirs, Responder};
+use common::{Dirs, start, stop};
 use nfs3_types::nfs3::*;
+use nfsrdma_test_support::Responder;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +25,7 @@ impl Scripted {
     fn start(dirs: &Dirs, more: &[&str]) -> Self {
         let path = dirs.root().join("control");
         let socket = path.to_str().unwrap();
-        let responder = Responder::start(dirs, &[&["--control", socket], more].concat());
+        let responder = start(dirs, &[&["--control", socket], more].concat());
         let lines = BufReader::new(UnixStream::connect(&path).unwrap());
         Scripted { responder, lines }
     }
@@ -317,7 +318,7 @@ async fn calls_fail_hang_up_and_are_held_by_command() {
         assert!(server.ask(wrong).starts_with("error"), "{wrong}");
     }
     assert!(server.ask("help").contains("wait-held"));
-    assert!(server.responder.stop().success());
+    assert!(stop(server.responder).success());
     assert!(!dirs.root().join("control").exists());
 }
 

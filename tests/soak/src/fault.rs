@@ -1,9 +1,9 @@
 //! What goes wrong: how it begins, how long it lasts, how it ends.
 
 use crate::proxy::Way;
-use crate::random::Random;
 use crate::stand::Stand;
 use anyhow::Result;
+use nfsrdma_test_support::Random;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl Fault {
         let proxy = &stand.proxy;
         match self {
             Fault::Kill => stand.server.kill()?,
-            Fault::Stop => stand.server.stop(true)?,
+            Fault::Stop => stand.server.freeze(true)?,
             Fault::Cut => proxy.cut(false),
             Fault::Reset => proxy.cut(true),
             Fault::StallUp => proxy.set(Way::Stall, Way::Pass),
@@ -106,8 +106,8 @@ impl Fault {
 
     pub(crate) fn end(self, stand: &mut Stand) -> Result<()> {
         match self {
-            Fault::Kill => stand.server.start()?,
-            Fault::Stop => stand.server.stop(false)?,
+            Fault::Kill => stand.server.start_again()?,
+            Fault::Stop => stand.server.freeze(false)?,
             Fault::Refuse => stand.proxy.refuse(false),
             _ => stand.proxy.set(Way::Pass, Way::Pass),
         }

@@ -1,9 +1,10 @@
 //! One worker: random operations on a directory of its own, each checked against a model.
 
-use crate::random::{Random, checksum};
 use crate::sys::{Aligned, Mapping};
+use crate::tree::checksum;
 use crate::tree::{self, Known, Manifest};
 use anyhow::{Context, Result, ensure};
+use nfsrdma_test_support::Random;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -666,7 +667,7 @@ impl Load {
     /// A large file from one end to the other, written and read.
     fn stream(&mut self) -> Result<()> {
         let path = self.mounted.join("stream");
-        let seed = self.random.next();
+        let seed = self.random.number();
         let len = STREAM + self.random.below(5000);
         self.tell(format!("stream of {len}"));
         let data = Random::new(seed).bytes(len);

@@ -7,7 +7,6 @@ mod fault;
 mod load;
 mod pair;
 mod proxy;
-mod random;
 mod run;
 mod stand;
 mod sys;

@@ -4,10 +4,11 @@
 
 use crate::fault::Fault;
 use crate::load::close;
-use crate::random::{Random, checksum};
 use crate::sys::{Aligned, Mapping};
+use crate::tree::checksum;
 use crate::tree::{self, Known, Manifest};
 use anyhow::{Context, Result, ensure};
+use nfsrdma_test_support::Random;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -1,12 +1,12 @@
 //! The whole run: load and faults, then the comparison of everything, and the figures.
 
 use crate::fault::Fault;
-use crate::random::Random;
 use crate::stand::{LIMIT, Stand, until};
 use crate::tree;
 use crate::watch::{Sample, Watch};
 use crate::worker::{Outcome, Worker};
 use anyhow::{Context, Result, bail, ensure};
+use nfsrdma_test_support::Random;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,93 +2,17 @@
 
 use crate::proxy::Proxy;
 use crate::sys;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use nfsrdma_test_support::{Launch, Responder};
 use serde_json::Value;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// After which something that has to happen is taken not to happen.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
-
-/// The server.
-#[derive(Debug)]
-pub(crate) struct Server {
-    program: PathBuf,
-    arguments: Vec<String>,
-    export: PathBuf,
-    base: PathBuf,
-    rdma: u16,
-    pub(crate) nfs: u16,
-    child: Option<Child>,
-}
-
-impl Server {
-    fn new(bin: &Path, base: &Path, arguments: &[&str]) -> Result<Self> {
-        let mut server = Server {
-            program: bin.join("nfsrdma-responder"),
-            arguments: arguments.iter().map(|&a| a.to_owned()).collect(),
-            export: base.join("export"),
-            base: base.to_owned(),
-            rdma: 0,
-            nfs: 0,
-            child: None,
-        };
-        server.start()?;
-        Ok(server)
-    }
-
-    /// Starts it, at the ports it had before if there are some.
-    pub(crate) fn start(&mut self) -> Result<()> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.base.join("responder.log"))?;
-        let mut child = Command::new(&self.program)
-            .arg(&self.export)
-            .args(["--rdma-port", &self.rdma.to_string()])
-            .args(["--nfs-port", &self.nfs.to_string()])
-            .arg("--state-dir")
-            .arg(self.base.join("state"))
-            .arg("--print-ports")
-            .args(&self.arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .with_context(|| format!("starting {}", self.program.display()))?;
-        let out = child.stdout.take().context("the responder's output")?;
-        self.child = Some(child);
-        let mut line = String::new();
-        BufReader::new(out).read_line(&mut line)?;
-        let port = |name: &str| {
-            line.split_whitespace()
-                .find_map(|word| word.strip_prefix(name)?.parse().ok())
-        };
-        match (port("rdma="), port("nfs=")) {
-            (Some(rdma), Some(nfs)) => (self.rdma, self.nfs) = (rdma, nfs),
-            _ => bail!("the responder said `{}`: see responder.log", line.trim()),
-        }
-        Ok(())
-    }
-
-    pub(crate) fn kill(&mut self) -> Result<()> {
-        if let Some(mut child) = self.child.take() {
-            child.kill()?;
-            child.wait()?;
-        }
-        Ok(())
-    }
-
-    /// SIGSTOP or SIGCONT.
-    pub(crate) fn stop(&self, stop: bool) -> Result<()> {
-        let child = self.child.as_ref().context("a server that runs")?;
-        sys::signal(child.id(), if stop { libc::SIGSTOP } else { libc::SIGCONT })
-    }
-}
 
 /// A mount, from its `mount` to its `umount`.
 #[derive(Debug)]
@@ -150,7 +74,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> 
 pub(crate) struct Stand {
     pub(crate) base: PathBuf,
     bin: PathBuf,
-    pub(crate) server: Server,
+    pub(crate) server: Responder,
     pub(crate) proxy: Proxy,
     pub(crate) mounts: Vec<Mount>,
     /// The directory stays when something failed.
@@ -167,7 +91,11 @@ impl Stand {
         for dir in ["export", "state"] {
             fs::create_dir(base.join(dir))?;
         }
-        let server = Server::new(bin, &base, arguments)?;
+        let program = bin.join("nfsrdma-responder");
+        let server = Launch::new(&program, base.join("export"), &base.join("state"))
+            .arguments(arguments)
+            .log(base.join("responder.log"))
+            .start()?;
         let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], server.rdma)))?;
         Ok(Stand {
             base,
@@ -245,7 +173,7 @@ impl Stand {
 
 impl Drop for Stand {
     fn drop(&mut self) {
-        let _ = self.server.stop(false);
+        let _ = self.server.freeze(false);
         for mount in &self.mounts {
             // By force: this is the way out of a failure.
             let _ = Command::new("umount").arg("-l").arg(&mount.dir).status();

@@ -1,11 +1,15 @@
 //! What ought to be in a directory, and whether it is.
 
-use crate::random::checksum;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+
+/// What is compared instead of the bytes themselves.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+}
 
 /// An entry as it ought to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -194,18 +194,15 @@ mod tests {
 
     #[test]
     fn maxima_are_exact() {
-        let object = handle();
-        let attributes = Some(ATTRIBUTES);
-        let name = Name(b"n");
-        let at = DirOp { dir: object, name };
-        let fail = Status::Stale;
-        let set = SetAttributes::default();
-        let created = Reply::Ok(Created {
-            object: Some(object),
-            attributes,
-            dir: wcc(),
-        });
-        let no_wcc = Reply::Fail(fail, wcc());
+        of_objects_and_data();
+        of_names();
+        of_file_systems();
+    }
+
+    const ANY_FAILURE: Status = Status::Stale;
+
+    fn of_objects_and_data() {
+        let (object, attributes, fail) = (handle(), Some(ATTRIBUTES), ANY_FAILURE);
         check::<Null>(&Void {}, &Void {}, &Void {});
         check::<Getattr>(
             &GetattrArgs { object },
@@ -217,20 +214,11 @@ mod tests {
         check::<Setattr>(
             &SetattrArgs {
                 object,
-                new: set,
+                new: SetAttributes::default(),
                 guard: None,
             },
             &Reply::Ok(wcc()),
             &Reply::Fail(fail, wcc()),
-        );
-        check::<Lookup>(
-            &LookupArgs { what: at },
-            &Reply::Ok(LookupOk {
-                object,
-                attributes,
-                dir: attributes,
-            }),
-            &Reply::Fail(fail, attributes),
         );
         check::<Access>(
             &AccessArgs { object, access: 0 },
@@ -277,6 +265,41 @@ mod tests {
                 verifier: Verifier([1; 8]),
             }),
             &Reply::Fail(fail, wcc()),
+        );
+        check::<Commit>(
+            &CommitArgs {
+                file: object,
+                offset: 0,
+                count: 0,
+            },
+            &Reply::Ok(CommitOk {
+                wcc: wcc(),
+                verifier: Verifier::default(),
+            }),
+            &Reply::Fail(fail, wcc()),
+        );
+    }
+
+    fn of_names() {
+        let (object, attributes, fail) = (handle(), Some(ATTRIBUTES), ANY_FAILURE);
+        let name = Name(b"n");
+        let at = DirOp { dir: object, name };
+        let set = SetAttributes::default();
+        let created = Reply::Ok(Created {
+            object: Some(object),
+            attributes,
+            dir: wcc(),
+        });
+        let no_wcc = Reply::Fail(fail, wcc());
+        let path = Payload::Placed(PATH_MAX as u32);
+        check::<Lookup>(
+            &LookupArgs { what: at },
+            &Reply::Ok(LookupOk {
+                object,
+                attributes,
+                dir: attributes,
+            }),
+            &Reply::Fail(fail, attributes),
         );
         let how = CreateHow::Guarded(set);
         check::<Create>(&CreateArgs { at, how }, &created, &no_wcc);
@@ -325,6 +348,10 @@ mod tests {
             &Reply::Ok(linked),
             &Reply::Fail(fail, linked),
         );
+    }
+
+    fn of_file_systems() {
+        let (object, attributes, fail) = (handle(), Some(ATTRIBUTES), ANY_FAILURE);
         check::<Fsstat>(
             &RootArgs { object },
             &Reply::Ok(FsstatOk {
@@ -368,18 +395,6 @@ mod tests {
                 case_preserving: true,
             }),
             &Reply::Fail(fail, attributes),
-        );
-        check::<Commit>(
-            &CommitArgs {
-                file: object,
-                offset: 0,
-                count: 0,
-            },
-            &Reply::Ok(CommitOk {
-                wcc: wcc(),
-                verifier: Verifier::default(),
-            }),
-            &Reply::Fail(fail, wcc()),
         );
     }
 

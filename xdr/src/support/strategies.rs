@@ -9,33 +9,22 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::LazyJust;
+use std::sync::LazyLock;
 
 const POOL_LEN: usize = 2 * PATH_MAX;
 
-/// Bytes without a pattern (an LCG's high bits), every value among them.
-static POOL: [u8; POOL_LEN] = pool(false);
-/// The same without what a name may not hold.
-static NAME_POOL: [u8; POOL_LEN] = pool(true);
-
-const fn pool(names: bool) -> [u8; POOL_LEN] {
+/// Bytes without a pattern, every value among them.
+static POOL: LazyLock<[u8; POOL_LEN]> = LazyLock::new(|| {
     let mut pool = [0; POOL_LEN];
-    let mut state: u32 = 1;
-    let mut i = 0;
-    while i < POOL_LEN {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let byte = (state >> 24) as u8;
-        pool[i] = if names && (byte == 0 || byte == b'/') {
-            b'n'
-        } else {
-            byte
-        };
-        i += 1;
-    }
+    fastrand::Rng::with_seed(1).fill(&mut pool);
     pool
-}
+});
+/// The same without what a name may not hold.
+static NAME_POOL: LazyLock<[u8; POOL_LEN]> =
+    LazyLock::new(|| POOL.map(|byte| if matches!(byte, 0 | b'/') { b'n' } else { byte }));
 
 fn slice_of(
-    pool: &'static [u8; POOL_LEN],
+    pool: &'static LazyLock<[u8; POOL_LEN]>,
     min: usize,
     max: usize,
 ) -> impl Strategy<Value = &'static [u8]> + Clone {

@@ -1,11 +1,10 @@
 //! What tests write, read and compare.
 
-use super::handle_of;
 use nfsrdma_nfs3::Mounted;
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
-use nfsrdma_xdr::nfs3::Stable;
+use nfsrdma_xdr::nfs3::{FileHandle, Stable};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,11 +40,11 @@ pub fn sink(pool: &Pool, len: usize, piece: usize) -> Segs<BufMut> {
     bufs
 }
 
-pub async fn write(mounted: &Mounted, pool: &Pool, name: &[u8], bytes: &[u8], piece: usize) {
+pub async fn write(mounted: &Mounted, pool: &Pool, file: &FileHandle, bytes: &[u8], piece: usize) {
     let data = source(pool, bytes, piece);
     let done = mounted
         .client
-        .write(&cred(), &handle_of(name), 0, data, Stable::FileSync)
+        .write(&cred(), file, 0, data, Stable::FileSync)
         .await
         .unwrap();
     assert_eq!(done.count as usize, bytes.len());
@@ -54,13 +53,13 @@ pub async fn write(mounted: &Mounted, pool: &Pool, name: &[u8], bytes: &[u8], pi
 pub async fn read(
     mounted: &Mounted,
     pool: &Pool,
-    name: &[u8],
+    file: &FileHandle,
     len: usize,
     piece: usize,
 ) -> Vec<u8> {
     let done = mounted
         .client
-        .read(&cred(), &handle_of(name), 0, sink(pool, len, piece))
+        .read(&cred(), file, 0, sink(pool, len, piece))
         .await
         .unwrap();
     let all: Vec<u8> = done.data.iter().flat_map(|b| b.to_vec()).collect();

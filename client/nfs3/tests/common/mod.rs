@@ -1,4 +1,6 @@
-//! A small NFSv3 server in memory, over any provider, that misbehaves on demand.
+//! RPC-over-RDMA of a server, over the loopback provider, that misbehaves on demand: it loses connections, tampers
+//! with headers and chunks, is silent. What a call does and returns is decided by the server in memory
+//! (`tests/memory-server`).
 #![allow(
     dead_code,
     unreachable_pub,
@@ -11,21 +13,21 @@
 )]
 
 pub mod data;
-mod procedures;
-pub mod special;
+mod peer;
 
+use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::options::NFS_RDMA_PORT;
-use nfsrdma_nfs3::{ClientOptions, MountProtocol, MountTarget, Mounted};
-use nfsrdma_rdma::contract::Segs;
-use nfsrdma_rdma::*;
+use nfsrdma_nfs3::{
+    ClientOptions, Cred, Credential, Limits, MountProtocol, MountTarget, Mounted, Nfs3,
+};
+use nfsrdma_rdma::{Listener, Pool, Provider};
+use nfsrdma_rdma_testing::fault::{Faulty, Plan};
 use nfsrdma_rdma_testing::loopback::{Loopback, Options};
-use nfsrdma_xdr::codec::{Decoder, Encode};
+use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::{self, *};
 use nfsrdma_xdr::private_data::PrivateData;
-use nfsrdma_xdr::rpc::{Accepted, Call, Reply as RpcReply};
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -104,52 +106,42 @@ impl Default for Manners {
     }
 }
 
-/// The one directory and its files.
-#[derive(Default)]
-pub struct Files {
-    pub files: BTreeMap<Vec<u8>, Vec<u8>>,
-    pub links: BTreeMap<Vec<u8>, Vec<u8>>,
-    pub dirs: std::collections::BTreeSet<Vec<u8>>,
-    /// Second names.
-    pub aliases: BTreeMap<Vec<u8>, FileHandle>,
-    /// Special files, and what SETATTR changed.
-    pub special: special::Special,
-}
-
 pub struct Server {
     pub address: SocketAddr,
-    pub files: Arc<Mutex<Files>>,
+    /// What it serves.
+    pub memory: Arc<MemoryServer>,
     pub seen: Arc<Mutex<Vec<Seen>>>,
     listener: Arc<dyn Listener>,
     pub loopback: Loopback,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-pub const ROOT: &[u8] = b"root";
 const RECEIVE: usize = 262_144;
-
-pub fn handle_of(name: &[u8]) -> FileHandle {
-    FileHandle::new(&[b"f:", name].concat()).unwrap()
-}
 
 impl Server {
     pub fn start(options: Options, manners: Manners, script: Arc<Script>) -> Self {
         let loopback = Loopback::with_options(options);
         let address: SocketAddr = ([127, 0, 0, 1], NFS_RDMA_PORT).into();
         let listener: Arc<dyn Listener> = loopback.listen(address).unwrap().into();
-        let files = Arc::new(Mutex::new(Files::default()));
+        let limits = Limits {
+            rtmax: manners.rtmax,
+            wtmax: manners.rtmax,
+            dtpref: 32_768,
+            max_file_size: 1 << 40,
+        };
+        let memory = MemoryServer::with(limits, 0);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let accepting = listener.clone();
-        let (files2, seen2) = (files.clone(), seen.clone());
+        let (memory2, seen2) = (memory.clone(), seen.clone());
         let thread = std::thread::spawn(move || {
             let mut workers = Vec::new();
             let connections = AtomicU32::new(0);
             while let Ok(incoming) = accepting.accept() {
                 let connection = connections.fetch_add(1, Ordering::Relaxed);
-                let (files, seen) = (files2.clone(), seen2.clone());
+                let (memory, seen) = (memory2.clone(), seen2.clone());
                 let (manners, script) = (manners.clone(), script.clone());
                 workers.push(std::thread::spawn(move || {
-                    serve(incoming, connection, manners, files, seen, &*script)
+                    peer::serve(incoming, connection, manners, &memory, seen, &*script)
                 }));
             }
             for worker in workers {
@@ -158,7 +150,7 @@ impl Server {
         });
         Server {
             address,
-            files,
+            memory,
             seen,
             listener,
             loopback,
@@ -191,9 +183,25 @@ impl Server {
         )
     }
 
-    /// A file in its root.
-    pub fn plant(&self, name: &[u8], bytes: Vec<u8>) {
-        self.files.lock().files.insert(name.to_vec(), bytes);
+    /// A file in its root that everybody may write, with these bytes; its handle.
+    pub fn plant(&self, name: &[u8], bytes: &[u8]) -> FileHandle {
+        let text = std::str::from_utf8(name).unwrap();
+        self.memory.plant(text, bytes);
+        self.memory.change_file(text, 0, &[], Some(0o666));
+        let (who, top) = (root(), self.memory.root());
+        let found = exec::block_on(self.memory.lookup(&who, &top, name));
+        found.unwrap().object
+    }
+
+    /// Removes a file of its root, if there is one.
+    pub fn uproot(&self, name: &[u8]) {
+        let (who, top) = (root(), self.memory.root());
+        let _ = exec::block_on(self.memory.remove(&who, &top, name));
+    }
+
+    /// The contents of a file in its root.
+    pub fn contents(&self, name: &str) -> Vec<u8> {
+        self.memory.contents(name).unwrap()
     }
 
     pub async fn mount(&self, options: &ClientOptions) -> (Mounted, Pool) {
@@ -207,8 +215,16 @@ impl Server {
         options: &ClientOptions,
         pool: Pool,
     ) -> std::result::Result<Mounted, nfsrdma_nfs3::MountError> {
-        let target = MountTarget::parse("127.0.0.1:/export").unwrap();
-        nfsrdma_nfs3::connect(&target, options, Arc::new(self.loopback.clone()), pool).await
+        let provider = Arc::new(self.loopback.clone());
+        nfsrdma_nfs3::connect(&target(), options, provider, pool).await
+    }
+
+    /// A mount whose own side of the connections goes wrong as `plan` says.
+    pub async fn mount_faulty(&self, plan: Plan) -> (Mounted, Pool) {
+        let pool = Pool::new(64 << 20).unwrap();
+        let provider = Arc::new(Faulty::new(self.loopback.clone(), plan));
+        let mounted = nfsrdma_nfs3::connect(&target(), &options(), provider, pool.clone()).await;
+        (mounted.unwrap(), pool)
     }
 
     /// Calls of one procedure.
@@ -230,328 +246,23 @@ impl Drop for Server {
     }
 }
 
+fn target() -> MountTarget {
+    MountTarget::parse("127.0.0.1:/export").unwrap()
+}
+
+/// Who may do everything.
+pub fn root() -> Cred {
+    Arc::new(Credential {
+        uid: 0,
+        gid: 0,
+        groups: vec![],
+    })
+}
+
 pub fn options() -> ClientOptions {
     ClientOptions {
         mountproto: MountProtocol::Rdma,
         connect_timeout: Duration::from_secs(20),
         ..ClientOptions::default()
-    }
-}
-
-struct Conn {
-    queue_pair: Arc<dyn QueuePair>,
-    completions: Box<dyn CompletionQueue>,
-    pool: Pool,
-    ready: VecDeque<Completion>,
-}
-
-impl Conn {
-    fn next(&mut self) -> Option<Completion> {
-        let mut out = Vec::new();
-        while self.ready.is_empty() {
-            let result = self.completions.poll(&mut out, Wait::Forever);
-            self.ready.extend(out.drain(..));
-            if result.is_err() && self.ready.is_empty() {
-                return None;
-            }
-        }
-        self.ready.pop_front()
-    }
-
-    fn post(&self, request: WorkRequest) {
-        let mut batch = vec![request];
-        while !batch.is_empty() {
-            match self.queue_pair.post(&mut batch) {
-                Err(Error::QueueFull) => std::thread::yield_now(),
-                result => result.unwrap(),
-            }
-        }
-    }
-
-    fn buf(&self, bytes: &[u8]) -> Buf {
-        let mut buf = self.pool.alloc(bytes.len().max(1)).unwrap();
-        buf.resize(bytes.len());
-        buf.copy_from_slice(bytes);
-        buf.freeze()
-    }
-
-    /// Reads the peer's memory; `None` if the connection ended.
-    fn fetch(&mut self, segments: &[RemoteSegment]) -> Option<Vec<u8>> {
-        let mut all = Vec::new();
-        for segment in segments {
-            let sink = self.pool.alloc(segment.length as usize).unwrap();
-            self.post(WorkRequest::Read {
-                id: WorkId(1),
-                sink: Segs::from_iter([sink]),
-                source: *segment,
-            });
-            let mut others = Vec::new();
-            loop {
-                match self.next()? {
-                    Completion::Read { sink, .. } => {
-                        all.extend_from_slice(&sink[0]);
-                        break;
-                    }
-                    Completion::Flushed { .. } => {}
-                    other => others.push(other),
-                }
-            }
-            for other in others.into_iter().rev() {
-                self.ready.push_front(other);
-            }
-        }
-        Some(all)
-    }
-
-    /// Fills the peer's memory; returns the length written to each segment.
-    fn place(&self, mut bytes: &[u8], segments: &[RemoteSegment]) -> Vec<u32> {
-        let mut lengths = Vec::new();
-        for segment in segments {
-            let (now, later) = bytes.split_at(bytes.len().min(segment.length as usize));
-            bytes = later;
-            lengths.push(now.len() as u32);
-            if !now.is_empty() {
-                self.post(WorkRequest::Write {
-                    id: WorkId(2),
-                    source: Segs::from_iter([self.buf(now)]),
-                    target: RemoteSegment {
-                        length: now.len() as u32,
-                        ..*segment
-                    },
-                    signaled: false,
-                });
-            }
-        }
-        assert!(bytes.is_empty(), "the chunk is too small for the result");
-        lengths
-    }
-
-    fn send(&self, message: &[u8], invalidate: Option<Handle>) {
-        self.post(WorkRequest::Send {
-            id: WorkId(3),
-            data: Segs::from_iter([self.buf(message)]),
-            invalidate,
-            signaled: false,
-        });
-    }
-}
-
-fn remote(segment: &nfsrdma_xdr::rpcrdma::Segment) -> RemoteSegment {
-    RemoteSegment {
-        handle: Handle(segment.handle),
-        length: segment.length,
-        offset: segment.offset,
-    }
-}
-
-fn serve(
-    mut incoming: Box<dyn Incoming>,
-    connection: u32,
-    mut manners: Manners,
-    files: Arc<Mutex<Files>>,
-    seen: Arc<Mutex<Vec<Seen>>>,
-    script: &Script,
-) {
-    if connection > 0 && manners.later_private_data.is_some() {
-        manners.private_data = manners.later_private_data;
-    }
-    let pool = Pool::new(160 << 20).unwrap();
-    let request = incoming.request(Duration::from_secs(20)).unwrap();
-    let client = PrivateData::parse(&request).expect("a client announces itself");
-    let accepted = incoming.accept(&ConnectParams {
-        pool: pool.clone(),
-        private_data: manners
-            .private_data
-            .map_or(vec![], |data| data.encode().to_vec()),
-        send_depth: 4096,
-        // More calls than were granted end the connection.
-        recv_depth: manners.grant as usize,
-        reads_out: 16,
-        reads_in: 0,
-        receive_buffers: manners.grant as usize,
-        receive_size: RECEIVE,
-        timeout: Duration::from_secs(20),
-    });
-    let Ok(Connection {
-        queue_pair,
-        completions,
-        ..
-    }) = accepted
-    else {
-        return;
-    };
-    let invalidate = manners.invalidate
-        && client.remote_invalidation
-        && manners.private_data.is_some_and(|d| d.remote_invalidation)
-        && queue_pair.capabilities().remote_invalidate;
-    let mut conn = Conn {
-        queue_pair,
-        completions,
-        pool,
-        ready: VecDeque::new(),
-    };
-    while let Some(completion) = conn.next() {
-        let Completion::Received { buf, len, id, .. } = completion else {
-            continue;
-        };
-        let sent = buf[..len].to_vec();
-        conn.queue_pair.post_receive(id, buf).unwrap();
-        if let Some(announced) = &manners.private_data {
-            assert!(sent.len() <= announced.receive_size as usize);
-        } else {
-            assert!(sent.len() <= 1024);
-        }
-        let (header, start) = Header::parse(&sent).unwrap();
-        assert!(matches!(header.body, Body::Msg(_) | Body::NoMsg(_)));
-        let chunks = header.chunks().unwrap().clone();
-        let mut message = sent[start..].to_vec();
-        if !chunks.reads.is_empty() {
-            let position = chunks.reads[0].position;
-            let all: Vec<_> = chunks.reads.iter().map(|r| remote(&r.target)).collect();
-            let Some(bytes) = conn.fetch(&all) else { break };
-            assert!(chunks.reads.iter().all(|r| r.position == position));
-            if position == 0 {
-                assert!(matches!(header.body, Body::NoMsg(_)) && message.is_empty());
-                message = bytes;
-            } else {
-                let mut whole = message[..position as usize].to_vec();
-                // The item's length, without its padding.
-                let length = whole.last_chunk::<4>().copied().map(u32::from_be_bytes);
-                assert_eq!(length, Some(bytes.len() as u32));
-                whole.extend_from_slice(&bytes);
-                whole.resize(whole.len().next_multiple_of(4), 0);
-                whole.extend_from_slice(&message[position as usize..]);
-                message = whole;
-            }
-        }
-        let mut from = Decoder::new(&message);
-        let call = Call::parse(&mut from).unwrap();
-        assert_eq!(call.xid, header.xid);
-        let this = {
-            let mut seen = seen.lock();
-            let this = Seen {
-                connection,
-                number: seen.len(),
-                header: header.clone(),
-                message: message.clone(),
-                program: call.program,
-                procedure: call.procedure,
-            };
-            seen.push(this.clone());
-            this
-        };
-        let mut tamper: Option<Box<dyn Fn(&mut Header, &mut Vec<u8>)>> = None;
-        let mut inline = false;
-        let mut jukebox = false;
-        let mut wrong_xid = false;
-        match script(&this) {
-            Act::Answer => {}
-            Act::JukeBox => jukebox = true,
-            Act::Silence => continue,
-            Act::Hangup => break,
-            Act::RunThenHangup => {
-                procedures::run(&files, &call, from.rest(), false, &manners);
-                break;
-            }
-            Act::Send(messages) => {
-                messages.iter().for_each(|m| conn.send(m, None));
-                continue;
-            }
-            Act::SendThenAnswer(messages) => messages.iter().for_each(|m| conn.send(m, None)),
-            Act::Tamper(change) => tamper = Some(change),
-            Act::DataInline => inline = true,
-            Act::WrongXid => wrong_xid = true,
-        }
-        let offered = (!inline).then(|| chunks.writes.first()).flatten();
-        let (results, data) = if jukebox {
-            (
-                Status::JukeBox.to_xdr().into_iter().chain([0; 8]).collect(),
-                vec![],
-            )
-        } else {
-            procedures::run(&files, &call, from.rest(), offered.is_some(), &manners)
-        };
-        let mut reply = RpcReply::accepted(call.xid, Accepted::Success).to_xdr();
-        reply.extend(results);
-        reply[0] ^= u8::from(wrong_xid);
-        let mut lists = ChunkLists::default();
-        for chunk in &chunks.writes {
-            let segments: Vec<_> = chunk.segments.iter().map(remote).collect();
-            let lengths = conn.place(if inline { &[] } else { &data }, &segments);
-            let mut returned = chunk.clone();
-            for (segment, length) in returned.segments.iter_mut().zip(lengths) {
-                segment.length = length;
-            }
-            lists.writes.push(returned);
-        }
-        let mut no_msg = false;
-        if let Some(chunk) = &chunks.reply {
-            // As knfsd does: a Reply chunk that is offered is used.
-            let segments: Vec<_> = chunk.segments.iter().map(remote).collect();
-            let lengths = conn.place(&reply, &segments);
-            let mut returned = chunk.clone();
-            for (segment, length) in returned.segments.iter_mut().zip(lengths) {
-                segment.length = length;
-            }
-            lists.reply = Some(returned);
-            no_msg = true;
-        }
-        let body = match no_msg {
-            true => Body::NoMsg(lists),
-            false => Body::Msg(lists),
-        };
-        let mut header = Header::new(call.xid, manners.grant, body);
-        let mut payload = if no_msg { vec![] } else { reply };
-        if let Some(tamper) = tamper {
-            tamper(&mut header, &mut payload);
-        }
-        let mut handles: Vec<u32> = chunks.reads.iter().map(|r| r.target.handle).collect();
-        handles.extend(
-            chunks
-                .writes
-                .iter()
-                .flat_map(|c| &c.segments)
-                .map(|s| s.handle),
-        );
-        handles.extend(
-            chunks
-                .reply
-                .iter()
-                .flat_map(|c| &c.segments)
-                .map(|s| s.handle),
-        );
-        handles.dedup();
-        let one = (invalidate && handles.len() == 1).then(|| Handle(handles[0]));
-        let out = [header.to_xdr(), payload].concat();
-        let room = (client.receive_size as usize)
-            .max(manners.private_data.map_or(1024, |d| d.send_size as usize));
-        assert!(
-            out.len() <= room,
-            "the reply does not fit the client's Receive"
-        );
-        conn.send(&out, one);
-    }
-    conn.queue_pair.disconnect();
-}
-
-fn attributes(kind: FileType, size: usize, fileid: u64) -> Attributes {
-    let time = Time {
-        seconds: 1,
-        nanoseconds: 2,
-    };
-    Attributes {
-        kind,
-        mode: 0o644,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        size: size as u64,
-        used: size as u64,
-        rdev: SpecData::default(),
-        fsid: 1,
-        fileid,
-        atime: time,
-        mtime: time,
-        ctime: time,
     }
 }

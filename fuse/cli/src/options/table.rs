@@ -33,6 +33,19 @@ pub struct Entry {
     action: Action,
 }
 
+impl Entry {
+    /// In a word, whether it takes a value, is without effect here, or is refused.
+    pub fn kind(&self) -> &'static str {
+        match self.action {
+            Action::Flag(_) => "flag",
+            Action::Value(..) => "value",
+            Action::Either(_) => "either",
+            Action::Accept => "accept",
+            Action::Refuse(_) => "refuse",
+        }
+    }
+}
+
 /// Settings being collected, and who set each.
 pub(super) struct Draft {
     options: Options,

@@ -82,120 +82,123 @@ fn nothing_and_defaults_are_the_defaults() {
     }
 }
 
+type Change = fn(&mut Options);
+
+/// Options, and what each changes.
+const SETTINGS: &[(&str, Change)] = &[
+    ("rsize=65536", |o| o.rsize = Some(65536)),
+    ("rsize=64K", |o| o.rsize = Some(65536)),
+    ("wsize=1M", |o| o.wsize = Some(1 << 20)),
+    // nfs(5): rounded down, at least one unit, at most the largest.
+    ("rsize=10000", |o| o.rsize = Some(8192)),
+    ("rsize=1", |o| o.rsize = Some(4096)),
+    ("wsize=8M", |o| o.wsize = Some(1 << 20)),
+    ("port=2049", |o| o.port = 2049),
+    ("proto=rdma6", |o| o.family = Family::V6),
+    ("mounthost=other", |o| o.mount_host = Some("other".into())),
+    ("mountport=892", |o| o.mount_port = Some(892)),
+    ("lock", |o| o.lock = Some(true)),
+    ("nolock", |o| o.lock = Some(false)),
+    ("local_lock=flock", |o| {
+        o.local_lock = Some(LocalLock::Flock)
+    }),
+    ("nolock,local_lock=all", |o| {
+        o.lock = Some(false);
+        o.local_lock = Some(LocalLock::All);
+    }),
+    ("lockport=4045", |o| o.lock_port = Some(4045)),
+    ("callbackport=4046", |o| o.callback_port = Some(4046)),
+    ("callbackport=none", |o| o.callback_port = Some(0)),
+    ("mountproto=udp", |o| o.mount_proto = Some(MountProto::Udp)),
+    ("mountproto=tcp6", |o| {
+        o.mount_proto = Some(MountProto::Tcp);
+        o.mount_family = Family::V6;
+    }),
+    ("mountproto=rdma", |o| {
+        o.mount_proto = Some(MountProto::Rdma)
+    }),
+    ("soft", |o| o.recovery = Recovery::Soft),
+    ("softerr", |o| o.recovery = Recovery::Softerr),
+    ("intr", |o| o.intr = true),
+    ("timeo=15", |o| o.timeo = Duration::from_millis(1500)),
+    ("retrans=5", |o| o.retrans = 5),
+    ("retry=3", |o| o.retry = Some(Duration::from_secs(180))),
+    ("bg", |o| o.background = true),
+    ("noac", |o| {
+        o.attributes = None;
+        o.vfs.sync = true;
+    }),
+    ("acregmin=5", |o| o.attributes = times([5, 60, 30, 60])),
+    ("acregmax=90", |o| o.attributes = times([3, 90, 30, 60])),
+    ("acdirmin=7", |o| o.attributes = times([3, 60, 7, 60])),
+    ("acdirmax=70", |o| o.attributes = times([3, 60, 30, 70])),
+    ("actimeo=9", |o| o.attributes = times([9; 4])),
+    ("nocto", |o| o.close_to_open = false),
+    ("noacl", |o| o.acl = false),
+    ("lookupcache=pos", |o| {
+        o.lookup_cache = LookupCache::Positive
+    }),
+    ("lookupcache=positive", |o| {
+        o.lookup_cache = LookupCache::Positive
+    }),
+    ("lookupcache=none", |o| o.lookup_cache = LookupCache::None),
+    ("nordirplus", |o| o.readdirplus = false),
+    ("nconnect=4", |o| o.nconnect = Some(4)),
+    ("noresvport", |o| o.reserved_port = false),
+    ("ro", |o| o.vfs.read_only = true),
+    ("sync", |o| o.vfs.sync = true),
+    ("dirsync", |o| o.vfs.dirsync = true),
+    ("nosuid", |o| o.vfs.suid = false),
+    ("nodev", |o| o.vfs.dev = false),
+    ("noexec", |o| o.vfs.exec = false),
+    ("noatime", |o| o.vfs.access_time = AccessTime::Never),
+    ("strictatime", |o| o.vfs.access_time = AccessTime::Always),
+    ("nodiratime", |o| o.vfs.dir_access_time = false),
+    ("user", |o| {
+        o.vfs.suid = false;
+        o.vfs.dev = false;
+        o.vfs.exec = false;
+    }),
+    ("users,exec", |o| {
+        o.vfs.suid = false;
+        o.vfs.dev = false;
+    }),
+    ("allow_other", |o| o.allow_other = Some(true)),
+    ("default_permissions", |o| {
+        o.permissions = Some(Permissions::Kernel)
+    }),
+    ("permissions=kernel", |o| {
+        o.permissions = Some(Permissions::Kernel)
+    }),
+    ("nofail", |o| o.nofail = true),
+    ("sloppy", |o| o.sloppy = true),
+    ("remount", |o| o.remount = true),
+    ("transport=iwarp", |o| o.transport = Transport::Iwarp),
+    ("transport=verbs", |o| o.transport = Transport::Verbs),
+    ("write_chunk=reduced", |o| {
+        o.write_chunk = WriteChunk::Reduced
+    }),
+    ("inline=1024", |o| o.inline = 1024),
+    ("inline=64K", |o| o.inline = 65536),
+    ("credits=1", |o| o.credits = 1),
+    ("nocrc", |o| o.crc = false),
+    ("fpdu=1460", |o| o.fpdu = Some(1460)),
+    ("cache=1G", |o| o.cache = 1 << 30),
+    ("dirty=8M", |o| o.dirty = Some(8 << 20)),
+    ("readahead=0", |o| o.readahead = 0),
+    ("workers=3", |o| o.workers = Some(3)),
+    ("threads=2", |o| o.threads = Some(2)),
+    ("metrics=9100", |o| {
+        o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
+    }),
+    ("metrics=[::1]:9100", |o| {
+        o.metrics = Some(MetricsAt::Tcp("[::1]:9100".parse().unwrap()))
+    }),
+];
+
 #[test]
 fn each_option_sets_its_setting() {
-    type Change = fn(&mut Options);
-    let table: &[(&str, Change)] = &[
-        ("rsize=65536", |o| o.rsize = Some(65536)),
-        ("rsize=64K", |o| o.rsize = Some(65536)),
-        ("wsize=1M", |o| o.wsize = Some(1 << 20)),
-        // nfs(5): rounded down, at least one unit, at most the largest.
-        ("rsize=10000", |o| o.rsize = Some(8192)),
-        ("rsize=1", |o| o.rsize = Some(4096)),
-        ("wsize=8M", |o| o.wsize = Some(1 << 20)),
-        ("port=2049", |o| o.port = 2049),
-        ("proto=rdma6", |o| o.family = Family::V6),
-        ("mounthost=other", |o| o.mount_host = Some("other".into())),
-        ("mountport=892", |o| o.mount_port = Some(892)),
-        ("lock", |o| o.lock = Some(true)),
-        ("nolock", |o| o.lock = Some(false)),
-        ("local_lock=flock", |o| {
-            o.local_lock = Some(LocalLock::Flock)
-        }),
-        ("nolock,local_lock=all", |o| {
-            o.lock = Some(false);
-            o.local_lock = Some(LocalLock::All);
-        }),
-        ("lockport=4045", |o| o.lock_port = Some(4045)),
-        ("callbackport=4046", |o| o.callback_port = Some(4046)),
-        ("callbackport=none", |o| o.callback_port = Some(0)),
-        ("mountproto=udp", |o| o.mount_proto = Some(MountProto::Udp)),
-        ("mountproto=tcp6", |o| {
-            o.mount_proto = Some(MountProto::Tcp);
-            o.mount_family = Family::V6;
-        }),
-        ("mountproto=rdma", |o| {
-            o.mount_proto = Some(MountProto::Rdma)
-        }),
-        ("soft", |o| o.recovery = Recovery::Soft),
-        ("softerr", |o| o.recovery = Recovery::Softerr),
-        ("intr", |o| o.intr = true),
-        ("timeo=15", |o| o.timeo = Duration::from_millis(1500)),
-        ("retrans=5", |o| o.retrans = 5),
-        ("retry=3", |o| o.retry = Some(Duration::from_secs(180))),
-        ("bg", |o| o.background = true),
-        ("noac", |o| {
-            o.attributes = None;
-            o.vfs.sync = true;
-        }),
-        ("acregmin=5", |o| o.attributes = times([5, 60, 30, 60])),
-        ("acregmax=90", |o| o.attributes = times([3, 90, 30, 60])),
-        ("acdirmin=7", |o| o.attributes = times([3, 60, 7, 60])),
-        ("acdirmax=70", |o| o.attributes = times([3, 60, 30, 70])),
-        ("actimeo=9", |o| o.attributes = times([9; 4])),
-        ("nocto", |o| o.close_to_open = false),
-        ("noacl", |o| o.acl = false),
-        ("lookupcache=pos", |o| {
-            o.lookup_cache = LookupCache::Positive
-        }),
-        ("lookupcache=positive", |o| {
-            o.lookup_cache = LookupCache::Positive
-        }),
-        ("lookupcache=none", |o| o.lookup_cache = LookupCache::None),
-        ("nordirplus", |o| o.readdirplus = false),
-        ("nconnect=4", |o| o.nconnect = Some(4)),
-        ("noresvport", |o| o.reserved_port = false),
-        ("ro", |o| o.vfs.read_only = true),
-        ("sync", |o| o.vfs.sync = true),
-        ("dirsync", |o| o.vfs.dirsync = true),
-        ("nosuid", |o| o.vfs.suid = false),
-        ("nodev", |o| o.vfs.dev = false),
-        ("noexec", |o| o.vfs.exec = false),
-        ("noatime", |o| o.vfs.access_time = AccessTime::Never),
-        ("strictatime", |o| o.vfs.access_time = AccessTime::Always),
-        ("nodiratime", |o| o.vfs.dir_access_time = false),
-        ("user", |o| {
-            o.vfs.suid = false;
-            o.vfs.dev = false;
-            o.vfs.exec = false;
-        }),
-        ("users,exec", |o| {
-            o.vfs.suid = false;
-            o.vfs.dev = false;
-        }),
-        ("allow_other", |o| o.allow_other = Some(true)),
-        ("default_permissions", |o| {
-            o.permissions = Some(Permissions::Kernel)
-        }),
-        ("permissions=kernel", |o| {
-            o.permissions = Some(Permissions::Kernel)
-        }),
-        ("nofail", |o| o.nofail = true),
-        ("sloppy", |o| o.sloppy = true),
-        ("remount", |o| o.remount = true),
-        ("transport=iwarp", |o| o.transport = Transport::Iwarp),
-        ("transport=verbs", |o| o.transport = Transport::Verbs),
-        ("write_chunk=reduced", |o| {
-            o.write_chunk = WriteChunk::Reduced
-        }),
-        ("inline=1024", |o| o.inline = 1024),
-        ("inline=64K", |o| o.inline = 65536),
-        ("credits=1", |o| o.credits = 1),
-        ("nocrc", |o| o.crc = false),
-        ("fpdu=1460", |o| o.fpdu = Some(1460)),
-        ("cache=1G", |o| o.cache = 1 << 30),
-        ("dirty=8M", |o| o.dirty = Some(8 << 20)),
-        ("readahead=0", |o| o.readahead = 0),
-        ("workers=3", |o| o.workers = Some(3)),
-        ("threads=2", |o| o.threads = Some(2)),
-        ("metrics=9100", |o| {
-            o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
-        }),
-        ("metrics=[::1]:9100", |o| {
-            o.metrics = Some(MetricsAt::Tcp("[::1]:9100".parse().unwrap()))
-        }),
-    ];
-    for (text, change) in table {
+    for (text, change) in SETTINGS {
         assert_eq!(ok(text), with(change), "{text}");
         assert_ne!(ok(text), Options::default(), "{text} has no effect");
     }

@@ -17,6 +17,11 @@ mod queued;
 mod replies;
 mod signals;
 mod state;
+#[allow(
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "others see it only where tests/models runs it"
+)]
 mod table;
 mod unmount;
 mod waiting;
@@ -24,6 +29,8 @@ mod worker;
 mod xattr;
 
 pub use bdi::set_read_ahead;
+#[cfg(feature = "shuttle")]
+pub use table::{Pace, Refuse, Table};
 pub use unmount::{OwnMount, mount_id};
 
 use crate::fs::Fs;

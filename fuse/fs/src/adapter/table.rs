@@ -8,30 +8,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A reply that can be given without a result.
-pub(super) trait Refuse {
+pub trait Refuse {
     /// Answers that the operation was interrupted.
     fn refuse(self);
 }
 
 /// How often callers are looked at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub struct Pace {
     /// A request waits so long before its caller is looked at.
-    pub(super) patience: Duration,
+    pub patience: Duration,
     /// Pause between two looks.
-    pub(super) period: Duration,
+    pub period: Duration,
     /// The same two, for a while after a caller was let go.
-    pub(super) haste: Duration,
+    pub haste: Duration,
     /// How long that is.
-    pub(super) alert: Duration,
+    pub alert: Duration,
 }
 
 /// What an operation is told of its caller.
-pub(super) struct OnSignal {
+pub struct OnSignal {
     /// Of every signal, and not only when the caller is let go.
-    pub(super) any: bool,
+    pub any: bool,
     /// Must not come back to the table.
-    pub(super) call: Box<dyn Fn() + Send + Sync>,
+    pub call: Box<dyn Fn() + Send + Sync>,
 }
 
 impl OnSignal {
@@ -78,12 +78,12 @@ impl Signal {
 
 /// A caller to be looked at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
-    pub(super) pid: u32,
+pub struct Look {
+    pub pid: u32,
     /// How long its request has waited.
-    pub(super) age: Duration,
+    pub age: Duration,
     /// How long ago the kernel said that it got a signal.
-    pub(super) signalled: Option<Duration>,
+    pub signalled: Option<Duration>,
 }
 
 /// Interrupts kept for requests that are not in the table.
@@ -103,7 +103,7 @@ struct State<A> {
 }
 
 /// See the module.
-pub(super) struct Table<A> {
+pub struct Table<A> {
     state: Mutex<State<A>>,
     wake: Condvar,
 }
@@ -131,7 +131,7 @@ impl<A> Default for Table<A> {
 
 /// A reply in the table. Dropped, it drops the reply.
 #[derive(Debug)]
-pub(super) struct Held<A> {
+pub struct Held<A> {
     /// `None` once taken.
     table: Option<Arc<Table<A>>>,
     key: usize,
@@ -139,7 +139,7 @@ pub(super) struct Held<A> {
 
 impl<A> Held<A> {
     /// The reply, unless the caller was killed and has its answer.
-    pub(super) fn take(mut self) -> Option<A> {
+    pub fn take(mut self) -> Option<A> {
         let table = self.table.take()?;
         let waiter = table.state.lock().waiters.try_remove(self.key);
         waiter?.reply
@@ -158,12 +158,12 @@ impl<A> Drop for Held<A> {
 
 impl<A: Refuse> Table<A> {
     /// Puts the reply to the request `unique` of the thread `pid` into the table.
-    pub(super) fn hold(self: &Arc<Self>, pid: u32, unique: u64, reply: A) -> Held<A> {
+    pub fn hold(self: &Arc<Self>, pid: u32, unique: u64, reply: A) -> Held<A> {
         self.hold_with(pid, unique, reply, None)
     }
 
     /// The same for an operation that can end before its time.
-    pub(super) fn hold_with(
+    pub fn hold_with(
         self: &Arc<Self>,
         pid: u32,
         unique: u64,
@@ -201,7 +201,7 @@ impl<A: Refuse> Table<A> {
     }
 
     /// The caller of the request `unique` got a signal, of whatever kind: it is looked at now.
-    pub(super) fn interrupt(&self, unique: u64) {
+    pub fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         let mut waiters = state.waiters.iter_mut();
         match waiters.find(|(_, waiter)| waiter.unique == unique) {
@@ -221,7 +221,7 @@ impl<A: Refuse> Table<A> {
     }
 
     /// Ends [`Table::run`].
-    pub(super) fn stop(&self) {
+    pub fn stop(&self) {
         self.state.lock().stopped = true;
         self.wake.notify_all();
     }
@@ -230,7 +230,7 @@ impl<A: Refuse> Table<A> {
     /// caller is looked at when the kernel says that it got a signal, and from time to time
     /// when its request, or the last signal, is older than `pace.patience`: the kernel tells
     /// the first signal only, and none for a process that exits.
-    pub(super) fn run(&self, pace: &Pace, let_go: impl Fn(&Look) -> bool) {
+    pub fn run(&self, pace: &Pace, let_go: impl Fn(&Look) -> bool) {
         let mut alert: Option<Instant> = None;
         let mut due: Vec<(usize, u64, Look)> = Vec::new();
         let mut state = self.state.lock();

@@ -55,6 +55,103 @@ struct Model {
     open: BTreeMap<usize, (u64, usize)>,
 }
 
+fn name(file: usize) -> String {
+    format!("f{file}")
+}
+
+impl Model {
+    /// Takes a step on the mount `m` and here; what is seen there is what is here.
+    fn step(&mut self, step: Step, m: &Mount, other: &Mount) {
+        match step {
+            Step::Open(f) => {
+                if self.open.contains_key(&f) {
+                    return;
+                }
+                let handle = match self.names.get(&f) {
+                    Some(_) => m.open(m.node(&name(f)), RW).unwrap(),
+                    None => {
+                        self.contents.push(Vec::new());
+                        self.names.insert(f, self.contents.len() - 1);
+                        m.create(&name(f)).1
+                    }
+                };
+                self.open.insert(f, (handle, self.names[&f]));
+            }
+            Step::Close(f) => {
+                if let Some((handle, _)) = self.open.remove(&f) {
+                    m.close(handle).unwrap();
+                }
+            }
+            Step::Write(f, at, len, byte) => {
+                if let Some(&(handle, file)) = self.open.get(&f) {
+                    let data: Vec<u8> =
+                        (0..len).map(|i| byte.wrapping_add((i / 3) as u8)).collect();
+                    m.write(handle, at, &data).unwrap();
+                    let file = &mut self.contents[file];
+                    let end = at as usize + len;
+                    file.resize(file.len().max(end), 0);
+                    file[at as usize..end].copy_from_slice(&data);
+                }
+            }
+            Step::Read(f, at, len) => {
+                if let Some(&(handle, file)) = self.open.get(&f) {
+                    let file = &self.contents[file];
+                    let from = file.len().min(at as usize);
+                    let to = file.len().min(at as usize + len as usize);
+                    let data = m.read(handle, at, len).unwrap();
+                    assert!(data == file[from..to], "file {f} at {at}, {len} bytes");
+                }
+            }
+            Step::Truncate(f, size) => {
+                if let Some(&file) = self.names.get(&f) {
+                    m.truncate(m.node(&name(f)), size).unwrap();
+                    self.contents[file].resize(size as usize, 0);
+                }
+            }
+            Step::Unlink(f) => {
+                if self.names.remove(&f).is_some() {
+                    m.unlink(&name(f)).unwrap();
+                }
+            }
+            Step::Rename(a, b) => {
+                if a != b
+                    && let Some(file) = self.names.remove(&a)
+                {
+                    m.rename(&name(a), &name(b)).unwrap();
+                    self.names.insert(b, file);
+                }
+            }
+            Step::Stat(f) => match self.names.get(&f) {
+                Some(&file) => {
+                    let size = m.stat(m.node(&name(f))).unwrap().size;
+                    assert_eq!(size, self.contents[file].len() as u64);
+                }
+                None => assert!(m.lookup(&name(f)).is_none()),
+            },
+            Step::Sync(f) => {
+                if let Some(&(handle, _)) = self.open.get(&f) {
+                    m.fsync(handle).unwrap();
+                }
+            }
+            Step::Restart => m.server.restart(),
+            Step::Compare(f) => {
+                let Some(&file) = self.names.get(&f) else {
+                    return;
+                };
+                if self.open.values().any(|&(_, open)| open == file) {
+                    return;
+                }
+                // Names are believed for a time.
+                other.clock.advance(std::time::Duration::from_secs(1000));
+                let handle = other.open(other.node(&name(f)), RW).unwrap();
+                let data = other.read(handle, 0, 2 << 20).unwrap();
+                assert!(data == self.contents[file], "the other mount's view of {f}");
+                other.close(handle).unwrap();
+            }
+        }
+    }
+}
+
 fn run(steps: Vec<Step>, workers: usize) {
     let limits = Limits {
         rtmax: 65536,
@@ -72,98 +169,8 @@ fn run(steps: Vec<Step>, workers: usize) {
     let m = Mount::of(&server, config.clone());
     let other = Mount::of(&server, config);
     let mut model = Model::default();
-    let name = |f: usize| format!("f{f}");
     for step in steps {
-        match step {
-            Step::Open(f) => {
-                if model.open.contains_key(&f) {
-                    continue;
-                }
-                let handle = match model.names.get(&f) {
-                    Some(_) => m.open(m.node(&name(f)), RW).unwrap(),
-                    None => {
-                        model.contents.push(Vec::new());
-                        model.names.insert(f, model.contents.len() - 1);
-                        m.create(&name(f)).1
-                    }
-                };
-                model.open.insert(f, (handle, model.names[&f]));
-            }
-            Step::Close(f) => {
-                if let Some((handle, _)) = model.open.remove(&f) {
-                    m.close(handle).unwrap();
-                }
-            }
-            Step::Write(f, at, len, byte) => {
-                if let Some(&(handle, file)) = model.open.get(&f) {
-                    let data: Vec<u8> =
-                        (0..len).map(|i| byte.wrapping_add((i / 3) as u8)).collect();
-                    m.write(handle, at, &data).unwrap();
-                    let file = &mut model.contents[file];
-                    let end = at as usize + len;
-                    file.resize(file.len().max(end), 0);
-                    file[at as usize..end].copy_from_slice(&data);
-                }
-            }
-            Step::Read(f, at, len) => {
-                if let Some(&(handle, file)) = model.open.get(&f) {
-                    let file = &model.contents[file];
-                    let from = file.len().min(at as usize);
-                    let to = file.len().min(at as usize + len as usize);
-                    let data = m.read(handle, at, len).unwrap();
-                    assert!(data == file[from..to], "file {f} at {at}, {len} bytes");
-                }
-            }
-            Step::Truncate(f, size) => {
-                if let Some(&file) = model.names.get(&f) {
-                    m.truncate(m.node(&name(f)), size).unwrap();
-                    model.contents[file].resize(size as usize, 0);
-                }
-            }
-            Step::Unlink(f) => {
-                if model.names.remove(&f).is_some() {
-                    m.unlink(&name(f)).unwrap();
-                }
-            }
-            Step::Rename(a, b) => {
-                if a != b
-                    && let Some(file) = model.names.remove(&a)
-                {
-                    m.rename(&name(a), &name(b)).unwrap();
-                    model.names.insert(b, file);
-                }
-            }
-            Step::Stat(f) => match model.names.get(&f) {
-                Some(&file) => {
-                    let size = m.stat(m.node(&name(f))).unwrap().size;
-                    assert_eq!(size, model.contents[file].len() as u64);
-                }
-                None => assert!(m.lookup(&name(f)).is_none()),
-            },
-            Step::Sync(f) => {
-                if let Some(&(handle, _)) = model.open.get(&f) {
-                    m.fsync(handle).unwrap();
-                }
-            }
-            Step::Restart => server.restart(),
-            Step::Compare(f) => {
-                let Some(&file) = model.names.get(&f) else {
-                    continue;
-                };
-                if model.open.values().any(|&(_, open)| open == file) {
-                    continue;
-                }
-                // Names are believed for a time.
-                other.clock.advance(std::time::Duration::from_secs(1000));
-                let handle = other.open(other.node(&name(f)), RW).unwrap();
-                let data = other.read(handle, 0, 2 << 20).unwrap();
-                assert!(
-                    data == model.contents[file],
-                    "the other mount's view of {f}"
-                );
-                other.close(handle).unwrap();
-            }
-        }
+        model.step(step, &m, &other);
     }
     for (handle, _) in model.open.into_values() {
         m.close(handle).unwrap();

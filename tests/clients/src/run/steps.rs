@@ -7,6 +7,31 @@ use nix::errno::Errno;
 use nix::libc;
 use std::io;
 
+/// Flags of open(2), and how they are told.
+fn open_flags(create: bool, exclusive: bool, truncate: bool, writes: bool) -> (i32, String) {
+    let mut flags = match writes {
+        true => libc::O_RDWR,
+        false => libc::O_RDONLY,
+    };
+    for (on, flag) in [
+        (create, libc::O_CREAT),
+        (exclusive, libc::O_EXCL),
+        (truncate, libc::O_TRUNC),
+    ] {
+        if on {
+            flags |= flag;
+        }
+    }
+    let wanted = format!(
+        "{}{}{}{}",
+        if writes { "rdwr" } else { "rdonly" },
+        if create { "|creat" } else { "" },
+        if exclusive { "|excl" } else { "" },
+        if truncate { "|trunc" } else { "" },
+    );
+    (flags, wanted)
+}
+
 impl Run<'_> {
     pub(super) fn open_name(&mut self) -> Step {
         let actor = self.actor();
@@ -34,26 +59,7 @@ impl Run<'_> {
         truncate: bool,
         writes: bool,
     ) -> std::result::Result<Option<Descriptor>, Difference> {
-        let mut flags = match writes {
-            true => libc::O_RDWR,
-            false => libc::O_RDONLY,
-        };
-        for (on, flag) in [
-            (create, libc::O_CREAT),
-            (exclusive, libc::O_EXCL),
-            (truncate, libc::O_TRUNC),
-        ] {
-            if on {
-                flags |= flag;
-            }
-        }
-        let wanted = format!(
-            "{}{}{}{}",
-            if writes { "rdwr" } else { "rdonly" },
-            if create { "|creat" } else { "" },
-            if exclusive { "|excl" } else { "" },
-            if truncate { "|trunc" } else { "" },
-        );
+        let (flags, wanted) = open_flags(create, exclusive, truncate, writes);
         let legal = self.oracle.bindings(actor, name);
         let current = self.oracle.current(name);
         let place = self.path(name);
@@ -146,32 +152,35 @@ impl Run<'_> {
         end
     }
 
+    /// How a call by a descriptor is told.
+    fn by(&self, descriptor: Descriptor, what: &str) -> String {
+        let Descriptor { actor, number, .. } = descriptor;
+        format!("{}: {what} fd{number}", self.who(actor))
+    }
+
     /// After an error of a call by descriptor `at`: fine if the file is gone.
     pub(super) fn failed(&mut self, at: usize, what: &'static str, error: &io::Error) -> Step {
-        let Descriptor {
-            number, actor, id, ..
-        } = self.open[at];
-        let who = self.who(actor);
+        let d = self.open[at];
         let errno = errno(error);
-        let line = format!("{who}: {what} fd{number} = {errno}");
-        self.say(what, Some(id), line.clone());
+        let line = format!("{} = {errno}", self.by(d, what));
+        self.say(what, Some(d.id), line.clone());
         let gone = errno == Errno::ESTALE || (self.plan.eio_when_gone && errno == Errno::EIO);
-        if gone && self.oracle.is_gone(id) {
+        if gone && self.oracle.is_gone(d.id) {
             self.forget(at);
             return Ok(());
         }
-        differs(line, Some(id))
+        differs(line, Some(d.id))
     }
 
     /// Closes a descriptor whose file is gone, whatever close says.
     pub(super) fn forget(&mut self, at: usize) {
-        let Descriptor { actor, file, .. } = self.open.swap_remove(at);
-        let _ = self.call(actor, &Call::Close(file));
+        let d = self.open.swap_remove(at);
+        let _ = self.call(d.actor, &Call::Close(d.file));
     }
 
     pub(super) fn read(&mut self, at: usize) -> Step {
-        let (actor, id) = (self.open[at].actor, self.open[at].id);
-        let end = self.about_end(actor, id);
+        let d = self.open[at];
+        let end = self.about_end(d.actor, d.id);
         let offset = match self.random.below(3) {
             0 => 0,
             _ => self.random.below(end as usize + 1) as u64,
@@ -183,27 +192,21 @@ impl Run<'_> {
     }
 
     pub(super) fn read_at(&mut self, at: usize, offset: u64, len: usize) -> Step {
-        let Descriptor {
-            number,
-            actor,
-            id,
-            file,
-            ..
-        } = self.open[at];
-        let data = match self.executor(actor).read(file, offset, len) {
+        let d = self.open[at];
+        let data = match self.executor(d.actor).read(d.file, offset, len) {
             Ok(data) => data,
             Err(error) => return self.failed(at, "read", &error),
         };
-        let line = format!(
-            "{}: read fd{number} {offset}+{len} = {}",
-            self.who(actor),
-            data.len()
-        );
-        self.say("read", Some(id), line.clone());
-        self.oracle.touch(actor, id);
-        match self.oracle.seen(actor, id).check(offset, len as u64, &data) {
+        let line = format!("{} {offset}+{len} = {}", self.by(d, "read"), data.len());
+        self.say("read", Some(d.id), line.clone());
+        self.oracle.touch(d.actor, d.id);
+        match self
+            .oracle
+            .seen(d.actor, d.id)
+            .check(offset, len as u64, &data)
+        {
             Ok(()) => Ok(()),
-            Err(why) => differs(format!("{line}: {why}"), Some(id)),
+            Err(why) => differs(format!("{line}: {why}"), Some(d.id)),
         }
     }
 
@@ -226,17 +229,11 @@ impl Run<'_> {
     }
 
     pub(super) fn write(&mut self, at: usize) -> Step {
-        if !self.open[at].writes {
+        let d = self.open[at];
+        if !d.writes {
             return self.read(at);
         }
-        let Descriptor {
-            number,
-            actor,
-            id,
-            file,
-            ..
-        } = self.open[at];
-        let end = self.about_end(actor, id).min(7 << 20);
+        let end = self.about_end(d.actor, d.id).min(7 << 20);
         let offset = match self.random.below(5) {
             0 => 0,
             1 => end,
@@ -247,97 +244,72 @@ impl Run<'_> {
         };
         let len = self.length();
         let value = self.next_value();
-        if let Err(error) = self.call(actor, &Call::Write(file, offset, len, value)) {
+        if let Err(error) = self.call(d.actor, &Call::Write(d.file, offset, len, value)) {
             // Some of it may have been done before the file was gone.
             self.oracle
-                .write(actor, id, offset, offset + len as u64, value);
+                .write(d.actor, d.id, offset, offset + len as u64, value);
             return self.failed(at, "write", &error);
         }
-        let line = format!(
-            "{}: write fd{number} {offset}+{len} {value:#04x}",
-            self.who(actor)
-        );
-        self.say("write", Some(id), line);
+        let line = format!("{} {offset}+{len} {value:#04x}", self.by(d, "write"));
+        self.say("write", Some(d.id), line);
         self.oracle
-            .write(actor, id, offset, offset + len as u64, value);
+            .write(d.actor, d.id, offset, offset + len as u64, value);
         Ok(())
     }
 
     pub(super) fn close(&mut self, at: usize) -> Step {
-        let Descriptor {
-            number,
-            actor,
-            id,
-            file,
-            writes,
-        } = self.open.swap_remove(at);
-        let result = self.call(actor, &Call::Close(file));
-        let gone = self.oracle.is_gone(id);
+        let d = self.open.swap_remove(at);
+        let result = self.call(d.actor, &Call::Close(d.file));
+        let gone = self.oracle.is_gone(d.id);
         let line = match &result {
-            Ok(()) => format!("{}: close fd{number}", self.who(actor)),
-            Err(error) => format!("{}: close fd{number} = {}", self.who(actor), errno(error)),
+            Ok(()) => self.by(d, "close"),
+            Err(error) => format!("{} = {}", self.by(d, "close"), errno(error)),
         };
-        self.say("close", Some(id), line.clone());
+        self.say("close", Some(d.id), line.clone());
         if result.is_err() && !gone {
-            return differs(line, Some(id));
+            return differs(line, Some(d.id));
         }
         // One that cannot write has nothing to write back.
-        if result.is_ok() && writes {
-            self.oracle.flush(actor, id);
+        if result.is_ok() && d.writes {
+            self.oracle.flush(d.actor, d.id);
         }
-        if !self.holds(actor, id) {
-            self.oracle.hide(actor, id, false);
-            if actor == SERVER && !self.plan.given.is_empty() {
-                self.oracle.closed_at_server(id);
+        if !self.holds(d.actor, d.id) {
+            self.oracle.hide(d.actor, d.id, false);
+            if d.actor == SERVER && !self.plan.given.is_empty() {
+                self.oracle.closed_at_server(d.id);
             }
         }
         Ok(())
     }
 
     pub(super) fn fsync(&mut self, at: usize) -> Step {
-        let Descriptor {
-            number,
-            actor,
-            id,
-            file,
-            ..
-        } = self.open[at];
-        if let Err(error) = self.call(actor, &Call::Fsync(file)) {
+        let d = self.open[at];
+        if let Err(error) = self.call(d.actor, &Call::Fsync(d.file)) {
             return self.failed(at, "fsync", &error);
         }
-        self.say(
-            "fsync",
-            Some(id),
-            format!("{}: fsync fd{number}", self.who(actor)),
-        );
-        self.oracle.flush(actor, id);
+        self.say("fsync", Some(d.id), self.by(d, "fsync"));
+        self.oracle.flush(d.actor, d.id);
         Ok(())
     }
 
     pub(super) fn ftruncate(&mut self, at: usize) -> Step {
-        if !self.open[at].writes {
+        let d = self.open[at];
+        if !d.writes {
             return self.fstat(at);
         }
-        let Descriptor {
-            number,
-            actor,
-            id,
-            file,
-            ..
-        } = self.open[at];
-        let end = self.about_end(actor, id);
+        let end = self.about_end(d.actor, d.id);
         let size = match self.random.below(4) {
             0 => 0,
             1 => end / 2,
             2 => (end + 1000).min(8 << 20),
             _ => self.random.below(end as usize + 100) as u64,
         };
-        if let Err(error) = self.call(actor, &Call::Truncate(file, size)) {
+        if let Err(error) = self.call(d.actor, &Call::Truncate(d.file, size)) {
             return self.failed(at, "ftruncate", &error);
         }
-        let line = format!("{}: ftruncate fd{number} {size}", self.who(actor));
-        self.say("ftruncate", Some(id), line);
-        self.oracle.truncate(actor, id, size);
+        let line = format!("{} {size}", self.by(d, "ftruncate"));
+        self.say("ftruncate", Some(d.id), line);
+        self.oracle.truncate(d.actor, d.id, size);
         Ok(())
     }
 
@@ -365,33 +337,24 @@ impl Run<'_> {
 
     /// Stores to a shared mapping, and msync(2).
     pub(super) fn map(&mut self, at: usize) -> Step {
-        let Descriptor {
-            number,
-            actor,
-            id,
-            file,
-            writes,
-        } = self.open[at];
+        let d = self.open[at];
         // Where the file's end is not known a store may be behind it.
-        let size = self.oracle.view(actor, id).size().unwrap_or(0);
-        let special = self.is_special(actor);
-        if !writes || size == 0 || special || self.oracle.is_gone(id) {
+        let size = self.oracle.view(d.actor, d.id).size().unwrap_or(0);
+        let special = self.is_special(d.actor);
+        if !d.writes || size == 0 || special || self.oracle.is_gone(d.id) {
             return self.read(at);
         }
         let offset = self.random.below(size as usize) as u64;
         let len = (1 + self.random.below(20_000)).min((size - offset) as usize);
         let value = self.next_value();
-        if let Err(error) = self.call(actor, &Call::Map(file, offset, len, value)) {
+        if let Err(error) = self.call(d.actor, &Call::Map(d.file, offset, len, value)) {
             return self.failed(at, "map", &error);
         }
-        let line = format!(
-            "{}: map fd{number} {offset}+{len} {value:#04x}, msync",
-            self.who(actor)
-        );
-        self.say("map", Some(id), line);
+        let line = format!("{} {offset}+{len} {value:#04x}, msync", self.by(d, "map"));
+        self.say("map", Some(d.id), line);
         self.oracle
-            .write_mapped(actor, id, offset, offset + len as u64, value);
-        self.oracle.flush(actor, id);
+            .write_mapped(d.actor, d.id, offset, offset + len as u64, value);
+        self.oracle.flush(d.actor, d.id);
         Ok(())
     }
 
@@ -436,50 +399,35 @@ impl Run<'_> {
     }
 
     pub(super) fn utimes(&mut self, at: usize) -> Step {
-        let Descriptor {
-            number,
-            actor,
-            id,
-            file,
-            ..
-        } = self.open[at];
+        let d = self.open[at];
         let mtime = 1_000_000_000 + self.random.below(1_000_000) as i64;
-        if let Err(error) = self.call(actor, &Call::SetTimes(file, mtime)) {
+        if let Err(error) = self.call(d.actor, &Call::SetTimes(d.file, mtime)) {
             return self.failed(at, "utimes", &error);
         }
-        let line = format!("{}: utimes fd{number} {mtime}", self.who(actor));
-        self.say("utimes", Some(id), line);
-        self.oracle.set_mtime(actor, id, mtime);
+        let line = format!("{} {mtime}", self.by(d, "utimes"));
+        self.say("utimes", Some(d.id), line);
+        self.oracle.set_mtime(d.actor, d.id, mtime);
         Ok(())
     }
 
     pub(super) fn fstat(&mut self, at: usize) -> Step {
-        let Descriptor {
-            number,
-            actor,
-            id,
-            file,
-            ..
-        } = self.open[at];
-        let attributes = match self.executor(actor).attributes(&Call::Fstat(file)) {
+        let d = self.open[at];
+        let attributes = match self.executor(d.actor).attributes(&Call::Fstat(d.file)) {
             Ok(attributes) => attributes,
             Err(error) => return self.failed(at, "fstat", &error),
         };
         let (size, mtime) = (attributes.size, attributes.mtime);
-        let line = format!(
-            "{}: fstat fd{number} = size {size} mtime {mtime}",
-            self.who(actor)
-        );
-        self.say("fstat", Some(id), line.clone());
-        self.oracle.touch(actor, id);
-        if attributes.group as usize != GROUPS as usize + id {
-            return differs(format!("{line}: of another file"), Some(id));
+        let line = format!("{} = size {size} mtime {mtime}", self.by(d, "fstat"));
+        self.say("fstat", Some(d.id), line.clone());
+        self.oracle.touch(d.actor, d.id);
+        if attributes.group as usize != GROUPS as usize + d.id {
+            return differs(format!("{line}: of another file"), Some(d.id));
         }
-        if !self.oracle.seen(actor, id).may_have_size(size) {
-            return differs(format!("{line}: no size it may have"), Some(id));
+        if !self.oracle.seen(d.actor, d.id).may_have_size(size) {
+            return differs(format!("{line}: no size it may have"), Some(d.id));
         }
-        match self.oracle.mtime(actor, id) {
-            Some(set) if set != mtime => differs(format!("{line}: {set} was set"), Some(id)),
+        match self.oracle.mtime(d.actor, d.id) {
+            Some(set) if set != mtime => differs(format!("{line}: {set} was set"), Some(d.id)),
             _ => Ok(()),
         }
     }

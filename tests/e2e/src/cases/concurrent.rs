@@ -1,8 +1,8 @@
 //! Many threads at once.
 
-use crate::sys::Random;
 use crate::{Place, fill};
 use anyhow::{Context, Result, anyhow, ensure};
+use nfsrdma_test_support::Random;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,12 +55,12 @@ pub(crate) fn writers(place: &Place) -> Result<()> {
         .create_new(true)
         .open(&path)?;
     threads(8, |n| {
-        let mut random = Random(place.seed + n as u64);
+        let mut random = Random::new(place.seed + n as u64);
         if n < 4 {
             let file = OpenOptions::new().write(true).open(&path)?;
             let mut at = 0;
             while at < PART {
-                let len = (1 + random.below(100_000) as usize).min(PART - at);
+                let len = (1 + random.below(100_000)).min(PART - at);
                 file.write_all_at(&parts[n][at..at + len], (n * PART + at) as u64)?;
                 at += len;
             }
@@ -68,8 +68,8 @@ pub(crate) fn writers(place: &Place) -> Result<()> {
             // Whatever has been written already is right, or not there yet (zeros, or the end).
             let file = OpenOptions::new().read(true).open(&path)?;
             for _ in 0..place.scaled(100, 10) {
-                let part = random.below(4) as usize;
-                let at = random.below(PART as u64 - 5000) as usize;
+                let part = random.below(4);
+                let at = random.below(PART - 5000);
                 let mut got = vec![0; 5000];
                 let n = file.read_at(&mut got, (part * PART + at) as u64)?;
                 for (i, &byte) in got[..n].iter().enumerate() {

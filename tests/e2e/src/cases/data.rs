@@ -1,9 +1,10 @@
 //! Contents of files.
 
-use crate::sys::{self, Random};
+use crate::sys;
 use crate::tree::ODD_SIZES;
 use crate::{Place, fill};
 use anyhow::{Context, Result, ensure};
+use nfsrdma_test_support::Random;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -37,8 +38,8 @@ pub(crate) fn sizes(place: &Place) -> Result<()> {
 }
 
 pub(crate) fn random_io(place: &Place) -> Result<()> {
-    const MAX: u64 = 3 << 20;
-    let mut random = Random(place.seed);
+    const MAX: usize = 3 << 20;
+    let mut random = Random::new(place.seed);
     let path = place.mounted.join("file");
     let mut model: Vec<u8> = Vec::new();
     let mut file = OpenOptions::new()
@@ -55,11 +56,10 @@ pub(crate) fn random_io(place: &Place) -> Result<()> {
             2 => random.below(70_000),
             _ => random.below(600_000),
         }
-        .min(MAX - at) as usize;
-        let at = at as usize;
+        .min(MAX - at);
         match random.below(10) {
             0..=3 => {
-                let body = fill::bytes(random.next(), len);
+                let body = fill::bytes(random.number(), len);
                 file.write_all_at(&body, at as u64)?;
                 if model.len() < at + len && len > 0 {
                     model.resize(at + len, 0);
@@ -83,8 +83,8 @@ pub(crate) fn random_io(place: &Place) -> Result<()> {
             }
             8 => {
                 let size = random.below(MAX);
-                file.set_len(size)?;
-                model.resize(size as usize, 0);
+                file.set_len(size as u64)?;
+                model.resize(size, 0);
             }
             _ => match random.below(3) {
                 0 => file.sync_all()?,

@@ -1,12 +1,12 @@
 //! The crate `nfs3_client` with fewer words.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
-use super::Responder;
 use nfs3_client::tokio::{TokioConnector, TokioIo};
 use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
 use nfs3_types::nfs3::*;
 use nfs3_types::rpc::{auth_unix, opaque_auth};
 use nfs3_types::xdr_codec::Opaque;
+use nfsrdma_test_support::Responder;
 use tokio::net::TcpStream;
 
 pub type Client = Nfs3Connection<TokioIo<TcpStream>>;

@@ -1,5 +1,7 @@
-//! The faces of `sync` in the crates whose sources are built here, over Shuttle: every lock,
-//! wait and atomic is a place where another thread may go on.
+//! What threads wait with, under Shuttle: the names of `parking_lot` and `std` that the module `sync` of a crate offers
+//! to it. Every lock, wait and atomic is a place where another thread may go on.
+//!
+//! A crate takes these in place of its own with the feature `shuttle`, which only `tests/models` turns on.
 
 use shuttle::rand::{Rng, thread_rng};
 use std::cell::RefCell;
@@ -7,70 +9,76 @@ use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-pub(crate) use shuttle::sync::atomic;
+pub use shuttle;
+pub use shuttle::sync::atomic;
 /// As `std::thread`.
-pub(crate) mod thread {
-    pub(crate) use shuttle::thread::*;
+pub mod thread {
+    pub use shuttle::thread::*;
 
     /// The scheduler knows no time: others go on for a while.
-    pub(crate) fn sleep(_time: std::time::Duration) {
+    pub fn sleep(_time: std::time::Duration) {
         yield_now();
     }
 }
 
 /// As `std::thread::LocalKey` of a `RefCell`.
-pub(crate) struct LocalKey<T: 'static>(pub(crate) &'static shuttle::thread::LocalKey<RefCell<T>>);
+#[derive(Debug)]
+pub struct LocalKey<T: 'static>(&'static shuttle::thread::LocalKey<RefCell<T>>);
 
 impl<T: 'static> LocalKey<T> {
-    pub(crate) fn with_borrow_mut<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
+    /// What [`thread_cell`] declares.
+    pub const fn new(key: &'static shuttle::thread::LocalKey<RefCell<T>>) -> Self {
+        LocalKey(key)
+    }
+
+    pub fn with_borrow_mut<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         self.0.with(|cell| body(&mut cell.borrow_mut()))
     }
 
-    pub(crate) fn take(&self) -> T
+    pub fn take(&self) -> T
     where
         T: Default,
     {
         self.0.with(RefCell::take)
     }
 
-    pub(crate) fn set(&self, value: T) {
+    pub fn set(&self, value: T) {
         self.0.with(|cell| cell.replace(value));
     }
 }
 
 /// As `std::thread_local`, for a `RefCell`.
+#[macro_export]
 macro_rules! thread_cell {
     ($(#[$attribute:meta])* static $name:ident: RefCell<$of:ty> = const { $value:expr };) => {
         $(#[$attribute])*
-        static $name: $crate::sync::LocalKey<$of> = {
-            shuttle::thread_local! {
+        static $name: $crate::LocalKey<$of> = {
+            $crate::shuttle::thread_local! {
                 static INNER: RefCell<$of> = const { $value };
             }
-            $crate::sync::LocalKey(&INNER)
+            $crate::LocalKey::new(&INNER)
         };
     };
 }
 
-pub(crate) use thread_cell;
-
 /// As `parking_lot::Mutex`.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
 /// As `parking_lot::MutexGuard`.
 #[derive(Debug)]
-pub(crate) struct MutexGuard<'a, T> {
+pub struct MutexGuard<'a, T> {
     of: &'a Mutex<T>,
     /// `None` only inside [`MutexGuard::unlocked`] and while a [`Condvar`] waits.
     guard: Option<shuttle::sync::MutexGuard<'a, T>>,
 }
 
 impl<T> Mutex<T> {
-    pub(crate) fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         Mutex(shuttle::sync::Mutex::new(value))
     }
 
-    pub(crate) fn get_mut(&mut self) -> &mut T {
+    pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,7 +86,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard {
             of: self,
             guard: Some(self.guard()),
@@ -88,20 +96,20 @@ impl<T> Mutex<T> {
 
 /// As `parking_lot::RwLock`.
 #[derive(Debug, Default)]
-pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
+pub struct RwLock<T>(shuttle::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    pub(crate) fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
+    pub fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+    pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T> MutexGuard<'_, T> {
-    pub(crate) fn unlocked<R>(this: &mut Self, body: impl FnOnce() -> R) -> R {
+    pub fn unlocked<R>(this: &mut Self, body: impl FnOnce() -> R) -> R {
         this.guard = None;
         let result = body();
         this.guard = Some(this.of.guard());
@@ -125,40 +133,36 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 
 /// As `parking_lot::Condvar`.
 #[derive(Debug, Default)]
-pub(crate) struct Condvar(shuttle::sync::Condvar);
+pub struct Condvar(shuttle::sync::Condvar);
 
 /// As `parking_lot::WaitTimeoutResult`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct WaitTimeoutResult(bool);
+pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    pub(crate) fn timed_out(self) -> bool {
+    pub fn timed_out(self) -> bool {
         self.0
     }
 }
 
 impl Condvar {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Condvar(shuttle::sync::Condvar::new())
     }
 
-    pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let inner = guard.guard.take().expect("locked");
         let inner = self.0.wait(inner);
         guard.guard = Some(inner.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The scheduler knows no time: others go on for a while, and the time is over or not.
-    pub(crate) fn wait_for<T>(
-        &self,
-        guard: &mut MutexGuard<'_, T>,
-        _time: Duration,
-    ) -> WaitTimeoutResult {
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> WaitTimeoutResult {
         MutexGuard::unlocked(guard, thread::yield_now);
         WaitTimeoutResult(thread_rng().gen_bool(0.5))
     }
 
-    pub(crate) fn wait_until<T>(
+    pub fn wait_until<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
         _until: Instant,
@@ -166,11 +170,11 @@ impl Condvar {
         self.wait_for(guard, Duration::ZERO)
     }
 
-    pub(crate) fn notify_one(&self) {
+    pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    pub(crate) fn notify_all(&self) {
+    pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }

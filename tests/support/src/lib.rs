@@ -1,0 +1,8 @@
+//! What several test programs need: random choices that a seed repeats, and
+//! `nfsrdma-responder` as a process.
+
+mod random;
+mod responder;
+
+pub use random::Random;
+pub use responder::{Launch, Responder, build_responder};

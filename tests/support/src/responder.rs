@@ -1,0 +1,203 @@
+//! `nfsrdma-responder` as a process: started on free ports, asked where it listens, killed
+//! with its owner.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// How a responder is started.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    log: Option<PathBuf>,
+    user: Option<u32>,
+    own_group: bool,
+}
+
+impl Launch {
+    /// The program, an export (`DIR` or `/NAME=DIR`), and where its state is kept.
+    pub fn new(program: &Path, export: impl AsRef<OsStr>, state: &Path) -> Self {
+        Launch {
+            program: program.to_owned(),
+            arguments: vec![
+                export.as_ref().into(),
+                "--print-ports".into(),
+                "--state-dir".into(),
+                state.into(),
+            ],
+            log: None,
+            user: None,
+            own_group: false,
+        }
+    }
+
+    /// With more arguments.
+    pub fn arguments(mut self, more: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        let more = more.into_iter().map(|word| word.as_ref().to_owned());
+        self.arguments.extend(more);
+        self
+    }
+
+    /// Its messages go to the end of this file.
+    pub fn log(mut self, path: impl Into<PathBuf>) -> Self {
+        self.log = Some(path.into());
+        self
+    }
+
+    /// As a user and the group of the same number.
+    pub fn user(mut self, id: u32) -> Self {
+        self.user = Some(id);
+        self
+    }
+
+    /// In a process group of its own: a signal to this program's group does not reach it.
+    pub fn own_group(mut self) -> Self {
+        self.own_group = true;
+        self
+    }
+
+    /// Starts it on free ports, and waits until it serves them.
+    pub fn start(self) -> io::Result<Responder> {
+        let mut responder = Responder {
+            launch: self,
+            child: None,
+            rdma: 0,
+            nfs: 0,
+            mount: 0,
+            portmap: 0,
+            lock: 0,
+        };
+        responder.start_again()?;
+        Ok(responder)
+    }
+}
+
+/// A responder; it is killed when this is dropped. The ports are 0 where nothing is served.
+#[derive(Debug)]
+pub struct Responder {
+    launch: Launch,
+    child: Option<Child>,
+    pub rdma: u16,
+    /// NFS over TCP, with MOUNT and the other programs.
+    pub nfs: u16,
+    pub mount: u16,
+    pub portmap: u16,
+    pub lock: u16,
+}
+
+impl Responder {
+    /// Starts it at the ports for RDMA and NFS that it had before, if it has ended.
+    pub fn start_again(&mut self) -> io::Result<()> {
+        let mut command = Command::new(&self.launch.program);
+        command
+            .args(&self.launch.arguments)
+            .args(["--rdma-port", &self.rdma.to_string()])
+            .args(["--nfs-port", &self.nfs.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        if let Some(log) = &self.launch.log {
+            command.stderr(File::options().create(true).append(true).open(log)?);
+        }
+        if let Some(id) = self.launch.user {
+            command.uid(id).gid(id);
+        }
+        if self.launch.own_group {
+            command.process_group(0);
+        }
+        let mut child = command.spawn().map_err(|error| {
+            let program = self.launch.program.display();
+            io::Error::new(error.kind(), format!("starting {program}: {error}"))
+        })?;
+        let out = child.stdout.take();
+        // Owned before anything can fail: dropping it ends the process.
+        self.child = Some(child);
+        let mut line = String::new();
+        if let Some(out) = out {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        if !line.starts_with("ready") {
+            let line = line.trim();
+            let text = format!("the responder did not start: it said {line:?} on its output");
+            return Err(io::Error::other(text));
+        }
+        let port = |name: &str| {
+            let mut words = line.split_whitespace();
+            words
+                .find_map(|word| word.strip_prefix(name)?.parse().ok())
+                .unwrap_or(0)
+        };
+        self.rdma = port("rdma=");
+        self.nfs = port("nfs=");
+        self.mount = port("mount=");
+        self.portmap = port("portmap=");
+        self.lock = port("lock=");
+        Ok(())
+    }
+
+    fn process(&self) -> io::Result<Pid> {
+        let child = self.child.as_ref();
+        let child = child.ok_or_else(|| io::Error::other("the responder does not run"))?;
+        Ok(Pid::from_child(child))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> io::Result<u32> {
+        Ok(self.process()?.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// Stops its process where it is (SIGSTOP), or lets it go on (SIGCONT).
+    pub fn freeze(&self, frozen: bool) -> io::Result<()> {
+        let signal = if frozen { Signal::STOP } else { Signal::CONT };
+        Ok(kill_process(self.process()?, signal)?)
+    }
+
+    /// Kills it, without a chance to save anything; nothing if it has ended.
+    pub fn kill(&mut self) -> io::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Ends it by SIGTERM; how it ended.
+    pub fn terminate(&mut self) -> io::Result<ExitStatus> {
+        kill_process(self.process()?, Signal::TERM)?;
+        let child = self.child.take();
+        child
+            .ok_or_else(|| io::Error::other("the responder does not run"))?
+            .wait()
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        // Whatever fails here, there is nobody left to tell.
+        let _ = self.kill();
+    }
+}
+
+/// Builds the responder as the running test was built, and says where it is: for tests of
+/// crates that do not have it as a dependency.
+pub fn build_responder() -> io::Result<PathBuf> {
+    let mut program = std::env::current_exe()?;
+    while program.file_name().is_some_and(|name| name != "deps") {
+        program.pop();
+    }
+    program.set_file_name("nfsrdma-responder");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "-p", "nfsrdma-responder"]);
+    if program.parent().is_some_and(|dir| dir.ends_with("release")) {
+        build.arg("--release");
+    }
+    match build.status()?.success() {
+        true => Ok(program),
+        false => Err(io::Error::other("the responder does not build")),
+    }
+}
