@@ -11,7 +11,7 @@ use socket2::SockAddr;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -46,14 +46,8 @@ impl Channel {
         let channel = NonNull::new(channel)
             .map(Channel)
             .ok_or_else(|| local("cannot use RDMA", error))?;
-        nonblocking(channel.fd()).map_err(|error| local("cannot use RDMA", error))?;
+        nonblocking(channel.as_fd()).map_err(|error| local("cannot use RDMA", error))?;
         Ok(Arc::new(channel))
-    }
-
-    /// Readable when there is an event.
-    pub(crate) fn fd(&self) -> RawFd {
-        // SAFETY: the channel exists.
-        unsafe { self.0.as_ref().fd }
     }
 
     /// The next event, if there is one.
@@ -101,8 +95,16 @@ impl Channel {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            readable([self.fd()], Some(deadline))?;
+            readable([self.as_fd()], Some(deadline))?;
         }
+    }
+}
+
+/// Readable when there is an event.
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel exists, and its descriptor is open as long as it does.
+        unsafe { BorrowedFd::borrow_raw(self.0.as_ref().fd) }
     }
 }
 

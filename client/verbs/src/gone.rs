@@ -8,8 +8,11 @@
 
 use parking_lot::Mutex;
 use rdma_sys as ib;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{DupFlags, dup3};
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 /// A device that librdmacm has open.
@@ -89,13 +92,12 @@ fn let_go(held: &mut Vec<Held>) {
 
 /// Makes a descriptor refer to an eventfd, which knows none of a device's requests.
 fn replace(fd: RawFd) {
-    // SAFETY: eventfd touches no memory; the descriptor it returns is ours. dup3 closes what
-    // `fd` was, which is librdmacm's: nobody of ours uses the device any more.
-    unsafe {
-        let nothing = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-        if nothing >= 0 {
-            let nothing = OwnedFd::from_raw_fd(nothing);
-            libc::dup3(nothing.as_raw_fd(), fd, libc::O_CLOEXEC);
-        }
-    }
+    let Ok(nothing) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
+        return;
+    };
+    // SAFETY: the descriptor is open, and librdmacm's; nobody of ours uses its device any more.
+    // It is never dropped here: librdmacm closes it.
+    let mut replaced = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+    // It closes what `fd` was. If that fails, everything stays as it is.
+    let _ = dup3(&nothing, &mut replaced, DupFlags::CLOEXEC);
 }

@@ -31,6 +31,7 @@ use nfsrdma_rdma::{
 use parking_lot::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -337,7 +338,7 @@ impl Listener for VerbsListener {
 
     fn accept(&self) -> Result<Box<dyn Incoming>> {
         loop {
-            let fds = [self.closed.fd(), self.channel.fd()];
+            let fds = [self.closed.as_fd(), self.channel.as_fd()];
             let [closed, _] = readable(fds, None)
                 .map_err(|error| Error::LinkLost(format!("cannot wait: {error}")))?;
             if closed {

@@ -6,6 +6,7 @@ use crate::wait::readable;
 use crate::work::{Whose, whose};
 use nfsrdma_rdma::{Completion, CompletionQueue, Error, Result, Wait};
 use rdma_sys::ibv_wc_status as status;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -192,7 +193,7 @@ impl Poller {
         let broken = |error: std::io::Error| Error::LinkLost(format!("cannot wait: {error}"));
         if self.ended.is_some() {
             // Nothing but the bell is left.
-            let [rung] = readable([self.core.bell.fd()], until).map_err(broken)?;
+            let [rung] = readable([self.core.bell.as_fd()], until).map_err(broken)?;
             if rung {
                 self.core.bell.hush();
             }
@@ -210,9 +211,9 @@ impl Poller {
         };
         let slept = Instant::now();
         let fds = [
-            self.core.queue.fd(),
-            self.core.id.channel().fd(),
-            self.core.bell.fd(),
+            self.core.queue.as_fd(),
+            self.core.id.channel().as_fd(),
+            self.core.bell.as_fd(),
         ];
         let [completions, events, rung] = readable(fds, until).map_err(broken)?;
         if completions {
