@@ -9,8 +9,8 @@
 //! [`FEEDS`].
 
 use super::sockets;
-use nix::unistd::geteuid;
 use parking_lot::Mutex;
+use rustix::process::geteuid;
 use std::fmt;
 use std::future::Future;
 use std::io::{self, Read, Write};

@@ -18,7 +18,7 @@ use nfsrdma_fs::fs::Fs;
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_rdma::Pool;
-use nix::unistd::geteuid;
+use rustix::process::geteuid;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;

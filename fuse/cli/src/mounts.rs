@@ -3,7 +3,7 @@
 use super::failure::{Exit, Failure};
 use super::output::without_number;
 use super::presence::Watch;
-use nix::sys::statvfs::statvfs;
+use rustix::fs::statvfs;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;

@@ -192,7 +192,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::unistd::geteuid;
+    use rustix::process::geteuid;
 
     fn own() -> Option<u32> {
         Some(geteuid().as_raw())

@@ -12,7 +12,7 @@ use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget};
-use nix::unistd::geteuid;
+use rustix::process::geteuid;
 use std::time::Duration;
 
 /// Memory of messages and reply chunks in flight, on top of the cache, in bytes. It is

@@ -8,11 +8,10 @@ use super::presence::{End, Watch};
 use super::sync::{self, Outcome};
 use super::{pending, reach, utab};
 use indicatif::{ProgressBar, ProgressStyle};
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
-use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::Mode;
-use nix::unistd::geteuid;
+use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::process::geteuid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -139,21 +138,21 @@ fn still_writing(dir: &Path) -> Failure {
 /// write them, and then they are at the server before the mount is gone.
 fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failure> {
     let flags = [
-        (args.force, MntFlags::MNT_FORCE),
-        (args.lazy, MntFlags::MNT_DETACH),
+        (args.force, UnmountFlags::FORCE),
+        (args.lazy, UnmountFlags::DETACH),
     ]
     .iter()
     .filter(|(on, _)| *on)
-    .fold(MntFlags::UMOUNT_NOFOLLOW, |all, &(_, flag)| all | flag);
+    .fold(UnmountFlags::NOFOLLOW, |all, &(_, flag)| all | flag);
     let unmount = || match unmount_exactly(dir, mount.id, flags) {
         Ok(()) => Ok(Ok(())),
-        Err(Errno::EBUSY) => Ok(Err(Errno::EBUSY)),
-        Err(Errno::EPERM) if !geteuid().is_root() => by_helper(dir, args.lazy).map(Ok),
+        Err(Errno::BUSY) => Ok(Err(Errno::BUSY)),
+        Err(Errno::PERM) if !geteuid().is_root() => by_helper(dir, args.lazy).map(Ok),
         Err(errno) => Err(explain(dir, errno)),
     };
-    let busy = |failure: &Failure| failure.message == explain(dir, Errno::EBUSY).message;
+    let busy = |failure: &Failure| failure.message == explain(dir, Errno::BUSY).message;
     let attempt = || match unmount() {
-        Err(failure) if busy(&failure) => Ok(Err(Errno::EBUSY)),
+        Err(failure) if busy(&failure) => Ok(Err(Errno::BUSY)),
         result => result,
     };
     if attempt()?.is_ok() {
@@ -174,26 +173,26 @@ fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failur
     {
         return Ok(());
     }
-    Err(explain(dir, Errno::EBUSY))
+    Err(explain(dir, Errno::BUSY))
 }
 
 /// umount(2) of the mount with this ID on `dir`. The directory above is opened first, so that the
 /// path cannot be made to lead elsewhere between the comparison and the call.
-fn unmount_exactly(dir: &Path, id: u64, flags: MntFlags) -> Result<(), Errno> {
+fn unmount_exactly(dir: &Path, id: u64, flags: UnmountFlags) -> Result<(), Errno> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
-        return Err(Errno::EINVAL);
+        return Err(Errno::INVAL);
     };
-    let path = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = open(parent, path, Mode::empty())?;
     {
-        let root = openat(&parent, name, path | OFlag::O_NOFOLLOW, Mode::empty())?;
+        let root = openat(&parent, name, path | OFlags::NOFOLLOW, Mode::empty())?;
         if mount_id(&root) != Some(id) {
             // Mounted over, or gone.
-            return Err(Errno::ESTALE);
+            return Err(Errno::STALE);
         }
     }
     let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
-    umount2(&path.join(name), flags)
+    rustix::mount::unmount(path.join(name), flags)
 }
 
 /// The mount that a descriptor is on, by proc(5): that asks nothing of the file system, and works
@@ -243,17 +242,17 @@ fn progress_bar(bytes: u64) -> ProgressBar {
 fn explain(dir: &Path, errno: Errno) -> Failure {
     let dir = dir.display();
     match errno {
-        Errno::EBUSY => Failure::new(
+        Errno::BUSY => Failure::new(
             Exit::Failed,
             format!(
                 "{dir} is in use: see who by 'fuser -vm {dir}', or detach it with 'nfsrdma umount -l {dir}'"
             ),
         ),
-        Errno::ESTALE => Failure::new(
+        Errno::STALE => Failure::new(
             Exit::Failed,
             format!("{dir} is not the same mount any longer: look with findmnt, and try again"),
         ),
-        Errno::EPERM => Failure::new(
+        Errno::PERM => Failure::new(
             Exit::Usage,
             format!("not permitted to unmount {dir}: only root and the user who mounted it may"),
         ),
@@ -261,7 +260,7 @@ fn explain(dir: &Path, errno: Errno) -> Failure {
             Exit::Failed,
             format!(
                 "cannot unmount {dir}: {}; 'nfsrdma umount -l {dir}' detaches it",
-                errno.desc()
+                output::without_number(&errno.into())
             ),
         ),
     }
@@ -294,9 +293,9 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(if said.contains("busy") {
-        explain(dir, Errno::EBUSY)
+        explain(dir, Errno::BUSY)
     } else if said.contains("not permitted") || said.contains("not found in /etc/mtab") {
-        explain(dir, Errno::EPERM)
+        explain(dir, Errno::PERM)
     } else {
         Failure::new(
             Exit::Failed,
@@ -311,8 +310,8 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
 
 /// Takes away a mount that nobody serves.
 pub(super) fn detach(dir: &Path) -> Result<(), Failure> {
-    match umount2(dir, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-        Err(Errno::EPERM) => by_helper(dir, true),
+    match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Err(Errno::PERM) => by_helper(dir, true),
         other => other.map_err(|errno| explain(dir, errno)),
     }
 }

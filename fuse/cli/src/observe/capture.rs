@@ -8,7 +8,6 @@ use crate::failure::{Exit, Failure};
 use crate::mounts::Mount;
 use crate::output;
 use crate::reach;
-use nix::sys::stat::{major, minor};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -16,6 +15,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, Endianness, PcapError};
+use rustix::fs::{major, minor};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::OpenOptions;

@@ -10,8 +10,9 @@ use crate::cli::MetricsArgs;
 use crate::failure::{Exit, Failure};
 use crate::gather;
 use crate::options::MetricsAt;
-use nix::sys::stat::{Mode, umask};
 use parking_lot::Mutex;
+use rustix::fs::Mode;
+use rustix::process::umask;
 use std::fs::{Metadata, symlink_metadata};
 use std::io;
 use std::net::TcpListener;
@@ -88,7 +89,7 @@ fn bind(path: &Path) -> io::Result<Listener> {
         std::fs::remove_file(path)?;
     }
     // unix(7): the mode is that of the umask. No other thread makes files yet.
-    let before = umask(Mode::from_bits_truncate(0o177));
+    let before = umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(path);
     umask(before);
     let listener = bound?;
