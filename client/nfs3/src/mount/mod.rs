@@ -9,7 +9,8 @@ mod mountd;
 mod ping;
 
 pub use error::{MountError, Step};
-pub use ping::{Exported, PingEvent, PingTarget, Taken, exports, ping};
+pub use mountd::Exported;
+pub use ping::{PingEvent, PingTarget, Taken, exports, ping};
 
 use crate::api::{Cred, Nfs3};
 use crate::client::Nfs3Client;

@@ -2,7 +2,7 @@
 
 use super::dial::{Probe, dial};
 use super::error::{MountError, Step};
-use super::mountd::Mountd;
+use super::mountd::{Exported, Mountd};
 use super::{Attempts, PlainMount, Undo, at_address, identity, resolve};
 use crate::client::Nfs3Client;
 use crate::nlm::NlmClient;
@@ -14,14 +14,6 @@ use std::time::{Duration, Instant};
 
 /// NULL calls whose quickest is told.
 const CALLS: u32 = 5;
-
-/// A directory that a server exports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exported {
-    pub path: Vec<u8>,
-    /// Who may mount it, in the server's own notation; nobody named means everybody.
-    pub groups: Vec<Vec<u8>>,
-}
 
 /// One step that succeeded.
 #[derive(Debug, Clone)]

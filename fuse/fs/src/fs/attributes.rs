@@ -1,9 +1,9 @@
 //! GETATTR, SETATTR, READLINK, STATFS.
 
+use super::Fs;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, Inner};
 use super::inode::{Inode, Kind, Stamp};
-use super::{Fs, remove};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, access};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl<N: Nfs3> Fs<N> {
             let shown = Attributes {
                 size,
                 fileid: self.table.visible_fileid(&attributes),
-                nlink: remove::visible_links(&inode, &attributes),
+                nlink: inode.visible_links(&attributes),
                 ..attributes
             };
             (shown, state.fresh_for(now))

@@ -135,7 +135,7 @@ impl Monitor {
                 name: Text(self.name.as_bytes()),
                 program: nlm4::PROGRAM,
                 version: self.version,
-                procedure: super::STATUS_PROCEDURE,
+                procedure: super::calls::STATUS_PROCEDURE,
             },
         }
     }
