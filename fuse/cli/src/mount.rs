@@ -10,7 +10,7 @@ use super::options::Options;
 use super::service::{Service, Signals};
 use super::spec::Spec;
 use super::{
-    attach, control, locking, mounts, nfsmount_conf, output, presence, privileges, remount,
+    attach, control, exit_watch, locking, mounts, nfsmount_conf, output, privileges, remount,
     settings, stats, summary, sync, utab,
 };
 use nfsrdma_fs::adapter;
@@ -234,9 +234,9 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if geteuid().is_root() {
         enter_in_utab(plan);
     }
-    let presence = mount
+    let notifier = mount
         .as_ref()
-        .and_then(|mount| presence::Presence::announce(&mount.device).ok());
+        .and_then(|mount| exit_watch::ExitNotifier::listen(&mount.device).ok());
     let source = Arc::new(stats::Source::new(
         &mounted,
         fs.clone(),
@@ -262,7 +262,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         fs,
         session,
         signals,
-        presence,
+        notifier,
         control,
         name: plan.name(),
         source: plan.spec.source(),

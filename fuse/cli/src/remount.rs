@@ -2,11 +2,11 @@
 
 use super::attach;
 use super::cli::{self, Command};
+use super::exit_watch::ExitWatch;
 use super::failure::{Exit, Failure};
 use super::mounts::{self, Mount};
 use super::options::{Options, Permissions, VfsFlags};
 use super::output::without_number;
-use super::presence::Watch;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 use std::ffi::OsString;
@@ -49,7 +49,7 @@ pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
 
 /// The options that the process serving `mount` was started with.
 fn given(mount: &Mount) -> Option<String> {
-    let pid = Watch::connect(&mount.device, mount.owner).ok()?.pid()?;
+    let pid = ExitWatch::connect(&mount.device, mount.owner).ok()?.pid()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = line.strip_suffix(b"\0")?.split(|&byte| byte == 0);
     let words = words.map(|word| OsString::from_vec(word.to_vec()));

@@ -1,10 +1,10 @@
 //! `umount`.
 
 use super::cli::UnmountArgs;
+use super::exit_watch::{ExitOutcome, ExitWatch};
 use super::failure::{Exit, Failure};
 use super::mounts::{self, Mount};
 use super::output;
-use super::presence::{End, Watch};
 use super::sync::{self, Outcome};
 use super::{pending, reach, utab};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -47,11 +47,11 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         }
     };
     // Who was aborted before, when the mount was in use, flushes for a server that may not answer.
-    let (watch, limit) = match Watch::connect(&mount.device, mount.owner) {
+    let (watch, limit) = match ExitWatch::connect(&mount.device, mount.owner) {
         Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
         Ok(watch) => (Ok(watch), LAST_FLUSH),
         Err(_) => (
-            Watch::connect_last(&mount.device, mount.owner),
+            ExitWatch::connect_last(&mount.device, mount.owner),
             FORCED_FLUSH,
         ),
     };
@@ -93,12 +93,12 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         Outcome::Answered(_) | Outcome::NoAnswer => {}
     }
     match wait(watch, limit) {
-        End::Gone(said) if said.is_empty() => {
+        ExitOutcome::Exited(said) if said.is_empty() => {
             verbose("unmounted; all data are at the server");
             Ok(())
         }
-        End::Gone(said) => Err(lost(&args.dir, &said)),
-        End::NotYet => Err(still_writing(&args.dir)),
+        ExitOutcome::Exited(said) => Err(lost(&args.dir, &said)),
+        ExitOutcome::TimedOut => Err(still_writing(&args.dir)),
     }
 }
 
@@ -220,7 +220,7 @@ fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
 }
 
 /// Waits for the end of the process.
-fn wait(watch: Watch, limit: Duration) -> End {
+fn wait(watch: ExitWatch, limit: Duration) -> ExitOutcome {
     with_bar(|progress| watch.wait(limit, progress))
 }
 
