@@ -4,10 +4,10 @@
 //! mount whose process does not answer is reported as silent, and delays nobody but the caller.
 
 use super::control::{self, AskError};
+use super::control_client;
 use super::failure::{Exit, Failure};
 use super::mounts::{self, FSTYPE, Mount};
 use super::pending::{self, Pending, Place};
-use super::reach;
 use super::stats::document::Document;
 use std::collections::HashSet;
 use std::io;
@@ -90,7 +90,7 @@ fn document(mount: &Mount, limit: Duration) -> Result<Document, String> {
         }
         AskError::Broken(error) => format!("its process does not answer: {error}"),
     })?;
-    reach::refusal(&mount.dir, &answer).map_err(|failure| failure.message)?;
+    control_client::refusal(&mount.dir, &answer).map_err(|failure| failure.message)?;
     serde_json::from_slice(&answer)
         .map_err(|_| "its process is of another version: mount again".to_owned())
 }

@@ -6,7 +6,7 @@ use super::failure::{Exit, Failure};
 use super::mounts::{self, Mount};
 use super::output;
 use super::sync::{self, Outcome};
-use super::{pending, reach, utab};
+use super::{control_client, pending, utab};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
@@ -104,7 +104,7 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
 
 /// Ends attempts to mount something on `dir`. False if there are none.
 fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
-    let cancelled = pending::cancel(dir).map_err(|error| reach::failure(shown, error))?;
+    let cancelled = pending::cancel(dir).map_err(|error| control_client::failure(shown, error))?;
     for pending in &cancelled {
         let source: String = pending.source.chars().filter(|c| !c.is_control()).collect();
         output::message(format_args!(

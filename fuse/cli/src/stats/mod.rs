@@ -16,7 +16,7 @@ use super::failure::{Exit, Failure};
 use super::gather::{self, MountState};
 use super::options::Options;
 use super::output::{self, Reader};
-use super::{observe, reach, settings};
+use super::{control_client, observe, settings};
 use document::{Limits, ServerLimits};
 use nfsrdma_fs::fs::{Fs, Paths};
 use nfsrdma_nfs3::mount::Mounted;
@@ -201,9 +201,9 @@ fn json(what: &impl serde::Serialize, line: bool) -> Result<String, Failure> {
 }
 
 fn fetch(dir: &Path) -> Result<Document, Failure> {
-    let mount = reach::mount(dir)?;
+    let mount = control_client::mount(dir)?;
     let answer = control::ask(&mount.device, mount.owner, control::STATS)
-        .map_err(|error| reach::failure(dir, error))?;
-    reach::refusal(dir, &answer)?;
-    serde_json::from_slice(&answer).map_err(|error| reach::other_version(dir, error))
+        .map_err(|error| control_client::failure(dir, error))?;
+    control_client::refusal(dir, &answer)?;
+    serde_json::from_slice(&answer).map_err(|error| control_client::other_version(dir, error))
 }

@@ -16,7 +16,7 @@ use super::cli::TopArgs;
 use super::failure::Failure;
 use super::gather::{Found, no_table};
 use super::output::{self, Reader};
-use super::{mounts, reach};
+use super::{control_client, mounts};
 use model::Model;
 use poll::{Poll, is_wanted};
 use std::io::{IsTerminal, stdin, stdout};
@@ -28,7 +28,7 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
     // What is no mount now is a mistake; later it may come and go.
     let mut only = Vec::new();
     for dir in &args.dirs {
-        reach::mount(dir)?;
+        control_client::mount(dir)?;
         only.push(mounts::resolve(dir).unwrap_or_else(|_| dir.clone()));
     }
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
