@@ -10,9 +10,9 @@ pub mod exit_watch;
 pub mod failure;
 mod fstab;
 mod gather;
-mod levels;
 mod locking;
 pub mod log;
+mod log_level;
 mod mount;
 pub mod mounts;
 mod nfsmount_conf;
@@ -77,7 +77,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Stats(args) => stats::run(args),
         Command::Top(args) => top::run(args),
         Command::Metrics(args) => stats::metrics::run(args),
-        Command::Log(args) => levels::run(args),
+        Command::Log(args) => log_level::run(args),
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),
         Command::Fstab(args) => fstab::run(args),
