@@ -9,11 +9,12 @@ pub mod daemon;
 pub mod exit_watch;
 pub mod failure;
 mod fstab;
-mod gather;
+
 mod locking;
 pub mod log;
 mod log_level;
 mod mount;
+mod mount_list;
 pub mod mounts;
 mod nfsmount_conf;
 pub mod observe;

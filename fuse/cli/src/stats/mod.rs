@@ -13,7 +13,7 @@ pub use document::Document;
 use super::cli::{StatsArgs, StatsForm};
 use super::control::{self, Said};
 use super::failure::{Exit, Failure};
-use super::gather::{self, MountState};
+use super::mount_list::{self, MountState};
 use super::options::Options;
 use super::output::{self, Reader};
 use super::{control_client, observe, settings};
@@ -166,7 +166,7 @@ fn one(
 
 /// Of all mounts: a line each, and with `--watch` after the first time their rates.
 fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String, Failure> {
-    let found = gather::all().map_err(gather::no_table)?;
+    let found = mount_list::all().map_err(mount_list::no_table)?;
     let documents = found.iter().filter_map(|one| match &one.state {
         MountState::Answers(document) => Some(document),
         _ => None,
@@ -186,7 +186,7 @@ fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String
             json(&entries, args.watch.is_some())?
         }
         StatsForm::Mountstats => documents.map(|d| mountstats::render(d)).collect(),
-        StatsForm::Prometheus => prometheus::render_all(&gather::on_top(found)),
+        StatsForm::Prometheus => prometheus::render_all(&mount_list::on_top(found)),
     })
 }
 

@@ -14,7 +14,7 @@ mod view;
 
 use super::cli::TopArgs;
 use super::failure::Failure;
-use super::gather::{Found, no_table};
+use super::mount_list::{ListedMount, no_table};
 use super::output::{self, Reader};
 use super::{control_client, mounts};
 use model::Model;
@@ -77,7 +77,7 @@ impl Plain {
     }
 
     /// What happened since the last block.
-    pub(super) fn block(&mut self, found: &[Found], now: Instant) -> String {
+    pub(super) fn block(&mut self, found: &[ListedMount], now: Instant) -> String {
         let model = self.0.get_or_insert_with(|| Model::new(Duration::ZERO));
         model.found(found, now);
         model.block(now)
