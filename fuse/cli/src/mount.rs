@@ -6,9 +6,9 @@ use super::daemon::{self, Reporter, Side};
 use super::failure::{Exit, Failure};
 use super::locking::Chosen;
 use super::log::Log;
+use super::mount_source::MountSource;
 use super::options::Options;
 use super::service::{Service, Signals};
-use super::spec::Spec;
 use super::{
     attach, control, exit_watch, locking, mounts, nfsmount_conf, output, privileges, remount,
     settings, stats, summary, sync, utab,
@@ -52,7 +52,7 @@ fn mount(
     if options.remount {
         return remount::run(&args.dir, options, &args.options).map(|()| None);
     }
-    let spec = Spec::parse(&args.spec)?;
+    let spec = MountSource::parse(&args.spec)?;
     let (text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
     passed_over.iter().for_each(|line| notice(line));
     let options = Options::parse_with_port(&text, spec.port)?;

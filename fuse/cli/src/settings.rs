@@ -1,12 +1,12 @@
 //! Options as the engine, the file system and the adapter want them.
 
 use super::attach::{allow_other, permissions};
+use super::mount_source::MountSource;
 use super::options::show::Negotiated;
 use super::options::{
     Family, LocalLock, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk,
     cpus,
 };
-use super::spec::Spec;
 use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3;
@@ -42,7 +42,7 @@ pub fn wanted(options: &Options) -> String {
 }
 
 /// What the engine mounts.
-pub fn target(spec: &Spec) -> MountTarget {
+pub fn target(spec: &MountSource) -> MountTarget {
     MountTarget {
         host: spec.host.clone(),
         export: spec.export.clone(),
@@ -132,7 +132,7 @@ pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
 }
 
 /// What the adapter is told. `local_lock`: which locks the kernel keeps.
-pub fn fuse(spec: &Spec, options: &Options, local_lock: LocalLock) -> FuseOptions {
+pub fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock) -> FuseOptions {
     FuseOptions {
         source: spec.to_string(),
         access: if allow_other(options) {
