@@ -19,7 +19,7 @@ mod dir;
 mod error;
 mod failures;
 mod file;
-mod gather;
+mod fill_gaps;
 mod inode;
 mod kernel_read;
 mod link;
