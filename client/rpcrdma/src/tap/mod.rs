@@ -28,11 +28,11 @@ pub struct Tap {
     /// What the listeners want together.
     wanted: AtomicU32,
     serial: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Mutex<Listeners>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct Listeners {
     listeners: Vec<Arc<Queue>>,
     /// The connections that are up, for those who begin to listen.
     connections: Vec<Arc<Connected>>,
@@ -73,7 +73,7 @@ impl Tap {
         }
     }
 
-    fn set_wanted(&self, inner: &Inner) {
+    fn set_wanted(&self, inner: &Listeners) {
         let bits = inner.listeners.iter().map(|queue| queue.interest.bit());
         self.wanted
             .store(bits.fold(0, |all, bit| all | bit), Relaxed);
