@@ -11,7 +11,7 @@ use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_nfs3::Nfs3Client;
-use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget};
+use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget, TransportOptions};
 use rustix::process::geteuid;
 use std::time::Duration;
 
@@ -55,20 +55,6 @@ pub fn client(options: &Options) -> ClientOptions {
         port: options.port,
         rsize: options.rsize,
         wsize: options.wsize,
-        inline: options.inline,
-        credits: options.credits,
-        write_chunk: match options.write_chunk {
-            WriteChunk::PositionZero => engine::WriteChunk::PositionZero,
-            WriteChunk::Reduced => engine::WriteChunk::Reduced,
-        },
-        timeo: options.timeo,
-        retrans: options.retrans,
-        recovery: match options.recovery {
-            Recovery::Hard => engine::Recovery::Hard,
-            Recovery::Soft => engine::Recovery::Soft,
-            Recovery::Softerr => engine::Recovery::SoftErr,
-        },
-        nconnect: options.connections(),
         mounthost: options.mount_host.clone(),
         ipv6_only: options.family == Family::V6,
         mount_ipv6_only: options.mount_family == Family::V6,
@@ -81,6 +67,23 @@ pub fn client(options: &Options) -> ClientOptions {
         },
         resvport: options.reserved_port,
         acl: options.acl,
+        transport: TransportOptions {
+            inline: options.inline,
+            credits: options.credits,
+            write_chunk: match options.write_chunk {
+                WriteChunk::PositionZero => engine::WriteChunk::PositionZero,
+                WriteChunk::Reduced => engine::WriteChunk::Reduced,
+            },
+            timeo: options.timeo,
+            retrans: options.retrans,
+            recovery: match options.recovery {
+                Recovery::Hard => engine::Recovery::Hard,
+                Recovery::Soft => engine::Recovery::Soft,
+                Recovery::Softerr => engine::Recovery::SoftErr,
+            },
+            nconnect: options.connections(),
+            ..TransportOptions::default()
+        },
         ..ClientOptions::default()
     }
 }

@@ -128,7 +128,7 @@ impl Mountd {
         host: &str,
         options: &ClientOptions,
     ) -> Result<(), MountError> {
-        let timeout = options.connect_timeout;
+        let timeout = options.transport.connect_timeout;
         let protocols: &[Protocol] = match options.mountproto {
             MountProtocol::Auto => &[Protocol::Tcp, Protocol::Udp],
             MountProtocol::Udp => &[Protocol::Udp],

@@ -15,7 +15,7 @@ mod procedures;
 pub mod special;
 
 use nfsrdma_nfs3::options::NFS_RDMA_PORT;
-use nfsrdma_nfs3::{ClientOptions, MountProtocol, MountTarget, Mounted};
+use nfsrdma_nfs3::{ClientOptions, MountProtocol, MountTarget, Mounted, TransportOptions};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::*;
 use nfsrdma_rdma_testing::loopback::{Loopback, Options};
@@ -233,7 +233,10 @@ impl Drop for Server {
 pub fn options() -> ClientOptions {
     ClientOptions {
         mountproto: MountProtocol::Rdma,
-        connect_timeout: Duration::from_secs(20),
+        transport: TransportOptions {
+            connect_timeout: Duration::from_secs(20),
+            ..TransportOptions::default()
+        },
         ..ClientOptions::default()
     }
 }
