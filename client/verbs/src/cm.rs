@@ -1,7 +1,7 @@
 //! librdmacm: event channels, connection identifiers, events.
 
+use crate::device_fds;
 use crate::error::local;
-use crate::gone;
 use crate::wait::nonblocking;
 use crate::wait::readable;
 use nfsrdma_rdma::{Error, Result};
@@ -119,7 +119,7 @@ impl Drop for Channel {
 pub(crate) struct Id {
     id: NonNull<ib::rdma_cm_id>,
     channel: Arc<Channel>,
-    /// What is to be told to [`gone::gave`].
+    /// What is to be told to [`device_fds::release`].
     device: OnceLock<RawFd>,
 }
 
@@ -233,7 +233,7 @@ impl Id {
     fn took_device(&self) {
         if let Ok(context) = self.context() {
             // SAFETY: the identifier keeps its device open.
-            if let Some(device) = unsafe { gone::took(context) } {
+            if let Some(device) = unsafe { device_fds::acquire(context) } {
                 let _ = self.device.set(device);
             }
         }
@@ -376,7 +376,7 @@ impl Drop for Id {
         // made for it (queue pair, domain, queue) holds it and is gone.
         unsafe { ib::rdma_destroy_id(self.id.as_ptr()) };
         // Also by one that found no device: that of an earlier connection may be gone.
-        gone::gave(self.device.get().copied());
+        device_fds::release(self.device.get().copied());
     }
 }
 

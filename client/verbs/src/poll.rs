@@ -192,10 +192,10 @@ impl Poller {
     fn sleep(&mut self, out: &mut Vec<Completion>, until: Option<Instant>) -> Result<()> {
         let broken = |error: std::io::Error| Error::LinkLost(format!("cannot wait: {error}"));
         if self.ended.is_some() {
-            // Nothing but the bell is left.
-            let [rung] = readable([self.core.bell.as_fd()], until).map_err(broken)?;
-            if rung {
-                self.core.bell.hush();
+            // Nothing but the event is left.
+            let [notified] = readable([self.core.event.as_fd()], until).map_err(broken)?;
+            if notified {
+                self.core.event.clear();
             }
             return Ok(());
         }
@@ -213,9 +213,9 @@ impl Poller {
         let fds = [
             self.core.queue.as_fd(),
             self.core.id.channel().as_fd(),
-            self.core.bell.as_fd(),
+            self.core.event.as_fd(),
         ];
-        let [completions, events, rung] = readable(fds, until).map_err(broken)?;
+        let [completions, events, notified] = readable(fds, until).map_err(broken)?;
         if completions {
             self.core.queue.clear_events();
             if slept.elapsed() < MOST_SPIN {
@@ -225,8 +225,8 @@ impl Poller {
         if events {
             self.events();
         }
-        if rung {
-            self.core.bell.hush();
+        if notified {
+            self.core.event.clear();
         }
         Ok(())
     }

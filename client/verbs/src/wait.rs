@@ -35,26 +35,26 @@ pub(crate) fn readable<const N: usize>(
 
 /// A descriptor that becomes readable when told to.
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Bell(eventfd(0, flags)?))
+        Ok(EventFd(eventfd(0, flags)?))
     }
 
-    pub(crate) fn ring(&self) {
-        // It fails only when the counter is full, and then it is rung already.
+    pub(crate) fn notify(&self) {
+        // It fails only when the counter is full, and then it is notified already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Whether it was rung; it is silent afterwards.
-    pub(crate) fn hush(&self) -> bool {
+    /// Whether it was notified; it is silent afterwards.
+    pub(crate) fn clear(&self) -> bool {
         rustix::io::read(&self.0, &mut [0u8; 8]) == Ok(8)
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -67,23 +67,23 @@ mod tests {
 
     #[test]
     fn a_bell_is_heard_once_and_remembered() {
-        let bell = Bell::new().unwrap();
-        assert!(!bell.hush());
-        bell.ring();
-        bell.ring();
-        assert_eq!(readable([bell.as_fd()], None).unwrap(), [true]);
-        assert!(bell.hush());
-        assert!(!bell.hush());
+        let event = EventFd::new().unwrap();
+        assert!(!event.clear());
+        event.notify();
+        event.notify();
+        assert_eq!(readable([event.as_fd()], None).unwrap(), [true]);
+        assert!(event.clear());
+        assert!(!event.clear());
     }
 
     #[test]
     fn waiting_ends_at_its_time() {
-        let (silent, rung) = (Bell::new().unwrap(), Bell::new().unwrap());
+        let (silent, notified) = (EventFd::new().unwrap(), EventFd::new().unwrap());
         let until = Instant::now() + Duration::from_millis(20);
         assert_eq!(readable([silent.as_fd()], Some(until)).unwrap(), [false]);
         assert!(Instant::now() >= until);
-        rung.ring();
-        let fds = [silent.as_fd(), rung.as_fd()];
+        notified.notify();
+        let fds = [silent.as_fd(), notified.as_fd()];
         assert_eq!(readable(fds, Some(until)).unwrap(), [false, true]);
     }
 }
