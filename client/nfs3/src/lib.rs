@@ -25,4 +25,6 @@ pub use api::*;
 pub use client::Nfs3Client;
 pub use mount::{Description, MountError, Mounted, connect};
 pub use nfsrdma_rpcrdma::Stats;
-pub use options::{ClientOptions, MountProtocol, MountTarget, Recovery, WriteChunk};
+pub use options::{
+    ClientOptions, MountProtocol, MountTarget, Recovery, TransportOptions, WriteChunk,
+};

@@ -1,9 +1,6 @@
 //! What a mount may be told.
 
-pub use nfsrdma_rpcrdma::options::{Recovery, WriteChunk};
-
-use nfsrdma_rpcrdma::options::TransportOptions;
-use std::time::Duration;
+pub use nfsrdma_rpcrdma::options::{Recovery, TransportOptions, WriteChunk};
 
 /// Port of the NFS/RDMA service (RFC 8267 section 9).
 pub const NFS_RDMA_PORT: u16 = 20049;
@@ -54,26 +51,14 @@ pub enum MountProtocol {
 /// Every knob of the client. [`ClientOptions::default`] is what nfs(5) calls the default.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
+    /// Those of the RPC transport. Its `connect_timeout` is also for each step of mounting.
+    pub transport: TransportOptions,
     /// Port of NFS over RDMA.
     pub port: u16,
     /// Largest READ, in bytes; `None` takes what the server allows, up to 1 MiB.
     pub rsize: Option<u32>,
     /// Largest WRITE, in bytes; `None` takes what the server allows, up to 1 MiB.
     pub wsize: Option<u32>,
-    /// Largest message sent or received without chunks, in bytes: a multiple of 1024 from
-    /// 1024 to 262144. The smaller of this and the server's counts (RFC 8797).
-    pub inline: u32,
-    /// Calls in flight on one connection, at most: 1 to 1024. The server grants.
-    pub credits: u32,
-    pub write_chunk: WriteChunk,
-    /// Time without an answer before a call is retried on a new connection; grows by itself
-    /// at each retry, up to ten minutes (nfs(5), in deciseconds there).
-    pub timeo: Duration,
-    /// Retries before a server counts as not responding.
-    pub retrans: u32,
-    pub recovery: Recovery,
-    /// Connections to the server: 1 to 16.
-    pub nconnect: u32,
     /// Host to ask for MOUNT, if not the server.
     pub mounthost: Option<String>,
     /// Use IPv6 addresses of the server only (`rdma6`).
@@ -88,28 +73,17 @@ pub struct ClientOptions {
     pub resvport: bool,
     /// Whether to use NFS_ACL where the server has it.
     pub acl: bool,
-    /// For each step of mounting and for each connection attempt.
-    pub connect_timeout: Duration,
-    /// RDMA Reads of the server served at a time (IRD), at least 1.
-    pub reads_in: u32,
     /// Machine name in AUTH_SYS credentials; `None` takes the host's.
     pub machine_name: Option<String>,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        let transport = TransportOptions::default();
         ClientOptions {
+            transport: TransportOptions::default(),
             port: NFS_RDMA_PORT,
             rsize: None,
             wsize: None,
-            inline: transport.inline,
-            credits: transport.credits,
-            write_chunk: transport.write_chunk,
-            timeo: transport.timeo,
-            retrans: transport.retrans,
-            recovery: transport.recovery,
-            nconnect: transport.nconnect,
             mounthost: None,
             ipv6_only: false,
             mount_ipv6_only: false,
@@ -117,29 +91,12 @@ impl Default for ClientOptions {
             mountproto: MountProtocol::default(),
             resvport: true,
             acl: true,
-            connect_timeout: transport.connect_timeout,
-            reads_in: transport.reads_in,
             machine_name: None,
         }
     }
 }
 
 impl ClientOptions {
-    /// Those that are of the RPC transport.
-    pub fn transport(&self) -> TransportOptions {
-        TransportOptions {
-            inline: self.inline,
-            credits: self.credits,
-            write_chunk: self.write_chunk,
-            timeo: self.timeo,
-            retrans: self.retrans,
-            recovery: self.recovery,
-            nconnect: self.nconnect,
-            connect_timeout: self.connect_timeout,
-            reads_in: self.reads_in,
-        }
-    }
-
     /// An error, in one sentence, if a value is outside its range.
     pub fn check(&self) -> Result<(), String> {
         let sizes = [("rsize", self.rsize), ("wsize", self.wsize)];
@@ -148,19 +105,20 @@ impl ClientOptions {
                 return Err(format!("{name} must be from 1024 to 4194304 bytes"));
             }
         }
-        if !(1024..=262_144).contains(&self.inline) || !self.inline.is_multiple_of(1024) {
+        let transport = &self.transport;
+        if !(1024..=262_144).contains(&transport.inline) || !transport.inline.is_multiple_of(1024) {
             return Err("inline must be a multiple of 1024 from 1024 to 262144 bytes".to_owned());
         }
-        if !(1..=1024).contains(&self.credits) {
+        if !(1..=1024).contains(&transport.credits) {
             return Err("credits must be from 1 to 1024".to_owned());
         }
-        if !(1..=16).contains(&self.nconnect) {
+        if !(1..=16).contains(&transport.nconnect) {
             return Err("nconnect must be from 1 to 16".to_owned());
         }
-        if self.timeo.is_zero() {
+        if transport.timeo.is_zero() {
             return Err("timeo must be at least one tenth of a second".to_owned());
         }
-        if !(1..=128).contains(&self.reads_in) {
+        if !(1..=128).contains(&transport.reads_in) {
             return Err(
                 "the number of RDMA Reads served at a time must be from 1 to 128".to_owned(),
             );
@@ -172,6 +130,7 @@ impl ClientOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn targets() {
@@ -188,13 +147,13 @@ mod tests {
     fn ranges() {
         assert_eq!(ClientOptions::default().check(), Ok(()));
         let wrong: [fn(&mut ClientOptions); 7] = [
-            |o| o.inline = 1000,
-            |o| o.inline = 0,
-            |o| o.credits = 0,
-            |o| o.nconnect = 17,
+            |o| o.transport.inline = 1000,
+            |o| o.transport.inline = 0,
+            |o| o.transport.credits = 0,
+            |o| o.transport.nconnect = 17,
             |o| o.rsize = Some(100),
-            |o| o.timeo = Duration::ZERO,
-            |o| o.reads_in = 0,
+            |o| o.transport.timeo = Duration::ZERO,
+            |o| o.transport.reads_in = 0,
         ];
         for change in wrong {
             let mut options = ClientOptions::default();

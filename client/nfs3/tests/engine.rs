@@ -5,7 +5,7 @@ mod common;
 
 use common::data::*;
 use common::*;
-use nfsrdma_nfs3::{ClientOptions, Recovery, WriteChunk};
+use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma_testing::loopback::Options;
@@ -107,9 +107,12 @@ async fn every_size_with_every_transport_setting() {
         for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
             for credits in [1, 64] {
                 let options = ClientOptions {
-                    inline,
-                    write_chunk,
-                    credits,
+                    transport: TransportOptions {
+                        inline,
+                        write_chunk,
+                        credits,
+                        ..options().transport
+                    },
                     ..options()
                 };
                 every_size(options, Options::default(), Manners::default()).await;
@@ -134,7 +137,10 @@ async fn every_size_with_every_kind_of_device() {
                     };
                     for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
                         let options = ClientOptions {
-                            write_chunk,
+                            transport: TransportOptions {
+                                write_chunk,
+                                ..options().transport
+                            },
                             ..options()
                         };
                         every_size(options, device.clone(), Manners::default()).await;
@@ -170,7 +176,10 @@ async fn servers_that_announce_little_or_nothing() {
                 ..Manners::default()
             };
             let options = ClientOptions {
-                inline,
+                transport: TransportOptions {
+                    inline,
+                    ..options().transport
+                },
                 ..options()
             };
             every_size(options, Options::default(), manners).await;
@@ -199,7 +208,10 @@ async fn a_server_may_announce_something_else_after_a_reconnect() {
     };
     let server = Server::start(Options::default(), manners, Arc::new(script));
     let options = ClientOptions {
-        inline: 65_536,
+        transport: TransportOptions {
+            inline: 65_536,
+            ..options().transport
+        },
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
@@ -232,7 +244,10 @@ async fn a_server_may_announce_something_else_after_a_reconnect() {
 async fn small_data_travel_inline_and_large_in_chunks() {
     let server = Server::plain();
     let options = ClientOptions {
-        inline: 4096,
+        transport: TransportOptions {
+            inline: 4096,
+            ..options().transport
+        },
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
@@ -278,7 +293,10 @@ async fn many_callers_share_few_credits() {
         );
         for nconnect in [1, 3] {
             let options = ClientOptions {
-                nconnect,
+                transport: TransportOptions {
+                    nconnect,
+                    ..options().transport
+                },
                 ..options()
             };
             let (mounted, pool) = server.mount(&options).await;
@@ -317,7 +335,10 @@ async fn a_lost_reply_is_answered_on_the_next_connection() {
             _ => Act::Answer,
         });
         let options = ClientOptions {
-            write_chunk,
+            transport: TransportOptions {
+                write_chunk,
+                ..options().transport
+            },
             ..options()
         };
         let (mounted, pool) = server.mount(&options).await;
@@ -403,9 +424,12 @@ async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
         _ => Act::Answer,
     });
     let options = |recovery| ClientOptions {
-        timeo,
-        recovery,
-        retrans: 1,
+        transport: TransportOptions {
+            timeo,
+            recovery,
+            retrans: 1,
+            ..options().transport
+        },
         ..options()
     };
     let (mounted, pool) = server.mount(&options(Recovery::Hard)).await;
@@ -448,9 +472,12 @@ async fn a_dead_server_times_out_soft_calls_and_shutdown_frees_hard_ones() {
     for recovery in [Recovery::Soft, Recovery::Hard] {
         let server = Server::plain();
         let options = ClientOptions {
-            timeo: Duration::from_millis(50),
-            retrans: 1,
-            recovery,
+            transport: TransportOptions {
+                timeo: Duration::from_millis(50),
+                retrans: 1,
+                recovery,
+                ..options().transport
+            },
             ..options()
         };
         let (mounted, pool) = server.mount(&options).await;
@@ -556,7 +583,10 @@ async fn sizes_follow_fsinfo_and_options() {
         let options = ClientOptions {
             rsize: option,
             wsize: option,
-            write_chunk,
+            transport: TransportOptions {
+                write_chunk,
+                ..options().transport
+            },
             ..options()
         };
         let (mounted, pool) = server.mount(&options).await;
@@ -581,7 +611,7 @@ async fn mounting_fails_in_one_sentence() {
     assert_eq!(error.step, Step::Connect);
     assert!(error.message.contains("127.0.0.1"), "{error}");
     let mut wrong = options();
-    wrong.credits = 0;
+    wrong.transport.credits = 0;
     let error = server
         .mount_with(&wrong, Pool::new(8 << 20).unwrap())
         .await

@@ -5,7 +5,7 @@ mod common;
 
 use common::data::*;
 use common::*;
-use nfsrdma_nfs3::ClientOptions;
+use nfsrdma_nfs3::{ClientOptions, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma_testing::loopback::Options;
 use nfsrdma_xdr::codec::Encode;
@@ -25,7 +25,10 @@ async fn misbehaving(
         _ => Act::Answer,
     });
     let options = ClientOptions {
-        timeo: Duration::from_millis(200),
+        transport: TransportOptions {
+            timeo: Duration::from_millis(200),
+            ..options().transport
+        },
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
@@ -232,8 +235,11 @@ async fn a_reply_chunk_with_another_xid_is_discarded() {
         _ => Act::Answer,
     });
     let options = ClientOptions {
-        timeo: Duration::from_millis(200),
-        inline: 1024,
+        transport: TransportOptions {
+            timeo: Duration::from_millis(200),
+            inline: 1024,
+            ..options().transport
+        },
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
@@ -257,7 +263,10 @@ async fn a_reply_chunk_with_another_xid_is_discarded() {
 async fn a_call_that_ends_every_connection_fails_alone() {
     let server = Server::scripted::<Readlink>(|_, _| Act::Hangup);
     let options = ClientOptions {
-        timeo: Duration::from_secs(2),
+        transport: TransportOptions {
+            timeo: Duration::from_secs(2),
+            ..options().transport
+        },
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;
@@ -297,7 +306,10 @@ async fn a_server_that_ends_every_connection_fails_no_call() {
         }),
     );
     let options = ClientOptions {
-        timeo: Duration::from_secs(2),
+        transport: TransportOptions {
+            timeo: Duration::from_secs(2),
+            ..options().transport
+        },
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;

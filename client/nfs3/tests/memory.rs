@@ -5,7 +5,7 @@ mod common;
 
 use common::data::*;
 use common::*;
-use nfsrdma_nfs3::{ClientOptions, Recovery};
+use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_rdma_testing::fault::{Plan, When};
@@ -63,9 +63,12 @@ async fn an_empty_pool_delays_calls_and_fails_none() {
 async fn a_soft_mount_waits_for_memory_as_long_as_for_the_server() {
     let server = Server::plain();
     let options = ClientOptions {
-        recovery: Recovery::Soft,
-        timeo: Duration::from_millis(100),
-        retrans: 1,
+        transport: TransportOptions {
+            recovery: Recovery::Soft,
+            timeo: Duration::from_millis(100),
+            retrans: 1,
+            ..options().transport
+        },
         ..options()
     };
     let (mounted, pool) = server.mount(&options).await;

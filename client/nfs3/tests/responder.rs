@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
-use nfsrdma_nfs3::{ClientOptions, MountProtocol, MountTarget, Mounted, WriteChunk};
+use nfsrdma_nfs3::{
+    ClientOptions, MountProtocol, MountTarget, Mounted, TransportOptions, WriteChunk,
+};
 use nfsrdma_nfs3::{CreateMode, Cred, Credential, Nfs3, NfsError, Special};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma::contract::Segs;
@@ -43,7 +45,10 @@ impl Server {
             port: self.responder.rdma,
             mountport: Some(self.responder.mount),
             resvport: false,
-            connect_timeout: Duration::from_secs(20),
+            transport: TransportOptions {
+                connect_timeout: Duration::from_secs(20),
+                ..TransportOptions::default()
+            },
             ..ClientOptions::default()
         }
     }
@@ -289,11 +294,14 @@ async fn all_procedures_with_every_transport_setting() {
                 (1 << 20, WriteChunk::Reduced),
             ] {
                 let options = ClientOptions {
-                    inline,
-                    credits,
-                    write_chunk,
                     rsize: Some(size),
                     wsize: Some(size),
+                    transport: TransportOptions {
+                        inline,
+                        credits,
+                        write_chunk,
+                        ..server.options().transport
+                    },
                     ..server.options()
                 };
                 let (mounted, pool) = server.mount(&options).await;
@@ -353,8 +361,11 @@ async fn connected(mounted: &Mounted, times: u64) {
 async fn calls_survive_restarts_of_the_server() {
     let mut server = Server::start(&[]);
     let options = ClientOptions {
-        timeo: Duration::from_secs(5),
-        nconnect: 2,
+        transport: TransportOptions {
+            timeo: Duration::from_secs(5),
+            nconnect: 2,
+            ..server.options().transport
+        },
         ..server.options()
     };
     let (mounted, pool) = server.mount(&options).await;

@@ -1,7 +1,7 @@
 //! librdmacm: event channels, connection identifiers, events.
 
+use crate::device_fds;
 use crate::error::local;
-use crate::gone;
 use crate::wait::nonblocking;
 use crate::wait::readable;
 use nfsrdma_rdma::{Error, Result};
@@ -11,7 +11,7 @@ use socket2::SockAddr;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -46,14 +46,8 @@ impl Channel {
         let channel = NonNull::new(channel)
             .map(Channel)
             .ok_or_else(|| local("cannot use RDMA", error))?;
-        nonblocking(channel.fd()).map_err(|error| local("cannot use RDMA", error))?;
+        nonblocking(channel.as_fd()).map_err(|error| local("cannot use RDMA", error))?;
         Ok(Arc::new(channel))
-    }
-
-    /// Readable when there is an event.
-    pub(crate) fn fd(&self) -> RawFd {
-        // SAFETY: the channel exists.
-        unsafe { self.0.as_ref().fd }
     }
 
     /// The next event, if there is one.
@@ -101,8 +95,16 @@ impl Channel {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            readable([self.fd()], Some(deadline))?;
+            readable([self.as_fd()], Some(deadline))?;
         }
+    }
+}
+
+/// Readable when there is an event.
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel exists, and its descriptor is open as long as it does.
+        unsafe { BorrowedFd::borrow_raw(self.0.as_ref().fd) }
     }
 }
 
@@ -117,7 +119,7 @@ impl Drop for Channel {
 pub(crate) struct Id {
     id: NonNull<ib::rdma_cm_id>,
     channel: Arc<Channel>,
-    /// What is to be told to [`gone::gave`].
+    /// What is to be told to [`device_fds::release`].
     device: OnceLock<RawFd>,
 }
 
@@ -231,7 +233,7 @@ impl Id {
     fn took_device(&self) {
         if let Ok(context) = self.context() {
             // SAFETY: the identifier keeps its device open.
-            if let Some(device) = unsafe { gone::took(context) } {
+            if let Some(device) = unsafe { device_fds::acquire(context) } {
                 let _ = self.device.set(device);
             }
         }
@@ -374,7 +376,7 @@ impl Drop for Id {
         // made for it (queue pair, domain, queue) holds it and is gone.
         unsafe { ib::rdma_destroy_id(self.id.as_ptr()) };
         // Also by one that found no device: that of an earlier connection may be gone.
-        gone::gave(self.device.get().copied());
+        device_fds::release(self.device.get().copied());
     }
 }
 

@@ -7,8 +7,8 @@
 //! Connection events are taken by the thread that polls for completions, when it sleeps.
 
 mod cm;
+mod device_fds;
 mod error;
-mod gone;
 mod pair;
 mod poll;
 mod sys;
@@ -22,7 +22,7 @@ use crate::error::local;
 use crate::pair::{Core, Poster};
 use crate::poll::Poller;
 use crate::sys::{Depths, Device, Domain, Pair, Queue, Region, Remote};
-use crate::wait::{Bell, readable};
+use crate::wait::{EventFd, readable};
 use crate::work::{Sizes, Work};
 use nfsrdma_rdma::{
     Capabilities, ConnectParams, Connection, Error, Incoming, Listener, PRIVATE_DATA_MAX,
@@ -31,6 +31,7 @@ use nfsrdma_rdma::{
 use parking_lot::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -152,7 +153,7 @@ impl Verbs {
             signal_every: (params.send_depth / 2).clamp(1, 16),
             receives: receive_slots,
         };
-        let bell = Bell::new()
+        let event = EventFd::new()
             .map_err(|error| Error::local("no descriptor left for waking a thread", error))?;
         let reads = Reads {
             out: params.reads_out.min(device.max_reads_out).min(most.out),
@@ -182,7 +183,7 @@ impl Verbs {
                 local: UNKNOWN,
                 peer: UNKNOWN,
                 reason: Mutex::new(None),
-                bell,
+                event,
                 woken: AtomicBool::new(false),
             },
             reads,
@@ -302,7 +303,7 @@ impl Provider for Verbs {
         let id = Id::new(&channel)?;
         id.listen(at)?;
         let local = id.local_addr().unwrap_or(at);
-        let closed = Bell::new()
+        let closed = EventFd::new()
             .map_err(|error| Error::local("no descriptor left for waking a thread", error))?;
         Ok(Box::new(VerbsListener {
             provider: self.clone(),
@@ -320,8 +321,8 @@ struct VerbsListener {
     id: Mutex<Option<Id>>,
     channel: Arc<Channel>,
     local: SocketAddr,
-    /// Rung once, and never hushed.
-    closed: Bell,
+    /// Notified once, and never cleared.
+    closed: EventFd,
 }
 
 impl fmt::Debug for VerbsListener {
@@ -337,7 +338,7 @@ impl Listener for VerbsListener {
 
     fn accept(&self) -> Result<Box<dyn Incoming>> {
         loop {
-            let fds = [self.closed.fd(), self.channel.fd()];
+            let fds = [self.closed.as_fd(), self.channel.as_fd()];
             let [closed, _] = readable(fds, None)
                 .map_err(|error| Error::LinkLost(format!("cannot wait: {error}")))?;
             if closed {
@@ -379,7 +380,7 @@ impl Listener for VerbsListener {
     }
 
     fn close(&self) {
-        self.closed.ring();
+        self.closed.notify();
     }
 }
 

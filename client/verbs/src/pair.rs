@@ -1,7 +1,7 @@
 //! The posting half of a connection.
 
 use crate::sys::{Device, Domain, Queue, Region, Remote, Window};
-use crate::wait::Bell;
+use crate::wait::EventFd;
 use crate::work::{By, Exposed, Op, Owed, Work};
 use crate::wr::{Bind, Sge, Sges, Wr};
 use crate::{cm, error};
@@ -34,7 +34,7 @@ pub(crate) struct Core {
     /// Why the connection ended; the first reason counts.
     pub(crate) reason: Mutex<Option<Error>>,
     /// Tells the poller to look around.
-    pub(crate) bell: Bell,
+    pub(crate) event: EventFd,
     pub(crate) woken: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ impl Core {
             let _pair = self.work.lock();
             self.id.disconnect();
         }
-        self.bell.ring();
+        self.event.notify();
     }
 
     /// The place of bytes in the arena, for the device.
@@ -325,7 +325,7 @@ impl QueuePair for Poster {
         // SAFETY: the arena's region names `buf`, and outlives the queue pair.
         let accepted = unsafe { work.receive(id, buf, sge) };
         if work.pair.is_none() || work.broken {
-            core.bell.ring();
+            core.event.notify();
         }
         accepted.ok_or(Error::QueueFull)
     }
@@ -386,7 +386,7 @@ impl QueuePair for Poster {
         // regions in the request), and the request owns the buffers it names.
         unsafe { work.pump() };
         if work.pair.is_none() || work.broken {
-            core.bell.ring();
+            core.event.notify();
         }
         outcome
     }
@@ -477,14 +477,14 @@ impl QueuePair for Poster {
         // SAFETY: invalidations have no lists.
         unsafe { work.pump() };
         if work.broken {
-            core.bell.ring();
+            core.event.notify();
         }
         Invalidation::Posted
     }
 
     fn wake(&self) {
         self.0.woken.store(true, Ordering::Release);
-        self.0.bell.ring();
+        self.0.event.notify();
     }
 
     fn disconnect(&self) {

@@ -6,6 +6,7 @@ use crate::wait::readable;
 use crate::work::{Whose, whose};
 use nfsrdma_rdma::{Completion, CompletionQueue, Error, Result, Wait};
 use rdma_sys::ibv_wc_status as status;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -191,10 +192,10 @@ impl Poller {
     fn sleep(&mut self, out: &mut Vec<Completion>, until: Option<Instant>) -> Result<()> {
         let broken = |error: std::io::Error| Error::LinkLost(format!("cannot wait: {error}"));
         if self.ended.is_some() {
-            // Nothing but the bell is left.
-            let [rung] = readable([self.core.bell.fd()], until).map_err(broken)?;
-            if rung {
-                self.core.bell.hush();
+            // Nothing but the event is left.
+            let [notified] = readable([self.core.event.as_fd()], until).map_err(broken)?;
+            if notified {
+                self.core.event.clear();
             }
             return Ok(());
         }
@@ -210,11 +211,11 @@ impl Poller {
         };
         let slept = Instant::now();
         let fds = [
-            self.core.queue.fd(),
-            self.core.id.channel().fd(),
-            self.core.bell.fd(),
+            self.core.queue.as_fd(),
+            self.core.id.channel().as_fd(),
+            self.core.event.as_fd(),
         ];
-        let [completions, events, rung] = readable(fds, until).map_err(broken)?;
+        let [completions, events, notified] = readable(fds, until).map_err(broken)?;
         if completions {
             self.core.queue.clear_events();
             if slept.elapsed() < MOST_SPIN {
@@ -224,8 +225,8 @@ impl Poller {
         if events {
             self.events();
         }
-        if rung {
-            self.core.bell.hush();
+        if notified {
+            self.core.event.clear();
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use nfsrdma_rdma::{Error, Result};
 use rdma_sys as ib;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -324,14 +324,8 @@ impl Queue {
             invalidated,
             _id: id,
         };
-        nonblocking(queue.fd()).map_err(failed)?;
+        nonblocking(queue.as_fd()).map_err(failed)?;
         Ok(queue)
-    }
-
-    /// Readable when something happened since [`Queue::arm`].
-    pub(crate) fn fd(&self) -> RawFd {
-        // SAFETY: the channel exists.
-        unsafe { self.channel.as_ref().fd }
     }
 
     /// Takes up to 32 completions; how many there were.
@@ -377,6 +371,14 @@ impl Queue {
 
     pub(crate) fn as_ptr(&self) -> *mut ib::ibv_cq {
         self.cq.as_ptr()
+    }
+}
+
+/// Readable when something happened since [`Queue::arm`].
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel exists, and its descriptor is open as long as it does.
+        unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 }
 

@@ -1,88 +1,62 @@
 //! Waiting for descriptors, and being woken.
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 /// Sets a descriptor of a library to non-blocking.
-pub(crate) fn nonblocking(fd: RawFd) -> io::Result<()> {
-    // SAFETY: fcntl with F_GETFL and F_SETFL touches no memory of ours.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+pub(crate) fn nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = fcntl_getfl(fd)?;
+    Ok(fcntl_setfl(fd, flags | OFlags::NONBLOCK)?)
 }
 
 /// Waits until one of the descriptors is readable (or broken), or until `until`; which are.
 pub(crate) fn readable<const N: usize>(
-    fds: [RawFd; N],
+    fds: [BorrowedFd<'_>; N],
     until: Option<Instant>,
 ) -> io::Result<[bool; N]> {
-    let mut polled = fds.map(|fd| libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    });
+    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     loop {
         let left = until.map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left| libc::timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        let timeout = left.map(|left| Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
-        let timeout = timeout.as_ref().map_or(std::ptr::null(), |t| t as *const _);
-        // SAFETY: the array and the time live through the call; no signal mask is given.
-        let n = unsafe {
-            libc::ppoll(
-                polled.as_mut_ptr(),
-                N as libc::nfds_t,
-                timeout,
-                std::ptr::null(),
-            )
-        };
-        if n >= 0 {
-            return Ok(polled.map(|fd| fd.revents != 0));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) => return Ok(polled.map(|fd| !fd.revents().is_empty())),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
 /// A descriptor that becomes readable when told to.
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: eventfd touches no memory; a descriptor it returns is ours.
-        unsafe {
-            let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(Bell(OwnedFd::from_raw_fd(fd)))
-        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(EventFd(eventfd(0, flags)?))
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+    pub(crate) fn notify(&self) {
+        // It fails only when the counter is full, and then it is notified already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    pub(crate) fn ring(&self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes of ours. A full counter is rung already.
-        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+    /// Whether it was notified; it is silent afterwards.
+    pub(crate) fn clear(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0u8; 8]) == Ok(8)
     }
+}
 
-    /// Whether it was rung; it is silent afterwards.
-    pub(crate) fn hush(&self) -> bool {
-        let mut count = [0u8; 8];
-        // SAFETY: eight bytes of ours; the descriptor does not block.
-        unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) == 8 }
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -93,23 +67,23 @@ mod tests {
 
     #[test]
     fn a_bell_is_heard_once_and_remembered() {
-        let bell = Bell::new().unwrap();
-        assert!(!bell.hush());
-        bell.ring();
-        bell.ring();
-        assert_eq!(readable([bell.fd()], None).unwrap(), [true]);
-        assert!(bell.hush());
-        assert!(!bell.hush());
+        let event = EventFd::new().unwrap();
+        assert!(!event.clear());
+        event.notify();
+        event.notify();
+        assert_eq!(readable([event.as_fd()], None).unwrap(), [true]);
+        assert!(event.clear());
+        assert!(!event.clear());
     }
 
     #[test]
     fn waiting_ends_at_its_time() {
-        let (silent, rung) = (Bell::new().unwrap(), Bell::new().unwrap());
+        let (silent, notified) = (EventFd::new().unwrap(), EventFd::new().unwrap());
         let until = Instant::now() + Duration::from_millis(20);
-        assert_eq!(readable([silent.fd()], Some(until)).unwrap(), [false]);
+        assert_eq!(readable([silent.as_fd()], Some(until)).unwrap(), [false]);
         assert!(Instant::now() >= until);
-        rung.ring();
-        let fds = [silent.fd(), rung.fd()];
+        notified.notify();
+        let fds = [silent.as_fd(), notified.as_fd()];
         assert_eq!(readable(fds, Some(until)).unwrap(), [false, true]);
     }
 }

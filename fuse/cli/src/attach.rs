@@ -4,15 +4,16 @@
 use super::failure::{Exit, Failure};
 use super::mounts::{FSTYPE, MountPoint};
 use super::options::{AccessTime, Options, Permissions, VfsFlags};
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::mount::{MsFlags, mount};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use nix::unistd::{getegid, geteuid};
-use std::ffi::OsStr;
+use super::output::without_number;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::mount::{MountFlags, mount};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{getegid, geteuid};
+use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -22,8 +23,6 @@ use std::process::{Command, Stdio};
 /// The device of FUSE.
 pub const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// MS_NOSYMFOLLOW of linux/mount.h (Linux 5.10).
-const NOSYMFOLLOW: MsFlags = MsFlags::from_bits_retain(256);
 
 /// Whether everybody is let in: as asked, else if root mounts.
 pub fn allow_other(options: &Options) -> bool {
@@ -46,22 +45,22 @@ fn default_permissions(options: &Options) -> bool {
 }
 
 /// Flags of mount(2).
-pub fn flags(vfs: &VfsFlags) -> MsFlags {
-    let mut flags = MsFlags::empty();
+pub fn flags(vfs: &VfsFlags) -> MountFlags {
+    let mut flags = MountFlags::empty();
     for (on, flag) in [
-        (vfs.read_only, MsFlags::MS_RDONLY),
-        (!vfs.suid, MsFlags::MS_NOSUID),
-        (!vfs.dev, MsFlags::MS_NODEV),
-        (!vfs.exec, MsFlags::MS_NOEXEC),
-        (vfs.sync, MsFlags::MS_SYNCHRONOUS),
-        (vfs.dirsync, MsFlags::MS_DIRSYNC),
+        (vfs.read_only, MountFlags::RDONLY),
+        (!vfs.suid, MountFlags::NOSUID),
+        (!vfs.dev, MountFlags::NODEV),
+        (!vfs.exec, MountFlags::NOEXEC),
+        (vfs.sync, MountFlags::SYNCHRONOUS),
+        (vfs.dirsync, MountFlags::DIRSYNC),
         (
             vfs.access_time == AccessTime::Always,
-            MsFlags::MS_STRICTATIME,
+            MountFlags::STRICTATIME,
         ),
-        (vfs.access_time == AccessTime::Never, MsFlags::MS_NOATIME),
-        (!vfs.dir_access_time, MsFlags::MS_NODIRATIME),
-        (!vfs.symfollow, NOSYMFOLLOW),
+        (vfs.access_time == AccessTime::Never, MountFlags::NOATIME),
+        (!vfs.dir_access_time, MountFlags::NODIRATIME),
+        (!vfs.symfollow, MountFlags::NOSYMFOLLOW),
     ] {
         if on {
             flags |= flag;
@@ -121,8 +120,8 @@ pub fn attach(point: &MountPoint, source: &[u8], options: &Options) -> Result<Ow
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={}",
         device.as_raw_fd(),
-        geteuid(),
-        getegid()
+        geteuid().as_raw(),
+        getegid().as_raw()
     );
     if allow_other(options) {
         data.push_str(",allow_other");
@@ -134,25 +133,22 @@ pub fn attach(point: &MountPoint, source: &[u8], options: &Options) -> Result<Ow
         data.push(',');
         data.push_str(context);
     }
-    match mount(
-        Some(OsStr::from_bytes(source)),
-        target.as_str(),
-        Some(FSTYPE),
-        flags(&options.vfs),
-        Some(data.as_str()),
-    ) {
+    let mounted = CString::new(data)
+        .map_err(|_| Errno::INVAL)
+        .and_then(|data| mount(source, target, FSTYPE, flags(&options.vfs), data.as_c_str()));
+    match mounted {
         Ok(()) => Ok(device.into()),
-        Err(Errno::EPERM) => by_helper(dir, source, options),
+        Err(Errno::PERM) => by_helper(dir, source, options),
         Err(errno) => Err(Failure::new(
             Exit::System,
             match errno {
-                Errno::ENODEV => {
+                Errno::NODEV => {
                     "the kernel has no FUSE: load the module with 'modprobe fuse'".into()
                 }
                 _ => format!(
                     "cannot mount on {}: {}; choose another directory",
                     dir.display(),
-                    errno.desc()
+                    without_number(&errno.into())
                 ),
             },
         )),
@@ -215,8 +211,7 @@ fn by_helper(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Fa
         command.pre_exec(move || {
             // SAFETY: `theirs` is open until the helper was started.
             let fd = std::os::fd::BorrowedFd::borrow_raw(number);
-            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
-            Ok(())
+            Ok(fcntl_setfd(fd, FdFlags::empty())?)
         });
     }
     let child = command.spawn().map_err(|error| {
@@ -270,24 +265,18 @@ fn helper_failure(said: &str, error: &io::Error, dir: &Path) -> Failure {
 fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0u8];
     let mut parts = [IoSliceMut::new(&mut byte)];
-    let mut space = nix::cmsg_space!(RawFd);
-    let message = loop {
-        match recvmsg::<()>(
-            socket.as_raw_fd(),
-            &mut parts,
-            Some(&mut space),
-            MsgFlags::MSG_CMSG_CLOEXEC,
-        ) {
-            Err(Errno::EINTR) => {}
-            other => break other?,
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    while let Err(error) = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        if error != Errno::INTR {
+            return Err(error.into());
         }
-    };
-    for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = control
-            && let [fd] = fds[..]
+    }
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message
+            && let Some(fd) = fds.next()
         {
-            // SAFETY: the kernel has just installed this descriptor for us.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+            return Ok(fd);
         }
     }
     Err(io::Error::other("it sent no descriptor"))
@@ -353,16 +342,16 @@ mod tests {
     #[test]
     fn flags_of_mount_2() {
         let flags = |text: &str| super::flags(&Options::parse(text).unwrap().vfs);
-        assert_eq!(flags(""), MsFlags::empty());
+        assert_eq!(flags(""), MountFlags::empty());
         assert_eq!(
             flags("ro,nosuid,nodev,noexec,sync,noatime,nodiratime"),
-            MsFlags::MS_RDONLY
-                | MsFlags::MS_NOSUID
-                | MsFlags::MS_NODEV
-                | MsFlags::MS_NOEXEC
-                | MsFlags::MS_SYNCHRONOUS
-                | MsFlags::MS_NOATIME
-                | MsFlags::MS_NODIRATIME
+            MountFlags::RDONLY
+                | MountFlags::NOSUID
+                | MountFlags::NODEV
+                | MountFlags::NOEXEC
+                | MountFlags::SYNCHRONOUS
+                | MountFlags::NOATIME
+                | MountFlags::NODIRATIME
         );
     }
 }

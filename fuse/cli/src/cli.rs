@@ -1,8 +1,12 @@
 //! The command line: `nfsrdma COMMAND`, and the calls of mount(8) as `mount.nfsrdma` and
 //! `umount.nfsrdma`.
 
+mod arguments;
 mod helper;
 
+pub use arguments::{MountArgs, UnmountArgs};
+
+use arguments::{CliOptions, join, our_type};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -24,32 +28,6 @@ pub enum Command {
     Fstab(FstabArgs),
     /// The names that `-o` takes, a line for each, for tests and scripts. It is not in the help.
     ListOptions,
-}
-
-/// `mount`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MountArgs {
-    pub spec: OsString,
-    pub dir: PathBuf,
-    /// All `-o` joined by commas; `-r`, `-w`, `-s` are among them.
-    pub options: String,
-    pub foreground: bool,
-    pub verbose: u8,
-    /// Check everything that needs no server, and mount nothing.
-    pub fake: bool,
-    /// Where the log goes instead of syslog.
-    pub log: Option<PathBuf>,
-    /// Say nothing when all is well, as helpers of mount(8) do.
-    pub quiet: bool,
-}
-
-/// `umount`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct UnmountArgs {
-    pub dir: PathBuf,
-    pub force: bool,
-    pub lazy: bool,
-    pub verbose: u8,
 }
 
 /// A server and how to reach it.
@@ -184,17 +162,6 @@ pub struct CaptureArgs {
     pub size: Option<u64>,
 }
 
-/// The type of file system that mount(8) is given.
-fn our_type(text: &str) -> Result<String, String> {
-    match text {
-        "nfsrdma" | "fuse.nfsrdma" | "fuse" => Ok(text.to_owned()),
-        "nfs" | "nfs4" => Err(format!(
-            "it is the kernel's client: use 'mount -t {text}' for it, or leave -t out here"
-        )),
-        _ => Err("this program mounts the type nfsrdma: leave -t out".to_owned()),
-    }
-}
-
 fn bytes(text: &str) -> Result<u64, String> {
     super::size::parse_size(text).ok_or_else(|| "a number of bytes, or with K, M, G".to_owned())
 }
@@ -298,16 +265,6 @@ struct CliMount {
 }
 
 #[derive(Debug, Args)]
-struct CliOptions {
-    /// Mount options, separated by commas; may be given more than once
-    #[arg(short, long, value_name = "OPTIONS", allow_hyphen_values = true)]
-    options: Vec<String>,
-    /// Log and print more (level debug); given twice, log each call (level trace)
-    #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
-}
-
-#[derive(Debug, Args)]
 struct CliUnmount {
     /// The mount
     #[arg(value_name = "DIR")]
@@ -393,13 +350,6 @@ impl From<CliServer> for ServerArgs {
             verbose: args.common.verbose,
         }
     }
-}
-
-fn join(common: &CliOptions, flags: &[(bool, &str)]) -> String {
-    let set = flags.iter().filter(|(on, _)| *on).map(|&(_, name)| name);
-    let mut words: Vec<&str> = common.options.iter().map(String::as_str).collect();
-    words.extend(set);
-    words.join(",")
 }
 
 /// A blank behind a comma makes the shell cut the options in two: what follows looks like a

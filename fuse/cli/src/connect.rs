@@ -3,10 +3,10 @@
 use super::daemon::Reporter;
 use super::failure::{Exit, Failure, Patience};
 use super::log::Log;
+use super::mount_source::MountSource;
 use super::mounts::MountPoint;
 use super::options::Options;
 use super::pending::{Announcement, Pending};
-use super::spec::Spec;
 use super::{fstab, provider, settings};
 use nfsrdma_nfs3::mount::{self, Mounted};
 use nfsrdma_rdma::Pool;
@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Everything decided before the server is asked.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) spec: Spec,
+    pub(super) spec: MountSource,
     pub(super) point: MountPoint,
     pub(super) options: Options,
     pub(super) options_given: String,

@@ -1,7 +1,7 @@
 //! A private way to ask the process that serves a mount how it does.
 //!
 //! It listens at a socket named after the mount's device number (see [`sockets`]), apart from the
-//! one of [`presence`](super::presence). A client sends one line and gets one JSON document. Only
+//! one of [`exit_watch`](super::exit_watch). A client sends one line and gets one JSON document. Only
 //! root and the user the process runs as are answered; whoever else connects is told so and
 //! let go at once. Nobody can hold more than [`CLIENTS`] conversations, each of them ends
 //! within [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes. Some requests are
@@ -9,8 +9,8 @@
 //! [`FEEDS`].
 
 use super::sockets;
-use nix::unistd::geteuid;
 use parking_lot::Mutex;
+use rustix::process::geteuid;
 use std::fmt;
 use std::future::Future;
 use std::io::{self, Read, Write};

@@ -8,12 +8,10 @@ use super::output;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
+use rustix::process::{configure_io_flusher_behavior, set_parent_process_death_signal};
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
-
-/// linux/prctl.h; libc has no name for it.
-const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
 /// The child's end of the pipe.
 #[derive(Debug)]
@@ -76,15 +74,13 @@ fn close_others(keep: &PipeWriter) {
 
 /// Sends SIGTERM to this process when its parent ends, until [`Reporter::success`].
 fn end_with_parent() {
-    // SAFETY: a flag of this process; no memory is involved.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+    let _ = set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
 }
 
 /// Lets the kernel know that memory reclaim may wait for this process, so that it must not
 /// wait for reclaim itself (prctl(2)). Needs CAP_SYS_RESOURCE; without it, nothing happens.
 pub fn mark_io_flusher() {
-    // SAFETY: a flag of this process; no memory is involved.
-    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+    let _ = configure_io_flusher_behavior(true);
 }
 
 /// Signals without a meaning for a mount whose default action would end its process, and with
@@ -221,8 +217,7 @@ impl Reporter {
             .open("/dev/null")?;
         std::env::set_current_dir("/")?;
         setsid()?;
-        // SAFETY: as in `end_with_parent`.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+        let _ = set_parent_process_death_signal(None);
         dup2_stdin(&null)?;
         dup2_stdout(&null)?;
         dup2_stderr(&null)?;

@@ -1,7 +1,7 @@
 //! Failures as people and mount(8) see them: a sentence and an exit status.
 
+use super::mount_source::MountSourceError;
 use super::options::OptionError;
-use super::spec::SpecError;
 use nfsrdma_nfs3::mount::{MountError, Step};
 use std::fmt;
 
@@ -64,8 +64,8 @@ impl From<OptionError> for Failure {
     }
 }
 
-impl From<SpecError> for Failure {
-    fn from(error: SpecError) -> Self {
+impl From<MountSourceError> for Failure {
+    fn from(error: MountSourceError) -> Self {
         Failure::new(Exit::Usage, error.to_string())
     }
 }

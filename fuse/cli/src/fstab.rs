@@ -2,9 +2,9 @@
 
 use super::cli::FstabArgs;
 use super::failure::{Exit, Failure};
+use super::mount_source::MountSource;
 use super::options::{OptionError, Options, split};
 use super::output::{self, Reader, without_number};
-use super::spec::Spec;
 use std::io::BufRead;
 use std::path::Path;
 
@@ -103,7 +103,7 @@ fn translate(text: &str) -> Result<Translated, Failure> {
             line.kind
         )));
     }
-    Spec::parse(unescaped(line.source).as_ref())?;
+    MountSource::parse(unescaped(line.source).as_ref())?;
     let mut notes = Vec::new();
     if line.kind == "nfs4" {
         notes.push("nfs4 is left out: NFS version 3 is spoken".to_owned());

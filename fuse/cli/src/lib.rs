@@ -4,31 +4,31 @@ pub mod attach;
 pub mod cli;
 mod connect;
 pub mod control;
+mod control_client;
 pub mod daemon;
+pub mod exit_watch;
 pub mod failure;
 mod fstab;
-mod gather;
-mod levels;
 mod locking;
 pub mod log;
+mod log_level;
 mod mount;
+mod mount_list;
+pub mod mount_source;
 pub mod mounts;
 mod nfsmount_conf;
 pub mod observe;
 pub mod options;
 pub mod output;
 mod pending;
-pub mod presence;
 mod privileges;
 pub mod provider;
-mod reach;
 mod remount;
 mod server;
 mod service;
 pub mod settings;
 pub mod size;
 pub mod sockets;
-pub mod spec;
 pub mod stats;
 mod summary;
 mod sync;
@@ -83,7 +83,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Stats(args) => stats::run(args),
         Command::Top(args) => top::run(args),
         Command::Metrics(args) => stats::metrics::run(args),
-        Command::Log(args) => levels::run(args),
+        Command::Log(args) => log_level::run(args),
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),
         Command::Fstab(args) => fstab::run(args),

@@ -6,7 +6,7 @@ use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
 use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use nfsrdma_rpcrdma::tap::Tap;
-use nix::unistd::geteuid;
+use rustix::process::geteuid;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -93,7 +93,7 @@ fn journals() -> Vec<PathBuf> {
     if geteuid().is_root() {
         return vec!["/var/lib/nfsrdma".into(), "/run/nfsrdma".into()];
     }
-    vec![format!("/run/user/{}/nfsrdma", geteuid()).into()]
+    vec![format!("/run/user/{}/nfsrdma", geteuid().as_raw()).into()]
 }
 
 /// Unlocks what mounts that were killed have left, and starts with a journal of its own.

@@ -6,11 +6,11 @@ use super::daemon::{self, Reporter, Side};
 use super::failure::{Exit, Failure};
 use super::locking::Chosen;
 use super::log::Log;
+use super::mount_source::MountSource;
 use super::options::Options;
 use super::service::{Service, Signals};
-use super::spec::Spec;
 use super::{
-    attach, control, locking, mounts, nfsmount_conf, output, presence, privileges, remount,
+    attach, control, exit_watch, locking, mounts, nfsmount_conf, output, privileges, remount,
     settings, stats, summary, sync, utab,
 };
 use nfsrdma_fs::adapter;
@@ -18,7 +18,7 @@ use nfsrdma_fs::fs::Fs;
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_rdma::Pool;
-use nix::unistd::geteuid;
+use rustix::process::geteuid;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn mount(
     if options.remount {
         return remount::run(&args.dir, options, &args.options).map(|()| None);
     }
-    let spec = Spec::parse(&args.spec)?;
+    let spec = MountSource::parse(&args.spec)?;
     let (text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
     passed_over.iter().for_each(|line| notice(line));
     let options = Options::parse_with_port(&text, spec.port)?;
@@ -234,9 +234,9 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if geteuid().is_root() {
         enter_in_utab(plan);
     }
-    let presence = mount
+    let notifier = mount
         .as_ref()
-        .and_then(|mount| presence::Presence::announce(&mount.device).ok());
+        .and_then(|mount| exit_watch::ExitNotifier::listen(&mount.device).ok());
     let source = Arc::new(stats::Source::new(
         &mounted,
         fs.clone(),
@@ -262,7 +262,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         fs,
         session,
         signals,
-        presence,
+        notifier,
         control,
         name: plan.name(),
         source: plan.spec.source(),

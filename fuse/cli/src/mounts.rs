@@ -1,9 +1,9 @@
 //! The table of mounts of this namespace, /proc/self/mountinfo (proc(5)).
 
+use super::exit_watch::ExitWatch;
 use super::failure::{Exit, Failure};
 use super::output::without_number;
-use super::presence::Watch;
-use nix::sys::statvfs::statvfs;
+use rustix::fs::statvfs;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -290,7 +290,7 @@ pub fn check_point(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
         && mount.source.as_bytes() == source
     {
         // Attributes may be cached by the kernel; these numbers never are.
-        if Watch::connect(&mount.device, mount.owner).is_err() {
+        if ExitWatch::connect(&mount.device, mount.owner).is_err() {
             statvfs(&path).map_err(|errno| refused(errno.into()))?;
         }
         return Err(failed(format!(

@@ -2,12 +2,13 @@
 
 use super::attach;
 use super::cli::{self, Command};
+use super::exit_watch::ExitWatch;
 use super::failure::{Exit, Failure};
 use super::mounts::{self, Mount};
 use super::options::{Options, Permissions, VfsFlags};
-use super::presence::Watch;
-use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
+use super::output::without_number;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount_remount};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -30,25 +31,25 @@ pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
             ),
         ));
     }
-    let mut flags = MsFlags::MS_REMOUNT | attach::flags(&options.vfs);
+    let mut flags = attach::flags(&options.vfs);
     if keeps_devices_closed(current.as_deref().unwrap_or_default(), text) {
-        flags |= MsFlags::MS_NODEV;
+        flags |= MountFlags::NODEV;
     }
-    mount(None::<&str>, &path, None::<&str>, flags, None::<&str>).map_err(|errno| match errno {
-        Errno::EPERM => Failure::new(Exit::Usage, "not permitted to remount: be root"),
-        Errno::EBUSY => failed(format!(
+    mount_remount(&path, flags, "").map_err(|errno| match errno {
+        Errno::PERM => Failure::new(Exit::Usage, "not permitted to remount: be root"),
+        Errno::BUSY => failed(format!(
             "{shown} has files open for writing: close them before making it read-only"
         )),
         errno => failed(format!(
             "cannot remount {shown}: {}; unmount, and mount again",
-            errno.desc()
+            without_number(&errno.into())
         )),
     })
 }
 
 /// The options that the process serving `mount` was started with.
 fn given(mount: &Mount) -> Option<String> {
-    let pid = Watch::connect(&mount.device, mount.owner).ok()?.pid()?;
+    let pid = ExitWatch::connect(&mount.device, mount.owner).ok()?.pid()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = line.strip_suffix(b"\0")?.split(|&byte| byte == 0);
     let words = words.map(|word| OsString::from_vec(word.to_vec()));

@@ -3,9 +3,9 @@
 use super::cli::ServerArgs;
 use super::failure::{Exit, Failure};
 use super::log::Log;
+use super::mount_source::MountSource;
 use super::options::{LocalLock, Options};
 use super::output::{self, Reader};
-use super::spec::Spec;
 use super::{provider, settings};
 use nfsrdma_nfs3::mount::{self, PingEvent, PingTarget, Step, Taken};
 use nfsrdma_rdma::Pool;
@@ -16,8 +16,8 @@ use tokio::runtime::Runtime;
 const POOL: usize = 32 << 20;
 
 /// A server, perhaps with an export.
-fn target(server: &OsString) -> Result<Spec, Failure> {
-    if let Ok(spec) = Spec::parse(server) {
+fn target(server: &OsString) -> Result<MountSource, Failure> {
+    if let Ok(spec) = MountSource::parse(server) {
         return Ok(spec);
     }
     // Without a path: look at the rest as if there were one.
@@ -29,7 +29,7 @@ fn target(server: &OsString) -> Result<Spec, Failure> {
         (_, true) => format!("{bare}/"),
         _ => format!("{bare}:/"),
     };
-    let mut spec = Spec::parse(text.as_ref())?;
+    let mut spec = MountSource::parse(text.as_ref())?;
     spec.export.clear();
     Ok(spec)
 }
@@ -42,7 +42,7 @@ fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::new(Exit::System, format!("cannot start threads: {error}")))
 }
 
-fn prepare(args: &ServerArgs) -> Result<(Spec, Options), Failure> {
+fn prepare(args: &ServerArgs) -> Result<(MountSource, Options), Failure> {
     Log::install(
         args.verbose > 0,
         args.verbose,

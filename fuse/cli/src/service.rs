@@ -3,7 +3,7 @@
 
 use super::failure::{Exit, Failure};
 use super::log::Log;
-use super::{control, mounts, presence, sync, utab};
+use super::{control, exit_watch, mounts, sync, utab};
 use nfsrdma_fs::adapter::Session;
 use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3Client;
@@ -62,8 +62,8 @@ pub(super) struct Service {
     pub(super) fs: Arc<Fs<Nfs3Client>>,
     pub(super) session: Arc<Session>,
     pub(super) signals: Signals,
-    /// Kept for whoever waits for this process: see [`presence`].
-    pub(super) presence: Option<presence::Presence>,
+    /// Kept for whoever waits for this process: see [`exit_watch`].
+    pub(super) notifier: Option<exit_watch::ExitNotifier>,
     pub(super) control: Option<control::Control>,
     pub(super) name: String,
     /// The mount's source, for /run/mount/utab.
@@ -87,7 +87,7 @@ impl Service {
     /// Serves until the mount is gone, by umount(8) or by a signal; flushes; takes leave.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         let session = self.session.clone();
-        let mut presence = self.presence.take();
+        let mut notifier = self.notifier.take();
         let control = self.control.take();
         let mut feeds = None;
         let runtime = tokio::runtime::Handle::current();
@@ -95,18 +95,18 @@ impl Service {
             let outcome = session.join();
             // Before a new mount can have the device number.
             let feeds = control.map(|control| runtime.block_on(control.stop()));
-            if let Some(presence) = &mut presence {
-                presence.retire();
+            if let Some(notifier) = &mut notifier {
+                notifier.end_session();
             }
-            (outcome, presence, feeds)
+            (outcome, notifier, feeds)
         });
         let (mut signalled, mut covered) = (0, false);
-        let (outcome, mut presence) = loop {
+        let (outcome, mut notifier) = loop {
             tokio::select! {
                 joined = &mut ended => match joined {
-                    Ok((outcome, presence, rest)) => {
+                    Ok((outcome, notifier, rest)) => {
                         feeds = rest;
-                        break (Ok(outcome), presence);
+                        break (Ok(outcome), notifier);
                     }
                     Err(error) => break (Err(error), None),
                 },
@@ -129,20 +129,20 @@ impl Service {
             Err(error) => error!("{error}"),
         }
         self.fs.end_of_requests();
-        self.last_flush(presence.as_mut()).await;
+        self.last_flush(notifier.as_mut()).await;
         let lost = std::mem::take(&mut self.lost);
-        if let Some(presence) = &mut presence
+        if let Some(notifier) = &mut notifier
             && !lost.is_empty()
         {
-            presence.tell_lost(&(lost.join("\n") + "\n"));
+            notifier.report_lost(&(lost.join("\n") + "\n"));
         }
         leave_utab(&self.source, self.session.own_mount().dir());
         // The end of the process closes it, not the end of this function: memory and threads are
         // still to be given back, and others wait for all of that.
-        if let Some(presence) = &mut presence {
-            presence.hide();
+        if let Some(notifier) = &mut notifier {
+            notifier.remove_name();
         }
-        std::mem::forget(presence);
+        std::mem::forget(notifier);
         self.give_back_locks().await;
         let farewell = tokio::time::timeout(FAREWELL, self.mounted.unmount()).await;
         if farewell.is_err() {
@@ -177,7 +177,7 @@ impl Service {
     }
 
     /// Flushes, and tells whoever waits for the end how much is left.
-    async fn last_flush(&mut self, mut presence: Option<&mut presence::Presence>) {
+    async fn last_flush(&mut self, mut notifier: Option<&mut exit_watch::ExitNotifier>) {
         let fs = self.fs.clone();
         let flush = self.flush();
         tokio::pin!(flush);
@@ -186,8 +186,8 @@ impl Service {
                 () = &mut flush => return,
                 () = tokio::time::sleep(sync::PROGRESS) => {
                     let dirty = fs.statistics().into_iter().find(|(name, _)| *name == "dirty_bytes");
-                    if let (Some(presence), Some((_, bytes))) = (presence.as_mut(), dirty) {
-                        presence.tell(bytes);
+                    if let (Some(notifier), Some((_, bytes))) = (notifier.as_mut(), dirty) {
+                        notifier.report_unwritten(bytes);
                     }
                 }
             }

@@ -1,18 +1,18 @@
 //! Options as the engine, the file system and the adapter want them.
 
 use super::attach::{allow_other, permissions};
+use super::mount_source::MountSource;
 use super::options::show::Negotiated;
 use super::options::{
     Family, LocalLock, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk,
     cpus,
 };
-use super::spec::Spec;
 use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_nfs3::Nfs3Client;
-use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget};
-use nix::unistd::geteuid;
+use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget, TransportOptions};
+use rustix::process::geteuid;
 use std::time::Duration;
 
 /// Memory of messages and reply chunks in flight, on top of the cache, in bytes. It is
@@ -42,7 +42,7 @@ pub fn wanted(options: &Options) -> String {
 }
 
 /// What the engine mounts.
-pub fn target(spec: &Spec) -> MountTarget {
+pub fn target(spec: &MountSource) -> MountTarget {
     MountTarget {
         host: spec.host.clone(),
         export: spec.export.clone(),
@@ -55,20 +55,6 @@ pub fn client(options: &Options) -> ClientOptions {
         port: options.port,
         rsize: options.rsize,
         wsize: options.wsize,
-        inline: options.inline,
-        credits: options.credits,
-        write_chunk: match options.write_chunk {
-            WriteChunk::PositionZero => engine::WriteChunk::PositionZero,
-            WriteChunk::Reduced => engine::WriteChunk::Reduced,
-        },
-        timeo: options.timeo,
-        retrans: options.retrans,
-        recovery: match options.recovery {
-            Recovery::Hard => engine::Recovery::Hard,
-            Recovery::Soft => engine::Recovery::Soft,
-            Recovery::Softerr => engine::Recovery::SoftErr,
-        },
-        nconnect: options.connections(),
         mounthost: options.mount_host.clone(),
         ipv6_only: options.family == Family::V6,
         mount_ipv6_only: options.mount_family == Family::V6,
@@ -81,6 +67,23 @@ pub fn client(options: &Options) -> ClientOptions {
         },
         resvport: options.reserved_port,
         acl: options.acl,
+        transport: TransportOptions {
+            inline: options.inline,
+            credits: options.credits,
+            write_chunk: match options.write_chunk {
+                WriteChunk::PositionZero => engine::WriteChunk::PositionZero,
+                WriteChunk::Reduced => engine::WriteChunk::Reduced,
+            },
+            timeo: options.timeo,
+            retrans: options.retrans,
+            recovery: match options.recovery {
+                Recovery::Hard => engine::Recovery::Hard,
+                Recovery::Soft => engine::Recovery::Soft,
+                Recovery::Softerr => engine::Recovery::SoftErr,
+            },
+            nconnect: options.connections(),
+            ..TransportOptions::default()
+        },
         ..ClientOptions::default()
     }
 }
@@ -132,7 +135,7 @@ pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
 }
 
 /// What the adapter is told. `local_lock`: which locks the kernel keeps.
-pub fn fuse(spec: &Spec, options: &Options, local_lock: LocalLock) -> FuseOptions {
+pub fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock) -> FuseOptions {
     FuseOptions {
         source: spec.to_string(),
         access: if allow_other(options) {

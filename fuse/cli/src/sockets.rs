@@ -9,12 +9,13 @@
 //! number; a younger mount with the same number replaces it.
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_socket, getsockopt, socket,
     sockopt,
 };
-use nix::unistd::{geteuid, mkdtemp};
+use nix::unistd::mkdtemp;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -77,9 +78,11 @@ fn own_directory() -> io::Result<PathBuf> {
     Ok(mkdtemp(format!("/tmp/nfsrdma-{uid}-XXXXXX").as_str())?)
 }
 
-/// One at a time changes names in a directory.
-fn lock(dir: &Path) -> io::Result<Flock<File>> {
-    Flock::lock(File::open(dir)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+/// One at a time changes names in a directory, while the result is open.
+fn lock(dir: &Path) -> io::Result<File> {
+    let dir = File::open(dir)?;
+    flock(&dir, FlockOperation::LockExclusive)?;
+    Ok(dir)
 }
 
 /// The name of a socket that this process listens at. Dropped, it removes the name, unless

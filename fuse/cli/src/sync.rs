@@ -10,10 +10,10 @@ use super::control::{self, Feed};
 use super::mounts::Mount;
 use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
@@ -56,10 +56,10 @@ pub(super) fn lost_line(unwritten: &Unwritten) -> String {
 
 /// Whether the connection behind a descriptor of /dev/fuse is there.
 pub(super) fn is_connected(device: &OwnedFd) -> bool {
-    let mut poll_fd = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-    let polled = poll(&mut poll_fd, PollTimeout::ZERO);
-    let events = poll_fd[0].revents().unwrap_or(PollFlags::empty());
-    polled.is_ok() && !events.intersects(PollFlags::POLLERR | PollFlags::POLLNVAL)
+    let mut poll_fd = [PollFd::new(device, PollFlags::IN)];
+    let polled = poll(&mut poll_fd, Some(&Timespec::default()));
+    let events = poll_fd[0].revents();
+    polled.is_ok() && !events.intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 
 fn dirty_bytes<N: Nfs3>(fs: &Fs<N>) -> u64 {

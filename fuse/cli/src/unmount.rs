@@ -1,19 +1,18 @@
 //! `umount`.
 
 use super::cli::UnmountArgs;
+use super::exit_watch::{ExitOutcome, ExitWatch};
 use super::failure::{Exit, Failure};
 use super::mounts::{self, Mount};
 use super::output;
-use super::presence::{End, Watch};
 use super::sync::{self, Outcome};
-use super::{pending, reach, utab};
+use super::{control_client, pending, utab};
 use indicatif::{ProgressBar, ProgressStyle};
 use nfsrdma_fs::adapter::mount_id;
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
-use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::Mode;
-use nix::unistd::geteuid;
+use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::process::geteuid;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -49,11 +48,11 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         }
     };
     // Who was aborted before, when the mount was in use, flushes for a server that may not answer.
-    let (watch, limit) = match Watch::connect(&mount.device, mount.owner) {
+    let (watch, limit) = match ExitWatch::connect(&mount.device, mount.owner) {
         Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
         Ok(watch) => (Ok(watch), LAST_FLUSH),
         Err(_) => (
-            Watch::connect_last(&mount.device, mount.owner),
+            ExitWatch::connect_last(&mount.device, mount.owner),
             FORCED_FLUSH,
         ),
     };
@@ -95,18 +94,18 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         Outcome::Answered(_) | Outcome::NoAnswer => {}
     }
     match wait(watch, limit) {
-        End::Gone(said) if said.is_empty() => {
+        ExitOutcome::Exited(said) if said.is_empty() => {
             verbose("unmounted; all data are at the server");
             Ok(())
         }
-        End::Gone(said) => Err(lost(&args.dir, &said)),
-        End::NotYet => Err(still_writing(&args.dir)),
+        ExitOutcome::Exited(said) => Err(lost(&args.dir, &said)),
+        ExitOutcome::TimedOut => Err(still_writing(&args.dir)),
     }
 }
 
 /// Ends attempts to mount something on `dir`. False if there are none.
 fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
-    let cancelled = pending::cancel(dir).map_err(|error| reach::failure(shown, error))?;
+    let cancelled = pending::cancel(dir).map_err(|error| control_client::failure(shown, error))?;
     for pending in &cancelled {
         let source: String = pending.source.chars().filter(|c| !c.is_control()).collect();
         output::message(format_args!(
@@ -140,21 +139,21 @@ fn still_writing(dir: &Path) -> Failure {
 /// write them, and then they are at the server before the mount is gone.
 fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failure> {
     let flags = [
-        (args.force, MntFlags::MNT_FORCE),
-        (args.lazy, MntFlags::MNT_DETACH),
+        (args.force, UnmountFlags::FORCE),
+        (args.lazy, UnmountFlags::DETACH),
     ]
     .iter()
     .filter(|(on, _)| *on)
-    .fold(MntFlags::UMOUNT_NOFOLLOW, |all, &(_, flag)| all | flag);
+    .fold(UnmountFlags::NOFOLLOW, |all, &(_, flag)| all | flag);
     let unmount = || match unmount_exactly(dir, mount.id, flags) {
         Ok(()) => Ok(Ok(())),
-        Err(Errno::EBUSY) => Ok(Err(Errno::EBUSY)),
-        Err(Errno::EPERM) if !geteuid().is_root() => by_helper(dir, args.lazy).map(Ok),
+        Err(Errno::BUSY) => Ok(Err(Errno::BUSY)),
+        Err(Errno::PERM) if !geteuid().is_root() => by_helper(dir, args.lazy).map(Ok),
         Err(errno) => Err(explain(dir, errno)),
     };
-    let busy = |failure: &Failure| failure.message == explain(dir, Errno::EBUSY).message;
+    let busy = |failure: &Failure| failure.message == explain(dir, Errno::BUSY).message;
     let attempt = || match unmount() {
-        Err(failure) if busy(&failure) => Ok(Err(Errno::EBUSY)),
+        Err(failure) if busy(&failure) => Ok(Err(Errno::BUSY)),
         result => result,
     };
     if attempt()?.is_ok() {
@@ -175,26 +174,26 @@ fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failur
     {
         return Ok(());
     }
-    Err(explain(dir, Errno::EBUSY))
+    Err(explain(dir, Errno::BUSY))
 }
 
 /// umount(2) of the mount with this ID on `dir`. The directory above is opened first, so that the
 /// path cannot be made to lead elsewhere between the comparison and the call.
-fn unmount_exactly(dir: &Path, id: u64, flags: MntFlags) -> Result<(), Errno> {
+fn unmount_exactly(dir: &Path, id: u64, flags: UnmountFlags) -> Result<(), Errno> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
-        return Err(Errno::EINVAL);
+        return Err(Errno::INVAL);
     };
-    let path = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = open(parent, path, Mode::empty())?;
     {
-        let root = openat(&parent, name, path | OFlag::O_NOFOLLOW, Mode::empty())?;
+        let root = openat(&parent, name, path | OFlags::NOFOLLOW, Mode::empty())?;
         if mount_id(&root).ok() != Some(id) {
             // Mounted over, or gone.
-            return Err(Errno::ESTALE);
+            return Err(Errno::STALE);
         }
     }
     let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
-    umount2(&path.join(name), flags)
+    rustix::mount::unmount(path.join(name), flags)
 }
 
 /// Shows by a bar what is left, if standard error is a terminal and the process has something to
@@ -213,7 +212,7 @@ fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
 }
 
 /// Waits for the end of the process.
-fn wait(watch: Watch, limit: Duration) -> End {
+fn wait(watch: ExitWatch, limit: Duration) -> ExitOutcome {
     with_bar(|progress| watch.wait(limit, progress))
 }
 
@@ -235,17 +234,17 @@ fn progress_bar(bytes: u64) -> ProgressBar {
 fn explain(dir: &Path, errno: Errno) -> Failure {
     let dir = dir.display();
     match errno {
-        Errno::EBUSY => Failure::new(
+        Errno::BUSY => Failure::new(
             Exit::Failed,
             format!(
                 "{dir} is in use: see who by 'fuser -vm {dir}', or detach it with 'nfsrdma umount -l {dir}'"
             ),
         ),
-        Errno::ESTALE => Failure::new(
+        Errno::STALE => Failure::new(
             Exit::Failed,
             format!("{dir} is not the same mount any longer: look with findmnt, and try again"),
         ),
-        Errno::EPERM => Failure::new(
+        Errno::PERM => Failure::new(
             Exit::Usage,
             format!("not permitted to unmount {dir}: only root and the user who mounted it may"),
         ),
@@ -253,7 +252,7 @@ fn explain(dir: &Path, errno: Errno) -> Failure {
             Exit::Failed,
             format!(
                 "cannot unmount {dir}: {}; 'nfsrdma umount -l {dir}' detaches it",
-                errno.desc()
+                output::without_number(&errno.into())
             ),
         ),
     }
@@ -286,9 +285,9 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(if said.contains("busy") {
-        explain(dir, Errno::EBUSY)
+        explain(dir, Errno::BUSY)
     } else if said.contains("not permitted") || said.contains("not found in /etc/mtab") {
-        explain(dir, Errno::EPERM)
+        explain(dir, Errno::PERM)
     } else {
         Failure::new(
             Exit::Failed,
@@ -303,8 +302,8 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
 
 /// Takes away a mount that nobody serves.
 pub(super) fn detach(dir: &Path) -> Result<(), Failure> {
-    match umount2(dir, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-        Err(Errno::EPERM) => by_helper(dir, true),
+    match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Err(Errno::PERM) => by_helper(dir, true),
         other => other.map_err(|errno| explain(dir, errno)),
     }
 }

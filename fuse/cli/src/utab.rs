@@ -10,7 +10,7 @@
 //! locked. Where the table cannot be written (no root, no /run) there is none: the mount is then
 //! kept busy while data are unwritten, which every caller of umount(2) respects.
 
-use nix::fcntl::{Flock, FlockArg};
+use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -78,7 +78,8 @@ fn update(change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
         .truncate(false)
         .mode(0o644)
         .open(LOCK)?;
-    let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    // Until it is closed.
+    flock(&lock, FlockOperation::LockExclusive)?;
     let table = match fs::symlink_metadata(TABLE) {
         Ok(found) if !found.is_file() || found.len() > LARGEST => {
             return Err(io::Error::other("it is no table"));

@@ -49,7 +49,7 @@ impl Reading {
         let file = file.try_clone().unwrap();
         let (give, take) = channel();
         let thread = spawn(move || {
-            give.send(nix::unistd::gettid()).unwrap();
+            give.send(rustix::thread::gettid()).unwrap();
             let mut data = vec![0; len as usize];
             let n = file.read_at(&mut data, offset).unwrap();
             data.truncate(n);

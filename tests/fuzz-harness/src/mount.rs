@@ -2,10 +2,10 @@
 //! mount(8) hands them on, and the kernel's table of mounts.
 
 use nfsrdma::cli::{self, Command};
+use nfsrdma::mount_source::MountSource;
 use nfsrdma::mounts;
 use nfsrdma::options::{Options, show::Negotiated};
 use nfsrdma::size::{parse_size, show_size};
-use nfsrdma::spec::Spec;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -56,12 +56,12 @@ fn size(text: &str) {
 
 /// What stands in /proc/mounts names the same export.
 fn spec(bytes: &[u8]) {
-    let Ok(spec) = Spec::parse(OsStr::from_bytes(bytes)) else {
+    let Ok(spec) = MountSource::parse(OsStr::from_bytes(bytes)) else {
         return;
     };
     assert_eq!(spec.export.first(), Some(&b'/'));
     let source = spec.source();
-    match Spec::parse(OsStr::from_bytes(&source)) {
+    match MountSource::parse(OsStr::from_bytes(&source)) {
         Ok(again) => assert_eq!((again.host, again.export), (spec.host, spec.export)),
         Err(error) => panic!("{} names no export: {error}", source.escape_ascii()),
     }

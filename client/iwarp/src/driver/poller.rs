@@ -1,13 +1,13 @@
 //! The completion thread's half: receives inside [`CompletionQueue::poll`].
 
+mod close_reason;
 mod ending;
 
-use self::ending::Lingering;
+use self::close_reason::{CloseReason, Lingering};
 use super::region::{Region, source_slices};
 use super::shared::Shared;
 use super::spin::Spin;
 use super::sys;
-use crate::proto::fault::Fault;
 use crate::proto::rx::{Event, Receiver, Step};
 use crate::wire::ddp::TAGGED_HEADER;
 use crate::wire::mpa::LENGTH_FIELD;
@@ -65,18 +65,6 @@ enum Stop {
     Pause,
 }
 
-/// How a connection ends.
-enum End {
-    Fault(Fault),
-    Error(Error),
-}
-
-impl From<Fault> for End {
-    fn from(fault: Fault) -> Self {
-        End::Fault(fault)
-    }
-}
-
 /// What to receive next.
 enum Next {
     /// Into the stage; at least this many bytes are needed.
@@ -123,7 +111,7 @@ impl IwarpCompletionQueue {
     }
 
     /// Uses the staged bytes; says what to receive next.
-    fn consume(&mut self, out: &mut Vec<Completion>) -> std::result::Result<Next, End> {
+    fn consume(&mut self, out: &mut Vec<Completion>) -> std::result::Result<Next, CloseReason> {
         loop {
             let (used, step) = self.rx.step(&*self.shared, self.stage.filled())?;
             self.stage.start += used;
@@ -178,7 +166,7 @@ impl IwarpCompletionQueue {
         &mut self,
         event: Event<Arc<Region>>,
         out: &mut Vec<Completion>,
-    ) -> std::result::Result<(), End> {
+    ) -> std::result::Result<(), CloseReason> {
         match event {
             Event::Placed | Event::Rtr => {}
             Event::Received {
@@ -222,14 +210,19 @@ impl IwarpCompletionQueue {
             //= RFC 5040, Section 5.4
             //# The RDMAP layer MUST Deliver the Terminate Message to the ULP.
             Event::Terminated(terminate) => {
-                return Err(End::Error(Error::PeerReported(terminate.code.to_string())));
+                return Err(CloseReason::Error(Error::PeerReported(
+                    terminate.code.to_string(),
+                )));
             }
         }
         Ok(())
     }
 
     /// Reads from the socket once.
-    fn read(&mut self, next: &Next) -> std::result::Result<(io::Result<usize>, usize), End> {
+    fn read(
+        &mut self,
+        next: &Next,
+    ) -> std::result::Result<(io::Result<usize>, usize), CloseReason> {
         let (trailer, last) = self.rx.after_payload();
         let in_place = !matches!(next, Next::Stage);
         self.stage.compact();
@@ -294,7 +287,7 @@ impl IwarpCompletionQueue {
         })
     }
 
-    fn receive(&mut self, out: &mut Vec<Completion>) -> std::result::Result<Stop, End> {
+    fn receive(&mut self, out: &mut Vec<Completion>) -> std::result::Result<Stop, CloseReason> {
         let before = out.len();
         let fpdus = self.rx.fpdus();
         self.drained = false;
@@ -317,7 +310,9 @@ impl IwarpCompletionQueue {
                 //# For a specific LLP Connection, the LLP MUST provide a mechanism to indicate that
                 //# the LLP Connection has been gracefully torn down.
                 (Ok(0), _) => {
-                    return Err(End::Error(Error::LinkLost("closed by the peer".into())));
+                    return Err(CloseReason::Error(Error::LinkLost(
+                        "closed by the peer".into(),
+                    )));
                 }
                 (Ok(n), asked) if n < asked => {
                     // Short: the socket is empty. Use what came and wait for more.
@@ -342,7 +337,7 @@ impl IwarpCompletionQueue {
                     return Ok(Stop::Drained);
                 }
                 (Err(e), _) if e.kind() == io::ErrorKind::Interrupted => {}
-                (Err(e), _) => return Err(End::Error(link_lost(&e))),
+                (Err(e), _) => return Err(CloseReason::Error(link_lost(&e))),
             }
         }
         Ok(Stop::Pause)
@@ -428,7 +423,7 @@ impl CompletionQueue for IwarpCompletionQueue {
                     match self.receive(out) {
                         Ok(Stop::Pause) => {}
                         Ok(Stop::Drained) => break,
-                        Err(End::Error(e @ Error::PeerReported(_))) => {
+                        Err(CloseReason::Error(e @ Error::PeerReported(_))) => {
                             reported = Some(e);
                             break;
                         }
@@ -438,7 +433,7 @@ impl CompletionQueue for IwarpCompletionQueue {
                 let end = reported
                     .or(error)
                     .unwrap_or_else(|| Error::LinkLost("the connection is ending".into()));
-                self.finish(End::Error(end));
+                self.finish(CloseReason::Error(end));
             }
             if !self.over {
                 let stop = self.receive(out);
@@ -543,7 +538,7 @@ impl Drop for IwarpCompletionQueue {
     fn drop(&mut self) {
         self.stop_lingering();
         if !self.over {
-            self.finish(End::Error(Error::LinkLost("disconnected".into())));
+            self.finish(CloseReason::Error(Error::LinkLost("disconnected".into())));
         }
         let mut state = self.shared.state.lock();
         state.abandoned = true;

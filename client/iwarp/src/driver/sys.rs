@@ -1,32 +1,28 @@
-//! System calls that no safe crate we use wraps: poll(2) and eventfd(2).
+//! Waiting for a socket, with an eventfd(2) by which another thread ends the wait.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// An eventfd: wakes a thread in [`wait`].
 #[derive(Debug)]
-pub(crate) struct Event(File);
+pub(crate) struct Event(OwnedFd);
 
 impl Event {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: no argument refers to memory.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and nobody else has it.
-        Ok(Event(unsafe { File::from_raw_fd(fd) }))
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Event(eventfd(0, flags)?))
     }
 
     pub(crate) fn set(&self) {
         // It fails only when the counter is full, and then it is set.
-        let _ = (&self.0).write(&1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     pub(crate) fn clear(&self) {
-        let _ = (&self.0).read(&mut [0; 8]);
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
 
@@ -53,43 +49,32 @@ pub(crate) fn wait(
     event: &Event,
     until: Option<Instant>,
 ) -> io::Result<Ready> {
+    let wanted = match writable {
+        true => PollFlags::IN | PollFlags::OUT,
+        false => PollFlags::IN,
+    };
     let mut fds = [
-        libc::pollfd {
-            fd: socket.as_raw_fd(),
-            events: libc::POLLIN | if writable { libc::POLLOUT } else { 0 },
-            revents: 0,
-        },
-        libc::pollfd {
-            fd: event.as_fd().as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        },
+        PollFd::from_borrowed_fd(socket, wanted),
+        PollFd::new(event, PollFlags::IN),
     ];
     let timeout = until.map(|at| {
         let left = at.saturating_duration_since(Instant::now());
         let left = left.min(Duration::from_secs(i32::MAX as u64));
-        libc::timespec {
-            tv_sec: left.as_secs() as libc::time_t,
+        Timespec {
+            tv_sec: left.as_secs() as i64,
             tv_nsec: left.subsec_nanos().into(),
         }
     });
-    let timeout = timeout
-        .as_ref()
-        .map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `fds` is an array of two; `timeout` is null or points to a timespec that
-    // outlives the call; the signal mask may be null.
-    let n = unsafe { libc::ppoll(fds.as_mut_ptr(), 2, timeout, std::ptr::null()) };
-    if n < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() == io::ErrorKind::Interrupted {
-            return Ok(Ready::default());
-        }
-        return Err(error);
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok(Ready::default()),
+        Err(error) => return Err(error.into()),
     }
-    let ended = libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+    let found = fds[0].revents();
+    let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     Ok(Ready {
-        readable: fds[0].revents & (libc::POLLIN | ended) != 0,
-        writable: fds[0].revents & (libc::POLLOUT | libc::POLLERR) != 0,
-        event: fds[1].revents != 0,
+        readable: found.intersects(PollFlags::IN | ended),
+        writable: found.intersects(PollFlags::OUT | PollFlags::ERR),
+        event: !fds[1].revents().is_empty(),
     })
 }

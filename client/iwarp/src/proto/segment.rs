@@ -1,9 +1,10 @@
 //! Messages into FPDUs, and FPDUs into pieces to gather: headers, padding and CRCs from one
 //! scratch area, payload by reference. Markers are the matter of `marking`.
 
+mod marker_position;
 mod marking;
 
-use self::marking::Marking;
+use self::marker_position::MarkerPosition;
 use super::handshake::Rtr;
 use super::queue::{Message, Token};
 use crate::wire::ddp::{self, Tagged, Untagged};
@@ -84,7 +85,7 @@ impl Open {
 pub struct Segmenter {
     crc: bool,
     /// If the peer wants markers.
-    marking: Option<Marking>,
+    marking: Option<MarkerPosition>,
     max_fpdu: usize,
     send_msn: u32,
     read_msn: u32,
@@ -109,7 +110,7 @@ impl Segmenter {
             //# in FPDUs sent from the Initiator.
             //# When in a received MPA Request Frame or MPA Reply Frame and the value is '0',
             //# Markers MUST NOT be added to the data stream by that endpoint.
-            marking: markers.then_some(Marking {
+            marking: markers.then_some(MarkerPosition {
                 position: 0,
                 fpdu: 0,
             }),

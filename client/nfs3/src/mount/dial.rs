@@ -20,7 +20,7 @@ pub(super) async fn dial(
     options: &ClientOptions,
     pool: Pool,
 ) -> Result<Arc<Engine>, MountError> {
-    let (name, options) = (host.to_owned(), options.transport());
+    let (name, options) = (host.to_owned(), options.transport.clone());
     let dialled = tokio::task::spawn_blocking(move || {
         Engine::connect(provider, peer, &name, NFS3, &options, pool)
     });

@@ -9,7 +9,8 @@ mod mountd;
 mod ping;
 
 pub use error::{MountError, Step};
-pub use ping::{Exported, PingEvent, PingTarget, Taken, exports, ping};
+pub use mountd::Exported;
+pub use ping::{PingEvent, PingTarget, Taken, exports, ping};
 
 use crate::api::{Cred, Nfs3};
 use crate::client::Nfs3Client;
@@ -67,7 +68,7 @@ impl Description {
             inline_call: session.thresholds.call,
             inline_reply: session.thresholds.reply,
             credits: session.credits,
-            nconnect: options.nconnect,
+            nconnect: options.transport.nconnect,
         }
     }
 }
@@ -139,7 +140,12 @@ pub async fn connect(
 ) -> Result<Mounted, MountError> {
     let checked = options.check();
     checked.map_err(|message| MountError::new(Step::Options, false, message))?;
-    let addresses = resolve(&target.host, options.connect_timeout, options.ipv6_only).await?;
+    let addresses = resolve(
+        &target.host,
+        options.transport.connect_timeout,
+        options.ipv6_only,
+    )
+    .await?;
     let mut attempts = Attempts::new(&target.host, options);
     for address in addresses {
         match mount_at(target, options, address, provider.clone(), pool.clone()).await {
@@ -299,7 +305,13 @@ impl PlainMount<'_> {
             return self.ask(self.address, self.server, &mut located).await;
         };
         let mut attempts = Attempts::new(host, options);
-        for at in resolve(host, options.connect_timeout, options.mount_ipv6_only).await? {
+        for at in resolve(
+            host,
+            options.transport.connect_timeout,
+            options.mount_ipv6_only,
+        )
+        .await?
+        {
             match self.ask(at, &at_address(host, at), &mut located).await {
                 Ok(mounted) => return Ok(mounted),
                 Err(error) => attempts.failed(at, error),
@@ -317,7 +329,7 @@ impl PlainMount<'_> {
         let mut mountd = Mountd::new(self.machine);
         mountd.locate(at, host, self.options).await?;
         located(&mountd);
-        let timeout = self.options.connect_timeout;
+        let timeout = self.options.transport.connect_timeout;
         let root = mountd.mnt_plain(self.cred, self.export, host, timeout);
         let root = root.await?;
         Ok((mountd, root))
@@ -337,7 +349,7 @@ async fn mount_at(
         None => identity::machine_name(),
     };
     let cred = identity::own_credential();
-    let timeout = options.connect_timeout;
+    let timeout = options.transport.connect_timeout;
     let mut mountd = Mountd::new(&machine);
     // Over TCP or UDP, mountd is asked first: its refusals say more than a connection does.
     let mut root = None;
@@ -356,7 +368,11 @@ async fn mount_at(
     let peer = SocketAddr::new(address, options.port);
     let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
     let mut undo = Undo(Some(engine.clone()));
-    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options.recovery);
+    let client = Nfs3Client::new(
+        engine.clone(),
+        machine.as_bytes(),
+        options.transport.recovery,
+    );
     let root = match root {
         Some(root) => root,
         None => {
@@ -387,7 +403,7 @@ async fn mount_at(
         cred: cred.clone(),
         rsize: options.rsize,
         wsize: options.wsize,
-        write_chunk: options.write_chunk,
+        write_chunk: options.transport.write_chunk,
     };
     client.set_limits(source, &examined.fsinfo);
     let session = engine.session().ok_or_else(|| {

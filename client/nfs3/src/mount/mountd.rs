@@ -1,6 +1,6 @@
 //! MNT and UMNT, over TCP, UDP or RDMA.
 
-use super::{Exported, MountError, Step, locate};
+use super::{MountError, Step, locate};
 use crate::api::Cred;
 use crate::options::{ClientOptions, MountProtocol};
 use nfsrdma_rpcrdma::Error;
@@ -14,6 +14,14 @@ use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{CallTemplate, flavor};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+/// A directory that a server exports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    pub path: Vec<u8>,
+    /// Who may mount it, in the server's own notation; nobody named means everybody.
+    pub groups: Vec<Vec<u8>>,
+}
 
 /// The server's mountd.
 #[derive(Debug)]
@@ -120,7 +128,7 @@ impl Mountd {
         host: &str,
         options: &ClientOptions,
     ) -> Result<(), MountError> {
-        let timeout = options.connect_timeout;
+        let timeout = options.transport.connect_timeout;
         let protocols: &[Protocol] = match options.mountproto {
             MountProtocol::Auto => &[Protocol::Tcp, Protocol::Udp],
             MountProtocol::Udp => &[Protocol::Udp],

@@ -2,7 +2,7 @@
 
 use super::dial::{Probe, dial};
 use super::error::{MountError, Step};
-use super::mountd::Mountd;
+use super::mountd::{Exported, Mountd};
 use super::{Attempts, PlainMount, Undo, at_address, identity, resolve};
 use crate::client::Nfs3Client;
 use crate::nlm::NlmClient;
@@ -14,14 +14,6 @@ use std::time::{Duration, Instant};
 
 /// NULL calls whose quickest is told.
 const CALLS: u32 = 5;
-
-/// A directory that a server exports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exported {
-    pub path: Vec<u8>,
-    /// Who may mount it, in the server's own notation; nobody named means everybody.
-    pub groups: Vec<Vec<u8>>,
-}
 
 /// One step that succeeded.
 #[derive(Debug, Clone)]
@@ -45,7 +37,7 @@ pub async fn exports(host: &str, options: &ClientOptions) -> Result<Vec<Exported
         Some(_) => options.mount_ipv6_only,
         None => options.ipv6_only,
     };
-    for at in resolve(host, options.connect_timeout, ipv6_only).await? {
+    for at in resolve(host, options.transport.connect_timeout, ipv6_only).await? {
         match exports_at(at, &at_address(host, at), options).await {
             Ok(exports) => return Ok(exports),
             Err(error) => attempts.failed(at, error),
@@ -62,7 +54,11 @@ async fn exports_at(
     let mut mountd = Mountd::new(&identity::machine_name());
     mountd.locate(at, host, options).await?;
     mountd
-        .exports(&identity::own_credential(), host, options.connect_timeout)
+        .exports(
+            &identity::own_credential(),
+            host,
+            options.transport.connect_timeout,
+        )
         .await
 }
 
@@ -99,7 +95,12 @@ pub async fn ping(
     let checked = options.check();
     checked.map_err(|message| MountError::new(Step::Options, false, message))?;
     let begun = Instant::now();
-    let addresses = resolve(target.host, options.connect_timeout, options.ipv6_only).await?;
+    let addresses = resolve(
+        target.host,
+        options.transport.connect_timeout,
+        options.ipv6_only,
+    )
+    .await?;
     report(PingEvent::Taken(Taken {
         step: Step::Resolve,
         time: begun.elapsed(),
@@ -144,7 +145,7 @@ pub async fn ping(
 /// The lock manager, for people.
 async fn lock_manager(server: IpAddr, port: Option<u16>, options: &ClientOptions) -> String {
     let found = NlmClient::locate(server, port, options.resvport);
-    match tokio::time::timeout(options.connect_timeout, found).await {
+    match tokio::time::timeout(options.transport.connect_timeout, found).await {
         Ok(Ok(Some(client))) => {
             let place = client.place();
             let (over, port) = (place.protocol.name(), place.port);
@@ -170,7 +171,7 @@ async fn ping_at(
         export,
     } = target;
     let shown = &at_address(host, address);
-    let timeout = options.connect_timeout;
+    let timeout = options.transport.connect_timeout;
     let cred = identity::own_credential();
     let machine = identity::machine_name();
     if let Some(export) = export
@@ -200,7 +201,11 @@ async fn ping_at(
         )
     });
     taken(Step::Connect, link.unwrap_or_default());
-    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options.recovery);
+    let client = Nfs3Client::new(
+        engine.clone(),
+        machine.as_bytes(),
+        options.transport.recovery,
+    );
     let mut quickest = Duration::MAX;
     for _ in 0..CALLS {
         let sent = Instant::now();

@@ -1,6 +1,6 @@
 //! The server's lockd.
 
-use super::callback::{CallbackOptions, Callbacks};
+use super::callback::{CallbackOptions, Callbacks, LockManager};
 use super::{Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
 use crate::Cred;
 use crate::mount::identity;
@@ -69,6 +69,20 @@ async fn find(server: IpAddr) -> Result<Option<LockPlace>, PlainError> {
     Ok(None)
 }
 
+impl LockManager for NlmClient {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.server, self.place().port)
+    }
+
+    fn protocol(&self) -> Protocol {
+        self.place().protocol
+    }
+
+    fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+}
+
 impl NlmClient {
     /// The lockd of `server`: at `port`, or where rpcbind says; `None` if it has none that
     /// answers. Runs in tokio.
@@ -120,11 +134,6 @@ impl NlmClient {
         self.server
     }
 
-    /// Whether calls come from a privileged port.
-    pub(super) fn is_privileged(&self) -> bool {
-        self.privileged
-    }
-
     /// Where those listen who watch the mount's calls.
     pub fn set_tap(&self, tap: Arc<Tap>) {
         let _ = self.tap.set(tap);
@@ -133,7 +142,10 @@ impl NlmClient {
     /// Has the server call back, and monitored, from the first lock on.
     pub fn listen(self: &Arc<Self>, options: CallbackOptions) -> Arc<Callbacks> {
         let uid = identity::own_credential().uid;
-        let new = || Callbacks::new(self.server, Arc::downgrade(self), options, uid);
+        let new = || {
+            let this: Arc<dyn LockManager> = self.clone();
+            Callbacks::new(self.server, Arc::downgrade(&this), options, uid)
+        };
         self.callbacks.get_or_init(new).clone()
     }
 

@@ -19,6 +19,7 @@ use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::options::NFS_RDMA_PORT;
 use nfsrdma_nfs3::{
     ClientOptions, Cred, Credential, Limits, MountProtocol, MountTarget, Mounted, Nfs3,
+    TransportOptions,
 };
 use nfsrdma_rdma::{Listener, Pool, Provider};
 use nfsrdma_rdma_testing::fault::{Faulty, Plan};
@@ -262,7 +263,10 @@ pub fn root() -> Cred {
 pub fn options() -> ClientOptions {
     ClientOptions {
         mountproto: MountProtocol::Rdma,
-        connect_timeout: Duration::from_secs(20),
+        transport: TransportOptions {
+            connect_timeout: Duration::from_secs(20),
+            ..TransportOptions::default()
+        },
         ..ClientOptions::default()
     }
 }

@@ -3,7 +3,7 @@
 //! Sends and Writes are carried out when they are posted, Reads when their side polls, so
 //! that a Read completes later than the Sends posted after it, as on a real device.
 
-use super::Options;
+use super::options::Options;
 use super::region::{Refusal, Regions};
 use nfsrdma_rdma::{
     Armed, Buf, BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Error, Exposure,

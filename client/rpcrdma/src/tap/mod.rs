@@ -7,101 +7,20 @@
 
 pub mod caller;
 mod event;
+mod interest;
 mod queue;
 
 pub use event::{
     Connected, Data, Disconnected, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transport,
 };
 
+pub use interest::{Filter, Interest, Wanted};
+
 use parking_lot::Mutex;
 use queue::Queue;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
-
-const CALLS: u32 = 1;
-const MESSAGES: u32 = 2;
-
-/// What some listener wants to know at this moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wanted(u32);
-
-impl Wanted {
-    pub fn is_nothing(self) -> bool {
-        self.0 == 0
-    }
-
-    pub fn calls(self) -> bool {
-        self.0 & CALLS != 0
-    }
-
-    pub fn messages(self) -> bool {
-        self.0 & MESSAGES != 0
-    }
-}
-
-/// Which calls a listener wants to hear of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Filter {
-    /// Bit `n`: procedure `n` of the transport's program; the bit after its last one: calls of
-    /// other programs. The last bit is also that of all procedures from 31 on.
-    pub procedures: u32,
-    /// Only those that end with an error.
-    pub errors: bool,
-    /// Only those that take at least this long, queueing included.
-    pub slow: Duration,
-    /// Also when they are sent, not only when they are over.
-    pub sendings: bool,
-}
-
-impl Default for Filter {
-    fn default() -> Self {
-        Filter {
-            procedures: u32::MAX,
-            errors: false,
-            slow: Duration::ZERO,
-            sendings: false,
-        }
-    }
-}
-
-impl Filter {
-    fn procedure(&self, procedure: usize) -> bool {
-        self.procedures >> procedure.min(31) & 1 != 0
-    }
-
-    /// Whether a sending passes: a repeated one does without being asked for.
-    fn sent(&self, sent: &Sent) -> bool {
-        let again = sent.transport.as_ref().is_some_and(|t| t.sending > 1);
-        (self.sendings || again) && self.procedure(sent.procedure)
-    }
-
-    fn ended(&self, ended: &Ended) -> bool {
-        self.procedure(ended.sent.procedure)
-            && (!self.errors || ended.outcome.is_error())
-            && ended.queued + ended.round_trip >= self.slow
-    }
-}
-
-/// What a listener asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
-    /// [`Event::Sent`] and [`Event::Ended`].
-    Calls(Filter),
-    /// [`Event::Outgoing`] and [`Event::Incoming`], with at most this many bytes of each
-    /// message and each chunk.
-    Messages { limit: usize },
-}
-
-impl Interest {
-    fn bit(&self) -> u32 {
-        match self {
-            Interest::Calls(_) => CALLS,
-            Interest::Messages { .. } => MESSAGES,
-        }
-    }
-}
 
 /// Where the engine's connections tell what happens.
 #[derive(Default)]
@@ -109,11 +28,11 @@ pub struct Tap {
     /// What the listeners want together.
     wanted: AtomicU32,
     serial: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Mutex<Listeners>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct Listeners {
     listeners: Vec<Arc<Queue>>,
     /// The connections that are up, for those who begin to listen.
     connections: Vec<Arc<Connected>>,
@@ -154,7 +73,7 @@ impl Tap {
         }
     }
 
-    fn set_wanted(&self, inner: &Inner) {
+    fn set_wanted(&self, inner: &Listeners) {
         let bits = inner.listeners.iter().map(|queue| queue.interest.bit());
         self.wanted
             .store(bits.fold(0, |all, bit| all | bit), Relaxed);

@@ -1,6 +1,7 @@
 //! The events one listener has not taken yet.
 
-use super::{Event, Interest};
+use super::event::Event;
+use super::interest::Interest;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use tokio::sync::Notify;

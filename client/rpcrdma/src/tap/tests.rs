@@ -1,5 +1,6 @@
 use super::*;
 use nfsrdma_xdr::rpcrdma::ChunkLists;
+use std::time::Duration;
 use std::time::SystemTime;
 
 fn sent(procedure: usize, sending: u32) -> Arc<Sent> {

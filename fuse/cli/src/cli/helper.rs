@@ -1,6 +1,6 @@
 //! The program as the helper of mount(8) and umount(8).
 
-use super::{CliOptions, MountArgs, UnmountArgs, join, our_type};
+use super::arguments::{CliOptions, MountArgs, UnmountArgs, join, our_type};
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;

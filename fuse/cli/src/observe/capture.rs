@@ -4,11 +4,10 @@ use super::frame::{self, FRAME_MAX, Frame};
 use super::packet::{Conversation, Packet};
 use super::{GREETING, capture_request};
 use crate::cli::CaptureArgs;
+use crate::control_client;
 use crate::failure::{Exit, Failure};
 use crate::mounts::Mount;
 use crate::output;
-use crate::reach;
-use nix::sys::stat::{major, minor};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -16,6 +15,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, Endianness, PcapError};
+use rustix::fs::{major, minor};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -195,9 +195,9 @@ enum End {
 /// Runs `capture`.
 pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let system = |error: io::Error| Failure::new(Exit::System, error.to_string());
-    let mount = reach::mount(&args.dir)?;
+    let mount = control_client::mount(&args.dir)?;
     let limit = args.snaplen.map_or(FRAME_MAX / 4, |limit| limit as usize);
-    let stream = reach::connect(&args.dir, &mount, &capture_request(limit))?;
+    let stream = control_client::connect(&args.dir, &mount, &capture_request(limit))?;
     stream.set_nonblocking(true).map_err(system)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -236,12 +236,12 @@ impl Input {
         while !self.bytes.contains(&b'\n') && self.bytes.len() < 1024 && self.more().await {}
         let line = self.bytes.split(|&byte| byte == b'\n').next();
         let line = line.unwrap_or_default().to_vec();
-        reach::refusal(dir, &line)?;
+        control_client::refusal(dir, &line)?;
         if self.bytes.is_empty() {
-            return Err(reach::gone(dir));
+            return Err(control_client::gone(dir));
         }
         if line != GREETING.as_bytes() {
-            return Err(reach::other_version(dir, "it greets otherwise"));
+            return Err(control_client::other_version(dir, "it greets otherwise"));
         }
         self.at = line.len() + 1;
         Ok(())
@@ -319,7 +319,7 @@ async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Res
                 .map_err(failed)?,
         }
         tokio::select! {
-            more = input.more() => if !more { return Err(reach::gone(&args.dir)) },
+            more = input.more() => if !more { return Err(control_client::gone(&args.dir)) },
             _ = interrupt.recv() => break End::Enough,
             _ = terminate.recv() => break End::Enough,
             () = async {
@@ -357,7 +357,7 @@ impl Trouble {
     fn of(self, dir: &Path, file: impl FnOnce(PcapError) -> Failure) -> Failure {
         match self {
             Trouble::File(error) => file(error),
-            Trouble::Stream(error) => reach::other_version(dir, error),
+            Trouble::Stream(error) => control_client::other_version(dir, error),
         }
     }
 }

@@ -45,7 +45,10 @@ mod tests {
     #[test]
     fn threads_belong_to_their_process() {
         let context = Context::new(Box::new(|_| None));
-        let own = nix::unistd::gettid().as_raw().cast_unsigned();
+        let own = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
         assert_eq!(context.process(own), std::process::id());
         assert_eq!(context.process(u32::MAX), u32::MAX);
     }

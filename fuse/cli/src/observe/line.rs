@@ -2,7 +2,6 @@
 
 use super::arguments::{Arguments, describe};
 use super::context::Context;
-use super::printable;
 use nfsrdma_rpcrdma::tap::{Ended, Event, Outcome, Sent};
 use nfsrdma_xdr::codec::{Decode, Decoder};
 use nfsrdma_xdr::nfs3::Status;
@@ -365,6 +364,22 @@ pub(super) fn show(line: &Line) -> String {
     text
 }
 
+/// `name` as text that a terminal can be shown.
+fn printable(name: &str) -> String {
+    let mut shown = String::with_capacity(name.len() + 2);
+    for c in name.chars() {
+        match c {
+            '"' | '\\' => shown.extend(['\\', c]),
+            c if c.is_control() => {
+                // Writing to a String does not fail.
+                let _ = write!(shown, "{}", c.escape_default());
+            }
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -459,5 +474,10 @@ mod tests {
         encode(&Event::Lost(7), &mut context, &mut bytes);
         assert_eq!(bytes, b"{\"event\":\"lost\",\"events\":7}\n");
         assert_eq!(end(), b"{\"event\":\"end\"}\n");
+    }
+
+    #[test]
+    fn names_cannot_write_to_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2J\n\"é"), "a\\u{1b}[2J\\n\\\"é");
     }
 }

@@ -19,7 +19,6 @@ use nfsrdma_rpcrdma::tap::{Event, Filter, Interest, Listener, Tap};
 use nfsrdma_xdr::nfs3::ProcedureNumber;
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::{nfs_acl, nlm4};
-use std::fmt::Write;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,22 +164,6 @@ async fn feed(
     to.shutdown().await
 }
 
-/// `name` as text that a terminal can be shown.
-fn printable(name: &str) -> String {
-    let mut shown = String::with_capacity(name.len() + 2);
-    for c in name.chars() {
-        match c {
-            '"' | '\\' => shown.extend(['\\', c]),
-            c if c.is_control() => {
-                // Writing to a String does not fail.
-                let _ = write!(shown, "{}", c.escape_default());
-            }
-            c => shown.push(c),
-        }
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,10 +209,5 @@ mod tests {
         for name in SIDE {
             assert!(is_asked_for(&[procedure(name).unwrap()], name));
         }
-    }
-
-    #[test]
-    fn names_cannot_write_to_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2J\n\"é"), "a\\u{1b}[2J\\n\\\"é");
     }
 }

@@ -3,10 +3,13 @@
 //! [`Options::parse`] is pure: text in, settings or a refusal out. Every name the parser
 //! knows is in [`table`], and docs/CONFIGURATION.md lists each (a test compares them).
 
+mod draft;
+mod entry;
+mod parse;
 pub mod show;
 pub mod table;
 
-pub(super) use table::split;
+pub(super) use parse::split;
 
 #[cfg(test)]
 mod tests;
@@ -384,17 +387,6 @@ pub enum OptionError {
 }
 
 impl Options {
-    /// Parses the comma-separated `text` of one `-o` (or several, joined by commas). A value
-    /// in double quotes may hold commas.
-    pub fn parse(text: &str) -> Result<Options, OptionError> {
-        table::parse(text, None)
-    }
-
-    /// The same where the source is a URL with a port (RFC 2224), or may be one.
-    pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<Options, OptionError> {
-        table::parse(text, port)
-    }
-
     /// Event loops: one for each CPU, up to four. 0 if threads read requests and others receive
     /// replies.
     pub fn workers(&self) -> usize {

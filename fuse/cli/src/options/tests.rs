@@ -1,5 +1,5 @@
+use super::draft::MAX_SECONDS;
 use super::show::Negotiated;
-use super::table::MAX_SECONDS;
 use super::*;
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use super::document::Document;
 use super::text::{age, plain};
-use crate::gather::{Found, MountState};
+use crate::mount_list::{ListedMount, MountState};
 use serde::Serialize;
 
 /// One mount for programs.
@@ -30,7 +30,7 @@ pub(crate) fn is_connected(document: &Document) -> bool {
         .any(|connection| connection.connected)
 }
 
-pub(super) fn entry(found: &Found) -> Entry<'_> {
+pub(super) fn entry(found: &ListedMount) -> Entry<'_> {
     let entry = Entry {
         source: &found.source,
         directory: &found.directory,
@@ -59,7 +59,7 @@ pub(super) fn entry(found: &Found) -> Entry<'_> {
 }
 
 /// A line for people.
-pub(super) fn line(found: &Found) -> String {
+pub(super) fn line(found: &ListedMount) -> String {
     let (source, directory) = (plain(&found.source), plain(&found.directory));
     match &found.state {
         MountState::Answers(document) => {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_line_of_each_kind() {
-        let found = |state| Found {
+        let found = |state| ListedMount {
             source: "srv:/x".into(),
             directory: "/mnt/a\nb".into(),
             state,

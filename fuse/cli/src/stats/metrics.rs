@@ -2,16 +2,17 @@
 //! on the address or the Unix socket of option `metrics`, `nfsrdma metrics` those of all mounts.
 //!
 //! Whoever connects may be anybody: a request has at most [`REQUEST_MAX`] bytes and
-//! [`PATIENCE`], its headers are not looked at, and no more than [`CLIENTS`] are served at a
+//! [`ANSWER_LIMIT`], its headers are not looked at, and no more than [`CLIENTS`] are served at a
 //! time. Each connection carries one request. Making the text has its own limit, [`RENDERING`].
 
 use super::prometheus::{self, CONTENT_TYPE};
 use crate::cli::MetricsArgs;
 use crate::failure::{Exit, Failure};
-use crate::gather;
+use crate::mount_list;
 use crate::options::MetricsAt;
-use nix::sys::stat::{Mode, umask};
 use parking_lot::Mutex;
+use rustix::fs::Mode;
+use rustix::process::umask;
 use std::fs::{Metadata, symlink_metadata};
 use std::io;
 use std::net::TcpListener;
@@ -27,7 +28,7 @@ use tokio::sync::Semaphore;
 /// Requests at a time; others wait in the listener's backlog.
 const CLIENTS: usize = 4;
 /// For one request, and for one answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// For making one text.
 const RENDERING: Duration = Duration::from_secs(60);
 /// The text of all mounts is made anew when it is older than this.
@@ -88,7 +89,7 @@ fn bind(path: &Path) -> io::Result<Listener> {
         std::fs::remove_file(path)?;
     }
     // unix(7): the mode is that of the umask. No other thread makes files yet.
-    let before = umask(Mode::from_bits_truncate(0o177));
+    let before = umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(path);
     umask(before);
     let listener = bound?;
@@ -172,7 +173,7 @@ async fn receive(stream: &mut Box<dyn Connection>, request: &mut Vec<u8>) -> io:
 async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result<()> {
     use tokio::time::timeout;
     let mut request = Vec::with_capacity(1024);
-    let whole = timeout(PATIENCE, receive(&mut stream, &mut request)).await??;
+    let whole = timeout(ANSWER_LIMIT, receive(&mut stream, &mut request)).await??;
     let (status, body) = match status(&request, whole) {
         // It may wait for other processes.
         "200 OK" => {
@@ -192,7 +193,7 @@ async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result
         stream.write_all(body.as_bytes()).await?;
         stream.shutdown().await
     };
-    timeout(PATIENCE, answer).await?
+    timeout(ANSWER_LIMIT, answer).await?
 }
 
 impl Listener {
@@ -219,8 +220,8 @@ fn all_mounts() -> Render {
         {
             return text.clone();
         }
-        let found = gather::all().unwrap_or_default();
-        let text = prometheus::render_all(&gather::on_top(found));
+        let found = mount_list::all().unwrap_or_default();
+        let text = prometheus::render_all(&mount_list::on_top(found));
         *last = Some((Instant::now(), text.clone()));
         text
     })
@@ -262,7 +263,7 @@ fn status(request: &[u8], whole: bool) -> &'static str {
     match words[..] {
         [_, _, version] if whole && version.starts_with(b"HTTP/1.") => match (words[0], words[1]) {
             (b"GET", b"/metrics") => "200 OK",
-            (b"GET", _) => "404 Not Found",
+            (b"GET", _) => "404 Not ListedMount",
             _ => "405 Method Not Allowed",
         },
         _ => "400 Bad Request",
@@ -303,7 +304,7 @@ mod tests {
                 "200 OK",
             ),
             (b"GET /metrics HTTP/1.0\r\n\r\n", true, "200 OK"),
-            (b"GET / HTTP/1.1\r\n\r\n", true, "404 Not Found"),
+            (b"GET / HTTP/1.1\r\n\r\n", true, "404 Not ListedMount"),
             (
                 b"POST /metrics HTTP/1.1\r\n\r\n",
                 true,

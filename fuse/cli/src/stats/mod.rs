@@ -13,10 +13,10 @@ pub use document::Document;
 use super::cli::{StatsArgs, StatsForm};
 use super::control::{self, Said};
 use super::failure::{Exit, Failure};
-use super::gather::{self, MountState};
+use super::mount_list::{self, MountState};
 use super::options::Options;
 use super::output::{self, Reader};
-use super::{observe, reach, settings};
+use super::{control_client, observe, settings};
 use document::{Limits, ServerLimits};
 use nfsrdma_fs::fs::{Fs, Paths};
 use nfsrdma_nfs3::mount::Mounted;
@@ -166,7 +166,7 @@ fn one(
 
 /// Of all mounts: a line each, and with `--watch` after the first time their rates.
 fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String, Failure> {
-    let found = gather::all().map_err(gather::no_table)?;
+    let found = mount_list::all().map_err(mount_list::no_table)?;
     let documents = found.iter().filter_map(|one| match &one.state {
         MountState::Answers(document) => Some(document),
         _ => None,
@@ -186,7 +186,7 @@ fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String
             json(&entries, args.watch.is_some())?
         }
         StatsForm::Mountstats => documents.map(|d| mountstats::render(d)).collect(),
-        StatsForm::Prometheus => prometheus::render_all(&gather::on_top(found)),
+        StatsForm::Prometheus => prometheus::render_all(&mount_list::on_top(found)),
     })
 }
 
@@ -201,9 +201,9 @@ fn json(what: &impl serde::Serialize, line: bool) -> Result<String, Failure> {
 }
 
 fn fetch(dir: &Path) -> Result<Document, Failure> {
-    let mount = reach::mount(dir)?;
+    let mount = control_client::mount(dir)?;
     let answer = control::ask(&mount.device, mount.owner, control::STATS)
-        .map_err(|error| reach::failure(dir, error))?;
-    reach::refusal(dir, &answer)?;
-    serde_json::from_slice(&answer).map_err(|error| reach::other_version(dir, error))
+        .map_err(|error| control_client::failure(dir, error))?;
+    control_client::refusal(dir, &answer)?;
+    serde_json::from_slice(&answer).map_err(|error| control_client::other_version(dir, error))
 }

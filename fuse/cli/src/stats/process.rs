@@ -1,14 +1,9 @@
 //! What this process uses of the machine.
 
 use super::document::Process;
-use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
-use nix::sys::time::TimeVal;
-
-fn nanoseconds(time: TimeVal) -> u64 {
-    let micros = u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000
-        + u64::try_from(time.tv_usec()).unwrap_or(0);
-    micros.saturating_mul(1000)
-}
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// A number of bytes in /proc/self/status, proc(5).
 fn kilobytes(status: &str, name: &str) -> u64 {
@@ -23,18 +18,16 @@ fn number(status: &str, name: &str) -> u64 {
 
 /// Of this process at this moment; zero where the system does not say.
 pub(super) fn usage() -> Process {
-    let cpu_ns = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| {
-        nanoseconds(usage.user_time()).saturating_add(nanoseconds(usage.system_time()))
-    });
+    let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     Process {
-        cpu_ns,
+        cpu_ns: cpu.as_nanos().try_into().unwrap_or(u64::MAX),
         resident_bytes: kilobytes(&status, "VmRSS"),
         virtual_bytes: kilobytes(&status, "VmSize"),
         // One is that of the directory itself.
         open_descriptors: std::fs::read_dir("/proc/self/fd")
             .map_or(0, |entries| entries.count().saturating_sub(1) as u64),
-        descriptor_limit: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft),
+        descriptor_limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
         threads: number(&status, "Threads"),
     }
 }

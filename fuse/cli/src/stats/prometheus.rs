@@ -5,7 +5,7 @@
 //! `prometheus`.
 
 use super::document::{Connection, Document, Procedure, STATES};
-use crate::gather::{Found, MountState};
+use crate::mount_list::{ListedMount, MountState};
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
@@ -98,7 +98,7 @@ pub(super) fn render(document: &Document) -> String {
 }
 
 /// All metrics of several mounts, and which of them do not answer.
-pub(super) fn render_all(found: &[Found]) -> String {
+pub(super) fn render_all(found: &[ListedMount]) -> String {
     let mut families = Families::default();
     families.gauge(
         "mounts",
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn several_mounts() {
-        let found = |directory: &str, state| Found {
+        let found = |directory: &str, state| ListedMount {
             source: "srv:/x".into(),
             directory: directory.into(),
             state,

@@ -14,9 +14,9 @@ mod view;
 
 use super::cli::TopArgs;
 use super::failure::Failure;
-use super::gather::{Found, no_table};
+use super::mount_list::{ListedMount, no_table};
 use super::output::{self, Reader};
-use super::{mounts, reach};
+use super::{control_client, mounts};
 use model::Model;
 use poll::{Poll, is_wanted};
 use std::io::{IsTerminal, stdin, stdout};
@@ -28,7 +28,7 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
     // What is no mount now is a mistake; later it may come and go.
     let mut only = Vec::new();
     for dir in &args.dirs {
-        reach::mount(dir)?;
+        control_client::mount(dir)?;
         only.push(mounts::resolve(dir).unwrap_or_else(|_| dir.clone()));
     }
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
@@ -77,7 +77,7 @@ impl Plain {
     }
 
     /// What happened since the last block.
-    pub(super) fn block(&mut self, found: &[Found], now: Instant) -> String {
+    pub(super) fn block(&mut self, found: &[ListedMount], now: Instant) -> String {
         let model = self.0.get_or_insert_with(|| Model::new(Duration::ZERO));
         model.found(found, now);
         model.block(now)

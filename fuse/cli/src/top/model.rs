@@ -2,7 +2,7 @@
 //! the last minute. Takes time as an argument and does no I/O.
 
 use super::columns::{self, Column};
-use crate::gather::{Found, MountState, Target};
+use crate::mount_list::{ListedMount, MountState, Target};
 use crate::stats::document::{Connection, Document, Procedure, all_latencies, percentile};
 use crate::stats::list::is_connected;
 use crate::stats::text::{Rates, age, per_second, plain};
@@ -266,7 +266,7 @@ impl Model {
     }
 
     /// One of them answered, or not in time; `None`: an attempt to mount that is over.
-    pub(super) fn answered(&mut self, target: &Target, found: Option<Found>, now: Instant) {
+    pub(super) fn answered(&mut self, target: &Target, found: Option<ListedMount>, now: Instant) {
         let key = Key::Target(target.clone());
         match found {
             // It is gone meanwhile.
@@ -283,9 +283,9 @@ impl Model {
     }
 
     /// All there are, with their answers.
-    pub(super) fn found(&mut self, found: &[Found], now: Instant) {
+    pub(super) fn found(&mut self, found: &[ListedMount], now: Instant) {
         self.rounds += 1;
-        let key = |one: &Found| Key::Place(one.source.clone(), one.directory.clone());
+        let key = |one: &ListedMount| Key::Place(one.source.clone(), one.directory.clone());
         self.rows
             .retain(|row| found.iter().any(|one| key(one) == row.key));
         for one in found {
@@ -339,7 +339,7 @@ pub(super) fn clock(at: SystemTime) -> String {
 }
 
 impl Row {
-    fn apply(&mut self, found: Found, now: Instant) {
+    fn apply(&mut self, found: ListedMount, now: Instant) {
         if let MountState::Answers(new) = &found.state {
             self.change = match &self.state {
                 Some(MountState::Answers(old)) if old.pid == new.pid => Some(new.since(old)),

@@ -1,7 +1,7 @@
 //! Asks the serving processes without waiting for them.
 
 use super::model::Model;
-use crate::gather::{self, Found, Target};
+use crate::mount_list::{self, ListedMount, Target};
 use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// For one answer: longer than any interval should be, since nobody waits for it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Threads that wait for an answer; who comes later is asked when there is room.
 const MOST_WAITING: usize = 64;
 
-type Answer = (Target, Option<Found>);
+type Answer = (Target, Option<ListedMount>);
 
 /// Each process is asked by a thread of its own, and not again before it has answered or its time
 /// is over.
@@ -38,7 +38,7 @@ impl Default for Poll {
 impl Poll {
     /// Looks which mounts there are, and asks those that are `wanted`.
     pub(super) fn look(&mut self, wanted: impl Fn(&Target) -> bool) -> io::Result<Vec<Target>> {
-        let mut targets = gather::targets()?;
+        let mut targets = mount_list::targets()?;
         targets.retain(wanted);
         for target in &targets {
             if self.waiting.len() >= MOST_WAITING || self.waiting.contains(target) {
@@ -47,7 +47,7 @@ impl Poll {
             let (target, sender) = (target.clone(), self.sender.clone());
             let asked = target.clone();
             let started = std::thread::Builder::new().spawn(move || {
-                let answer = target.ask(PATIENCE);
+                let answer = target.ask(ANSWER_LIMIT);
                 // Nobody listens: the program is ending.
                 let _ = sender.send((target, answer));
             });

@@ -12,15 +12,13 @@ use super::poll::{Poll, is_wanted};
 use super::view::{Detail, View};
 use crate::cli::TopArgs;
 use crate::failure::{Exit, Failure};
-use crate::gather::no_table;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::signal::{Signal, raise};
+use crate::mount_list::no_table;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::low_level::emulate_default_handler;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::low_level::{emulate_default_handler, raise};
 use std::io;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -44,11 +42,11 @@ impl Session {
 /// Waits for a key, a signal or the next tick. False if the terminal at standard input was closed.
 fn wait_for_key() -> bool {
     let stdin = io::stdin();
-    let mut poll = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-    let tick = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
-    let closed = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    match nix::poll::poll(&mut poll, tick) {
-        Ok(_) => !poll[0].revents().is_some_and(|of| of.intersects(closed)),
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let tick = Timespec::try_from(TICK).unwrap_or_default();
+    let closed = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    match poll(&mut fds, Some(&tick)) {
+        Ok(_) => !fds[0].revents().intersects(closed),
         // A signal.
         Err(_) => true,
     }
@@ -179,7 +177,7 @@ fn watch(
         {
             if action == Action::Suspend {
                 drop(session);
-                let _ = raise(Signal::SIGTSTP);
+                let _ = raise(SIGTSTP);
                 session = Session::begin().map_err(broken)?;
             } else if !view.obey(action) {
                 break;

@@ -3,7 +3,7 @@
 use super::model::Model;
 use super::screen::{Action, Session, action};
 use super::view::{Detail, View};
-use crate::gather::{Found, MountState, Target};
+use crate::mount_list::{ListedMount, MountState, Target};
 use crate::mounts::Mount;
 use crate::pending::Pending;
 use crate::stats::document::{Bucket, Connection, Document, Procedure};
@@ -70,15 +70,15 @@ fn document(dir: &str, rounds: u64) -> Document {
     }
 }
 
-fn answer(dir: &str, state: MountState) -> Option<Found> {
-    Some(Found {
+fn answer(dir: &str, state: MountState) -> Option<ListedMount> {
+    Some(ListedMount {
         source: "nas:/export".into(),
         directory: dir.into(),
         state,
     })
 }
 
-fn works(dir: &str, rounds: u64) -> Option<Found> {
+fn works(dir: &str, rounds: u64) -> Option<ListedMount> {
     answer(dir, MountState::Answers(Box::new(document(dir, rounds))))
 }
 
@@ -236,7 +236,7 @@ fn mounts_come_and_go() {
         error: "cannot connect".into(),
         ..Pending::default()
     };
-    let found = Found {
+    let found = ListedMount {
         source: "nas:/late".into(),
         directory: "/late".into(),
         state: MountState::Pending(pending),

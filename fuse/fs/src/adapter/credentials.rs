@@ -223,9 +223,9 @@ mod tests {
     /// (Thread id, file system uid, file system gid) of this thread.
     fn own() -> (u32, u32, u32) {
         (
-            nix::unistd::gettid().as_raw() as u32,
-            nix::unistd::geteuid().as_raw(),
-            nix::unistd::getegid().as_raw(),
+            rustix::thread::gettid().as_raw_nonzero().get() as u32,
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
         )
     }
 
@@ -235,10 +235,10 @@ mod tests {
         let all = Credentials::default();
         let first = all.of_thread(tid, uid, gid);
         assert!(Arc::ptr_eq(&first, &all.of_thread(tid, uid, gid)));
-        let mut groups: Vec<u32> = nix::unistd::getgroups()
+        let mut groups: Vec<u32> = rustix::process::getgroups()
             .unwrap()
             .into_iter()
-            .map(nix::unistd::Gid::as_raw)
+            .map(rustix::process::Gid::as_raw)
             .collect();
         let mut read = first.groups.clone();
         groups.sort_unstable();

@@ -13,8 +13,8 @@
 //! may do so just then: the reply to one READ has a program go on to the next.
 
 use nfsrdma_channel::Device;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -29,11 +29,9 @@ const MOST_LOOKS: u32 = 200;
 
 /// Whether the kernel has a request that nobody has read.
 pub(super) fn has_request(device: &Device) -> bool {
-    let mut poll = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-    nix::poll::poll(&mut poll, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-        && poll[0]
-            .revents()
-            .is_some_and(|events| events == PollFlags::POLLIN)
+    let mut fds = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        && fds[0].revents() == PollFlags::IN
 }
 
 /// What is waited for beside the empty queue.

@@ -7,11 +7,10 @@
 //! by ID (umount2(2) of `/proc/self/fd/N` goes up to what is mounted on top of it), so the
 //! comparison comes immediately before the call.
 
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
-use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::Mode;
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -37,7 +36,7 @@ struct Hold {
 
 /// Opens the root of what is mounted on `dir`, without asking its file system anything.
 fn open_root(dir: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(open(dir, flags, Mode::empty())?)
 }
 
@@ -137,13 +136,13 @@ impl OwnMount {
         let result = match root.filter(|_| lazy) {
             Some(root) => {
                 let path = format!("/proc/self/fd/{}", root.as_raw_fd());
-                umount2(path.as_str(), MntFlags::MNT_DETACH)
+                unmount(path.as_str(), UnmountFlags::DETACH)
             }
             // A descriptor would keep it busy.
-            None => umount2(&self.dir, MntFlags::UMOUNT_NOFOLLOW),
+            None => unmount(&self.dir, UnmountFlags::NOFOLLOW),
         };
         match result {
-            Err(Errno::EPERM) => by_helper(&self.dir, lazy),
+            Err(Errno::PERM) => by_helper(&self.dir, lazy),
             result => Ok(result?),
         }
     }

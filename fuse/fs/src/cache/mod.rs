@@ -8,7 +8,7 @@
 mod block;
 mod budget;
 mod dirty;
-mod gather;
+mod gaps;
 mod lent;
 #[cfg(test)]
 mod model;

@@ -354,7 +354,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     /// Pages, at most `most` bytes of them, that are worth reading before a flush, from `from` on,
     /// and on whose behalf. Also says where to go on, if not at the end.
-    pub fn gather(
+    pub fn worth_reading(
         &mut self,
         from: u64,
         most: u64,
@@ -366,7 +366,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         let Some(cred) = &self.cred else {
             return (None, None);
         };
-        let (pages, next) = self.pages.gather(from, most);
+        let (pages, next) = self.pages.worth_reading(from, most);
         (pages.map(|pages| (pages, cred.clone())), next)
     }
 

@@ -1,9 +1,9 @@
 //! GETATTR, SETATTR, READLINK, STATFS.
 
+use super::Fs;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, Inner};
+use super::file::{FileData, FileState};
 use super::inode::{Inode, Kind, Stamp};
-use super::{Fs, remove};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, access};
 use std::sync::Arc;
@@ -36,14 +36,14 @@ pub(super) struct Exclusive<'a>(&'a FileData);
 
 impl<'a> Exclusive<'a> {
     fn new(data: &'a FileData) -> Self {
-        data.with(Inner::begin_exclusive);
+        data.with(FileState::begin_exclusive);
         Exclusive(data)
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.0.with(Inner::end_exclusive);
+        self.0.with(FileState::end_exclusive);
         self.0.changed.notify_waiters();
     }
 }
@@ -70,7 +70,7 @@ impl<N: Nfs3> Fs<N> {
             let shown = Attributes {
                 size,
                 fileid: self.table.visible_fileid(&attributes),
-                nlink: remove::visible_links(&inode, &attributes),
+                nlink: inode.visible_links(&attributes),
                 ..attributes
             };
             (shown, state.fresh_for(now))

@@ -12,21 +12,10 @@
 //! The directory is the one in which the kernel was last told a name of the file.
 
 use super::Fs;
-use super::inode::Inode;
+use super::inode::{Asked, Inode};
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Whether the kernel is to ask for the names in a directory each time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Asked {
-    #[default]
-    No,
-    /// For those it is told from now on.
-    New,
-    /// For all.
-    All,
-}
 
 impl<N: Nfs3> Fs<N> {
     fn dir_of(&self, inode: &Inode) -> Option<Arc<Inode>> {

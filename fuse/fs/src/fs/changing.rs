@@ -3,58 +3,19 @@
 //! again, and what the kernel is told at once.
 
 use super::Fs;
+use super::change_context::KernelCache;
 use super::error::FsResult;
 use super::inode::{Inode, Kind, Outcome, Stamp};
-use crate::sync::atomic::AtomicBool;
 use crate::sync::thread;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, ReadDone, WriteDone};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, Stable, Verifier, WccData};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::Notify;
-
-/// What the kernel has of an object can be taken from it.
-///
-/// The calls must return at once, from any thread: to drop data the kernel takes locks of pages
-/// that a READ may hold whose answer waits for this very thread.
-pub trait KernelCache: Send + Sync {
-    /// The kernel is to ask for the attributes again.
-    fn invalidate_attributes(&self, nodeid: u64);
-    /// The kernel is to drop the pages and ask for the attributes again.
-    fn invalidate_data(&self, nodeid: u64);
-}
-
-/// Once a mount: what is learned of the server, and whom to tell.
-#[derive(Default)]
-pub(super) struct Watch {
-    kernel: OnceLock<Box<dyn KernelCache>>,
-    /// WRITE is answered without pre-operation attributes.
-    no_before: AtomicBool,
-    /// They are given, and not taken in one step with the change: worth nothing.
-    not_atomic: AtomicBool,
-    retry: Arc<Retry>,
-}
-
-impl std::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch")
-            .field("no_before", &self.no_before)
-            .field("not_atomic", &self.not_atomic)
-            .finish_non_exhaustive()
-    }
-}
-
-/// One thread sleeps for all calls that are to be tried again.
-#[derive(Debug, Default)]
-struct Retry {
-    sleeps: AtomicBool,
-    over: Notify,
-}
 
 /// Between two tries of a call that this machine could not send.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -83,7 +44,7 @@ impl<N: Nfs3> Change<'_, N> {
     /// The same for a WRITE that ends at `floor`.
     fn end_at(mut self, data: &WccData, floor: u64) {
         self.done = true;
-        let data = self.fs.watch.trusted(data);
+        let data = self.fs.change_context.trusted(data);
         self.fs
             .end_change(self.inode, self.kind, self.sent, Some((&data, floor)), true);
     }
@@ -113,21 +74,41 @@ impl<N: Nfs3> Drop for Change<'_, N> {
     }
 }
 
-impl Watch {
-    /// Without a `before` that is worth nothing.
-    fn trusted(&self, data: &WccData) -> WccData {
-        let not_atomic = self.not_atomic.load(Ordering::Relaxed);
-        WccData {
-            before: data.before.filter(|_| !not_atomic),
-            after: data.after,
-        }
-    }
-}
-
 impl<N: Nfs3> Fs<N> {
     /// Whom to tell what the kernel must not believe any longer. Once.
     pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
-        let _ = self.watch.kernel.set(kernel);
+        let _ = self.change_context.kernel.set(kernel);
+    }
+
+    /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it.
+    pub(super) async fn changing<T>(
+        &self,
+        inode: &Arc<Inode>,
+        call: impl Future<Output = NfsResult<T>>,
+        wcc: impl FnOnce(&T) -> WccData,
+    ) -> FsResult<T> {
+        let change = self.change(inode, Kind::Contents);
+        self.changed(change, inode, call, wcc).await
+    }
+
+    /// The same for a change that is noted already.
+    pub(super) async fn changed<T>(
+        &self,
+        change: Change<'_, N>,
+        inode: &Inode,
+        call: impl Future<Output = NfsResult<T>>,
+        wcc: impl FnOnce(&T) -> WccData,
+    ) -> FsResult<T> {
+        match call.await {
+            Ok(result) => {
+                change.end(Some(&wcc(&result)));
+                Ok(result)
+            }
+            Err(error) => {
+                change.failed(&error);
+                Err(self.note_error(inode, error))
+            }
+        }
     }
 
     /// A call that changes `inode` is about to be sent.
@@ -186,14 +167,14 @@ impl<N: Nfs3> Fs<N> {
 
     /// Does what follows from a reply's attributes.
     pub(super) fn follow(&self, inode: &Inode, outcome: Outcome) {
-        if outcome.not_atomic && !self.watch.not_atomic.swap(true, Ordering::Relaxed) {
+        if outcome.not_atomic && !self.change_context.not_atomic.swap(true, Ordering::Relaxed) {
             tracing::info!("the server's pre-operation attributes are not atomic: ignored");
         }
         if outcome.foreign {
             self.contents_changed(inode);
         }
         if outcome.misled
-            && let Some(kernel) = self.watch.kernel.get()
+            && let Some(kernel) = self.change_context.kernel.get()
         {
             kernel.invalidate_attributes(inode.nodeid);
         }
@@ -221,7 +202,7 @@ impl<N: Nfs3> Fs<N> {
     fn drop_kernel_data(&self, inode: &Inode, known: bool) {
         if known
             && inode.kind == FileType::Regular
-            && let Some(kernel) = self.watch.kernel.get()
+            && let Some(kernel) = self.change_context.kernel.get()
         {
             kernel.invalidate_data(inode.nodeid);
         }
@@ -326,7 +307,9 @@ impl<N: Nfs3> Fs<N> {
             match answer {
                 Ok(done) => {
                     let missing = done.wcc.before.is_none();
-                    self.watch.no_before.store(missing, Ordering::Relaxed);
+                    self.change_context
+                        .no_before
+                        .store(missing, Ordering::Relaxed);
                     change.end_at(&done.wcc, offset + u64::from(done.count));
                     return Ok(done);
                 }
@@ -411,7 +394,7 @@ impl<N: Nfs3> Fs<N> {
         }
         *tries = tries.saturating_add(1);
         self.shared.budget.reclaim(1 << 20);
-        let retry = &self.watch.retry;
+        let retry = &self.change_context.retry;
         let mut over = pin!(retry.over.notified());
         over.as_mut().enable();
         if !retry.sleeps.swap(true, Ordering::AcqRel) {
@@ -432,8 +415,8 @@ impl<N: Nfs3> Fs<N> {
 
     /// A GETATTR ahead of a WRITE, if it tells something.
     fn begin_check<'a>(&'a self, inode: &'a Arc<Inode>) -> Option<Check<'a, N>> {
-        let blind = self.watch.no_before.load(Ordering::Relaxed)
-            || self.watch.not_atomic.load(Ordering::Relaxed);
+        let blind = self.change_context.no_before.load(Ordering::Relaxed)
+            || self.change_context.not_atomic.load(Ordering::Relaxed);
         if !blind {
             return None;
         }

@@ -71,7 +71,7 @@ struct UnansweredRead {
 
 /// What [`FileData`] protects by its lock.
 #[derive(Debug, Default)]
-pub struct Inner {
+pub struct FileState {
     write_back: WriteBack<Cred, Writer>,
     pending: Vec<Pending>,
     next_pending: u64,
@@ -83,7 +83,7 @@ pub struct Inner {
     kernel_reads: Vec<UnansweredRead>,
 }
 
-impl Inner {
+impl FileState {
     /// The way of written data to the server.
     pub fn write_back(&mut self) -> &mut WriteBack<Cred, Writer> {
         &mut self.write_back
@@ -94,7 +94,7 @@ impl Inner {
         self.write_back.pages()
     }
 
-    /// A SETATTR is to come: nothing is taken to be written until [`Inner::end_exclusive`].
+    /// A SETATTR is to come: nothing is taken to be written until [`FileState::end_exclusive`].
     pub fn begin_exclusive(&mut self) {
         self.exclusive += 1;
         self.write_back.begin_flush();
@@ -267,7 +267,7 @@ impl Drop for WriteHold<'_> {
 
 pub struct FileData {
     pub id: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<FileState>,
     /// Told when a READ, WRITE or COMMIT of the file ended.
     pub changed: Notify,
     shared: Arc<Shared>,
@@ -294,7 +294,7 @@ impl FileData {
     }
 
     /// Works on the file's state, and accounts for what it takes of the shared limits.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut FileState) -> R) -> R {
         let mut inner = self.inner.lock();
         let before = inner.taken();
         let result = f(&mut inner);
@@ -330,7 +330,7 @@ impl FileData {
     }
 
     /// Waits, and looks again after each change, until `check` gives something.
-    pub async fn until<R>(&self, mut check: impl FnMut(&mut Inner) -> Option<R>) -> R {
+    pub async fn until<R>(&self, mut check: impl FnMut(&mut FileState) -> Option<R>) -> R {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();

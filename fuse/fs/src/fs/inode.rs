@@ -5,7 +5,6 @@
 //! kernel was told, and what ACCESS granted.
 
 pub(super) use super::attribute_cache::{Seen, Times};
-pub(super) use super::beside::Asked;
 pub(super) use super::changes::Kind;
 
 use super::attribute_cache::{AttributeCache, Span};
@@ -34,6 +33,17 @@ fn next_epoch() -> u64 {
 
 /// The node of the root directory (FUSE_ROOT_ID).
 pub const ROOT: u64 = 1;
+
+/// Whether the kernel is to ask for the names in a directory each time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Asked {
+    #[default]
+    No,
+    /// For those it is told from now on.
+    New,
+    /// For all.
+    All,
+}
 
 /// An object of the server.
 #[derive(Debug)]
@@ -483,6 +493,12 @@ fn same_cred(a: &Cred, b: &Cred) -> bool {
 }
 
 impl Inode {
+    /// The links a program is shown: a hidden name is none. Called with the state locked.
+    pub(super) fn visible_links(&self, attributes: &Attributes) -> u32 {
+        let hidden = self.hidden_links.load(Ordering::Relaxed);
+        attributes.nlink.saturating_sub(u32::from(hidden))
+    }
+
     pub fn new(nodeid: u64, handle: FileHandle, kind: FileType, fileid: u64) -> Self {
         Inode {
             nodeid,

@@ -3,7 +3,7 @@
 use super::Fs;
 use super::clock::nanos;
 use super::error::FsResult;
-use super::file::{FileData, Inner};
+use super::file::{FileData, FileState};
 use super::inode::Inode;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Buf;
@@ -46,7 +46,7 @@ impl KernelRead {
     /// Returns when READs of what is before have been answered.
     pub async fn first(&self) {
         let first =
-            |inner: &mut Inner| (!inner.is_kernel_reading_before(self.offset)).then_some(());
+            |inner: &mut FileState| (!inner.is_kernel_reading_before(self.offset)).then_some(());
         self.data.until(first).await;
     }
 
@@ -98,7 +98,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// What `ask` says of the READs of a file; false where nothing of it was ever read.
-    fn reads_are(&self, nodeid: u64, ask: impl FnOnce(&mut Inner) -> bool) -> bool {
+    fn reads_are(&self, nodeid: u64, ask: impl FnOnce(&mut FileState) -> bool) -> bool {
         let inode = self.table.get(nodeid);
         let data = inode.as_ref().and_then(|inode| inode.data());
         data.is_some_and(|data| data.with(ask))

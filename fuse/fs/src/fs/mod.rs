@@ -9,6 +9,7 @@ mod acl;
 mod attribute_cache;
 mod attributes;
 mod beside;
+mod change_context;
 mod changes;
 mod changing;
 mod clock;
@@ -18,7 +19,7 @@ mod dir;
 mod error;
 mod failures;
 mod file;
-mod gather;
+mod fill_gaps;
 mod inode;
 mod kernel_read;
 mod link;
@@ -30,6 +31,7 @@ mod open;
 mod open_file;
 mod opening;
 mod paths;
+mod pending_opens;
 mod read;
 mod remove;
 mod rename;
@@ -44,7 +46,7 @@ mod write;
 mod writer;
 
 pub use acl::NewMode;
-pub use changing::KernelCache;
+pub use change_context::KernelCache;
 pub use clock::Clock;
 pub use config::{FsConfig, LookupCache, Permissions};
 pub use dir::{DirHandle, Listed, Listing};
@@ -62,15 +64,16 @@ use crate::cache::{Budget, Lent};
 use crate::locks::Locks;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
-use changing::{Change, Watch};
+use change_context::ChangeContext;
 use clock::{Nanos, nanos};
 use failures::FailureLog;
 use file::{FileData, Shared};
-use inode::{Asked, Kind, Stamp, Times};
+use inode::{Asked, Stamp, Times};
 use names::Names;
-use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError, NfsResult};
+use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status, WccData};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status};
+use pending_opens::PendingOpens;
 use slab::Slab;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -116,7 +119,7 @@ pub struct Fs<N> {
     failures: Mutex<FailureLog>,
     next_file: AtomicU64,
     silly_number: AtomicU64,
-    opening: opening::Opening,
+    opening: PendingOpens,
     /// Hidden files being removed, for rmdir to wait for.
     removals: AtomicUsize,
     removed: Notify,
@@ -128,7 +131,7 @@ pub struct Fs<N> {
     closing: AtomicBool,
     /// No program waits for an answer any longer.
     ended: AtomicBool,
-    watch: Watch,
+    change_context: ChangeContext,
     /// Locks that go to the server, if there are any.
     locks: OnceLock<Arc<Locks>>,
 }
@@ -189,13 +192,13 @@ impl<N: Nfs3> Fs<N> {
             sweeping: AtomicBool::new(false),
             next_file: AtomicU64::new(1),
             silly_number: AtomicU64::new(0),
-            opening: opening::Opening::default(),
+            opening: PendingOpens::default(),
             removals: AtomicUsize::new(0),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-            watch: Watch::default(),
+            change_context: ChangeContext::default(),
             locks: OnceLock::new(),
             readdirplus: AtomicBool::new(config.readdirplus),
             root_squash: Mutex::default(),
@@ -280,37 +283,6 @@ impl<N: Nfs3> Fs<N> {
         outcome.ambiguous
     }
 
-    /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it.
-    async fn changing<T>(
-        &self,
-        inode: &Arc<Inode>,
-        call: impl Future<Output = NfsResult<T>>,
-        wcc: impl FnOnce(&T) -> WccData,
-    ) -> FsResult<T> {
-        let change = self.change(inode, Kind::Contents);
-        self.changed(change, inode, call, wcc).await
-    }
-
-    /// The same for a change that is noted already.
-    async fn changed<T>(
-        &self,
-        change: Change<'_, N>,
-        inode: &Inode,
-        call: impl Future<Output = NfsResult<T>>,
-        wcc: impl FnOnce(&T) -> WccData,
-    ) -> FsResult<T> {
-        match call.await {
-            Ok(result) => {
-                change.end(Some(&wcc(&result)));
-                Ok(result)
-            }
-            Err(error) => {
-                change.failed(&error);
-                Err(self.note_error(inode, error))
-            }
-        }
-    }
-
     /// What an error of a call on `inode` teaches.
     fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
         match error {
@@ -333,7 +305,7 @@ impl<N: Nfs3> Fs<N> {
         let newest = state.attributes().copied().unwrap_or(heard);
         let size = newest.size.max(end);
         state.record_told(size);
-        let nlink = remove::visible_links(inode, &newest);
+        let nlink = inode.visible_links(&newest);
         Attributes {
             size,
             nlink,

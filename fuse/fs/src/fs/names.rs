@@ -131,7 +131,7 @@ impl Names {
             let dir = u64::from_ne_bytes(dir.try_into().ok()?);
             path.insert_str(0, &String::from_utf8_lossy(name));
             path.insert(0, '/');
-            if dir == super::ROOT {
+            if dir == super::inode::ROOT {
                 return Some(path);
             }
             (wanted, by_node) = (dir, true);

@@ -13,36 +13,19 @@
 //!   REMOVE of this mount is under way: one that is has not taken the file into account.
 
 use super::Fs;
-use super::clock::{Nanos, nanos};
+use super::clock::nanos;
 use super::error::FsError;
 use super::inode::Inode;
-use crate::sync::Mutex;
-use crate::sync::atomic::AtomicUsize;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// How long look-ups count as opens after an OPEN failed, and each of them at most.
 const HELD: Duration = Duration::from_secs(1);
-/// Files held at the same time, at most.
-const MOST: usize = 1024;
-
-/// What of this a file system keeps.
-#[derive(Debug, Default)]
-pub(super) struct Opening {
-    /// OPENs under way.
-    under_way: AtomicUsize,
-    /// Look-ups count as opens until then.
-    hold_until: AtomicU64,
-    /// Files that were looked up, and until when they count as open.
-    held: Mutex<Vec<(Nanos, Arc<Inode>)>>,
-    /// Taken for reading by what removes names.
-    removing: AsyncRwLock<()>,
-}
 
 /// A file that counts as open while this lives.
 #[derive(Debug)]
@@ -53,7 +36,7 @@ pub(super) struct OpenUnderWay<'a, N: Nfs3> {
 
 impl<N: Nfs3> Drop for OpenUnderWay<'_, N> {
     fn drop(&mut self) {
-        self.fs.opening.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.fs.opening.end();
         self.fs.count_closed(&self.inode);
         self.fs.release_held(&self.inode);
     }
@@ -65,7 +48,7 @@ impl<N: Nfs3> Fs<N> {
         self: &'a Arc<Self>,
         inode: &Arc<Inode>,
     ) -> OpenUnderWay<'a, N> {
-        self.opening.under_way.fetch_add(1, Ordering::Relaxed);
+        self.opening.begin();
         inode.opens.fetch_add(1, Ordering::SeqCst);
         OpenUnderWay {
             fs: self,
@@ -78,45 +61,32 @@ impl<N: Nfs3> Fs<N> {
         let stale = matches!(error, FsError::Stale | FsError::UnknownInode)
             || matches!(error.status(), Some(Status::Stale | Status::BadHandle));
         if stale {
-            let until = self.now() + nanos(HELD);
-            self.opening.hold_until.store(until, Ordering::Relaxed);
+            self.opening.hold_until(self.now() + nanos(HELD));
         }
     }
 
     /// Whether look-ups count as opens now.
     pub(super) fn holds_lookups(&self) -> bool {
-        self.now() < self.opening.hold_until.load(Ordering::Relaxed)
+        self.opening.is_holding(self.now())
     }
 
     /// A look-up led to `inode`, while [`Fs::holds_lookups`].
     pub(super) fn hold_for_open(&self, inode: &Arc<Inode>) {
-        let mut held = self.opening.held.lock();
-        if inode.kind == FileType::Regular && held.len() < MOST {
-            inode.opens.fetch_add(1, Ordering::SeqCst);
-            held.push((self.now() + nanos(HELD), inode.clone()));
+        if inode.kind == FileType::Regular {
+            self.opening.hold(inode, self.now() + nanos(HELD));
         }
     }
 
     /// OPEN came for `inode`.
     fn release_held(self: &Arc<Self>, inode: &Arc<Inode>) {
-        let mut held = self.opening.held.lock();
-        let found = held.iter().position(|(_, other)| Arc::ptr_eq(other, inode));
-        if let Some(at) = found {
-            held.swap_remove(at);
-            drop(held);
+        if self.opening.release(inode) {
             self.count_closed(inode);
         }
     }
 
     /// Lets files go for which no OPEN came; with `all`, at once.
     pub(super) fn release_expired(self: &Arc<Self>, all: bool) {
-        let now = self.now();
-        let expired: Vec<_> = {
-            let mut held = self.opening.held.lock();
-            held.extract_if(.., |(until, _)| all || *until <= now)
-                .collect()
-        };
-        for (_, inode) in expired {
+        for inode in self.opening.release_expired(self.now(), all) {
             self.count_closed(&inode);
         }
     }
@@ -140,18 +110,16 @@ impl<N: Nfs3> Fs<N> {
 
     /// Whether any file counts as open.
     pub(super) fn any_open(&self) -> bool {
-        !self.files.read().is_empty()
-            || self.opening.under_way.load(Ordering::Relaxed) > 0
-            || !self.opening.held.lock().is_empty()
+        !self.files.read().is_empty() || self.opening.any()
     }
 
     /// A name is about to be taken from a file.
     pub(super) async fn removing(&self) -> RwLockReadGuard<'_, ()> {
-        self.opening.removing.read().await
+        self.opening.removing().await
     }
 
     /// While this lives, no name is.
     pub(super) async fn not_removing(&self) -> RwLockWriteGuard<'_, ()> {
-        self.opening.removing.write().await
+        self.opening.not_removing().await
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Fs;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, Inner};
+use super::file::{FileData, FileState};
 use super::inode::{Inode, Stamp};
 use super::open_file::OpenFile;
 use crate::cache::{MAX_PIECE, Piece};
@@ -137,7 +137,7 @@ impl<N: Nfs3> Fs<N> {
         self.read_direct(&file, offset, len).await
     }
 
-    fn next_step(&self, inner: &mut Inner, range: Range<u64>) -> Step {
+    fn next_step(&self, inner: &mut FileState, range: Range<u64>) -> Step {
         if range.is_empty() {
             return Step::Done(Segs::new());
         }
@@ -483,7 +483,7 @@ impl<N: Nfs3> Fs<N> {
 
 /// The file's size with what is not at the server yet, if it is known. Asked with the data
 /// locked: what `end` no longer says the attributes know.
-fn size_with(inner: &Inner, inode: &Inode) -> Option<u64> {
+fn size_with(inner: &FileState, inode: &Inode) -> Option<u64> {
     let end = inner.end();
     let size = inode.state.lock().attributes()?.size;
     Some(size.max(end))

@@ -9,7 +9,7 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
 use super::{Fs, check_name, inode, names};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
-use nfsrdma_xdr::nfs3::{Attributes, FileType, Status};
+use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -293,12 +293,6 @@ pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsRes
         Some(silly) if silly.dir == dir.handle && *silly.name == *name => Err(FsError::Busy),
         _ => Ok(()),
     }
-}
-
-/// The links a program is shown: a hidden name is none. Called with the state locked.
-pub(super) fn visible_links(inode: &Inode, attributes: &Attributes) -> u32 {
-    let hidden = inode.hidden_links.load(Ordering::Relaxed);
-    attributes.nlink.saturating_sub(u32::from(hidden))
 }
 
 /// A name of this object was taken away, its only one perhaps. If the server knows the handle no

@@ -45,7 +45,7 @@ stats! {
     /// READs sent.
     reads_sent,
     /// Of these, before a flush, to write pages as a whole.
-    gather_reads,
+    gap_reads,
     /// Writes that waited because too much was dirty.
     write_waits,
     /// Blocks written again because the server restarted.

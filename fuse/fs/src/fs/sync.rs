@@ -148,7 +148,7 @@ impl<N: Nfs3> Fs<N> {
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
         let Some(data) = inode.data() else { return };
         let _flushing = Flushing::new(data);
-        self.gather(inode, data).await;
+        self.fill_gaps(inode, data).await;
         let goal = match commit {
             true => Goal::Committed,
             false => Goal::Written,

@@ -2,7 +2,7 @@
 
 use super::Fs;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, Inner};
+use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
@@ -382,7 +382,7 @@ impl<N: Nfs3> Fs<N> {
     /// What a long run of writes in order need not leave behind once the server has it: all
     /// but its beginning, and the block it goes on in. To keep it would push out what others
     /// use, and fill ever more memory where little does.
-    pub(super) fn behind(&self, inner: &mut Inner) -> Option<Range<u64>> {
+    pub(super) fn behind(&self, inner: &mut FileState) -> Option<Range<u64>> {
         let run = inner.pages().run();
         let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
         (left.start < left.end).then_some(left)
@@ -430,7 +430,7 @@ impl<N: Nfs3> Fs<N> {
         struct Direct<'a>(&'a FileData);
         impl Drop for Direct<'_> {
             fn drop(&mut self) {
-                self.0.with(Inner::end_direct);
+                self.0.with(FileState::end_direct);
                 self.0.changed.notify_waiters();
             }
         }
@@ -444,7 +444,7 @@ impl<N: Nfs3> Fs<N> {
         if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
             self.write_back(inode, true).await;
         }
-        let void = |inner: &mut Inner| inner.invalidate_range(range.clone());
+        let void = |inner: &mut FileState| inner.invalidate_range(range.clone());
         data.with(void);
         // As many WRITEs as it takes, all at once.
         let wtmax = self.limits().wtmax.max(1) as usize;

@@ -1,8 +1,9 @@
 //! How a connection ends: at once, or after its peer was told by a Terminate what it did wrong.
 
-use super::{End, IwarpCompletionQueue};
+use super::IwarpCompletionQueue;
+use super::close_reason::{CloseReason, Lingering};
 use crate::driver::sys;
-use nfsrdma_rdma::{BufMut, Error, Wait, WorkId};
+use nfsrdma_rdma::{Error, Wait};
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -11,15 +12,6 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for the peer to take a Terminate.
 const LINGER: Duration = Duration::from_millis(200);
-
-/// A connection whose peer broke a rule and is told so.
-pub(super) struct Lingering {
-    pub(super) until: Instant,
-    half_closed: bool,
-    /// What the connection ends with.
-    error: Error,
-    partial: Option<(WorkId, BufMut)>,
-}
 
 impl IwarpCompletionQueue {
     //= RFC 5040, Section 7
@@ -52,15 +44,15 @@ impl IwarpCompletionQueue {
     //# that half connection.
     /// Ends the connection. A peer that broke a rule is told by a Terminate first. (A request that
     /// cannot be made is refused to whoever posts it, and is never queued: none is due for it.)
-    pub(super) fn finish(&mut self, end: End) {
+    pub(super) fn finish(&mut self, end: CloseReason) {
         self.over = true;
         let partial = self.rx.take_partial();
         let closing = self.shared.closing.lock().clone();
         let error = match (end, closing) {
-            (End::Error(error), _) => error,
+            (CloseReason::Error(error), _) => error,
             // Handles became invalid because we are leaving: not the peer's fault.
-            (End::Fault(_), Some(error)) => error,
-            (End::Fault(fault), None) => {
+            (CloseReason::Fault(_), Some(error)) => error,
+            (CloseReason::Fault(fault), None) => {
                 tracing::debug!(code = %fault.code, "peer broke a rule");
                 self.shared.close_stags();
                 let mut state = self.shared.state.lock();

@@ -1,34 +1,9 @@
 //! FPDUs with markers, for a peer that asks for them.
 
+use super::marker_position::MarkerPosition;
 use super::{Open, Piece, Segmenter};
-use crate::wire::mpa::{Crc, MARKER, MARKER_INTERVAL, marker};
+use crate::wire::mpa::{Crc, MARKER, marker};
 use nfsrdma_rdma::Buf;
-
-/// Puts markers into FPDUs, at every 512th byte of the stream.
-#[derive(Debug)]
-pub(super) struct Marking {
-    /// Bytes of the stream so far, markers included.
-    pub(super) position: u64,
-    /// Where the length field of the FPDU being cut is.
-    pub(super) fpdu: u64,
-}
-
-impl Marking {
-    //= RFC 5044, Section 4.3
-    //# When Markers are enabled, MPA senders MUST insert a Marker into the data stream at a
-    //# 512-octet periodic interval in the TCP Sequence Number Space.
-    //# Note that this computation MUST take into account that the TCP sequence number could have
-    //# wrapped between the Marker and the header.
-    /// Whether the next byte of the stream belongs to a marker.
-    fn is_due(&self) -> bool {
-        self.position.is_multiple_of(MARKER_INTERVAL as u64)
-    }
-
-    /// Bytes until the next marker.
-    fn gap(&self) -> usize {
-        MARKER_INTERVAL - (self.position % MARKER_INTERVAL as u64) as usize
-    }
-}
 
 impl Segmenter {
     //= RFC 5044, Section 4.3
@@ -69,7 +44,9 @@ impl Segmenter {
             let back = marking.position - marking.fpdu;
             self.push_marker(back as u16, crc);
         }
-        self.marking.as_ref().map_or(usize::MAX, Marking::gap)
+        self.marking
+            .as_ref()
+            .map_or(usize::MAX, MarkerPosition::gap)
     }
 
     fn push_marker(&mut self, pointer: u16, crc: &mut Option<Crc>) {

@@ -1,12 +1,14 @@
 //! Calls to this machine, as bytes: what the server's lock manager, its status monitor and this
 //! machine's own rpc.statd may say, and what they are answered. No I/O.
 
-use super::STATUS_PROCEDURE;
 use nfsrdma_xdr::codec::{Decode, DecodeError, Decoder, Encode};
 use nfsrdma_xdr::nlm4::{self, Res, Status, TestArgs};
 use nfsrdma_xdr::nsm::{self, HostStatus, Outcome, StatRes, State, StateChange};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{self, Accepted, Call, CallError, Denial, Reply};
+
+/// The procedure by which rpc.statd calls NLM's program back.
+pub(super) const STATUS_PROCEDURE: u32 = 16;
 
 /// A call, as far as it concerns locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

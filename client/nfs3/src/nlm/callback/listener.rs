@@ -1,6 +1,5 @@
 //! The port where servers and rpc.statd call: one number for UDP and TCP.
 
-use super::Callbacks;
 use nfsrdma_rpcrdma::rpc::plain::Protocol;
 use nfsrdma_xdr::record::{self, RecordReader};
 use std::io;
@@ -46,6 +45,15 @@ impl Caller {
     }
 }
 
+/// Who answers the calls.
+pub(super) trait Service: Send + Sync + 'static {
+    /// Whether a TCP connection from there is served.
+    fn may_connect(&self, from: Caller) -> bool;
+
+    /// Takes a call. `None`: it gets no reply.
+    fn answer(self: Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>>;
+}
+
 /// Both sockets, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -78,7 +86,7 @@ async fn bind(ip: IpAddr, port: Option<u16>) -> io::Result<(UdpSocket, TcpListen
 
 impl Listener {
     /// Listens at `port`, or at a free one.
-    pub(super) async fn start(port: Option<u16>, to: &Arc<Callbacks>) -> io::Result<Self> {
+    pub(super) async fn start<S: Service>(port: Option<u16>, to: &Arc<S>) -> io::Result<Self> {
         let (ipv6, (udp, tcp)) = match bind(Ipv6Addr::UNSPECIFIED.into(), port).await {
             Ok(both) => (true, both),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
@@ -97,7 +105,7 @@ impl Listener {
     }
 }
 
-async fn datagrams(socket: UdpSocket, to: Weak<Callbacks>) {
+async fn datagrams<S: Service>(socket: UdpSocket, to: Weak<S>) {
     let mut buffer = vec![0; CALL_MAX];
     loop {
         match socket.recv_from(&mut buffer).await {
@@ -115,7 +123,7 @@ async fn datagrams(socket: UdpSocket, to: Weak<Callbacks>) {
     }
 }
 
-async fn connections(listener: TcpListener, to: Weak<Callbacks>) {
+async fn connections<S: Service>(listener: TcpListener, to: Weak<S>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut served = JoinSet::new();
     loop {
@@ -134,7 +142,7 @@ async fn connections(listener: TcpListener, to: Weak<Callbacks>) {
     }
 }
 
-async fn converse(mut stream: TcpStream, from: Caller, to: &Weak<Callbacks>) {
+async fn converse<S: Service>(mut stream: TcpStream, from: Caller, to: &Weak<S>) {
     if !to.upgrade().is_some_and(|to| to.may_connect(from)) {
         return;
     }

@@ -26,7 +26,6 @@ mod monitor;
 mod others;
 mod rpcbind;
 
-use super::NlmClient;
 use calls::Request;
 use listener::{Caller, Listener};
 use monitor::Monitor;
@@ -49,8 +48,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
-/// The procedure by which rpc.statd calls NLM's program back.
-const STATUS_PROCEDURE: u32 = 16;
 /// Versions of NLM's program that are ours, one for each user of this machine, as rpcbind lets
 /// nobody take another user's.
 const STATD_VERSIONS: u32 = 0x2000_0000;
@@ -78,6 +75,16 @@ pub trait CallbackSink: Debug + Send + Sync {
     fn restarted(&self);
 }
 
+/// Where the server's lock manager is, for results that are calls of their own.
+pub(super) trait LockManager: Debug + Send + Sync {
+    fn address(&self) -> SocketAddr;
+
+    fn protocol(&self) -> Protocol;
+
+    /// Whether calls to it come from a privileged port.
+    fn is_privileged(&self) -> bool;
+}
+
 /// Settings.
 #[derive(Debug, Clone, Default)]
 pub struct CallbackOptions {
@@ -94,7 +101,7 @@ pub struct Callbacks {
     port: Option<u16>,
     statd_version: u32,
     monitor: Monitor,
-    client: Weak<NlmClient>,
+    lock_manager: Weak<dyn LockManager>,
     sink: OnceLock<Weak<dyn CallbackSink>>,
     /// From the first lock on.
     others: OnceLock<Others>,
@@ -113,7 +120,7 @@ pub struct Callbacks {
 impl Callbacks {
     pub(super) fn new(
         server: IpAddr,
-        client: Weak<NlmClient>,
+        lock_manager: Weak<dyn LockManager>,
         options: CallbackOptions,
         uid: u32,
     ) -> Arc<Self> {
@@ -123,7 +130,7 @@ impl Callbacks {
             port: options.port,
             statd_version,
             monitor: Monitor::new(server, statd_version, options.dir),
-            client,
+            lock_manager,
             sink: OnceLock::new(),
             others: OnceLock::new(),
             begun: AtomicBool::new(false),
@@ -293,10 +300,6 @@ impl Callbacks {
         true
     }
 
-    fn may_connect(&self, from: Caller) -> bool {
-        self.is_known(from) || !self.alone()
-    }
-
     fn is_known(&self, from: Caller) -> bool {
         let ip = from.address.ip();
         ip == self.server || ip.is_loopback()
@@ -304,40 +307,6 @@ impl Callbacks {
 
     fn sink(&self) -> Option<Arc<dyn CallbackSink>> {
         self.sink.get()?.upgrade()
-    }
-
-    /// Takes a call. `None`: it gets no reply.
-    fn answer(self: &Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>> {
-        let known = self.is_known(from);
-        let received = match calls::parse(message, self.statd_version) {
-            Ok(received) => received,
-            Err(reply) => return reply.filter(|_| known),
-        };
-        let mut granted = Status::Denied;
-        let mut answered = known;
-        match received.request {
-            Request::Granted { args, message } => {
-                let status = self.granted(from, &args, message);
-                match status {
-                    Some(status) if message => self.send_result(args.cookie.0, status, from),
-                    Some(status) => granted = status,
-                    None => answered &= message,
-                }
-            }
-            Request::Notify(change) => self.notified(from, change.state),
-            Request::Status(status) => {
-                if !from.is_local_and_privileged() {
-                    return None;
-                }
-                let name = std::str::from_utf8(status.name.0);
-                if let Some(server) = name.ok().and_then(|name| name.parse().ok()) {
-                    tracing::debug!(%server, state = status.state, "rpc.statd: it restarted");
-                    self.restarted(server);
-                }
-            }
-            Request::Null | Request::NoMonitor(_) | Request::Refused(_) => {}
-        }
-        answered.then(|| received.reply(granted, self.state()))
     }
 
     /// What GRANTED is answered; `None` if another mount may have to.
@@ -417,15 +386,15 @@ impl Callbacks {
         let Ok(turn) = self.results.clone().try_acquire_owned() else {
             return;
         };
-        let Some(client) = self.client.upgrade() else {
+        let Some(lock_manager) = self.lock_manager.upgrade() else {
             return;
         };
         let cookie = cookie.to_vec();
         tokio::spawn(async move {
             let target = Target {
-                address: SocketAddr::new(client.server(), client.place().port),
+                address: lock_manager.address(),
                 protocol: from.protocol,
-                privileged: client.is_privileged(),
+                privileged: lock_manager.is_privileged(),
                 timeout: RESULT,
             };
             let res = nlm4::Res {
@@ -439,6 +408,45 @@ impl Callbacks {
             }
             drop(turn);
         });
+    }
+}
+
+impl listener::Service for Callbacks {
+    fn may_connect(&self, from: Caller) -> bool {
+        self.is_known(from) || !self.alone()
+    }
+
+    fn answer(self: Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>> {
+        let known = self.is_known(from);
+        let received = match calls::parse(message, self.statd_version) {
+            Ok(received) => received,
+            Err(reply) => return reply.filter(|_| known),
+        };
+        let mut granted = Status::Denied;
+        let mut answered = known;
+        match received.request {
+            Request::Granted { args, message } => {
+                let status = self.granted(from, &args, message);
+                match status {
+                    Some(status) if message => self.send_result(args.cookie.0, status, from),
+                    Some(status) => granted = status,
+                    None => answered &= message,
+                }
+            }
+            Request::Notify(change) => self.notified(from, change.state),
+            Request::Status(status) => {
+                if !from.is_local_and_privileged() {
+                    return None;
+                }
+                let name = std::str::from_utf8(status.name.0);
+                if let Some(server) = name.ok().and_then(|name| name.parse().ok()) {
+                    tracing::debug!(%server, state = status.state, "rpc.statd: it restarted");
+                    self.restarted(server);
+                }
+            }
+            Request::Null | Request::NoMonitor(_) | Request::Refused(_) => {}
+        }
+        answered.then(|| received.reply(granted, self.state()))
     }
 }
 
@@ -505,11 +513,11 @@ async fn hear_others(callbacks: Weak<Callbacks>, socket: UnixDatagram) {
                 cookie: Some(cookie),
                 ..
             } = &hint
-            && let Some(client) = this.client.upgrade()
+            && let Some(lock_manager) = this.lock_manager.upgrade()
         {
             let from = Caller {
-                address: SocketAddr::new(client.server(), 0),
-                protocol: client.place().protocol,
+                address: lock_manager.address(),
+                protocol: lock_manager.protocol(),
             };
             this.send_result(cookie, Status::Granted, from);
         }

@@ -54,7 +54,7 @@ const HEAD: &str = "nfsrdma nsm 1";
 const FILE_MAX: u64 = 4096;
 
 #[derive(Debug, Default)]
-struct Inner {
+struct MonitorState {
     /// It is known whether rpc.statd runs.
     looked: bool,
     /// Its port.
@@ -73,7 +73,7 @@ pub(super) struct Monitor {
     file: Option<PathBuf>,
     state: AtomicU32,
     monitored: AtomicBool,
-    inner: tokio::sync::Mutex<Inner>,
+    inner: tokio::sync::Mutex<MonitorState>,
 }
 
 /// The address by which this machine reaches a server.
@@ -135,7 +135,7 @@ impl Monitor {
                 name: Text(self.name.as_bytes()),
                 program: nlm4::PROGRAM,
                 version: self.version,
-                procedure: super::STATUS_PROCEDURE,
+                procedure: super::calls::STATUS_PROCEDURE,
             },
         }
     }
@@ -146,7 +146,7 @@ impl Monitor {
         self.look_locked(&mut inner, rows).await
     }
 
-    async fn look_locked(&self, inner: &mut Inner, rows: &[Row]) -> bool {
+    async fn look_locked(&self, inner: &mut MonitorState, rows: &[Row]) -> bool {
         let is_it = |row: &&Row| {
             row.program == nsm::PROGRAM && row.version == nsm::VERSION && row.netid == NetId::Udp
         };

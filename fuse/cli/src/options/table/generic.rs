@@ -1,7 +1,8 @@
 //! What mount(8) and the VFS understand. As there, the last word counts.
 
 use super::super::AccessTime;
-use super::{Action, Draft, Entry, Outcome};
+use super::super::draft::{Draft, Outcome};
+use super::super::entry::{Entry, accept, flag, value};
 
 pub(super) static TABLE: &[Entry] = &[
     // What mount(8) and the VFS understand; as there, the last word counts.

@@ -1,8 +1,10 @@
 //! FUSE's options, and those of this program alone.
 
+use super::super::entry::{Entry, flag, value};
 use super::super::{MetricsAt, Permissions, Transport, WriteChunk};
-use super::{Action, Entry, METRICS};
 use std::net::{Ipv4Addr, SocketAddr};
+
+const METRICS: &str = "PORT, ADDRESS:PORT, [IPV6]:PORT or unix:/PATH";
 
 pub(super) static TABLE: &[Entry] = &[
     // FUSE.

@@ -1,25 +1,16 @@
 //! Sizes, addresses, versions, and the MOUNT service.
 
+use super::super::draft::{Draft, Outcome, PORT, SIZE};
+use super::super::entry::{Entry, accept, flag, refuse, value};
 use super::super::{Family, MountProto, OptionError};
-use super::{Action, Draft, Entry, Outcome, PORT, SIZE, TCP_ONLY, V3_ONLY, V4_OPTION};
 use std::net::IpAddr;
 
+const TCP_ONLY: &str = "this program speaks NFS over RDMA only; use mount -t nfs for TCP and UDP";
+const V3_ONLY: &str = "this program speaks NFS version 3 only; use mount -t nfs for version 4";
+const V4_OPTION: &str =
+    "it belongs to NFS version 4, and this program speaks version 3; leave it out";
 const OBSOLETE: &str =
     "NFS version 2 is obsolete, and this program speaks version 3 only; use vers=3";
-
-/// A port; 0 asks rpcbind.
-pub(super) fn set_port(
-    d: &mut Draft,
-    name: &'static str,
-    text: &str,
-) -> Result<Option<u16>, OptionError> {
-    let port = d.number(name, text, 0..=65535, PORT)? as u16;
-    if port == 0 {
-        return Ok(None);
-    }
-    d.claim(name, port)?;
-    Ok(Some(port))
-}
 
 /// A literal address, as the kernel shows it.
 fn address(d: &Draft, name: &'static str, text: &str) -> Result<String, OptionError> {
@@ -55,7 +46,7 @@ pub(super) static TABLE: &[Entry] = &[
         Ok(())
     }),
     value!("port", PORT, |d, n, v| {
-        if let Some(port) = set_port(d, n, v)? {
+        if let Some(port) = d.port(n, v)? {
             d.options.port = port;
         }
         Ok(())
@@ -140,7 +131,7 @@ pub(super) static TABLE: &[Entry] = &[
         Ok(())
     }),
     value!("mountport", PORT, |d, n, v| {
-        d.options.mount_port = set_port(d, n, v)?;
+        d.options.mount_port = d.port(n, v)?;
         Ok(())
     }),
     value!("mountproto", "tcp, tcp6, udp, udp6 or rdma", |d, n, v| {

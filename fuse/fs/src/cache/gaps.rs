@@ -49,7 +49,7 @@ impl Run {
 impl Pages {
     /// Looks from `from` on for pages, at most `most` bytes of them, that are worth reading before
     /// they are written. Also says where to go on, if not at the end.
-    pub(super) fn gather(&self, from: u64, most: u64) -> (Option<Range<u64>>, Option<u64>) {
+    pub(super) fn worth_reading(&self, from: u64, most: u64) -> (Option<Range<u64>>, Option<u64>) {
         let mut run: Option<Run> = None;
         let first = self.block_at(from).map_or(from, |block| block.0);
         let mut blocks = self.index.idle.range(first..);
@@ -116,7 +116,7 @@ mod tests {
     fn all(pages: &Pages, most: u64) -> Vec<Range<u64>> {
         let (mut found, mut from) = (Vec::new(), 0);
         loop {
-            let (range, next) = pages.gather(from, most);
+            let (range, next) = pages.worth_reading(from, most);
             found.extend(range);
             match next {
                 Some(next) => {

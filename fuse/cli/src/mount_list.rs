@@ -1,13 +1,13 @@
 //! The statistics of all mounts of this mount namespace, asked over their control sockets.
 //!
-//! Bounded: at most [`MOST`] mounts, [`AT_A_TIME`] of them at a time, and [`PATIENCE`] for each. A
+//! Bounded: at most [`MOST`] mounts, [`AT_A_TIME`] of them at a time, and [`ANSWER_LIMIT`] for each. A
 //! mount whose process does not answer is reported as silent, and delays nobody but the caller.
 
 use super::control::{self, AskError};
+use super::control_client;
 use super::failure::{Exit, Failure};
 use super::mounts::{self, FSTYPE, Mount};
 use super::pending::{self, Pending, Place};
-use super::reach;
 use super::stats::document::Document;
 use std::collections::HashSet;
 use std::io;
@@ -19,7 +19,7 @@ const MOST: usize = 1024;
 /// Asked at a time.
 const AT_A_TIME: usize = 16;
 /// For the answer of one.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
 /// A process to ask.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ pub(super) enum Target {
 
 /// What is known of one mount.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Found {
+pub(super) struct ListedMount {
     /// SERVER:/EXPORT.
     pub(super) source: String,
     pub(super) directory: String,
@@ -61,16 +61,16 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
 
 impl Target {
     /// Asks it. `None` for an attempt to mount that has ended meanwhile.
-    pub(super) fn ask(&self, limit: Duration) -> Option<Found> {
+    pub(super) fn ask(&self, limit: Duration) -> Option<ListedMount> {
         match self {
-            Target::Mounted(mount) => Some(Found {
+            Target::Mounted(mount) => Some(ListedMount {
                 source: mount.source.to_string_lossy().into_owned(),
                 directory: mount.dir.to_string_lossy().into_owned(),
                 state: document(mount, limit).map_or_else(MountState::Silent, |document| {
                     MountState::Answers(Box::new(document))
                 }),
             }),
-            Target::Pending(place) => place.ask(limit).map(|pending| Found {
+            Target::Pending(place) => place.ask(limit).map(|pending| ListedMount {
                 source: pending.source.clone(),
                 directory: pending.directory.clone(),
                 state: MountState::Pending(pending),
@@ -90,13 +90,13 @@ fn document(mount: &Mount, limit: Duration) -> Result<Document, String> {
         }
         AskError::Broken(error) => format!("its process does not answer: {error}"),
     })?;
-    reach::refusal(&mount.dir, &answer).map_err(|failure| failure.message)?;
+    control_client::refusal(&mount.dir, &answer).map_err(|failure| failure.message)?;
     serde_json::from_slice(&answer)
         .map_err(|_| "its process is of another version: mount again".to_owned())
 }
 
 /// Asks all, several at a time; in the order of [`targets`].
-pub(super) fn all() -> io::Result<Vec<Found>> {
+pub(super) fn all() -> io::Result<Vec<ListedMount>> {
     let targets = targets()?;
     let next = Mutex::new(targets.iter().enumerate());
     let found = Mutex::new(Vec::new());
@@ -109,7 +109,7 @@ pub(super) fn all() -> io::Result<Vec<Found>> {
         for _ in 0..targets.len().min(AT_A_TIME) {
             scope.spawn(|| {
                 while let Some((at, target)) = lock_next() {
-                    if let Some(answer) = target.ask(PATIENCE) {
+                    if let Some(answer) = target.ask(ANSWER_LIMIT) {
                         let mut found = found.lock().unwrap_or_else(|p| p.into_inner());
                         found.push((at, answer));
                     }
@@ -123,7 +123,7 @@ pub(super) fn all() -> io::Result<Vec<Found>> {
 }
 
 /// One of each directory: the one on top. Metrics are told apart by it.
-pub(super) fn on_top(mut found: Vec<Found>) -> Vec<Found> {
+pub(super) fn on_top(mut found: Vec<ListedMount>) -> Vec<ListedMount> {
     let mut seen = HashSet::new();
     found.reverse();
     // What is mounted goes before what is still to be mounted there.
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_one_on_top_counts() {
-        let found = |directory: &str, source: &str, pending: bool| Found {
+        let found = |directory: &str, source: &str, pending: bool| ListedMount {
             source: source.into(),
             directory: directory.into(),
             state: match pending {

@@ -7,8 +7,8 @@
 //!
 //! The kernel gives a device number to the next mount as soon as the file system is out of
 //! sight, while the process may still flush. So a process whose session has ended gives the
-//! name back ([`Presence::retire`]), keeping those who watch already. What it tells them meanwhile
-//! is lines with the bytes still to be written.
+//! name back ([`ExitNotifier::end_session`]), keeping those who watch already. What it tells them
+//! meanwhile is lines with the bytes still to be written.
 //! A session may end before its mount is gone: `umount -f` aborts it, and fails if the mount is in
 //! use. For who comes then the process takes a second name.
 
@@ -32,33 +32,33 @@ const MOST_WATCHERS: usize = 64;
 
 /// The serving side. Ends with the process.
 #[derive(Debug)]
-pub struct Presence {
+pub struct ExitNotifier {
     device: String,
     /// The first name, then the second; none if a younger process has taken it.
     name: Option<sockets::Name>,
     listener: UnixListener,
-    retired: bool,
+    session_ended: bool,
     /// Watchers accepted since the end of the session.
     watchers: Vec<UnixStream>,
 }
 
-impl Presence {
+impl ExitNotifier {
     /// Announces the mount with this `major:minor`.
-    pub fn announce(device: &str) -> io::Result<Presence> {
+    pub fn listen(device: &str) -> io::Result<ExitNotifier> {
         let (listener, name) = sockets::listen(&name(device))?;
         listener.set_nonblocking(true)?;
-        Ok(Presence {
+        Ok(ExitNotifier {
             device: device.to_owned(),
             name: Some(name),
             listener,
-            retired: false,
+            session_ended: false,
             watchers: Vec::new(),
         })
     }
 
     /// Gives the name back for the second; who watches already still sees the process's end.
-    pub fn retire(&mut self) {
-        if std::mem::replace(&mut self.retired, true) {
+    pub fn end_session(&mut self) {
+        if std::mem::replace(&mut self.session_ended, true) {
             return;
         }
         let renamed = self
@@ -72,7 +72,7 @@ impl Presence {
     }
 
     /// Takes the name away, for a process that is about to end. The watchers stay.
-    pub fn hide(&mut self) {
+    pub fn remove_name(&mut self) {
         self.name = None;
     }
 
@@ -87,7 +87,7 @@ impl Presence {
 
     /// Tells those who watch since the end of the session how many bytes are still to be written.
     /// Never waits: who does not read misses it.
-    pub fn tell(&mut self, bytes: u64) {
+    pub fn report_unwritten(&mut self, bytes: u64) {
         self.accept();
         for watcher in &mut self.watchers {
             let _ = watcher.write_all(format!("{bytes}\n").as_bytes());
@@ -96,9 +96,9 @@ impl Presence {
 
     /// Tells them what is lost, a line each. Waits for nobody either: who does not listen has the
     /// log.
-    pub fn tell_lost(&mut self, lines: &str) {
+    pub fn report_lost(&mut self, lines: &str) {
         self.accept();
-        let end = lines.floor_char_boundary(LAST_WORDS);
+        let end = lines.floor_char_boundary(LOST_MAX);
         for watcher in &mut self.watchers {
             let _ = watcher.write_all(&lines.as_bytes()[..end]);
         }
@@ -106,35 +106,35 @@ impl Presence {
 }
 
 /// Bytes of last words a watcher takes, and a process says.
-const LAST_WORDS: usize = 16 << 10;
+const LOST_MAX: usize = 16 << 10;
 
 /// The waiting side; connect before unmounting.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ExitWatch {
     stream: UnixStream,
 }
 
 /// How waiting ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ExitOutcome {
     /// The process is gone; what it said is lost, a line each.
-    Gone(String),
+    Exited(String),
     /// It is still there.
-    NotYet,
+    TimedOut,
 }
 
-impl Watch {
+impl ExitWatch {
     /// Watches the process that serves `device` for `owner`. An error if there is none here, or
     /// it is in another mount namespace.
-    pub fn connect(device: &str, owner: Option<u32>) -> io::Result<Watch> {
+    pub fn connect(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
         let stream = sockets::connect(&name(device), owner)?;
-        Ok(Watch { stream })
+        Ok(ExitWatch { stream })
     }
 
     /// Watches a process that still flushes, though its session on `device` has ended.
-    pub fn connect_last(device: &str, owner: Option<u32>) -> io::Result<Watch> {
+    pub fn connect_last(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
         let stream = sockets::connect(&last_name(device), owner)?;
-        Ok(Watch { stream })
+        Ok(ExitWatch { stream })
     }
 
     /// The process, if it is in this PID namespace.
@@ -145,27 +145,29 @@ impl Watch {
 
     /// Waits until the process has ended, `limit` at most. `progress` gets the bytes still to
     /// be written, whenever the process says so.
-    pub fn wait(mut self, limit: Duration, mut progress: impl FnMut(u64)) -> End {
+    pub fn wait(mut self, limit: Duration, mut progress: impl FnMut(u64)) -> ExitOutcome {
         let begin = Instant::now();
         let (mut line, mut said) = (Vec::new(), Vec::new());
         let mut piece = [0; 4096];
         loop {
             let left = limit.saturating_sub(begin.elapsed());
             if left.is_zero() || self.stream.set_read_timeout(Some(left)).is_err() {
-                return End::NotYet;
+                return ExitOutcome::TimedOut;
             }
             let read = match self.stream.read(&mut piece) {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => continue,
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return End::NotYet,
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                        return ExitOutcome::TimedOut;
+                    }
                     // Reset: it ended without reading.
                     _ => break,
                 },
             };
             for &byte in &piece[..read] {
-                if line.len() < LAST_WORDS {
+                if line.len() < LOST_MAX {
                     line.push(byte);
                 }
                 if byte != b'\n' {
@@ -173,7 +175,7 @@ impl Watch {
                 }
                 match std::str::from_utf8(&line).map(|line| line.trim_end().parse()) {
                     Ok(Ok(bytes)) => progress(bytes),
-                    _ if said.len() < LAST_WORDS => said.append(&mut line),
+                    _ if said.len() < LOST_MAX => said.append(&mut line),
                     _ => {}
                 }
                 line.clear();
@@ -185,14 +187,14 @@ impl Watch {
         }
         // Names in it are whatever a server or a user made them: no terminal obeys them.
         let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
-        End::Gone(String::from_utf8_lossy(&said).chars().map(plain).collect())
+        ExitOutcome::Exited(String::from_utf8_lossy(&said).chars().map(plain).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::unistd::geteuid;
+    use rustix::process::geteuid;
 
     fn own() -> Option<u32> {
         Some(geteuid().as_raw())
@@ -201,65 +203,65 @@ mod tests {
     #[test]
     fn the_end_is_seen() {
         let device = format!("test:{}", std::process::id());
-        assert!(Watch::connect(&device, own()).is_err());
-        let presence = Presence::announce(&device).unwrap();
-        let early = Watch::connect(&device, own()).unwrap();
+        assert!(ExitWatch::connect(&device, own()).is_err());
+        let notifier = ExitNotifier::listen(&device).unwrap();
+        let early = ExitWatch::connect(&device, own()).unwrap();
         assert_eq!(early.pid(), Some(std::process::id() as i32));
-        assert!(early.wait(Duration::from_millis(10), |_| ()) == End::NotYet);
-        let watch = Watch::connect(&device, own()).unwrap();
-        drop(presence);
-        assert!(watch.wait(Duration::from_secs(60), |_| ()) == End::Gone(String::new()));
+        assert!(early.wait(Duration::from_millis(10), |_| ()) == ExitOutcome::TimedOut);
+        let watch = ExitWatch::connect(&device, own()).unwrap();
+        drop(notifier);
+        assert!(watch.wait(Duration::from_secs(60), |_| ()) == ExitOutcome::Exited(String::new()));
     }
 
     #[test]
     fn the_name_goes_to_the_next_mount_before_the_process_ends() {
         let device = format!("next:{}", std::process::id());
-        let mut old = Presence::announce(&device).unwrap();
-        let watch = Watch::connect(&device, own()).unwrap();
+        let mut old = ExitNotifier::listen(&device).unwrap();
+        let watch = ExitWatch::connect(&device, own()).unwrap();
         let name = device.clone();
-        let next = std::thread::spawn(move || Presence::announce(&name).unwrap());
-        old.retire();
+        let next = std::thread::spawn(move || ExitNotifier::listen(&name).unwrap());
+        old.end_session();
         let next = next.join().unwrap();
-        assert!(watch.wait(Duration::from_millis(10), |_| ()) == End::NotYet);
-        let other = Watch::connect(&device, own()).unwrap();
+        assert!(watch.wait(Duration::from_millis(10), |_| ()) == ExitOutcome::TimedOut);
+        let other = ExitWatch::connect(&device, own()).unwrap();
         drop(old);
-        assert!(other.wait(Duration::from_millis(10), |_| ()) == End::NotYet);
+        assert!(other.wait(Duration::from_millis(10), |_| ()) == ExitOutcome::TimedOut);
         drop(next);
     }
 
     #[test]
     fn who_comes_after_the_session_is_told_too() {
         let device = format!("late:{}", std::process::id());
-        let mut presence = Presence::announce(&device).unwrap();
-        assert!(Watch::connect_last(&device, own()).is_err());
-        presence.retire();
-        assert!(Watch::connect(&device, own()).is_err());
-        let watch = Watch::connect_last(&device, own()).unwrap();
-        presence.retire();
-        presence.tell(17);
-        presence.tell_lost("bytes 1-2 of /a are lost\n");
-        drop(presence);
+        let mut notifier = ExitNotifier::listen(&device).unwrap();
+        assert!(ExitWatch::connect_last(&device, own()).is_err());
+        notifier.end_session();
+        assert!(ExitWatch::connect(&device, own()).is_err());
+        let watch = ExitWatch::connect_last(&device, own()).unwrap();
+        notifier.end_session();
+        notifier.report_unwritten(17);
+        notifier.report_lost("bytes 1-2 of /a are lost\n");
+        drop(notifier);
         let (said, mut told) = ("bytes 1-2 of /a are lost\n".to_owned(), Vec::new());
         let end = watch.wait(Duration::from_secs(60), |bytes| told.push(bytes));
-        assert_eq!((end, told), (End::Gone(said), vec![17]));
-        assert!(Watch::connect_last(&device, own()).is_err());
+        assert_eq!((end, told), (ExitOutcome::Exited(said), vec![17]));
+        assert!(ExitWatch::connect_last(&device, own()).is_err());
     }
 
     #[test]
     fn progress_is_told_and_nobody_waited_for() {
         let device = format!("progress:{}", std::process::id());
-        let mut presence = Presence::announce(&device).unwrap();
-        let watch = Watch::connect(&device, own()).unwrap();
-        let deaf = Watch::connect(&device, own()).unwrap();
-        presence.retire();
+        let mut notifier = ExitNotifier::listen(&device).unwrap();
+        let watch = ExitWatch::connect(&device, own()).unwrap();
+        let deaf = ExitWatch::connect(&device, own()).unwrap();
+        notifier.end_session();
         for bytes in (0..100_000).rev() {
-            presence.tell(bytes);
+            notifier.report_unwritten(bytes);
         }
         let mut told = Vec::new();
         let early = Instant::now();
-        drop(presence);
+        drop(notifier);
         let end = watch.wait(Duration::from_secs(60), |bytes| told.push(bytes));
-        assert_eq!(end, End::Gone(String::new()));
+        assert_eq!(end, ExitOutcome::Exited(String::new()));
         assert!(early.elapsed() < Duration::from_secs(60));
         assert!(!told.is_empty() && told[0] < 100_000, "{told:?}");
         drop(deaf);
@@ -268,20 +270,23 @@ mod tests {
     #[test]
     fn last_words_reach_the_owner_and_no_terminal_obeys_them() {
         let device = format!("words:{}", std::process::id());
-        let mut presence = Presence::announce(&device).unwrap();
-        let watch = Watch::connect(&device, own()).unwrap();
-        presence.retire();
-        presence.tell(17);
-        presence.tell_lost("bytes 1-2 of /a\x1b[31m are lost\n");
-        drop(presence);
+        let mut notifier = ExitNotifier::listen(&device).unwrap();
+        let watch = ExitWatch::connect(&device, own()).unwrap();
+        notifier.end_session();
+        notifier.report_unwritten(17);
+        notifier.report_lost("bytes 1-2 of /a\x1b[31m are lost\n");
+        drop(notifier);
         let said = "bytes 1-2 of /a?[31m are lost\n".to_owned();
-        assert_eq!(watch.wait(Duration::from_secs(60), |_| ()), End::Gone(said));
-        let mut presence = Presence::announce(&device).unwrap();
-        let watch = Watch::connect(&device, own()).unwrap();
-        presence.retire();
-        presence.tell_lost(&"é".repeat(LAST_WORDS));
-        drop(presence);
+        assert_eq!(
+            watch.wait(Duration::from_secs(60), |_| ()),
+            ExitOutcome::Exited(said)
+        );
+        let mut notifier = ExitNotifier::listen(&device).unwrap();
+        let watch = ExitWatch::connect(&device, own()).unwrap();
+        notifier.end_session();
+        notifier.report_lost(&"é".repeat(LOST_MAX));
+        drop(notifier);
         let end = watch.wait(Duration::from_secs(60), |_| ());
-        assert_eq!(end, End::Gone("é".repeat(LAST_WORDS / 2)));
+        assert_eq!(end, ExitOutcome::Exited("é".repeat(LOST_MAX / 2)));
     }
 }

@@ -1,5 +1,5 @@
 //! Reading what lies between dirty bytes before they are flushed, where that saves WRITEs
-//! (`cache::gather` says where).
+//! (`cache::gaps` says where).
 //!
 //! Bytes that were read are written along under the same conditions as any that are cached
 //! ([`Gaps::Join`]): only while nothing says that somebody else changes the file, and only in pages
@@ -8,7 +8,7 @@
 //! wrote is sent. A READ that fails does no harm: then that is what is sent as well.
 
 use super::Fs;
-use super::file::{FileData, Inner};
+use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::read::{PendingRead, prev_power_of_two};
 use crate::cache::{Gaps, MAX_PIECE, WriteLimits};
@@ -23,7 +23,7 @@ const READS: usize = 4;
 
 impl<N: Nfs3> Fs<N> {
     /// Called with programs' writes held off.
-    pub(super) async fn gather(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>) {
+    pub(super) async fn fill_gaps(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>) {
         let most = u64::from(self.limits().rtmax.min(self.limits().wtmax));
         if most < 4096 || self.write_limits(inode).gaps == Gaps::Keep {
             return;
@@ -57,7 +57,7 @@ impl<N: Nfs3> Fs<N> {
             if reads.is_empty() {
                 continue;
             }
-            self.shared.stats.gather_reads.add(reads.len() as u64);
+            self.shared.stats.gap_reads.add(reads.len() as u64);
             let done = join_all(reads).await;
             if done.contains(&false) || self.write_limits(inode).gaps == Gaps::Keep {
                 return;
@@ -71,12 +71,12 @@ type Begun = (u64, Range<u64>, Cred);
 
 /// The next pages to read, and where to look after them.
 fn begin(
-    inner: &mut Inner,
+    inner: &mut FileState,
     from: u64,
     most: u64,
     limits: &WriteLimits,
 ) -> (Option<Begun>, Option<u64>) {
-    let (found, next) = inner.write_back().gather(from, most, limits);
+    let (found, next) = inner.write_back().worth_reading(from, most, limits);
     let read = found.and_then(|(pages, cred)| {
         // Somebody reads there already, and may bring it.
         if inner.reading(&pages).is_some() {

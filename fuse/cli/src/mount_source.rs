@@ -13,7 +13,7 @@ const MAX_HOST: usize = 255;
 
 /// A server and a directory it exports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spec {
+pub struct MountSource {
     /// A name or an address, IPv6 ones without brackets, possibly with a `%scope`.
     pub host: String,
     /// Absolute; bytes, because servers know no character sets.
@@ -24,7 +24,7 @@ pub struct Spec {
 
 /// Why a text names no export. The text of each is a sentence with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum SpecError {
+pub enum MountSourceError {
     #[error("'{0}' names no export: write SERVER:/PATH, [IPV6]:/PATH or nfs://SERVER/PATH")]
     Shape(String),
     #[error("put the IPv6 address in brackets: [{0}]:/PATH")]
@@ -59,16 +59,16 @@ pub enum SpecError {
     Escape(String),
 }
 
-impl Spec {
+impl MountSource {
     /// Parses what stands in the first field of fstab or as first argument.
-    pub fn parse(text: &OsStr) -> Result<Spec, SpecError> {
+    pub fn parse(text: &OsStr) -> Result<MountSource, MountSourceError> {
         let bytes = text.as_bytes();
-        let shape = || SpecError::Shape(text.to_string_lossy().into_owned());
+        let shape = || MountSourceError::Shape(text.to_string_lossy().into_owned());
         if let Some(rest) = strip_scheme(bytes) {
             return parse_url(rest, &shape);
         }
         if let Some(scheme) = foreign_scheme(bytes) {
-            return Err(SpecError::Scheme(scheme));
+            return Err(MountSourceError::Scheme(scheme));
         }
         if bytes.first() == Some(&b'[') {
             let end = bytes
@@ -77,7 +77,7 @@ impl Spec {
                 .ok_or_else(shape)?;
             let host = ipv6(&bytes[1..end])?;
             let path = bytes[end + 1..].strip_prefix(b":").ok_or_else(shape)?;
-            return Spec::checked(host, path.to_vec(), None);
+            return MountSource::checked(host, path.to_vec(), None);
         }
         let colon = bytes
             .iter()
@@ -88,42 +88,47 @@ impl Spec {
             && let Ok(host) = std::str::from_utf8(&bytes[..end])
             && ipv6(host.as_bytes()).is_ok()
         {
-            return Err(SpecError::Brackets(host.into()));
+            return Err(MountSourceError::Brackets(host.into()));
         }
-        let host = std::str::from_utf8(&bytes[..colon])
-            .map_err(|_| SpecError::Host(String::from_utf8_lossy(&bytes[..colon]).into_owned()))?;
+        let host = std::str::from_utf8(&bytes[..colon]).map_err(|_| {
+            MountSourceError::Host(String::from_utf8_lossy(&bytes[..colon]).into_owned())
+        })?;
         if host.is_empty() || colon + 1 == bytes.len() {
             return Err(shape());
         }
-        Spec::checked(host.into(), bytes[colon + 1..].to_vec(), None)
+        MountSource::checked(host.into(), bytes[colon + 1..].to_vec(), None)
     }
 
-    fn checked(host: String, export: Vec<u8>, port: Option<u16>) -> Result<Spec, SpecError> {
+    fn checked(
+        host: String,
+        export: Vec<u8>,
+        port: Option<u16>,
+    ) -> Result<MountSource, MountSourceError> {
         let bad = |c: char| {
             c.is_whitespace() || c.is_control() || matches!(c, '/' | ',' | '\\' | '[' | ']')
         };
         if host.is_empty() || host.len() > MAX_HOST || host.starts_with('-') || host.contains(bad) {
-            return Err(SpecError::Host(host));
+            return Err(MountSourceError::Host(host));
         }
         if let Some((port, path)) = port_and_path(&export) {
             let host = match host.contains(':') {
                 true => format!("[{host}]"),
                 false => host,
             };
-            return Err(SpecError::PortInSource { host, port, path });
+            return Err(MountSourceError::PortInSource { host, port, path });
         }
         if is_link_local_without_interface(&host) {
-            return Err(SpecError::Scope(host));
+            return Err(MountSourceError::Scope(host));
         }
         if export.first() != Some(&b'/') {
-            return Err(SpecError::Relative(
+            return Err(MountSourceError::Relative(
                 String::from_utf8_lossy(&export).into_owned(),
             ));
         }
         if export.len() > MAX_EXPORT {
-            return Err(SpecError::TooLong);
+            return Err(MountSourceError::TooLong);
         }
-        Ok(Spec { host, export, port })
+        Ok(MountSource { host, export, port })
     }
 
     /// `host:/path` as it stands in /proc/mounts.
@@ -139,7 +144,7 @@ impl Spec {
     }
 }
 
-impl fmt::Display for Spec {
+impl fmt::Display for MountSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.source()))
     }
@@ -186,7 +191,10 @@ fn strip_scheme(bytes: &[u8]) -> Option<&[u8]> {
         .map(|_| &bytes[SCHEME.len()..])
 }
 
-fn parse_url(rest: &[u8], shape: &dyn Fn() -> SpecError) -> Result<Spec, SpecError> {
+fn parse_url(
+    rest: &[u8],
+    shape: &dyn Fn() -> MountSourceError,
+) -> Result<MountSource, MountSourceError> {
     let slash = rest
         .iter()
         .position(|&byte| byte == b'/')
@@ -214,15 +222,15 @@ fn parse_url(rest: &[u8], shape: &dyn Fn() -> SpecError) -> Result<Spec, SpecErr
             text.parse::<u16>()
                 .ok()
                 .filter(|&port| port != 0)
-                .ok_or_else(|| SpecError::Port(text.into()))?,
+                .ok_or_else(|| MountSourceError::Port(text.into()))?,
         ),
     };
-    Spec::checked(host, unescape(&rest[slash..])?, port)
+    MountSource::checked(host, unescape(&rest[slash..])?, port)
 }
 
 /// Percent-decoding (RFC 3986 section 2.1). NUL cannot be in a path.
-fn unescape(path: &[u8]) -> Result<Vec<u8>, SpecError> {
-    let wrong = || SpecError::Escape(String::from_utf8_lossy(path).into_owned());
+fn unescape(path: &[u8]) -> Result<Vec<u8>, MountSourceError> {
+    let wrong = || MountSourceError::Escape(String::from_utf8_lossy(path).into_owned());
     let mut plain = Vec::with_capacity(path.len());
     let mut bytes = path.iter();
     while let Some(&byte) = bytes.next() {
@@ -244,17 +252,17 @@ fn unescape(path: &[u8]) -> Result<Vec<u8>, SpecError> {
 }
 
 /// An IPv6 address, with or without a scope, as it came.
-fn ipv6(bytes: &[u8]) -> Result<String, SpecError> {
+fn ipv6(bytes: &[u8]) -> Result<String, MountSourceError> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let (address, scope) = match text.split_once('%') {
         Some((address, scope)) => (address, Some(scope)),
         None => (text.as_str(), None),
     };
     if scope == Some("") && address.parse::<Ipv6Addr>().is_ok() {
-        return Err(SpecError::Scope(address.to_owned()));
+        return Err(MountSourceError::Scope(address.to_owned()));
     }
     if address.parse::<Ipv6Addr>().is_err() {
-        return Err(SpecError::NotIpv6(text));
+        return Err(MountSourceError::NotIpv6(text));
     }
     Ok(text)
 }
@@ -264,12 +272,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn parse(text: &str) -> Result<Spec, SpecError> {
-        Spec::parse(OsStr::new(text))
+    fn parse(text: &str) -> Result<MountSource, MountSourceError> {
+        MountSource::parse(OsStr::new(text))
     }
 
-    fn spec(host: &str, export: &str, port: Option<u16>) -> Result<Spec, SpecError> {
-        Ok(Spec {
+    fn spec(host: &str, export: &str, port: Option<u16>) -> Result<MountSource, MountSourceError> {
+        Ok(MountSource {
             host: host.into(),
             export: export.into(),
             port,
@@ -327,8 +335,14 @@ mod tests {
             said("nfs://srv:0/x"),
             "'0' is not a port: give a number from 1 to 65535"
         );
-        assert!(matches!(parse("nfs://srv/%0"), Err(SpecError::Escape(_))));
-        assert!(matches!(parse("nfs://srv/%00"), Err(SpecError::Escape(_))));
+        assert!(matches!(
+            parse("nfs://srv/%0"),
+            Err(MountSourceError::Escape(_))
+        ));
+        assert!(matches!(
+            parse("nfs://srv/%00"),
+            Err(MountSourceError::Escape(_))
+        ));
         for text in [
             "",
             ":",
@@ -342,16 +356,19 @@ mod tests {
             "nfs:///x",
             "nfs://[::1]7/x",
         ] {
-            assert!(matches!(parse(text), Err(SpecError::Shape(_))), "{text:?}");
+            assert!(
+                matches!(parse(text), Err(MountSourceError::Shape(_))),
+                "{text:?}"
+            );
         }
         let long = format!("srv:/{}", "x".repeat(MAX_EXPORT));
-        assert_eq!(parse(&long), Err(SpecError::TooLong));
+        assert_eq!(parse(&long), Err(MountSourceError::TooLong));
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_answered(bytes: Vec<u8>) {
-            let _ = Spec::parse(OsStr::from_bytes(&bytes));
+            let _ = MountSource::parse(OsStr::from_bytes(&bytes));
         }
 
         #[test]
@@ -359,8 +376,8 @@ mod tests {
             host in "[a-z][a-z0-9.-]{0,20}|[0-9a-f:]{1,4}::[0-9a-f]{1,4}",
             path in "/[^\u{0}]{0,30}",
         ) {
-            let made = Spec { host, export: path.into_bytes(), port: None };
-            if let Ok(again) = Spec::parse(OsStr::from_bytes(&made.source())) {
+            let made = MountSource { host, export: path.into_bytes(), port: None };
+            if let Ok(again) = MountSource::parse(OsStr::from_bytes(&made.source())) {
                 prop_assert_eq!(again, made);
             } else {
                 let address = made.host.parse::<Ipv6Addr>();

@@ -1,4 +1,4 @@
-//! Letting go of devices that are gone.
+//! Closing the descriptors of RDMA devices that were removed.
 //!
 //! The kernel takes most devices from their users when a driver goes. Its software devices it
 //! does not: `rdma link delete` waits until nobody has the device open. librdmacm keeps each
@@ -8,12 +8,15 @@
 
 use parking_lot::Mutex;
 use rdma_sys as ib;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{DupFlags, dup3};
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 /// A device that librdmacm has open.
-struct Held {
+struct OpenDevice {
     /// That of commands, then that of events; with what each of them is.
     fds: [(RawFd, PathBuf); 2],
     /// There as long as the device is.
@@ -22,35 +25,38 @@ struct Held {
     users: usize,
 }
 
-static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+static OPEN_DEVICES: Mutex<Vec<OpenDevice>> = Mutex::new(Vec::new());
 
 /// What a descriptor refers to.
-fn what(fd: RawFd) -> Option<PathBuf> {
+fn target_of(fd: RawFd) -> Option<PathBuf> {
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
     let text = link.to_str()?;
     Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
 }
 
-/// An identifier uses a device; the value is for [`gave`].
+/// An identifier uses a device; the value is for [`release`].
 ///
 /// # Safety
 /// The context is open.
-pub(crate) unsafe fn took(context: *mut ib::ibv_context) -> Option<RawFd> {
+pub(crate) unsafe fn acquire(context: *mut ib::ibv_context) -> Option<RawFd> {
     // SAFETY: the caller vouches for the context; its device's path is a C string.
     let (fds, sysfs) = unsafe {
         let path = CStr::from_ptr((*(*context).device).dev_path.as_ptr());
         let fds = [(*context).cmd_fd, (*context).async_fd];
         (fds, PathBuf::from(path.to_string_lossy().into_owned()))
     };
-    let mut held = HELD.lock();
-    let fds = [(fds[0], what(fds[0])?), (fds[1], what(fds[1])?)];
+    let mut devices = OPEN_DEVICES.lock();
+    let fds = [(fds[0], target_of(fds[0])?), (fds[1], target_of(fds[1])?)];
     let command = fds[0].0;
-    match held.iter_mut().find(|h| h.fds == fds && h.sysfs == sysfs) {
-        Some(held) => held.users += 1,
+    match devices
+        .iter_mut()
+        .find(|h| h.fds == fds && h.sysfs == sysfs)
+    {
+        Some(device) => device.users += 1,
         None => {
             // What had these numbers before is closed.
-            held.retain(|h| h.fds[0].0 != command);
-            held.push(Held {
+            devices.retain(|h| h.fds[0].0 != command);
+            devices.push(OpenDevice {
                 fds,
                 sysfs,
                 users: 1,
@@ -61,41 +67,40 @@ pub(crate) unsafe fn took(context: *mut ib::ibv_context) -> Option<RawFd> {
 }
 
 /// An identifier that used the device of this descriptor, if any, is gone.
-pub(crate) fn gave(command: Option<RawFd>) {
-    let mut held = HELD.lock();
-    let mine = |held: &&mut Held| Some(held.fds[0].0) == command;
-    if let Some(held) = held.iter_mut().find(mine) {
-        held.users = held.users.saturating_sub(1);
+pub(crate) fn release(command: Option<RawFd>) {
+    let mut devices = OPEN_DEVICES.lock();
+    let mine = |device: &&mut OpenDevice| Some(device.fds[0].0) == command;
+    if let Some(device) = devices.iter_mut().find(mine) {
+        device.users = device.users.saturating_sub(1);
     }
-    let_go(&mut held);
+    close_removed(&mut devices);
 }
 
 /// Looks for devices that are gone and used by nobody.
-fn let_go(held: &mut Vec<Held>) {
-    held.retain(|held| {
-        if held.users > 0 || held.sysfs.exists() {
+fn close_removed(devices: &mut Vec<OpenDevice>) {
+    devices.retain(|device| {
+        if device.users > 0 || device.sysfs.exists() {
             return true;
         }
-        for (fd, was) in &held.fds {
+        for (fd, was) in &device.fds {
             // Closed by librdmacm, and perhaps another's now.
-            if what(*fd).as_ref() == Some(was) {
+            if target_of(*fd).as_ref() == Some(was) {
                 replace(*fd);
             }
         }
-        tracing::info!(device = %held.sysfs.display(), "let go of an RDMA device that is gone");
+        tracing::info!(device = %device.sysfs.display(), "released an RDMA device that is gone");
         false
     });
 }
 
 /// Makes a descriptor refer to an eventfd, which knows none of a device's requests.
 fn replace(fd: RawFd) {
-    // SAFETY: eventfd touches no memory; the descriptor it returns is ours. dup3 closes what
-    // `fd` was, which is librdmacm's: nobody of ours uses the device any more.
-    unsafe {
-        let nothing = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-        if nothing >= 0 {
-            let nothing = OwnedFd::from_raw_fd(nothing);
-            libc::dup3(nothing.as_raw_fd(), fd, libc::O_CLOEXEC);
-        }
-    }
+    let Ok(nothing) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
+        return;
+    };
+    // SAFETY: the descriptor is open, and librdmacm's; nobody of ours uses its device any more.
+    // It is never dropped here: librdmacm closes it.
+    let mut replaced = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+    // It closes what `fd` was. If that fails, everything stays as it is.
+    let _ = dup3(&nothing, &mut replaced, DupFlags::CLOEXEC);
 }

@@ -1,0 +1,31 @@
+//! What differs between devices.
+
+/// What sort of device to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// One handle for a list of buffers, as soft-iWARP has it; or one a buffer.
+    pub scatter_handle: bool,
+    /// Whether Send With Invalidate works.
+    pub remote_invalidate: bool,
+    /// Whether an invalidation takes a work request, as memory windows do.
+    pub posted_invalidation: bool,
+    /// Largest Send, in bytes.
+    pub max_message: usize,
+    /// Buffers of one exposure, at most.
+    pub max_segments: usize,
+    /// Whether private data is padded with zeros to [`PRIVATE_DATA_MAX`](nfsrdma_rdma::PRIVATE_DATA_MAX), as InfiniBand does.
+    pub pad_private_data: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            scatter_handle: true,
+            remote_invalidate: true,
+            posted_invalidation: false,
+            max_message: 1 << 20,
+            max_segments: 256,
+            pad_private_data: false,
+        }
+    }
+}

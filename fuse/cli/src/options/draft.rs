@@ -1,0 +1,280 @@
+//! Options being read: what each sets, which option set it, and whether they fit together.
+//!
+//! The order of options does not matter, so a contradiction is an error, in which both options are
+//! named. What depends on several options is decided when all have been read ([`Draft::finish`]).
+
+use super::{
+    AttributeTimes, IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport,
+};
+use crate::size::parse_size;
+use std::collections::HashMap;
+use std::time::Duration;
+
+pub(super) type Outcome = Result<(), OptionError>;
+
+pub(super) const MAX_SECONDS: u64 = 10 * 365 * 86400;
+/// Largest cache, in bytes.
+const MAX_CACHE: u64 = 1 << 40;
+pub(super) const SECONDS: &str = "a number of seconds";
+pub(super) const SIZE: &str = "a number of bytes (K, M and G are understood)";
+pub(super) const PORT: &str = "a port from 1 to 65535, or 0 for the default";
+
+/// Settings being collected, and who set each.
+pub(super) struct Draft {
+    pub(super) options: Options,
+    /// Setting -> (value in one spelling, the option as given).
+    claims: HashMap<&'static str, (String, String)>,
+    /// The option being parsed, as given.
+    pub(super) given: String,
+    pub(super) reg: [u64; 2],
+    pub(super) dir: [u64; 2],
+    pub(super) noac: bool,
+    /// `dev` was given.
+    pub(super) dev: bool,
+    /// `addr=` and `mountaddr=`, as /proc/mounts shows them.
+    pub(super) addr: Option<String>,
+    pub(super) mountaddr: Option<String>,
+}
+
+impl Draft {
+    /// With the defaults.
+    pub(super) fn new() -> Draft {
+        let options = Options::default();
+        let times = options.attributes.expect("the default caches attributes");
+        Draft {
+            options,
+            claims: HashMap::new(),
+            given: String::new(),
+            reg: [times.reg_min.as_secs(), times.reg_max.as_secs()],
+            dir: [times.dir_min.as_secs(), times.dir_max.as_secs()],
+            noac: false,
+            dev: false,
+            addr: None,
+            mountaddr: None,
+        }
+    }
+
+    /// Notes that `setting` is to be `value`; refuses if an earlier option said otherwise.
+    pub(super) fn claim(&mut self, setting: &'static str, value: impl ToString) -> Outcome {
+        let value = value.to_string();
+        match self.claims.get(setting) {
+            Some((other, first)) if *other != value => Err(OptionError::Contradiction {
+                first: first.clone(),
+                second: self.given.clone(),
+            }),
+            Some(_) => Ok(()),
+            None => {
+                self.claims.insert(setting, (value, self.given.clone()));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn bad<T>(
+        &self,
+        name: &'static str,
+        wanted: &'static str,
+    ) -> Result<T, OptionError> {
+        Err(OptionError::BadValue {
+            given: self.given.clone(),
+            name,
+            wanted,
+        })
+    }
+
+    pub(super) fn cannot(&self, reason: &'static str) -> Outcome {
+        Err(OptionError::CannotHonour {
+            given: self.given.clone(),
+            reason,
+        })
+    }
+
+    pub(super) fn number(
+        &self,
+        name: &'static str,
+        text: &str,
+        range: std::ops::RangeInclusive<u64>,
+        wanted: &'static str,
+    ) -> Result<u64, OptionError> {
+        match text.parse().ok().filter(|number| range.contains(number)) {
+            Some(number) => Ok(number),
+            None => self.bad(name, wanted),
+        }
+    }
+
+    pub(super) fn size(
+        &self,
+        name: &'static str,
+        text: &str,
+        range: std::ops::RangeInclusive<u64>,
+        wanted: &'static str,
+    ) -> Result<u64, OptionError> {
+        match parse_size(text).filter(|size| range.contains(size)) {
+            Some(size) => Ok(size),
+            None => self.bad(name, wanted),
+        }
+    }
+
+    /// Sets one of the four attribute times, or all of them.
+    pub(super) fn actime(&mut self, name: &'static str, text: &str) -> Outcome {
+        let seconds = self.number(name, text, 0..=u32::MAX.into(), SECONDS)?;
+        let seconds = seconds.min(MAX_SECONDS);
+        for setting in ["acregmin", "acregmax", "acdirmin", "acdirmax"] {
+            if name == "actimeo" || name == setting {
+                self.claim(setting, seconds)?;
+                *match setting {
+                    "acregmin" => &mut self.reg[0],
+                    "acregmax" => &mut self.reg[1],
+                    "acdirmin" => &mut self.dir[0],
+                    _ => &mut self.dir[1],
+                } = seconds;
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` for 0, by which nfs(5) has client and server negotiate.
+    pub(super) fn io_size(
+        &mut self,
+        name: &'static str,
+        text: &str,
+    ) -> Result<Option<u32>, OptionError> {
+        let size = self.size(name, text, 0..=u64::MAX, SIZE)?;
+        let size = (size > 0).then(|| (size.min(MAX_IO.into()) as u32 / IO_UNIT).max(1) * IO_UNIT);
+        self.claim(name, size.unwrap_or(0))?;
+        Ok(size)
+    }
+
+    /// A port; `None` for 0, which asks rpcbind.
+    pub(super) fn port(
+        &mut self,
+        name: &'static str,
+        text: &str,
+    ) -> Result<Option<u16>, OptionError> {
+        let port = self.number(name, text, 0..=65535, PORT)? as u16;
+        if port == 0 {
+            return Ok(None);
+        }
+        self.claim(name, port)?;
+        Ok(Some(port))
+    }
+
+    /// The option that set `name`, as given.
+    fn given(&self, name: &str) -> Option<&String> {
+        self.claims.get(name).map(|(_, given)| given)
+    }
+
+    /// Orders a pair of attribute times: a default gives way to what was given.
+    fn order_times(&self) -> Result<[[u64; 2]; 2], OptionError> {
+        let mut pairs = [self.reg, self.dir];
+        let names = [("acregmin", "acregmax"), ("acdirmin", "acdirmax")];
+        for ([least, most], (min, max)) in pairs.iter_mut().zip(names) {
+            if *least <= *most {
+                continue;
+            }
+            match (self.given(min), self.given(max)) {
+                (Some(first), Some(second)) => {
+                    return Err(OptionError::Contradiction {
+                        first: first.clone(),
+                        second: second.clone(),
+                    });
+                }
+                (Some(_), None) => *most = *least,
+                _ => *least = *most,
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// Data waiting to be written are in the cache: a default size of it grows with them.
+    fn fit_cache(&mut self) -> Outcome {
+        let Some(dirty) = self.options.dirty else {
+            return Ok(());
+        };
+        if dirty <= self.options.cache {
+            return Ok(());
+        }
+        match (self.given("dirty"), self.given("cache")) {
+            (Some(part), Some(whole)) => Err(OptionError::Exceeds {
+                part: part.clone(),
+                whole: whole.clone(),
+                name: "cache",
+            }),
+            _ => {
+                self.options.cache = (2 * dirty).min(MAX_CACHE);
+                Ok(())
+            }
+        }
+    }
+
+    /// /proc/mounts shows the address of mountd's host. It says something only where that is
+    /// another host than the server, and was not named.
+    fn use_mountaddr(&mut self) {
+        if let Some(address) = self.mountaddr.take()
+            && self.options.mount_host.is_none()
+            && self.addr.as_ref() != Some(&address)
+        {
+            self.options.mount_host = Some(address);
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Result<Options, OptionError> {
+        [self.reg, self.dir] = self.order_times()?;
+        self.fit_cache()?;
+        self.use_mountaddr();
+        if self.noac {
+            if let Some((_, given)) = ["acregmin", "acregmax", "acdirmin", "acdirmax"]
+                .iter()
+                .filter_map(|name| self.claims.get(name))
+                .find(|(value, _)| value != "0")
+            {
+                return Err(OptionError::Contradiction {
+                    first: "noac".into(),
+                    second: given.clone(),
+                });
+            }
+            // nfs(5): noac is actimeo=0 and sync.
+            self.options.attributes = None;
+            self.options.vfs.sync = true;
+        } else {
+            let [reg_min, reg_max] = self.reg.map(Duration::from_secs);
+            let [dir_min, dir_max] = self.dir.map(Duration::from_secs);
+            self.options.attributes = Some(AttributeTimes {
+                reg_min,
+                reg_max,
+                dir_min,
+                dir_max,
+            });
+        }
+        let contradicts = match (self.options.lock, self.options.local_lock) {
+            (Some(lock), Some(local)) => lock == (local == LocalLock::All),
+            _ => false,
+        };
+        if contradicts {
+            let word = |name| {
+                self.claims
+                    .get(name)
+                    .map_or_else(String::new, |c| c.1.clone())
+            };
+            return Err(OptionError::Contradiction {
+                first: word("lock"),
+                second: word("local_lock"),
+            });
+        }
+        if self.options.permissions == Some(Permissions::Server) && !self.dev {
+            // The kernel opens devices by itself: nobody would check who may.
+            self.options.vfs.dev = false;
+        }
+        if self.options.transport == Transport::Verbs
+            && let Some((_, given)) = ["crc", "fpdu"]
+                .iter()
+                .find_map(|name| self.claims.get(name))
+        {
+            return Err(OptionError::CannotHonour {
+                given: given.clone(),
+                reason: "it belongs to soft-iWARP, and transport=verbs was asked for; leave one out",
+            });
+        }
+        Ok(self.options)
+    }
+}

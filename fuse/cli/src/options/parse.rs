@@ -1,0 +1,110 @@
+//! The text of `-o`: cut into options, each of which is looked up in the table and carried out.
+
+use super::draft::{Draft, Outcome};
+use super::entry::Action;
+use super::table::entries;
+use super::{OptionError, Options};
+
+/// Cuts at commas outside double quotes, and drops the quotes.
+pub(crate) fn split(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for c in text.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => words.push(String::new()),
+            _ => words.last_mut().expect("one word from the start").push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The known name most like `name`, if one is near enough to be meant.
+fn nearest(name: &str) -> Option<&'static str> {
+    let lower = name.to_ascii_lowercase();
+    entries()
+        .filter(|entry| !matches!(entry.action, Action::Refuse(_)))
+        .map(|entry| (strsim::damerau_levenshtein(&lower, entry.name), entry.name))
+        .min()
+        .filter(|&(distance, known)| distance <= 1 + known.len().min(name.len()) / 5)
+        .map(|(_, known)| known)
+}
+
+/// What FUSE shows of its own in /proc/mounts, which mount(8) repeats with `remount`.
+const OF_FUSE: [&str; 4] = ["user_id=", "group_id=", "max_read=", "blksize="];
+
+fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
+    let mut draft = Draft::new();
+    if let Some(port) = url_port {
+        draft.given = format!("port {port} of the URL");
+        draft.claim("port", port)?;
+        draft.options.port = port;
+    }
+    let mut words = split(text);
+    if words.iter().any(|word| word == "remount") {
+        words.retain(|word| !OF_FUSE.iter().any(|name| word.starts_with(name)));
+    }
+    draft.options.sloppy = words.iter().any(|word| word == "sloppy");
+    for word in words {
+        draft.given.clone_from(&word);
+        if let Err(error) = one(&mut draft, &word) {
+            // nfs(5): sloppy passes over what is not known, not over wrong values.
+            match error {
+                OptionError::Unknown { .. } | OptionError::CannotHonour { .. }
+                    if draft.options.sloppy =>
+                {
+                    draft.options.ignored.push(word);
+                }
+                error => return Err(error),
+            }
+        }
+    }
+    draft.finish()
+}
+
+fn one(draft: &mut Draft, word: &str) -> Outcome {
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word, None),
+    };
+    // fstab(5): comments of other programs.
+    if name.starts_with("x-") || name.starts_with("X-") {
+        return Ok(());
+    }
+    if word.trim() != word {
+        return Err(OptionError::Blank(word.into()));
+    }
+    let Some(entry) = entries().find(|entry| entry.name == name) else {
+        return Err(OptionError::Unknown {
+            name: name.into(),
+            nearest: nearest(name),
+        });
+    };
+    match (&entry.action, value) {
+        (Action::Flag(set), None) => set(draft, entry.name),
+        (Action::Flag(set), Some(_)) if matches!(name, "user") => set(draft, entry.name),
+        (Action::Flag(_), Some(_)) => Err(OptionError::TakesNone(name.into())),
+        (Action::Value(_, set), Some(value)) => set(draft, entry.name, value),
+        (Action::Either(set), value) => set(draft, entry.name, value),
+        (Action::Value(wanted, _), None) => Err(OptionError::NeedsValue {
+            name: name.into(),
+            wanted,
+        }),
+        (Action::Accept, _) => Ok(()),
+        (Action::Refuse(reason), _) => draft.cannot(reason),
+    }
+}
+
+impl Options {
+    /// Parses the comma-separated `text` of one `-o` (or several, joined by commas). A value
+    /// in double quotes may hold commas.
+    pub fn parse(text: &str) -> Result<Options, OptionError> {
+        parse(text, None)
+    }
+
+    /// The same where the source is a URL with a port (RFC 2224), or may be one.
+    pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<Options, OptionError> {
+        parse(text, port)
+    }
+}
