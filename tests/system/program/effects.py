@@ -1,0 +1,123 @@
+"""Whether a mount option has an effect: mounting for a while, counted calls, what the program and the kernel show."""
+
+import contextlib
+import functools
+import json
+import re
+import signal
+import threading
+
+from program.support import *  # noqa: F403
+from program.support import GIVEN, LIMIT, ROOT
+
+OPTIONS = ROOT / "fuse/cli/src/options"
+TABLES = [OPTIONS / "table.rs", *sorted((OPTIONS / "table").glob("*.rs"))]
+TRIED = set()
+"""Names of the options that tests try, of those files that are imported."""
+
+
+def effect(*names):
+    """The test tries these options; it fails if it does not mount with them."""
+    TRIED.update(names)
+
+    def wrap(function):
+        @functools.wraps(function)
+        def checked(**fixtures):
+            GIVEN.clear()
+            function(**fixtures)
+            missing = set(names) - GIVEN
+            assert not missing, f"says that it tries {missing}, and does not"
+
+        return checked
+
+    return wrap
+
+
+def table(kind="flag|value|either|accept|refuse"):
+    """Names in the program's table of options."""
+    entries = re.findall(rf'^    ({kind})!\(\s*"([^"]+)"', "".join(path.read_text() for path in TABLES), re.M)
+    assert len(entries) > 3, "the table is written differently now"
+    return [name for _, name in entries]
+
+
+@contextlib.contextmanager
+def mount(server, options, at=None):
+    """Mounts for a while. Gives what the program says about the mount."""
+    at = at or server.mnt
+    at.mkdir(exist_ok=True)
+    expect(server.mount(options, at=at), 0)
+    yield json.loads(stats_of(at))
+    expect(nfsrdma("umount", at), 0)
+
+
+def stats_of(at):
+    result = nfsrdma("stats", at, "--json")
+    expect(result, 0)
+    return result.stdout
+
+
+def document(server):
+    return json.loads(stats_of(server.mnt))
+
+
+class Counted:
+    """Calls made while it lasts, by procedure: `counted["READ"]`."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def __enter__(self):
+        self.before = self.now()
+        return self
+
+    def __exit__(self, *_):
+        self.after = self.now()
+
+    def now(self):
+        return {entry["name"]: entry["calls"] for entry in document(self.server)["procedures"]}
+
+    def __getitem__(self, names):
+        return sum(self.after[name] - self.before[name] for name in names.split("+"))
+
+
+def flags_of(path):
+    return set(mounted(path)[3].split(","))
+
+
+def fails(number, function, *words):
+    try:
+        function(*words)
+    except OSError as error:
+        assert error.errno == number, error
+    else:
+        raise AssertionError(f"{function.__name__} of {words} succeeded")
+
+
+@contextlib.contextmanager
+def stopped(server):
+    """The server does not answer."""
+    server.child.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.child.send_signal(signal.SIGCONT)
+
+
+class Later(threading.Thread):
+    """A call in a thread of its own."""
+
+    def __init__(self, function, *words):
+        super().__init__(daemon=True)
+        self.function, self.words, self.error = function, words, None
+        self.start()
+
+    def run(self):
+        try:
+            self.function(*self.words)
+        except OSError as error:
+            self.error = error.errno
+
+    def outcome(self):
+        self.join(LIMIT)
+        assert not self.is_alive(), "it still waits"
+        return self.error
