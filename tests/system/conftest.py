@@ -69,8 +69,10 @@ def pytest_report_teststatus(report):
 
 
 def pytest_terminal_summary(config):
-    # What failed and was skipped is named with its whole reason, also in the log of a machine.
-    config.get_terminal_writer().fullwidth = 200
+    writer = config.get_terminal_writer()
+    if not writer.hasmarkup:
+        # In a log, what failed and was skipped is named with its whole reason.
+        writer.fullwidth = 200
 
 
 @pytest.fixture

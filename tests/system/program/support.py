@@ -210,13 +210,14 @@ def alone(*words):
     return ["unshare", "-m", *words]
 
 
-def again(enter, test, mark, limit=LIMIT):
+def run_inside(enter, test, mark, limit=LIMIT):
     """Runs a test a second time by the command `enter`, in namespaces; the environment variable `mark` tells it so."""
     environment = {**os.environ, mark: "1", "NFSRDMA_BIN": str(BIN)}
     result = run(*enter, sys.executable, ROOT / "tests/system/run", "program", test, env=environment, limit=limit)
     if result.returncode == 77:
         pytest.skip(re.search(r"^SKIPPED \[\d+\] \S+ (.*)$", result.stdout, re.M)[1])
-    assert result.returncode == 0, result.stdout + result.stderr
+    if result.returncode != 0:
+        pytest.fail(result.stdout + result.stderr, pytrace=False)
 
 
 def with_open_device(test):
@@ -226,7 +227,7 @@ def with_open_device(test):
     with Place() as place:
         node = place.base / "fuse"
         script = f'mknod -m 666 {node} c 10 229 && mount --bind {node} /dev/fuse && exec "$@"'
-        again(alone("sh", "-c", script, "sh"), test, "NFSRDMA_INSIDE")
+        run_inside(alone("sh", "-c", script, "sh"), test, "NFSRDMA_INSIDE")
 
 
 def stats(server, *words):

@@ -105,7 +105,7 @@ def test_documented_commands():
         if Path("/usr/local/bin/nfsrdma").exists():
             pytest.skip("/usr/local/bin/nfsrdma exists already")
         enter = alone("--net", "--propagation", "private")
-        again(enter, "test_documented_commands", "NFSRDMA_EXAMPLES", 5 * LIMIT)
+        run_inside(enter, "test_documented_commands", "NFSRDMA_EXAMPLES", 5 * LIMIT)
         return
     with Place() as place:
         Example(place).run_all()

@@ -153,7 +153,7 @@ def test_wrong_inputs():
     root()
     # Port 9 has to be closed, and an address has to be out of reach: a network of its own.
     if "NFSRDMA_GOLDEN_INSIDE" not in os.environ:
-        again(alone("--net"), "test_wrong_inputs", "NFSRDMA_GOLDEN_INSIDE", 10 * LIMIT)
+        run_inside(alone("--net"), "test_wrong_inputs", "NFSRDMA_GOLDEN_INSIDE", 10 * LIMIT)
         return
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         # SIOCSIFFLAGS, IFF_UP (netdevice(7)).

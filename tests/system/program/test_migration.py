@@ -154,44 +154,41 @@ def test_nfsmount_conf_is_read():
             expect(result, 1, "sec=krb5p", "/etc/nfsmount.conf asks for it")
 
 
-def test_a_line_without_netdev_is_told():
+def test_a_line_without_netdev_is_told(place):
     root()
-    with Place() as place:
-        with etc(place, fstab=f"127.0.0.1:/x {place.mnt} nfsrdma retry=0 0 0\n") as there:
-            own = f"port={free_port()},mountport={free_port()},mountproto=tcp,retry=0"
-            result = there(BIN / "nfsrdma", "mount", "127.0.0.1:/x", place.mnt, "-o", own)
-            expect(result, 32, "its line in /etc/fstab lacks _netdev")
-        shutil.rmtree(place.base / "etc")
-        with etc(place, fstab=f"127.0.0.1:/x {place.mnt} nfsrdma retry=0,_netdev 0 0\n") as there:
-            result = there(BIN / "nfsrdma", "mount", "127.0.0.1:/x", place.mnt, "-o", own)
-            assert "_netdev" not in result.stderr, result.stderr
+    with etc(place, fstab=f"127.0.0.1:/x {place.mnt} nfsrdma retry=0 0 0\n") as there:
+        own = f"port={free_port()},mountport={free_port()},mountproto=tcp,retry=0"
+        result = there(BIN / "nfsrdma", "mount", "127.0.0.1:/x", place.mnt, "-o", own)
+        expect(result, 32, "its line in /etc/fstab lacks _netdev")
+    shutil.rmtree(place.base / "etc")
+    with etc(place, fstab=f"127.0.0.1:/x {place.mnt} nfsrdma retry=0,_netdev 0 0\n") as there:
+        result = there(BIN / "nfsrdma", "mount", "127.0.0.1:/x", place.mnt, "-o", own)
+        assert "_netdev" not in result.stderr, result.stderr
 
 
-def test_the_foreground_of_the_helper_has_another_letter():
-    with Server() as server:
-        helper = server.base / "mount.nfsrdma"
-        helper.symlink_to(BIN / "nfsrdma")
-        words = [helper, server.spec, server.mnt, "-o", server.options()]
-        expect(run(*words, "-f"), 0)
-        assert not mounted(server.mnt), "-f is fake"
-        with subprocess.Popen([str(word) for word in (*words, "-F")], stdout=subprocess.PIPE, text=True) as child:
-            try:
-                assert "mounted on" in child.stdout.readline()
-                assert mounted(server.mnt) and child.poll() is None
-                child.terminate()
-                assert child.wait(LIMIT) == 0
-            finally:
-                child.kill()
-        assert not mounted(server.mnt)
+def test_the_foreground_of_the_helper_has_another_letter(server):
+    helper = server.base / "mount.nfsrdma"
+    helper.symlink_to(BIN / "nfsrdma")
+    words = [helper, server.spec, server.mnt, "-o", server.options()]
+    expect(run(*words, "-f"), 0)
+    assert not mounted(server.mnt), "-f is fake"
+    with subprocess.Popen([str(word) for word in (*words, "-F")], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert "mounted on" in child.stdout.readline()
+            assert mounted(server.mnt) and child.poll() is None
+            child.terminate()
+            assert child.wait(LIMIT) == 0
+        finally:
+            child.kill()
+    assert not mounted(server.mnt)
 
 
-def test_updatedb_is_kept_out():
+def test_updatedb_is_kept_out(place):
     """The command of the guide adds the type to PRUNEFS, once, and changes nothing else."""
     (line,) = [line.strip() for line in GUIDE.read_text().splitlines() if line.startswith("    sed ")]
-    with Place() as place:
-        conf = place.base / "updatedb.conf"
-        before = 'PRUNE_BIND_MOUNTS="yes"\nPRUNEFS="NFS afs nfs4 fuse.sshfs"\nPRUNEPATHS="/tmp /var/spool"\n'
-        conf.write_text(before)
-        for _ in range(2):
-            expect(run("sh", "-c", line.replace("/etc/updatedb.conf", str(conf))), 0)
-            assert conf.read_text() == before.replace("fuse.sshfs", "fuse.sshfs fuse.nfsrdma"), conf.read_text()
+    conf = place.base / "updatedb.conf"
+    before = 'PRUNE_BIND_MOUNTS="yes"\nPRUNEFS="NFS afs nfs4 fuse.sshfs"\nPRUNEPATHS="/tmp /var/spool"\n'
+    conf.write_text(before)
+    for _ in range(2):
+        expect(run("sh", "-c", line.replace("/etc/updatedb.conf", str(conf))), 0)
+        assert conf.read_text() == before.replace("fuse.sshfs", "fuse.sshfs fuse.nfsrdma"), conf.read_text()

@@ -36,7 +36,7 @@ def in_namespaces(function):
         if run("unshare", "-n", "-m", "true").returncode != 0:
             pytest.skip("unshare -n -m is not permitted")
         enter = ["unshare", "-n", "-m", "--propagation", "private", sys.executable, "-c", ENTER]
-        again(enter, function.__name__, INSIDE, 10 * LIMIT)
+        run_inside(enter, function.__name__, INSIDE, 10 * LIMIT)
 
     return outside
 

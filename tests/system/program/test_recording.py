@@ -35,17 +35,16 @@ def check(path):
         begin = found[0]
 
 
-def test_the_recording_can_be_made_again():
+def test_the_recording_can_be_made_again(place):
     check(ROOT / "docs/demo.svg")
-    with Place() as place:
-        if shutil.disk_usage(place.base).free < 2 << 30:
-            pytest.skip("it needs 2 GB for temporary files")
-        if run(*alone("--net", "true")).returncode != 0:
-            pytest.skip("a network namespace is not permitted")
-        svg, cast = place.base / "demo.svg", place.base / "demo.cast"
-        environment = {**os.environ, "NFSRDMA_BIN": str(BIN), "TMPDIR": str(place.base)}
-        expect(run(ROOT / "docs/record", "--svg", svg, "--cast", cast, "--size", "500", env=environment, limit=5 * LIMIT), 0)
-        check(svg)
-        head, *events = (json.loads(line) for line in cast.read_text().splitlines())
-        assert (head["version"], head["width"], head["height"]) == (2, 80, 24), head
-        assert [text for _, kind, text in events if kind == "m"][0] == "the server is killed: SIGKILL"
+    if shutil.disk_usage(place.base).free < 2 << 30:
+        pytest.skip("it needs 2 GB for temporary files")
+    if run(*alone("--net", "true")).returncode != 0:
+        pytest.skip("a network namespace is not permitted")
+    svg, cast = place.base / "demo.svg", place.base / "demo.cast"
+    environment = {**os.environ, "NFSRDMA_BIN": str(BIN), "TMPDIR": str(place.base)}
+    expect(run(ROOT / "docs/record", "--svg", svg, "--cast", cast, "--size", "500", env=environment, limit=5 * LIMIT), 0)
+    check(svg)
+    head, *events = (json.loads(line) for line in cast.read_text().splitlines())
+    assert (head["version"], head["width"], head["height"]) == (2, 80, 24), head
+    assert [text for _, kind, text in events if kind == "m"][0] == "the server is killed: SIGKILL"

@@ -18,22 +18,21 @@ def connections(server):
     return link["counters"]
 
 
-def test_direct_writes_at_depth_keep_the_connection():
+def test_direct_writes_at_depth_keep_the_connection(server):
     if not shutil.which("fio"):
         pytest.skip("needs fio")
-    with Server() as server:
-        server.mount_well("nconnect=1")
-        result = run(
-            "fio", "--name=w", f"--filename={server.mnt}/data", "--direct=1", "--rw=randwrite", "--bs=16k",
-            "--iodepth=32", "--ioengine=libaio", "--size=64m", "--io_size=1600m", "--norandommap=1",
-            "--output-format=json",
-            limit=300,
-        )  # fmt: skip
-        expect(result, 0)
-        (job,) = json.loads(result.stdout)["jobs"]
-        assert job["error"] == 0 and job["write"]["total_ios"] >= 100_000, job["write"]["total_ios"]
-        counters = connections(server)
-        assert (counters["connects"], counters["retransmits"]) == (1, 0), counters
+    server.mount_well("nconnect=1")
+    result = run(
+        "fio", "--name=w", f"--filename={server.mnt}/data", "--direct=1", "--rw=randwrite", "--bs=16k",
+        "--iodepth=32", "--ioengine=libaio", "--size=64m", "--io_size=1600m", "--norandommap=1",
+        "--output-format=json",
+        limit=300,
+    )  # fmt: skip
+    expect(result, 0)
+    (job,) = json.loads(result.stdout)["jobs"]
+    assert job["error"] == 0 and job["write"]["total_ios"] >= 100_000, job["write"]["total_ios"]
+    counters = connections(server)
+    assert (counters["connects"], counters["retransmits"]) == (1, 0), counters
 
 
 def error_of(action):
@@ -44,71 +43,71 @@ def error_of(action):
     return 0
 
 
-def test_reads_of_odd_lengths_with_a_surplus_in_the_chunk():
-    with Server("--odd", "read-surplus") as server:
-        server.mount_well("nconnect=1")
-        for length in (1, 2, 3, 4097, 8191, 100_001, 262_143):
-            payload = os.urandom(length)
-            (server.export / f"f{length}").write_bytes(payload)
-            assert (server.mnt / f"f{length}").read_bytes() == payload, length
-        # Past the kernel's cache, at ends that are no multiple of four.
-        handle = os.open(server.mnt / "f100001", os.O_RDONLY | os.O_DIRECT)
-        try:
-            got = os.pread(handle, 131_072, 0)
-            assert got == (server.export / "f100001").read_bytes()
-        finally:
-            os.close(handle)
-        counters = connections(server)
-        assert (counters["connects"], counters["violations"]) == (1, 0), counters
+@pytest.mark.responder("--odd", "read-surplus")
+def test_reads_of_odd_lengths_with_a_surplus_in_the_chunk(server):
+    server.mount_well("nconnect=1")
+    for length in (1, 2, 3, 4097, 8191, 100_001, 262_143):
+        payload = os.urandom(length)
+        (server.export / f"f{length}").write_bytes(payload)
+        assert (server.mnt / f"f{length}").read_bytes() == payload, length
+    # Past the kernel's cache, at ends that are no multiple of four.
+    handle = os.open(server.mnt / "f100001", os.O_RDONLY | os.O_DIRECT)
+    try:
+        got = os.pread(handle, 131_072, 0)
+        assert got == (server.export / "f100001").read_bytes()
+    finally:
+        os.close(handle)
+    counters = connections(server)
+    assert (counters["connects"], counters["violations"]) == (1, 0), counters
 
 
-def test_symbolic_links_of_a_server_that_answers_inline():
-    with Server("--odd", "readlink-inline") as server:
-        server.mount_well("timeo=20,nconnect=1")
-        for length in (1, 100, 1000, 3000, 4000, 4095):
-            target = ("d" * 99 + "/") * (length // 100) + "e" * (length % 100)
-            os.symlink(target, server.export / f"l{length}")
-            read = run("readlink", server.mnt / f"l{length}", limit=20)
-            assert read.stdout == target + "\n", (length, read.returncode, read.stdout[:80])
-        counters = connections(server)
-        assert (counters["connects"], counters["violations"]) == (1, 0), counters
+@pytest.mark.responder("--odd", "readlink-inline")
+def test_symbolic_links_of_a_server_that_answers_inline(server):
+    server.mount_well("timeo=20,nconnect=1")
+    for length in (1, 100, 1000, 3000, 4000, 4095):
+        target = ("d" * 99 + "/") * (length // 100) + "e" * (length % 100)
+        os.symlink(target, server.export / f"l{length}")
+        read = run("readlink", server.mnt / f"l{length}", limit=20)
+        assert read.stdout == target + "\n", (length, read.returncode, read.stdout[:80])
+    counters = connections(server)
+    assert (counters["connects"], counters["violations"]) == (1, 0), counters
 
 
-def test_full_writes_to_a_server_that_reads_a_call_into_wtmax_bytes():
-    with Server("--odd", "position-zero-limit") as server:
-        server.mount_well()
-        payload = os.urandom(8 << 20)
-        with open(server.mnt / "f", "wb", buffering=0) as file:
-            file.write(payload)
-            os.fsync(file.fileno())
-        assert (server.export / "f").read_bytes() == payload, "the server holds something else"
-        options = json.loads(stats(server, "--json"))["options"].split(",")
-        assert "wsize=1044480" in options, options
+@pytest.mark.responder("--odd", "position-zero-limit")
+def test_full_writes_to_a_server_that_reads_a_call_into_wtmax_bytes(server):
+    server.mount_well()
+    payload = os.urandom(8 << 20)
+    with open(server.mnt / "f", "wb", buffering=0) as file:
+        file.write(payload)
+        os.fsync(file.fileno())
+    assert (server.export / "f").read_bytes() == payload, "the server holds something else"
+    options = json.loads(stats(server, "--json"))["options"].split(",")
+    assert "wsize=1044480" in options, options
 
 
-def test_a_write_chunk_of_the_whole_wtmax_where_only_the_data_travel_so():
-    with Server("--odd", "position-zero-limit") as server:
-        server.mount_well("write_chunk=reduced")
-        payload = os.urandom(8 << 20)
-        (server.mnt / "f").write_bytes(payload)
-        assert (server.export / "f").read_bytes() == payload
-        assert "wsize=1048576" in json.loads(stats(server, "--json"))["options"].split(",")
+@pytest.mark.responder("--odd", "position-zero-limit")
+def test_a_write_chunk_of_the_whole_wtmax_where_only_the_data_travel_so(server):
+    server.mount_well("write_chunk=reduced")
+    payload = os.urandom(8 << 20)
+    (server.mnt / "f").write_bytes(payload)
+    assert (server.export / "f").read_bytes() == payload
+    assert "wsize=1048576" in json.loads(stats(server, "--json"))["options"].split(",")
 
 
-def test_a_call_over_which_the_server_hangs_up_fails_and_others_go_on():
-    with Server("--hang-up-over", "readlink") as server:
-        log = server.base / "log"
-        expect(server.mount("timeo=20", "--log", log), 0)
-        os.symlink("somewhere", server.export / "link")
-        (server.export / "file").write_bytes(b"x" * 1000)
-        assert (server.mnt / "file").read_bytes() == b"x" * 1000
-        read = run("python3", "-c", f"import os; os.readlink({str(server.mnt / 'link')!r})", limit=60)
-        assert "Input/output error" in read.stderr, (read.returncode, read.stderr)
-        # Nobody else is the worse for it.
-        (server.mnt / "other").write_bytes(b"y" * 100_000)
-        assert (server.export / "other").read_bytes() == b"y" * 100_000
-        lines = [line for line in log.read_text().splitlines() if "READLINK fails" in line]
-        assert len(lines) == 1, log.read_text()
+@pytest.mark.responder("--hang-up-over", "readlink")
+def test_a_call_over_which_the_server_hangs_up_fails_and_others_go_on(server):
+    log = server.base / "log"
+    expect(server.mount("timeo=20", "--log", log), 0)
+    os.symlink("somewhere", server.export / "link")
+    (server.export / "file").write_bytes(b"x" * 1000)
+    assert (server.mnt / "file").read_bytes() == b"x" * 1000
+    read = run("python3", "-c", f"import os; os.readlink({str(server.mnt / 'link')!r})", limit=60)
+    assert "Input/output error" in read.stderr, (read.returncode, read.stderr)
+    # Nobody else is the worse for it.
+    (server.mnt / "other").write_bytes(b"y" * 100_000)
+    assert (server.export / "other").read_bytes() == b"y" * 100_000
+    lines = [line for line in log.read_text().splitlines() if "READLINK fails" in line]
+    assert len(lines) == 1, log.read_text()
 
 
 def test_a_server_that_restarts_over_and_over_fails_no_write():
@@ -134,16 +133,16 @@ def test_a_server_that_restarts_over_and_over_fails_no_write():
         assert (server.export / "f").read_bytes() == (server.base / "copy").read_bytes()
 
 
-def test_replies_with_bad_headers_are_discarded_and_their_calls_sent_again():
-    with Server("--odd", "lying-chunk", "--odd", "wrong-xid") as server:
-        for n in range(300):
-            (server.export / f"name-{n:04}").touch()
-        (server.export / "file").write_bytes(b"x" * 100_000)
-        server.mount_well("timeo=10,nconnect=1")
-        assert (server.mnt / "file").read_bytes() == b"x" * 100_000
-        assert len(os.listdir(server.mnt)) == 301
-        counters = connections(server)
-        assert (counters["violations"], counters["connects"]) == (2, 3), counters
+@pytest.mark.responder("--odd", "lying-chunk", "--odd", "wrong-xid")
+def test_replies_with_bad_headers_are_discarded_and_their_calls_sent_again(server):
+    for n in range(300):
+        (server.export / f"name-{n:04}").touch()
+    (server.export / "file").write_bytes(b"x" * 100_000)
+    server.mount_well("timeo=10,nconnect=1")
+    assert (server.mnt / "file").read_bytes() == b"x" * 100_000
+    assert len(os.listdir(server.mnt)) == 301
+    counters = connections(server)
+    assert (counters["violations"], counters["connects"]) == (2, 3), counters
 
 
 class MarkerProxy(threading.Thread):
@@ -229,20 +228,19 @@ class MarkerProxy(threading.Thread):
             end.close()
 
 
-def test_a_peer_that_asks_for_markers_gets_them():
-    with Server() as server:
-        proxy = MarkerProxy(server.port)
-        proxy.start()
-        try:
-            own = f"port={proxy.port},mountport={server.mountport},mountproto=tcp,noresvport,nocrc,wsize=65536"
-            result = nfsrdma("mount", server.spec, server.mnt, "-o", own)
-            expect(result, 0)
-            payload = os.urandom(300_001)
-            (server.mnt / "f").write_bytes(payload)
-            assert (server.export / "f").read_bytes() == payload
-            assert len(os.listdir(server.mnt)) == 1
-            assert not proxy.wrong, proxy.wrong[:5]
-            assert proxy.markers > 500, proxy.markers
-            expect(nfsrdma("umount", server.mnt), 0)
-        finally:
-            proxy.close()
+def test_a_peer_that_asks_for_markers_gets_them(server):
+    proxy = MarkerProxy(server.port)
+    proxy.start()
+    try:
+        own = f"port={proxy.port},mountport={server.mountport},mountproto=tcp,noresvport,nocrc,wsize=65536"
+        result = nfsrdma("mount", server.spec, server.mnt, "-o", own)
+        expect(result, 0)
+        payload = os.urandom(300_001)
+        (server.mnt / "f").write_bytes(payload)
+        assert (server.export / "f").read_bytes() == payload
+        assert len(os.listdir(server.mnt)) == 1
+        assert not proxy.wrong, proxy.wrong[:5]
+        assert proxy.markers > 500, proxy.markers
+        expect(nfsrdma("umount", server.mnt), 0)
+    finally:
+        proxy.close()

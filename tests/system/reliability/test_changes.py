@@ -19,19 +19,18 @@ def fails(deed, *expected):
     raise AssertionError(f"it did not fail with {expected}")
 
 
-def test_stale_file_is_looked_up_again_by_its_path():
+def test_stale_file_is_looked_up_again_by_its_path(setup):
     """Replaced behind our back: who opens the name gets the new file, though the old is remembered."""
-    with Setup() as setup:
-        old, new = pattern(3 << 20, 1), pattern(2 << 20, 2)
-        (setup.export / "f").write_bytes(old)
-        assert (setup.mnt / "f").read_bytes() == old
-        for turn in range(3):
-            (setup.export / "new").write_bytes(new)
-            os.replace(setup.export / "new", setup.export / "f")
-            assert (setup.mnt / "f").read_bytes() == new, turn
-            old, new = new, old
-        os.unlink(setup.export / "f")
-        fails(lambda: open(setup.mnt / "f"), errno.ENOENT, errno.ESTALE)
+    old, new = pattern(3 << 20, 1), pattern(2 << 20, 2)
+    (setup.export / "f").write_bytes(old)
+    assert (setup.mnt / "f").read_bytes() == old
+    for turn in range(3):
+        (setup.export / "new").write_bytes(new)
+        os.replace(setup.export / "new", setup.export / "f")
+        assert (setup.mnt / "f").read_bytes() == new, turn
+        old, new = new, old
+    os.unlink(setup.export / "f")
+    fails(lambda: open(setup.mnt / "f"), errno.ENOENT, errno.ESTALE)
 
 
 def test_stale_open_file_is_reported():
@@ -55,19 +54,18 @@ def test_stale_open_file_is_reported():
         assert (setup.mnt / "f").read_bytes() == new == (setup.export / "f").read_bytes()
 
 
-def test_stale_directory():
+def test_stale_directory(setup):
     """A directory removed and made anew under the same name."""
-    with Setup() as setup:
-        (setup.export / "d").mkdir()
-        (setup.export / "d" / "a").write_text("old")
-        assert os.listdir(setup.mnt / "d") == ["a"]
-        os.unlink(setup.export / "d" / "a")
-        os.rmdir(setup.export / "d")
-        (setup.export / "d").mkdir()
-        (setup.export / "d" / "b").write_text("new")
-        assert os.listdir(setup.mnt / "d") == ["b"]
-        assert (setup.mnt / "d" / "b").read_text() == "new"
-        fails(lambda: open(setup.mnt / "d" / "a"), errno.ENOENT)
+    (setup.export / "d").mkdir()
+    (setup.export / "d" / "a").write_text("old")
+    assert os.listdir(setup.mnt / "d") == ["a"]
+    os.unlink(setup.export / "d" / "a")
+    os.rmdir(setup.export / "d")
+    (setup.export / "d").mkdir()
+    (setup.export / "d" / "b").write_text("new")
+    assert os.listdir(setup.mnt / "d") == ["b"]
+    assert (setup.mnt / "d" / "b").read_text() == "new"
+    fails(lambda: open(setup.mnt / "d" / "a"), errno.ENOENT)
 
 
 def test_an_export_disappears_and_comes_back():
@@ -199,19 +197,18 @@ def test_a_server_takes_smaller_writes():
         setup.quiet()
 
 
-def test_a_server_that_is_away_is_not_hammered(record_property):
+def test_a_server_that_is_away_is_not_hammered(setup, record_property):
     """Attempts to connect come further and further apart."""
-    with Setup() as setup:
-        (setup.mnt / "f").write_text("x")
-        setup.kill()
-        until(lambda: setup.counter("connect_failures") > 0, "an attempt")
-        # 50 ms, doubled each time: six or seven of each connection in this time, however slow the machine is.
-        time.sleep(4)
-        attempts = setup.counter("connect_failures")
-        assert attempts <= 8 * len(setup.stats()["connections"]), attempts
-        setup.start()
-        assert (setup.mnt / "f").read_text() == "x"
-        record_property("result", f"{attempts} attempts in 4 s")
+    (setup.mnt / "f").write_text("x")
+    setup.kill()
+    until(lambda: setup.counter("connect_failures") > 0, "an attempt")
+    # 50 ms, doubled each time: six or seven of each connection in this time, however slow the machine is.
+    time.sleep(4)
+    attempts = setup.counter("connect_failures")
+    assert attempts <= 8 * len(setup.stats()["connections"]), attempts
+    setup.start()
+    assert (setup.mnt / "f").read_text() == "x"
+    record_property("result", f"{attempts} attempts in 4 s")
 
 
 def test_a_half_open_connection_under_a_call():

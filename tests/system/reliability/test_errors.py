@@ -98,13 +98,12 @@ def test_some_writes_fail_and_the_others_are_kept():
         assert code(os.close, file) == 0
 
 
-def test_a_failed_commit_is_told_once():
-    with Setup() as setup:
-        setup.restart(*fails("COMMIT=IO:1"))
-        file = os.open(setup.mnt / "f", os.O_RDWR | os.O_CREAT)
-        for at in range(4):
-            os.pwrite(file, b"c" * (1 << 20), at << 20)
-        assert [code(os.fsync, file), code(os.fsync, file), code(os.close, file)] == [errno.EIO, 0, 0]
+def test_a_failed_commit_is_told_once(setup):
+    setup.restart(*fails("COMMIT=IO:1"))
+    file = os.open(setup.mnt / "f", os.O_RDWR | os.O_CREAT)
+    for at in range(4):
+        os.pwrite(file, b"c" * (1 << 20), at << 20)
+    assert [code(os.fsync, file), code(os.fsync, file), code(os.close, file)] == [errno.EIO, 0, 0]
 
 
 def unwritable(setup):
@@ -120,38 +119,36 @@ def unwritable(setup):
     return child
 
 
-def test_unmounting_says_which_file_and_range_is_lost():
+def test_unmounting_says_which_file_and_range_is_lost(setup):
     """Data of a killed process that the server refuses: in the log, and on the terminal of who unmounts."""
-    with Setup() as setup:
-        child = unwritable(setup)
-        setup.stop()
-        gone(child)
-        setup.restart(*fails("WRITE=DQUOT"))
-        result = setup.unmount()
-        assert result.returncode != 0 and not mounted(setup.mnt)
-        setup.client_ended()
-        for where, text in (("log", (setup.base / "client.log").read_text()), ("terminal", result.stderr)):
-            assert "bytes 4096 to 9096 of /dir/new " in text and "lost" in text, f"{where}: {text}"
-        assert "DQuot" in result.stderr, result.stderr
+    child = unwritable(setup)
+    setup.stop()
+    gone(child)
+    setup.restart(*fails("WRITE=DQUOT"))
+    result = setup.unmount()
+    assert result.returncode != 0 and not mounted(setup.mnt)
+    setup.client_ended()
+    for where, text in (("log", (setup.base / "client.log").read_text()), ("terminal", result.stderr)):
+        assert "bytes 4096 to 9096 of /dir/new " in text and "lost" in text, f"{where}: {text}"
+    assert "DQuot" in result.stderr, result.stderr
 
 
-def test_ending_early_says_what_is_lost():
+def test_ending_early_says_what_is_lost(setup):
     """A second SIGTERM while the server is silent: not waited for, but not in silence."""
-    with Setup() as setup:
-        child = unwritable(setup)
-        setup.stop()
+    child = unwritable(setup)
+    setup.stop()
+    os.kill(setup.client, signal.SIGTERM)
+    until(lambda: "SIGTERM" in (setup.base / "client.log").read_text(), "the first signal")
+    time.sleep(0.5)
+    for _ in range(20):
+        if state(setup.client) in (None, "Z"):
+            break
         os.kill(setup.client, signal.SIGTERM)
-        until(lambda: "SIGTERM" in (setup.base / "client.log").read_text(), "the first signal")
         time.sleep(0.5)
-        for _ in range(20):
-            if state(setup.client) in (None, "Z"):
-                break
-            os.kill(setup.client, signal.SIGTERM)
-            time.sleep(0.5)
-        setup.client_ended()
-        text = (setup.base / "client.log").read_text()
-        assert "bytes 4096 to 9096 of /dir/new" in text, text
-        child.kill()
+    setup.client_ended()
+    text = (setup.base / "client.log").read_text()
+    assert "bytes 4096 to 9096 of /dir/new" in text, text
+    child.kill()
 
 
 def lost_replies(arguments):
@@ -202,30 +199,29 @@ def test_lost_replies_without_a_duplicate_request_cache(record_property):
     record_property("result", lost_replies(["--drc", "0"]))
 
 
-def test_the_process_keeps_only_the_capabilities_it_needs():
+def test_the_process_keeps_only_the_capabilities_it_needs(setup):
     """Also its bounding set, in every thread; it cannot be dumped; what it starts gains nothing."""
     needed = sum(1 << bit for bit in (2, 10, 14, 19, 21))
-    with Setup() as setup:
-        (setup.mnt / "f").write_bytes(b"f")
-        own = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
-        tasks = list(Path(f"/proc/{setup.client}/task").iterdir())
-        assert len(tasks) > 2
-        for task in tasks:
-            lines = (task / "status").read_text().splitlines()
-            has = dict(line.split(":\t") for line in lines if ":\t" in line)
-            for kind in ("CapEff", "CapPrm"):
-                assert int(has[kind], 16) == int(own[kind], 16) & needed, (task.name, kind, has[kind])
-            assert int(has["CapBnd"], 16) & ~needed == 0, has["CapBnd"]
-            assert int(has["CapInh"], 16) == 0 and int(has["CapAmb"], 16) == 0
-            assert has["NoNewPrivs"] == "1"
-        # Everything still works: reconnecting, and the end.
-        setup.kill()
-        setup.start()
-        (setup.mnt / "g").write_bytes(b"g")
-        os.kill(setup.client, signal.SIGTERM)
-        until(lambda: not mounted(setup.mnt), "the end of the mount")
-        setup.client_ended()
-        assert (setup.export / "g").read_bytes() == b"g"
+    (setup.mnt / "f").write_bytes(b"f")
+    own = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    tasks = list(Path(f"/proc/{setup.client}/task").iterdir())
+    assert len(tasks) > 2
+    for task in tasks:
+        lines = (task / "status").read_text().splitlines()
+        has = dict(line.split(":\t") for line in lines if ":\t" in line)
+        for kind in ("CapEff", "CapPrm"):
+            assert int(has[kind], 16) == int(own[kind], 16) & needed, (task.name, kind, has[kind])
+        assert int(has["CapBnd"], 16) & ~needed == 0, has["CapBnd"]
+        assert int(has["CapInh"], 16) == 0 and int(has["CapAmb"], 16) == 0
+        assert has["NoNewPrivs"] == "1"
+    # Everything still works: reconnecting, and the end.
+    setup.kill()
+    setup.start()
+    (setup.mnt / "g").write_bytes(b"g")
+    os.kill(setup.client, signal.SIGTERM)
+    until(lambda: not mounted(setup.mnt), "the end of the mount")
+    setup.client_ended()
+    assert (setup.export / "g").read_bytes() == b"g"
 
 
 def test_a_core_dump_holds_no_file_data():
@@ -281,30 +277,29 @@ def test_other_users_are_kept_out_unless_allow_other():
         assert other()[:2] == (0, "f"), other()
 
 
-def test_options_are_on_no_command_line_of_a_child():
+def test_options_are_on_no_command_line_of_a_child(setup):
     """What the program starts (fusermount3, for a plain user) gets the mount's source, and no option of the mount."""
-    with Setup() as setup:
-        assert setup.unmount().returncode == 0
-        setup.client_ended()
-        shim = setup.base / "bin"
-        shim.mkdir()
-        said = setup.base / "said"
-        (shim / "fusermount3").write_text(f'#!/bin/sh\necho "$@" >> {said}\nexit 1\n')
-        (shim / "fusermount3").chmod(0o755)
-        said.touch()
-        said.chmod(0o666)
-        point = setup.base / "own"
-        point.mkdir()
-        # Without this capability mount(2) is refused, as to a plain user.
-        result = subprocess.run(
-            ["capsh", "--drop=cap_sys_admin", "--", "-c", 'exec "$@"', "-",
-             program("nfsrdma"), "mount", f"127.0.0.1:{setup.export}", point, "-o",
-             f"port={setup.port},mountport={setup.mountport},mountproto=tcp,noresvport,cache=17M,timeo=77"],
-            env={"PATH": f"{shim}:/usr/sbin:/usr/bin:/sbin:/bin"}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        words = said.read_text()
-        assert result.returncode != 0 and words, result.stderr
-        assert "fsname=" in words and not any(w in words for w in ("17M", "timeo", "port=", "mountproto")), words
+    assert setup.unmount().returncode == 0
+    setup.client_ended()
+    shim = setup.base / "bin"
+    shim.mkdir()
+    said = setup.base / "said"
+    (shim / "fusermount3").write_text(f'#!/bin/sh\necho "$@" >> {said}\nexit 1\n')
+    (shim / "fusermount3").chmod(0o755)
+    said.touch()
+    said.chmod(0o666)
+    point = setup.base / "own"
+    point.mkdir()
+    # Without this capability mount(2) is refused, as to a plain user.
+    result = subprocess.run(
+        ["capsh", "--drop=cap_sys_admin", "--", "-c", 'exec "$@"', "-",
+         program("nfsrdma"), "mount", f"127.0.0.1:{setup.export}", point, "-o",
+         f"port={setup.port},mountport={setup.mountport},mountproto=tcp,noresvport,cache=17M,timeo=77"],
+        env={"PATH": f"{shim}:/usr/sbin:/usr/bin:/sbin:/bin"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    words = said.read_text()
+    assert result.returncode != 0 and words, result.stderr
+    assert "fsname=" in words and not any(w in words for w in ("17M", "timeo", "port=", "mountproto")), words
 
 
 def test_a_silent_server_and_a_mapping(record_property):

@@ -306,22 +306,21 @@ def dirty(setup):
     return child
 
 
-def test_forced_unmount_with_a_dead_server(record_property):
-    with Setup() as setup:
-        child = dirty(setup)
-        setup.kill()
-        start = time.monotonic()
-        child.kill()
-        child.wait(GONE)
-        result = setup.unmount("-f", limit=30)
-        took = time.monotonic() - start
-        assert not mounted(setup.mnt), result.stderr
-        assert result.returncode != 0 and "still" in result.stderr, "nobody is told of the data"
-        # Nothing is thrown away: the process waits for the server.
-        setup.start()
-        until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
-        setup.client_ended()
-        record_property("result", f"after {took:.2f} s")
+def test_forced_unmount_with_a_dead_server(setup, record_property):
+    child = dirty(setup)
+    setup.kill()
+    start = time.monotonic()
+    child.kill()
+    child.wait(GONE)
+    result = setup.unmount("-f", limit=30)
+    took = time.monotonic() - start
+    assert not mounted(setup.mnt), result.stderr
+    assert result.returncode != 0 and "still" in result.stderr, "nobody is told of the data"
+    # Nothing is thrown away: the process waits for the server.
+    setup.start()
+    until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
+    setup.client_ended()
+    record_property("result", f"after {took:.2f} s")
 
 
 def test_forced_unmount_of_a_mount_in_use():
@@ -356,49 +355,46 @@ def device(point):
     return next(fields[2] for fields in map(str.split, table) if fields[4] == str(point))
 
 
-def test_lazy_unmount_with_a_dead_server():
-    with Setup() as setup:
-        child = dirty(setup)
-        setup.kill()
-        result = setup.unmount("-l", limit=30)
-        assert result.returncode == 0, result.stderr
-        assert not mounted(setup.mnt)
-        # The data are written when the server is back.
-        setup.start()
-        child.kill()
-        child.wait(GONE)
-        until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
-        setup.client_ended()
+def test_lazy_unmount_with_a_dead_server(setup):
+    child = dirty(setup)
+    setup.kill()
+    result = setup.unmount("-l", limit=30)
+    assert result.returncode == 0, result.stderr
+    assert not mounted(setup.mnt)
+    # The data are written when the server is back.
+    setup.start()
+    child.kill()
+    child.wait(GONE)
+    until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
+    setup.client_ended()
 
 
-def test_client_killed():
+def test_client_killed(setup):
     """ENOTCONN, at once, until somebody clears the mount."""
-    with Setup() as setup:
-        (setup.mnt / "f").write_text("x")
-        os.kill(setup.client, signal.SIGKILL)
-        setup.client_ended()
-        for deed in (lambda: os.stat(setup.mnt), lambda: os.listdir(setup.mnt), lambda: (setup.mnt / "f").read_text()):
-            try:
-                deed()
-                raise AssertionError("somebody answered")
-            except OSError as error:
-                # A call that the kernel takes while it still closes the dead process's device is aborted.
-                assert error.errno in (errno.ENOTCONN, errno.ECONNABORTED), error
-        result = setup.unmount()
-        assert result.returncode == 0 and not mounted(setup.mnt), result.stderr
-        setup.mount()
-        assert (setup.mnt / "f").read_text() == "x"
+    (setup.mnt / "f").write_text("x")
+    os.kill(setup.client, signal.SIGKILL)
+    setup.client_ended()
+    for deed in (lambda: os.stat(setup.mnt), lambda: os.listdir(setup.mnt), lambda: (setup.mnt / "f").read_text()):
+        try:
+            deed()
+            raise AssertionError("somebody answered")
+        except OSError as error:
+            # A call that the kernel takes while it still closes the dead process's device is aborted.
+            assert error.errno in (errno.ENOTCONN, errno.ECONNABORTED), error
+    result = setup.unmount()
+    assert result.returncode == 0 and not mounted(setup.mnt), result.stderr
+    setup.mount()
+    assert (setup.mnt / "f").read_text() == "x"
 
 
-def test_sigterm_flushes():
-    with Setup() as setup:
-        child = dirty(setup)
-        os.kill(setup.client, signal.SIGTERM)
-        until(lambda: not mounted(setup.mnt), "the end of the mount")
-        until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
-        child.kill()
-        child.wait(GONE)
-        setup.client_ended()
+def test_sigterm_flushes(setup):
+    child = dirty(setup)
+    os.kill(setup.client, signal.SIGTERM)
+    until(lambda: not mounted(setup.mnt), "the end of the mount")
+    until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
+    child.kill()
+    child.wait(GONE)
+    setup.client_ended()
 
 
 def test_full_disk():
