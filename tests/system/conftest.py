@@ -42,7 +42,9 @@ def pytest_configure():
 
 def pytest_keyboard_interrupt(excinfo):
     global status
-    status = 128 + (signal.SIGTERM if excinfo.errisinstance(Terminated) else signal.SIGINT)
+    # pytest ends a run over an error of collection by an interrupt, too.
+    number = {Terminated: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}.get(excinfo.type)
+    status = number and 128 + number
 
 
 def pytest_sessionfinish(session):
