@@ -188,7 +188,7 @@ def test_memory_of_many_names_comes_back(server):
         (server.mnt / f"small{number}").write_bytes(b"x" * 3000)
     for path in server.mnt.glob("small*"):
         path.unlink()
-    assert run("rm", "-r", server.mnt / "many").returncode == 0
+    assert run("rm", "-r", server.mnt / "many", limit=5 * LIMIT).returncode == 0
     cached = int(re.search(r'"cache_bytes":\s*(\d+)', stats(server, "--json"))[1])
     limit = cached + 32 * MIB
     until(
