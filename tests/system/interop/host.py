@@ -82,10 +82,16 @@ def checks(*words, limit=600, **variables):
         timer = threading.Timer(limit, child.kill)
         timer.start()
         lines = []
-        for line in child.stdout:
-            print(f"    {line}", end="", flush=True)
-            lines.append(line)
-        timer.cancel()
+        try:
+            for line in child.stdout:
+                print(f"    {line}", end="", flush=True)
+                lines.append(line)
+        except BaseException:
+            # Who is told to end does not wait for all checks.
+            child.kill()
+            raise
+        finally:
+            timer.cancel()
     if child.returncode != 0:
         raise CaseError(f"checks: status {child.returncode}, limit {limit} s: {lines[-1] if lines else 'no output'}")
     return "".join(lines)
