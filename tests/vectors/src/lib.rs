@@ -1,6 +1,6 @@
 //! Frames captured between Linux and Linux, and between Linux and this project: each decoded
 //! by our codecs and compared, field by field, with what tshark dissected in the same bytes.
-//! `tests/interop/vectors.py` makes the files in `data/` and explains their lines.
+//! `tests/system/interop/vectors.py` makes the files in `data/` and explains their lines.
 
 mod describe;
 mod nfs;

@@ -1,5 +1,5 @@
 //! `nfsrdma-vectors FILE...`: checks files of vectors, for instance every frame of a capture
-//! (`tests/interop/vectors.py all`).
+//! (`tests/system/interop/vectors.py all`).
 
 use std::process::ExitCode;
 

@@ -1,0 +1,83 @@
+"""For all suites: options, signals, and what is shown of each test."""
+
+import signal
+import sys
+
+import pytest
+
+# Nothing is left in the tree.
+sys.dont_write_bytecode = True
+# What the tests share asserts, too.
+pytest.register_assert_rewrite("suites", "program", "reliability", "interop")
+
+FAILED = pytest.StashKey[bool]()
+status = None
+"""Of an interrupted run."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM. As an interrupt it ends the run and unwinds it, so that mounts, guests and directories go."""
+
+
+def terminated(*_):
+    # Once: what unwinds is not to be interrupted again.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    raise Terminated
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("nfsrdma")
+    group.addoption("--kills", type=int, default=40, metavar="N",
+                    help="reliability: how often test_server_killed kills the server (40)")  # fmt: skip
+    group.addoption("--files", type=int, default=10000, metavar="N",
+                    help="reliability: how many files test_open_files opens (10000)")  # fmt: skip
+
+
+def pytest_configure():
+    signal.signal(signal.SIGTERM, terminated)
+    # A shell has its background jobs ignore these, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def pytest_keyboard_interrupt(excinfo):
+    global status
+    # pytest ends a run over an error of collection by an interrupt, too.
+    number = {Terminated: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}.get(excinfo.type)
+    status = number and 128 + number
+
+
+def pytest_sessionfinish(session):
+    # As a shell tells it; pytest's own would be 2.
+    session.exitstatus = status or session.exitstatus
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+
+
+def pytest_report_teststatus(report):
+    """One line for each test: how long it took, and what it says of itself by `record_property("result", ...)`."""
+    if report.when == "call" and not report.skipped:
+        word = f"{report.outcome.upper()} ({report.duration:.1f} s)"
+        result = dict(report.user_properties).get("result")
+        if result and report.passed:
+            word += f" {result}"
+        return report.outcome, "." if report.passed else "F", word
+    return None
+
+
+def pytest_terminal_summary(config):
+    writer = config.get_terminal_writer()
+    if not writer.hasmarkup:
+        # In a log, what failed and was skipped is named with its whole reason.
+        writer.fullwidth = 200
+
+
+@pytest.fixture
+def failed(request):
+    """A function that says, at the end of a fixture, whether the test failed."""
+    return lambda: request.node.stash.get(FAILED, True)

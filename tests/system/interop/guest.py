@@ -1,0 +1,268 @@
+"""A QEMU guest for tests: built once into a cache, booted with a throw-away overlay, driven over a virtio port.
+
+Nothing but this machine's loopback is reachable from the guest, and only through 10.0.2.2 when asked for; nothing but
+this machine's loopback can reach its forwarded ports.
+"""
+
+import hashlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from suites import free_port
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+# What the guest's knfsd exports, and the ports of it and of its mountd (guest/lib.sh).
+EXPORT = "/srv/export"
+NFS, MOUNTD = 20049, 20048
+RECIPE = ("guest/build", "guest/init")
+QEMU = "qemu-system-x86_64"
+BOOT_LIMIT = 240  # seconds: emulation on a busy machine is slow
+BOOT_TRIES = 3  # an emulated guest sometimes dies while its kernel starts
+BUILD_LIMIT = 3600
+KVM_LIMIT = 40
+
+
+class GuestError(Exception):
+    """The guest did not do what it was asked; the text holds what it said."""
+
+
+def cache_dir():
+    """Where built guests live: NFSRDMA_INTEROP_CACHE, or below the user's cache directory."""
+    base = os.environ.get("NFSRDMA_INTEROP_CACHE")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nfsrdma" / "interop"
+
+
+def image():
+    """The directory with kernel, initrd and root image for the present recipe, built if it is not there."""
+    digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in RECIPE)).hexdigest()[:16]
+    where = cache_dir() / f"guest-{digest}"
+    if (where / "root.img").exists():
+        return where
+    missing = [tool for tool in ("debootstrap", "mke2fs", "unshare", "apt-get") if not shutil.which(tool)]
+    if missing:
+        pytest.skip(f"cannot build the guest: {', '.join(missing)} missing")
+    if os.geteuid() != 0:
+        pytest.skip("building the guest needs root (debootstrap and chroot)")
+    where.parent.mkdir(parents=True, exist_ok=True)
+    # Made and removed here: a build that is killed leaves it.
+    with tempfile.TemporaryDirectory(prefix="build.", dir=where.parent, ignore_cleanup_errors=True) as work:
+        try:
+            status = subprocess.run([HERE / "guest/build", where, work], timeout=BUILD_LIMIT, check=False).returncode
+        except subprocess.TimeoutExpired as error:
+            raise GuestError(f"building the guest took more than {BUILD_LIMIT // 60} minutes") from error
+    if status == 77:
+        pytest.skip("no Debian 12 package archive to build the guest from")
+    if status != 0:
+        raise GuestError(f"building the guest failed with status {status}")
+    for old in cache_dir().glob("guest-*"):
+        if old != where:
+            shutil.rmtree(old, ignore_errors=True)
+    return where
+
+
+class Guest:
+    """One booted guest; a context manager, so that it is gone whatever happens.
+
+    `forward` lists guest TCP ports to reach from the host (`ports[guest port]` is the host's). `host_access` lets the
+    guest reach the host's loopback at 10.0.2.2. `share` (host) is `/job` (guest).
+    """
+
+    def __init__(self, forward=(), host_access=False, memory="2G", limit=900):
+        if not shutil.which(QEMU):
+            pytest.skip(f"{QEMU} missing")
+        self.images = image()
+        self.forward, self.host_access, self.memory = tuple(forward), host_access, memory
+        self.deadline = time.monotonic() + limit
+        self.process = self.control = None
+        self.pending, self.statuses, self.count = b"", {}, 0
+        self.ports = {}
+
+    def __enter__(self):
+        self.share = Path(tempfile.mkdtemp(prefix="nfsrdma-guest."))
+        try:
+            shutil.copy(HERE / "guest/agent", self.share / "agent")
+            shutil.copy(HERE / "guest/lib.sh", self.share / "lib.sh")
+            self._boot()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind:
+            self.show_console()
+        if self.process and self.process.poll() is None:
+            try:
+                self.control.sendall(b"quit\n")
+                self.process.wait(20)
+            except (OSError, AttributeError, subprocess.TimeoutExpired):
+                self.process.kill()
+        if self.process:
+            self.process.wait()
+        if self.control:
+            self.control.close()
+        shutil.rmtree(self.share, ignore_errors=True)
+
+    def _boot(self):
+        wanted = os.environ.get("NFSRDMA_INTEROP_ACCEL", "")
+        if wanted in ("", "kvm") and os.access("/dev/kvm", os.R_OK | os.W_OK) and not Guest._no_kvm:
+            try:
+                self._start("kvm", KVM_LIMIT)
+                return
+            except GuestError as error:
+                # A /dev/kvm that opens and still runs no guest is common inside virtual machines.
+                Guest._no_kvm = True
+                if wanted:
+                    raise
+                print(f"  guest: KVM does not run here ({str(error).splitlines()[0]}); emulating", flush=True)
+                self._kill()
+        for attempt in range(1, BOOT_TRIES + 1):
+            try:
+                self._start("tcg,thread=multi", BOOT_LIMIT)
+                return
+            except GuestError as error:
+                if attempt == BOOT_TRIES or time.monotonic() > self.deadline:
+                    raise
+                print(f"  guest: no boot ({str(error).splitlines()[0]}); trying again", flush=True)
+                self._kill()
+
+    _no_kvm = False
+
+    def _kill(self):
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+        if self.control:
+            self.control.close()
+        self.process = self.control = None
+
+    def _start(self, accel, limit):
+        self.accel = accel
+        self.ports = {port: free_port() for port in self.forward}
+        net = "user,id=net" + ("" if self.host_access else ",restrict=on")
+        net += "".join(f",hostfwd=tcp:127.0.0.1:{host}-:{port}" for port, host in self.ports.items())
+        door = self.share / ".control"
+        door.unlink(missing_ok=True)
+        self.console = self.share / "console"
+        started = time.monotonic()
+        command = [
+            QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35",
+            "-accel", accel, "-cpu", "host" if accel == "kvm" else "max", "-smp", "2", "-m", self.memory,
+            "-kernel", self.images / "vmlinuz", "-initrd", self.images / "initrd",
+            "-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on",
+            "-drive", f"file={self.images / 'root.img'},if=none,id=root,format=raw,snapshot=on",
+            "-device", "virtio-blk-pci,drive=root",
+            "-netdev", net, "-device", "virtio-net-pci,netdev=net,mac=52:54:00:00:00:01",
+            "-virtfs", f"local,path={self.share},mount_tag=job,security_model=none,multidevs=remap",
+            "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=control",
+            "-chardev", f"socket,id=control,path={door},server=on,wait=off",
+            "-device", "virtio-rng-pci", "-chardev", f"file,id=console,path={self.console}",
+            "-serial", "chardev:console",
+        ]
+        self.process = subprocess.Popen(
+            [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=open(self.share / "qemu.err", "wb"), preexec_fn=_die_with_parent)
+        until = min(self.deadline, started + limit)
+        self.control = socket.socket(socket.AF_UNIX)
+        while self.control.connect_ex(str(door)) != 0:  # not there yet, or not listening yet
+            self._alive(until, "QEMU did not open its control socket")
+            time.sleep(0.02)
+        self.control.settimeout(0.5)
+        while "ready" not in self.statuses:
+            self._alive(until, f"no guest after {limit} s under {accel}")
+            self._receive()
+        self.release = self.statuses["ready"]
+        self.boot_seconds = time.monotonic() - started
+
+    def _alive(self, until, what):
+        if self.process.poll() is not None:
+            raise GuestError(f"QEMU ended with status {self.process.returncode}\n{self.log()}")
+        if time.monotonic() > until:
+            raise GuestError(f"{what}\n{self.log()}")
+
+    def _receive(self):
+        try:
+            data = self.control.recv(4096)
+        except TimeoutError:
+            return
+        except OSError:
+            data = b""
+        if not data:  # the emulator is gone or going: its status says more
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+            return
+        self.pending += data
+        *lines, self.pending = self.pending.split(b"\n")
+        for line in lines:
+            key, _, value = line.decode(errors="replace").partition(" ")
+            self.statuses[key] = value
+
+    def log(self):
+        """The tail of what kernel and emulator said."""
+        parts = [(self.share / name).read_text(errors="replace") for name in ("qemu.err", "console")
+                 if (self.share / name).exists()]
+        return "\n".join(part[-4000:] for part in parts)
+
+    def show_console(self):
+        if self.process and (log := self.log().strip()):
+            print(f"    guest's console: {log[-3000:]}", flush=True)
+
+    def start(self, script):
+        """Starts a bash script in the guest (`/job/lib.sh` is read first); gives its number for `wait`."""
+        self.count += 1
+        number = str(self.count)
+        (self.share / f"{number}.sh").write_text(f". /job/lib.sh\n{script}\n")
+        self.control.sendall(f"{number}\n".encode())
+        return number
+
+    def wait(self, number, limit=120):
+        """Waits for a started script: (status, output)."""
+        until = min(self.deadline, time.monotonic() + limit)
+        while number not in self.statuses:
+            try:
+                self._alive(until, f"guest job {number} still runs after {limit} s")
+            except GuestError as error:
+                raise GuestError(f"{error}\njob output: {self.output(number)[-3000:]}") from None
+            self._receive()
+        return int(self.statuses[number]), self.output(number)
+
+    def output(self, number):
+        """What a job has printed so far."""
+        path = self.share / f"{number}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def run(self, script, limit=120, check=True):
+        """Runs a script in the guest: its output, or GuestError for a non-zero status (with `check`: else a pair)."""
+        status, output = self.wait(self.start(script), limit)
+        if not check:
+            return status, output
+        if status != 0:
+            raise GuestError(f"in the guest: {script.strip()}\nstatus {status}: {output[-4000:]}")
+        return output
+
+    def put(self, path, name=None):
+        """Hands a file in; gives its path in the guest."""
+        name = name or Path(path).name
+        shutil.copy(path, self.share / name)
+        return f"/job/{shlex.quote(name)}"
+
+
+def _die_with_parent():
+    """QEMU must not outlive a runner that was killed: PR_SET_PDEATHSIG."""
+    import ctypes
+    os.setsid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)

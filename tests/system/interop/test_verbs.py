@@ -1,0 +1,312 @@
+"""The verbs provider: all inside the guest, whose rxe and siw are the RDMA devices."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from interop.guest import EXPORT, Guest, HERE, MOUNTD, NFS, ROOT
+from interop.host import ADDRESS, CaseError, compare, expected, indent, program, run, verbs_programs
+from suites import until
+
+ADDRESS_6 = "fd6e:6673::15"
+# What the kernel has of RDMA, less what changes with every connection, and the number of a device that came back.
+RESOURCES = "rdma resource show | sed 's/^[0-9]*: //; s/cm_id [0-9]* //'"
+
+
+def mounting(server=ADDRESS, options="transport=verbs,cache=64M"):
+    """The command that mounts the guest's knfsd at /mnt. (Locking a large cache takes its time in emulation.)"""
+    return (f"ulimit -l unlimited; /job/nfsrdma mount {server}:{EXPORT} /mnt "
+            f"-o port={NFS},mountport={MOUNTD},mountproto=tcp,{options}")
+
+
+class Mounting:
+    """A guest with a link, its knfsd, and our program. Says what RDMA resources were there before the first mount."""
+
+    def __init__(self, link):
+        self.link = link
+        self.guest = Guest(memory="3G")
+
+    def __enter__(self):
+        binary = verbs_programs() / "nfsrdma"
+        self.guest.__enter__()
+        try:
+            self.guest.put(HERE / "checks.py")
+            self.guest.put(binary, "nfsrdma")
+            self.guest.run(f"link {self.link}; knfsd_start; modprobe fuse")
+            self.before = self.guest.run(RESOURCES)
+        except BaseException:
+            self.guest.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *exception):
+        self.guest.__exit__(*exception)
+
+    def run(self, script, limit=120):
+        return self.guest.run(script, limit)
+
+    def nothing_left(self):
+        """No queue pair, completion queue, region, domain or context of ours after the unmount."""
+        until(lambda: self.guest.run(RESOURCES) == self.before, "an end of all RDMA resources", 30)
+
+    def source(self, size):
+        """Random data in the guest's /srv/source, of so many MiB."""
+        self.run(f"dd if=/dev/urandom of=/srv/source bs=1M count={size} status=none")
+
+    def copy(self, source, target):
+        """Starts a copy; a pair: its job, and a call that waits for it and compares."""
+        job = self.guest.start(f"dd if={source} of={target} bs=1M conv=fsync status=none")
+
+        def finish(limit=300):
+            status, output = self.guest.wait(job, limit)
+            if status != 0:
+                raise CaseError(f"copying {source} to {target} failed: {output}")
+            self.run(f"cmp {source} {target}")
+
+        return job, finish
+
+    def until_under_way(self, job, path):
+        """Waits for the first part of the copy's target; the copy must not be over by then."""
+        self.run(f"until [ $(stat -c %s {path} 2>/dev/null || echo 0) -gt 8000000 ]; do sleep 0.05; done", 60)
+        self.still_running(job)
+
+    def still_running(self, job):
+        self.run("true")  # its answer comes after those of jobs that ended before
+        if job in self.guest.statuses:
+            raise CaseError(f"the copy was over too early: {self.guest.output(job)}")
+
+    def until_ended(self, limit=30):
+        """Waits for the end of our process; says where its threads are if it does not come."""
+        threads = "cd /proc/$(pidof nfsrdma)/task && for t in *; do echo $t $(cat $t/comm $t/wchan); cat $t/stack; done"
+        waiting = f"for i in $(seq {limit * 10}); do pidof nfsrdma >/dev/null || exit 0; sleep 0.1; done"
+        self.run(f"{waiting}; {threads}; exit 1", limit + 60)
+
+
+@pytest.mark.parametrize("link", ["rxe", "siw"])
+def test_verbs_mount(link):
+    """Our client, built with the verbs provider, runs inside the guest and mounts its knfsd."""
+    with Mounting(link) as side:
+        side.guest.put(program("nfsrdma-e2e"))
+        indent(side.run(mounting(options="transport=verbs")))
+        indent(side.run("rdma resource show; CHECK_ENTRIES=1000 python3 /job/checks.py run /mnt", 400))
+        side.run("python3 /job/checks.py leave /mnt; /job/nfsrdma umount /mnt", 300)
+        compare("at the server", side.run(f"python3 /job/checks.py sum {EXPORT}/set"), expected())
+        side.run(mounting())
+        compare("read again", side.run("python3 /job/checks.py sum /mnt/set", 300), expected())
+        indent(side.run("/job/nfsrdma-e2e --mounted /mnt --shrink 100", 500))
+        side.run("/job/nfsrdma umount /mnt")
+        side.nothing_left()
+
+
+@pytest.mark.parametrize("link, protection", [("rxe", ("best", "window")), ("siw", ("best",))], ids=["rxe", "siw"])
+def test_verbs_conformance(link, protection):
+    """The provider contract over verbs, in the guest, as initiator and as listener."""
+    binary = verbs_programs() / "examples/verbs-conformance"
+    with Guest() as guest:
+        guest.put(binary, "verbs-conformance")
+        guest.run(f"link {link}")
+        run_conformance = "ulimit -l unlimited; /job/verbs-conformance {0} {1} 2>&1 | tail -4; exit ${{PIPESTATUS[0]}}"
+        for choice in protection:
+            indent(guest.run(run_conformance.format(ADDRESS, choice), 600))
+
+
+def sanitized():
+    """The conformance program with AddressSanitizer, which takes flags that are not stable yet."""
+    libraries = Path(run(["rustc", "--print", "target-libdir"]).strip())
+    if not list(libraries.glob("librustc*_rt.asan.a")):
+        pytest.skip("this toolchain has no AddressSanitizer")
+    host = re.search("^host: (.*)$", run(["rustc", "-vV"]), re.MULTILINE).group(1)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "asan"
+    flags = {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": "-Zsanitizer=address -Cforce-frame-pointers=yes"}
+    # Fast to build; the reports need line numbers.
+    for key, value in (("LTO", "off"), ("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16"), ("DEBUG", "line-tables-only")):
+        flags[f"CARGO_PROFILE_RELEASE_{key}"] = value
+    # With a target named, build scripts and macros go without.
+    run(["cargo", "build", "--release", "-q", "-p", "nfsrdma-verbs", "--example", "verbs-conformance",
+         "--target", host, "--target-dir", target], 1800, cwd=ROOT, env=os.environ | flags)
+    return target / host / "release/examples/verbs-conformance"
+
+
+def located(report, binary):
+    """A sanitizer's report with the places in our program that it names by number."""
+    if not shutil.which("addr2line"):
+        return report
+
+    def place(match):
+        found = run(["addr2line", "-Cfpe", binary, match.group(1)]).strip()
+        return f"{match.group(0)} {found}"
+    return re.sub(rf"\(/job/{binary.name}\+(0x[0-9a-f]+)\)", place, report)
+
+
+@pytest.mark.parametrize("link", ["rxe"])
+def test_verbs_memcheck(link):
+    """The provider contract, and a device's removal, with AddressSanitizer: no memory misused, none lost."""
+    binary = sanitized()
+    with Guest() as guest:
+        guest.put(binary)
+        guest.run(f"link {link}")
+        command = f"ulimit -l unlimited; exec /job/{binary.name} {ADDRESS}"
+
+        def passes(job, *wanted):
+            status, output = guest.wait(job, 300)
+            if status != 0 or not all(line in output.splitlines() for line in wanted):
+                raise CaseError(f"status {status}:\n{located(output[-20000:], binary)}")
+            return output
+
+        for choice in ("registration", "window invalidat", "window expos", "window once", "window dropp"):
+            output = passes(guest.start(f"{command} {choice} 2>&1"), "all others passed")
+            indent(f"{choice}: {output.count(' ... ok ')} cases")
+        job = guest.start(f"{command} removal 2>&1")
+        until(lambda: "moving" in guest.output(job), "data on the move", 60)
+        guest.run(f"sleep 1; rdma link delete {link}0", 60)
+        indent(passes(job, "all memory came back"))
+
+
+@pytest.mark.parametrize("link", ["rxe"])
+def test_verbs_responder(link):
+    """Our responder serves over verbs in the guest; the guest's kernel client mounts it."""
+    binary = verbs_programs() / "nfsrdma-responder"
+    with Guest(memory="3G") as guest:
+        guest.put(HERE / "checks.py")
+        guest.put(binary, "nfsrdma-responder")
+        guest.run(f"link {link}; mkdir -p /srv/ours")
+        guest.start("ulimit -l unlimited; exec /job/nfsrdma-responder /srv/ours --transport verbs "
+                    f"--listen {ADDRESS}:{NFS} --tcp {ADDRESS}:2050 --state-dir /run --print-ports >/job/ready 2>&1")
+        guest.run("until grep -q ^ready /job/ready; do sleep 0.1; done", 30)
+        mount = f"kernel_mount {ADDRESS} {NFS} 2050 /srv/ours"
+        indent(guest.run(mount))
+        indent(guest.run("CHECK_ENTRIES=300 python3 /job/checks.py run /mnt", 600))
+        guest.run("python3 /job/checks.py leave /mnt; umount /mnt", 300)
+        compare("at the responder", guest.run("python3 /job/checks.py sum /srv/ours/set"), expected())
+        guest.run(mount)
+        compare("read again", guest.run("python3 /job/checks.py sum /mnt/set; umount /mnt", 300), expected())
+
+
+@pytest.mark.parametrize("link", ["rxe"])
+def test_verbs_removal(link):
+    """The RDMA device goes away under load and comes back; then for good: calls wait, and unmounting works."""
+    with Mounting(link) as side:
+        side.source(64)
+        side.run(mounting())
+        job, finish = side.copy("/srv/source", "/mnt/copy")
+        side.until_under_way(job, f"{EXPORT}/copy")
+        side.run(f"rdma link delete {link}0; sleep 1", 60)
+        side.still_running(job)
+        side.run(f"link {link}", 60)
+        finish()
+        side.run(f"cmp /srv/source {EXPORT}/copy; /job/nfsrdma umount /mnt")
+        side.nothing_left()
+        for ending in ("umount -f /mnt", "/job/nfsrdma umount -f /mnt"):
+            gone(side, link, ending, "/mnt/copy", "/srv/back", "/srv/back")
+            side.until_ended()
+            side.run(f"link {link}; rm /srv/back")
+            side.nothing_left()
+        # What was written is kept until the server can be reached again, or the process is told to end.
+        gone(side, link, "umount -f /mnt", "/srv/source", "/mnt/kept", f"{EXPORT}/kept")
+        size = int(side.run(f"pidof nfsrdma >/dev/null; stat -c %s {EXPORT}/kept"))
+        side.run(f"link {link}")
+        side.until_ended()
+        kept = int(side.run(f"size=$(stat -c %s {EXPORT}/kept); cmp -n $size /srv/source {EXPORT}/kept; echo $size"))
+        if kept <= size:
+            raise CaseError(f"nothing was written after the device came back: {size} bytes before, {kept} after")
+        side.nothing_left()
+        killing = "kill -KILL $(pidof dd); while pidof dd >/dev/null; do sleep 0.1; done"
+        said = gone(side, link, f"{{ {killing}; /job/nfsrdma umount -f /mnt; }}", "/srv/source", "/mnt/lost",
+                    f"{EXPORT}/lost")
+        if "is still writing data" not in said:
+            raise CaseError(f"nobody was told of the data: {said!r}")
+        side.run("kill $(pidof nfsrdma)")
+        side.until_ended()
+        side.run(f"link {link}")
+        side.nothing_left()
+
+
+def gone(side, link, ending, source, target, seen):
+    """Mounts, removes the device under a copy, and unmounts; the copy fails. What unmounting said."""
+    side.run(mounting())
+    job, _ = side.copy(source, target)
+    side.until_under_way(job, seen)
+    side.run(f"rdma link delete {link}0; sleep 1", 60)
+    side.still_running(job)
+    # Busy until the copy has seen its error.
+    said = side.run(f"while grep -q ' /mnt ' /proc/mounts; do {ending} 2>&1 || sleep 0.1; done", 60)
+    status, _ = side.guest.wait(job, 60)
+    if status == 0:
+        raise CaseError("a copy to a server that is out of reach succeeded")
+    return said
+
+
+@pytest.mark.parametrize("link", ["rxe"])
+def test_verbs_restart(link):
+    """knfsd is stopped and started while a copy to it and a copy from it run over verbs."""
+    with Mounting(link) as side:
+        side.source(64)
+        for source, target, seen in (("/srv/source", "/mnt/copy", f"{EXPORT}/copy"),
+                                     ("/mnt/copy", "/srv/back", "/srv/back")):
+            side.run(mounting(options="transport=verbs,cache=64M,timeo=50"))
+            job, finish = side.copy(source, target)
+            side.until_under_way(job, seen)
+            side.run("knfsd_stop; sleep 1")
+            side.still_running(job)
+            side.run("knfsd_start")
+            finish()
+            side.run("/job/nfsrdma umount /mnt")
+        side.run(f"cmp /srv/source {EXPORT}/copy; cmp /srv/source /srv/back")
+        side.nothing_left()
+
+
+@pytest.mark.parametrize("link", ["rxe"])
+def test_verbs_ipv6(link):
+    """The same server at its IPv6 address, chosen by transport=auto, which says why."""
+    with Mounting(link) as side:
+        side.run(f"link_ipv6 {ADDRESS_6}")
+        said = side.run(mounting(f"[{ADDRESS_6}]", "transport=auto,cache=64M") + " -v 2>&1")
+        indent(said)
+        for part in (f"verbs at [{ADDRESS_6}]:{NFS}", f"verbs because the RDMA device {link}0 reaches {ADDRESS_6}"):
+            if part not in said:
+                raise CaseError(f"{part!r} is not in {said!r}")
+        indent(side.run("python3 /job/checks.py run /mnt procedures unstable links", 200))
+        side.run("/job/nfsrdma umount /mnt")
+        side.nothing_left()
+
+
+# What goes wrong on a machine, step by step: what to do first, as whom, and what must be said with transport=verbs,
+# and as the reason with transport=auto.
+WRONG = (
+    ("no RDMA modules", "rm -rf /dev/infiniband", "root", "load the driver of one", "this machine has no RDMA device"),
+    ("no device", "modprobe -a rdma_rxe rdma_cm ib_uverbs rdma_ucm; make_nodes", "root",
+     "load the driver of one", "this machine has no RDMA device"),
+    ("no permission", "link rxe; chmod 600 /dev/infiniband/*", "user", "run as root", ""),
+    ("a limit of locked memory", "chmod 666 /dev/infiniband/*", "user", "ulimit -l unlimited", ""),
+    ("the same for root without its capability", "", "contained", "--ulimit memlock=-1", ""),
+    ("no file of the connection manager", "rm /dev/infiniband/rdma_cm", "root", "--device /dev/infiniband/rdma_cm", ""),
+)
+AS = {"root": "", "user": "setpriv --reuid 1000 --regid 1000 --clear-groups",
+      "contained": "capsh --drop=cap_ipc_lock --shell=/usr/bin/env --"}
+
+
+def test_verbs_errors():
+    """What is missing on a machine is told in one sentence with its remedy; and only this build needs RDMA libraries."""
+    binary = verbs_programs() / "nfsrdma"
+    for path, wanted in ((program("nfsrdma"), False), (binary, True)):
+        libraries = run(["ldd", path])
+        for name in ("libibverbs.so", "librdmacm.so"):
+            if (name in libraries) != wanted:
+                raise CaseError(f"{path} is {'not ' if wanted else ''}linked with {name}: {libraries}")
+    with Guest() as guest:
+        guest.put(binary, "nfsrdma")
+        # A server of MOUNT, so that the first thing missing is the device.
+        guest.run("install -m 755 /job/nfsrdma /usr/local/bin/; knfsd_start")
+        for what, first, whose, remedy, reason in WRONG:
+            guest.run(first or "true")
+            for transport in ("verbs", "auto") if reason else ("verbs",):
+                options = f"transport={transport},port={NFS},mountport={MOUNTD},mountproto=tcp"
+                status, said = guest.run(f"ulimit -l 64; {AS[whose]} /usr/local/bin/nfsrdma ping {ADDRESS}:{EXPORT} "
+                                         f"-o {options} 2>&1 >/dev/null", check=False)
+                indent(f"{what}, transport={transport}: {said}")
+                wanted = remedy if transport == "verbs" else f"soft-iWARP because {reason}"
+                if status == 0 or said.count("\n") != 1 or not all(part in said for part in wanted.split("...")):
+                    raise CaseError(f"{what}: status {status}, {wanted!r} is not in one line: {said!r}")

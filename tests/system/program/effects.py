@@ -1,0 +1,121 @@
+"""Whether a mount option has an effect: mounting for a while, counted calls, what the program and the kernel show."""
+
+import contextlib
+import functools
+import json
+import signal
+import threading
+
+from program.support import *  # noqa: F403
+from program.support import GIVEN, LIMIT
+
+TRIED, KINDS = set(), set()
+"""Names of the options that tests try, and kinds of options, of those files that are imported."""
+
+
+def effect(*names, kind=None):
+    """The test tries these options, and all of a kind; it fails if it does not mount with them."""
+    TRIED.update(names)
+    KINDS.update([kind] if kind else [])
+
+    def wrap(function):
+        @functools.wraps(function)
+        def checked(**fixtures):
+            GIVEN.clear()
+            function(**fixtures)
+            missing = {*names, *(table(kind) if kind else ())} - GIVEN
+            assert not missing, f"says that it tries {missing}, and does not"
+
+        return checked
+
+    return wrap
+
+
+def table(kind="flag|value|either|accept|refuse"):
+    """Names of the program's options."""
+    entries = [line.split() for line in nfsrdma("list-options").stdout.splitlines()]
+    assert len(entries) > 3, "the program does not list its options"
+    return [name for own, name in entries if own in kind.split("|")]
+
+
+@contextlib.contextmanager
+def mount(server, options, at=None):
+    """Mounts for a while. Gives what the program says about the mount."""
+    at = at or server.mnt
+    at.mkdir(exist_ok=True)
+    expect(server.mount(options, at=at), 0)
+    yield json.loads(stats_of(at))
+    expect(nfsrdma("umount", at), 0)
+
+
+def stats_of(at):
+    result = nfsrdma("stats", at, "--json")
+    expect(result, 0)
+    return result.stdout
+
+
+def document(server):
+    return json.loads(stats_of(server.mnt))
+
+
+class Counted:
+    """Calls made while it lasts, by procedure: `counted["READ"]`."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def __enter__(self):
+        self.before = self.now()
+        return self
+
+    def __exit__(self, *_):
+        self.after = self.now()
+
+    def now(self):
+        return {entry["name"]: entry["calls"] for entry in document(self.server)["procedures"]}
+
+    def __getitem__(self, names):
+        return sum(self.after[name] - self.before[name] for name in names.split("+"))
+
+
+def flags_of(path):
+    return set(mounted(path)[3].split(","))
+
+
+def fails(number, function, *words):
+    try:
+        function(*words)
+    except OSError as error:
+        assert error.errno == number, error
+    else:
+        raise AssertionError(f"{function.__name__} of {words} succeeded")
+
+
+@contextlib.contextmanager
+def stopped(server):
+    """The server does not answer."""
+    server.child.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.child.send_signal(signal.SIGCONT)
+
+
+class Later(threading.Thread):
+    """A call in a thread of its own."""
+
+    def __init__(self, function, *words):
+        super().__init__(daemon=True)
+        self.function, self.words, self.error = function, words, None
+        self.start()
+
+    def run(self):
+        try:
+            self.function(*self.words)
+        except OSError as error:
+            self.error = error.errno
+
+    def outcome(self):
+        self.join(LIMIT)
+        assert not self.is_alive(), "it still waits"
+        return self.error

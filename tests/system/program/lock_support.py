@@ -1,0 +1,208 @@
+"""What cases about locks share: processes that lock, and a server that takes locks of several mounts."""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+from program.support import *  # noqa: F403
+
+F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
+
+DRIVER = r"""
+import errno, fcntl, json, os, signal, struct, sys
+files = {}
+def interrupted(*_):
+    raise InterruptedError(errno.EINTR, 'a signal')  # Python would go on by itself.
+signal.signal(signal.SIGUSR1, interrupted)
+def lock(command, name, kind, start, length):
+    flock = struct.pack('hhqqi', kind, 0, start, length, 0)
+    return struct.unpack('hhqqi', fcntl.fcntl(files[name], command, flock))
+for line in sys.stdin:
+    words = json.loads(line)
+    try:
+        if words[0] == 'open':
+            files[words[1]] = open(words[2], 'r+b' if len(words) < 4 else words[3], buffering=0)
+            result = 0
+        elif words[0] == 'close':
+            files.pop(words[1]).close()
+            result = 0
+        elif words[0] == 'fcntl':
+            result = lock(*words[1:])
+        elif words[0] == 'flock':
+            result = fcntl.flock(files[words[1]], words[2])
+        elif words[0] == 'read':
+            result = os.pread(files[words[1]].fileno(), words[3], words[2]).decode('latin1')
+        elif words[0] == 'write':
+            result = os.pwrite(files[words[1]].fileno(), words[3].encode('latin1'), words[2])
+        elif words[0] == 'fsync':
+            result = os.fsync(files[words[1]].fileno())
+    except OSError as error:
+        result = {'errno': error.errno}
+    print(json.dumps(result), flush=True)
+"""
+
+
+class Process:
+    """Another process that locks what it is told to."""
+
+    def __init__(self):
+        command = [sys.executable, "-c", DRIVER]
+        pipe = subprocess.PIPE
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.child.kill()
+        self.child.wait()
+        self.child.stdin.close()
+        self.child.stdout.close()
+
+    def send(self, *words):
+        self.child.stdin.write(json.dumps(words) + "\n")
+        self.child.stdin.flush()
+
+    def receive(self):
+        line = self.child.stdout.readline()
+        assert line, "the process has ended"
+        result = json.loads(line)
+        if isinstance(result, dict):
+            return -result["errno"]
+        return result
+
+    def do(self, *words):
+        self.send(*words)
+        return self.receive()
+
+    def set(self, name, kind, start=0, length=0, command=fcntl.F_SETLK):
+        result = self.do("fcntl", command, name, kind, start, length)
+        return result if isinstance(result, int) else 0
+
+    def get(self, name, kind, start=0, length=0, command=fcntl.F_GETLK):
+        """Type, start, length and process of what is in the way."""
+        kind, _, start, length, pid = self.do("fcntl", command, name, kind, start, length)
+        return (kind, start, length, pid)
+
+    def flock(self, name, how):
+        return self.do("flock", name, how) or 0
+
+    def wait_for(self, name, kind, start=0, length=0, command=fcntl.F_SETLKW):
+        """Asks and returns at once: the answer is to be received."""
+        self.send("fcntl", command, name, kind, start, length)
+
+    def got(self):
+        result = self.receive()
+        return result if isinstance(result, int) else 0
+
+
+def elsewhere(point):
+    """Whether a mount namespace of another program's making has a copy of the mount, which is served on for it."""
+    for process in Path("/proc").glob("[0-9]*/mountinfo"):
+        try:
+            if f" {point} " in process.read_text():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+class LockServer(Server):
+    """A responder with a lock manager that the mounts are told of, and two mounts, `a` and `b`."""
+
+    def __init__(self, *words, options=""):
+        super().__init__(*words)
+        self.more = options
+
+    def __enter__(self):
+        self.words = (*self.words, "--control", "CONTROL")
+        return super().__enter__()
+
+    def start(self):
+        self.control_path = self.base / "control"
+        self.words = tuple(self.control_path if word == "CONTROL" else word for word in self.words)
+        super().start()
+
+    def mounts(self, number=2):
+        points = []
+        for name in "abcdefgh"[:number]:
+            point = self.base / name
+            point.mkdir(exist_ok=True)
+            expect(self.mount(self.lock_options, at=point), 0)
+            points.append(point)
+        return points
+
+    def __exit__(self, *why):
+        try:
+            for point in mounts_below(self.base):
+                if run("umount", point).returncode != 0:
+                    continue  # A case that failed has files open: the rest is taken away by force.
+                if why[0] is None:  # Else its own error is the one to be shown.
+                    until(lambda: not servers_of(point) or elsewhere(point), "the end of the serving process")
+        finally:
+            super().__exit__(*why)
+
+    @property
+    def lock_options(self):
+        own = f"lock,lockport={self.mountport}"
+        return f"{own},{self.more}" if self.more else own
+
+    def control(self, text):
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(LIMIT)
+            control.connect(str(self.control_path))
+            control.sendall(f"{text}\n".encode())
+            control.shutdown(socket.SHUT_WR)
+            return rest_of(control).decode()
+
+
+def counters(point):
+    result = nfsrdma("stats", point, "--json")
+    expect(result, 0)
+    return json.loads(result.stdout)["cache"]
+
+
+READ, WRITE, FREE = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK
+AGAIN = -errno.EAGAIN
+
+
+def waits(process, seconds=0.3):
+    """Whether no answer comes in this time: for what must not happen, so it may be short."""
+    import select
+
+    ready, _, _ = select.select([process.child.stdout], [], [], seconds)
+    return not ready
+
+
+COUNT = r"""
+import fcntl, os, sys
+path, times, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+file = os.open(path, os.O_RDWR)
+for _ in range(times):
+    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_EX)
+    number = int(os.pread(file, 20, 0))
+    os.pwrite(file, b'%019d\n' % (number + 1), 0)
+    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_UN)
+"""
+
+
+def count_under_a_lock(server, points, how, children, times):
+    """Processes on the mounts in turn add to a number in the same file, each addition under a lock."""
+    (server.export / "n").write_bytes(b"%019d\n" % 0)
+    command = [sys.executable, "-c", COUNT]
+    running = [
+        subprocess.Popen([*command, str(points[n % len(points)] / "n"), str(times), how]) for n in range(children)
+    ]
+    try:
+        for child in running:
+            assert child.wait(4 * LIMIT) == 0
+    finally:
+        for child in running:
+            child.kill()
+            child.wait()
+    assert int((server.export / "n").read_bytes()) == children * times, how

@@ -1,0 +1,260 @@
+"""What the cases share: running programs, a place of one's own, a responder."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from suites import LIMIT, free_port, start_responder, stop, until  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Programs:
+    """Where our programs are: NFSRDMA_BIN, else they are built when first asked for."""
+
+    @functools.cached_property
+    def folder(self):
+        given = os.environ.get("NFSRDMA_BIN")
+        if given:
+            return Path(given).resolve()
+        subprocess.run(
+            ["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder"],
+            cwd=ROOT, check=True,
+        )  # fmt: skip
+        return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release"
+
+    def __truediv__(self, name):
+        return self.folder / name
+
+    def __str__(self):
+        return str(self.folder)
+
+
+BIN = Programs()
+
+
+GIVEN = set()
+"""Names of the mount options given to programs so far; a case may clear it."""
+
+
+def run(*command, limit=LIMIT, **more):
+    note_options(command)
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=limit, check=False, **more
+    )
+
+
+def note_options(command):
+    for before, word in zip(command, command[1:]):
+        if before == "-o":
+            GIVEN.update(option.partition("=")[0] for option in word.split(","))
+
+
+def nfsrdma(*words, **more):
+    return run(BIN / "nfsrdma", *words, **more)
+
+
+def expect(result, status, *parts):
+    """The exit status is `status`, and each part is said; failures are one line."""
+    said = result.stdout + result.stderr
+    assert result.returncode == status, f"status {result.returncode}, not {status}: {said}"
+    for part in parts:
+        assert part in said, f"{part!r} is not in {said!r}"
+    if status not in (0, 1):
+        assert result.stderr.count("\n") == 1, f"not one sentence: {said!r}"
+
+
+def mounted(path):
+    """The fields of the mount on `path` in /proc/self/mounts, or None."""
+    found = None
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == str(path):
+            found = fields
+    return found
+
+
+def mounts_below(base):
+    """Mount points below `base`, the newest first."""
+    points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [point for point in reversed(points) if point.startswith(f"{base}/")]
+
+
+def servers_of(path, below=False):
+    """Processes that mount on `path` (or below it), by their command lines."""
+    found = []
+
+    def meant(word):
+        return word == os.fsencode(path) or (below and word.startswith(os.fsencode(path) + b"/"))
+
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(map(meant, words)) and words[0].endswith(b"nfsrdma"):
+                found.append(int(entry.name))
+    return found
+
+
+class Place:
+    """A directory with an empty mount point `mnt`; leaves no mount and no process behind."""
+
+    def __enter__(self):
+        self.base = Path(tempfile.mkdtemp(prefix="nfsrdma-program.")).resolve()
+        self.base.chmod(0o755)
+        self.mnt = self.base / "mnt"
+        self.mnt.mkdir()
+        return self
+
+    def __exit__(self, *_):
+        for point in mounts_below(self.base):
+            subprocess.run(["umount", "-l", point], check=True)
+        for pid in servers_of(self.base, below=True):
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.base)
+
+
+class Server(Place):
+    """The same, with a responder that exports `export`; `words` are further arguments of it."""
+
+    def __init__(self, *words, host="127.0.0.1"):
+        self.words, self.host = words, host
+
+    def __enter__(self):
+        if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+            pytest.skip("no /dev/fuse")
+        super().__enter__()
+        self.child = None
+        try:
+            self.export = self.base / "export"
+            self.export.mkdir()
+            self.export.chmod(0o777)
+            self.port = self.mountport = 0
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
+        """Starts it, at the ports it had before if there are some."""
+        command = [BIN / "nfsrdma-responder", self.export, *self.words]
+        self.child, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
+
+    def stop(self):
+        if self.child:
+            self.child.send_signal(signal.SIGCONT)
+            stop(self.child)
+            self.child = None
+
+    def __exit__(self, *_):
+        try:
+            super().__exit__()
+        finally:
+            self.stop()
+
+    @property
+    def spec(self):
+        return f"{self.host}:{self.export}"
+
+    def options(self, more=""):
+        own = f"port={self.port},mountport={self.mountport},mountproto=tcp,noresvport"
+        return f"{own},{more}" if more else own
+
+    def mount(self, more="", *words, at=None, **keywords):
+        return nfsrdma("mount", self.spec, at or self.mnt, "-o", self.options(more), *words, **keywords)
+
+    def mount_well(self, more="", *words):
+        result = self.mount(more, *words)
+        expect(result, 0, f"{self.spec} mounted on {self.mnt}: ")
+        assert mounted(self.mnt), "it says it mounted, and did not"
+        return result.stdout
+
+    def ended(self):
+        until(lambda: not servers_of(self.mnt), "the end of the serving process")
+
+
+def root():
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+NOBODY = 65534
+
+
+def as_nobody(*words, **more):
+    """Runs a program as a user who has nothing to do with the mount."""
+    root()
+    if not shutil.which("setpriv"):
+        pytest.skip("needs setpriv")
+    return run("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *words, **more)
+
+
+def alone(*words):
+    """In a mount namespace of its own."""
+    root()
+    if run("unshare", "-m", "true").returncode != 0:
+        pytest.skip("unshare -m is not permitted")
+    return ["unshare", "-m", *words]
+
+
+def run_inside(enter, test, mark, limit=LIMIT):
+    """Runs a test a second time by the command `enter`, in namespaces; the environment variable `mark` tells it so."""
+    environment = {**os.environ, mark: "1", "NFSRDMA_BIN": str(BIN)}
+    result = run(*enter, sys.executable, ROOT / "tests/system/run", "program", test, env=environment, limit=limit)
+    if result.returncode == 77:
+        pytest.skip(re.search(r"^SKIPPED \[\d+\] \S+ (.*)$", result.stdout, re.M)[1])
+    if result.returncode != 0:
+        pytest.fail(result.stdout + result.stderr, pytrace=False)
+
+
+def with_open_device(test):
+    """Runs a test again where /dev/fuse is open to users, as it is where udev looks after it."""
+    if "NFSRDMA_INSIDE" in os.environ:
+        pytest.skip("/dev/fuse is not open to users here")
+    with Place() as place:
+        node = place.base / "fuse"
+        script = f'mknod -m 666 {node} c 10 229 && mount --bind {node} /dev/fuse && exec "$@"'
+        run_inside(alone("sh", "-c", script, "sh"), test, "NFSRDMA_INSIDE")
+
+
+def stats(server, *words):
+    result = nfsrdma("stats", server.mnt, *words)
+    expect(result, 0)
+    return result.stdout
+
+
+def procedures(server):
+    return {entry["name"]: entry for entry in json.loads(stats(server, "--json"))["procedures"]}
+
+
+def control_of(path):
+    """A conversation with the process that serves `path`, past our own client."""
+    device = os.stat(path).st_dev
+    control = socket.socket(socket.AF_UNIX)
+    control.settimeout(LIMIT)
+    folder = "/run/nfsrdma" if os.geteuid() == 0 else f"/run/user/{os.geteuid()}/nfsrdma"
+    control.connect(f"{folder}/{os.major(device)}:{os.minor(device)}.control")
+    return control
+
+
+def rest_of(control):
+    said = b""
+    try:
+        while piece := control.recv(65536):
+            said += piece
+    except ConnectionResetError:
+        pass  # It had not read all that was sent.
+    return said

@@ -1,0 +1,272 @@
+"""Access control lists through a mount: getfacl and setfacl, who gets in by them, and what new files inherit.
+
+The responder keeps them on the exported files themselves, so each is compared with what the server's own side says.
+"""
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from program.users import A, B, C, ROOT_USER, by, by_effective, each, outcome, refused, write
+from program.support import *  # noqa: F403
+
+ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+UNSUPPORTED = errno.errorcode[errno.EOPNOTSUPP]
+CHECKED_BY = ("allow_other,permissions=kernel", "allow_other,permissions=server")
+
+
+def facl(*words):
+    done = run(*words)
+    assert done.returncode == 0, f"{words}: status {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def tools():
+    root()
+    if not shutil.which("setfacl"):
+        pytest.skip("needs setfacl")
+
+
+def getfacl(path):
+    """Its entries, without comments, as effective as they are."""
+    return sorted(facl("getfacl", "-cnpE", path).split())
+
+
+def same(server, name):
+    """The entries of a name, which are the same through the mount and at the server."""
+    here, there = getfacl(server.mnt / name), getfacl(server.export / name)
+    assert here == there, f"{name}: {here} through the mount, {there} at the server"
+    return here
+
+
+@each("", *CHECKED_BY)
+def test_acls_go_there_and_back(server):
+    tools()
+    file, folder = server.mnt / "file", server.mnt / "dir"
+    write(file, mode=0o640)
+    folder.mkdir(0o750)
+    assert same(server, "file") == ["group::r--", "other::---", "user::rw-"]
+    facl("setfacl", "-m", f"u:{B.uid}:rw,g:{C.gid}:r", file)
+    wanted = ["group::r--", f"group:{C.gid}:r--", "mask::rw-", "other::---", "user::rw-", f"user:{B.uid}:rw-"]
+    entries = same(server, "file")
+    assert entries == sorted(wanted), entries
+    # The mask is the group of the mode.
+    assert os.stat(file).st_mode & 0o777 == 0o660, oct(os.stat(file).st_mode)
+    shown = run("ls", "-l", file).stdout
+    assert shown.split()[0].endswith("+"), shown
+    assert os.listxattr(file) == [ACCESS], os.listxattr(file)
+    file.chmod(0o600)
+    entries = same(server, "file")
+    assert "mask::---" in entries, entries
+    facl("setfacl", "-b", file)
+    # setfacl(1) leaves what the mask had left.
+    entries = same(server, "file")
+    assert entries == ["group::---", "other::---", "user::rw-"], entries
+    assert os.listxattr(file) == [], os.listxattr(file)
+    facl("setfacl", "-m", f"d:u:{B.uid}:rwx,u:{C.uid}:x", folder)
+    entries = same(server, "dir")
+    assert f"default:user:{B.uid}:rwx" in entries and f"user:{C.uid}:--x" in entries, entries
+    assert sorted(os.listxattr(folder)) == [ACCESS, DEFAULT], os.listxattr(folder)
+    # The one list is changed and the other stays.
+    facl("setfacl", "-k", folder)
+    entries = same(server, "dir")
+    assert f"user:{C.uid}:--x" in entries and os.listxattr(folder) == [ACCESS], entries
+    facl("setfacl", "-m", f"d:u:{B.uid}:r", folder)
+    facl("setfacl", "-b", folder)
+    assert os.listxattr(folder) == [], os.listxattr(folder)
+    # What the server's own side sets is seen when the attributes are asked for again.
+    facl("setfacl", "-m", f"u:{B.uid}:x", server.export / "file")
+    until(lambda: file.read_bytes() and f"user:{B.uid}:--x" in getfacl(file), "the server's ACL")
+
+
+@each(*CHECKED_BY)
+def test_who_an_acl_names_gets_in_and_no_others(server):
+    tools()
+    file, folder = server.mnt / "file", server.mnt / "dir"
+    write(file, mode=0o600)
+    folder.mkdir(0o700)
+    write(folder / "below", mode=0o644)
+    facl("setfacl", "-m", f"u:{B.uid}:r", file)
+    facl("setfacl", "-m", f"u:{B.uid}:rx", folder)
+    assert by(B, (folder / "below").read_bytes) == by(B, file.read_bytes) == b"secret"
+    refused(B, file.write_bytes, b"x")
+    refused(B, (folder / "new").write_bytes, b"x")
+    for user in (A, C):
+        refused(user, file.read_bytes)
+        refused(user, os.stat, folder / "below")
+        refused(user, os.listdir, folder)
+    # A group, and the mask that takes from it.
+    facl("setfacl", "-m", f"g:{C.gid}:rw", file)
+    by(C, file.write_bytes, b"from C")
+    facl("setfacl", "-m", "m::r", file)
+    assert by(C, file.read_bytes) == b"from C"
+    refused(C, file.write_bytes, b"x")
+    file.chmod(0o600)
+    refused(C, file.read_bytes)
+    refused(B, file.read_bytes)
+    # Less than the mode grants others.
+    file.chmod(0o664)
+    facl("setfacl", "-m", f"u:{A.uid}:-", file)
+    refused(A, file.read_bytes)
+    assert by(C, file.read_bytes) == b"from C"
+    facl("setfacl", "-x", f"u:{A.uid}", file)
+    assert by(A, file.read_bytes) == b"from C"
+    # Only the owner sets an ACL.
+    assert outcome(B, os.setxattr, file, ACCESS, os.getxattr(file, ACCESS)) == "EPERM"
+
+
+def made(folder):
+    """Makes one of each kind in a directory; their modes."""
+    os.umask(0o027)
+    os.close(os.open(folder / "file", os.O_CREAT | os.O_WRONLY, 0o666))
+    os.close(os.open(folder / "exclusive", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o664))
+    os.mkdir(folder / "sub", 0o777)
+    os.mkfifo(folder / "fifo", 0o666)
+    os.symlink("file", folder / "link")
+
+
+@each("", *CHECKED_BY)
+def test_new_files_inherit_as_they_do_at_the_server(server):
+    tools()
+    for name, acl in (
+        ("plain", None),
+        ("default", f"d:u:{B.uid}:rwx,d:g:{C.gid}:r-x,d:o::-"),
+        ("minimal", "d:u::rwx,d:g::rwx,d:o::rx"),
+        ("masked", f"d:u:{B.uid}:rwx,d:m::r"),
+    ):
+        here, there = server.mnt / name, server.export / f"{name}-local"
+        for folder in (here, there):
+            folder.mkdir(0o777)
+            if acl:
+                facl("setfacl", "-m", acl, folder)
+            by(ROOT_USER, made, folder)
+        for entry in ("file", "exclusive", "sub", "fifo"):
+            ours, local = getfacl(here / entry), getfacl(there / entry)
+            assert ours == local, f"{name}/{entry}: {ours}, locally {local}"
+            assert same(server, f"{name}/{entry}") == local
+            mode = [oct(os.stat(folder / entry).st_mode) for folder in (here, there)]
+            assert mode[0] == mode[1], f"{name}/{entry}: {mode}"
+
+
+@each("", *CHECKED_BY)
+def test_a_directory_made_by_a_stranger_keeps_the_set_gid_bit_beside_a_default_acl(server):
+    """The server hands on ACL and bit by itself; an ACL set afterwards would clear the bit for who is not in the group."""
+    tools()
+    for where in (server.mnt, server.export):
+        folder = where / ("here" if where == server.mnt else "there")
+        folder.mkdir()
+        os.chown(folder, 0, C.gid)
+        folder.chmod(0o2777)
+        facl("setfacl", "-m", f"d:u:{B.uid}:rwx,d:g:{A.gid}:r-x,d:o::rwx", folder)
+        by(A, made, folder)
+    for name in ("sub", "file", "exclusive", "fifo"):
+        ours, local = os.lstat(server.mnt / "here" / name), os.lstat(server.export / "there" / name)
+        shown = [(oct(one.st_mode), one.st_gid) for one in (ours, local)]
+        assert shown[0] == shown[1], f"{name}: {shown}"
+        assert getfacl(server.mnt / "here" / name) == getfacl(server.export / "there" / name)
+
+
+@each("", *CHECKED_BY)
+def test_what_was_written_before_an_acl_took_the_right_to_write_is_kept(server):
+    tools()
+    file = server.mnt / "file"
+    by(A, write, file, b"", 0o644)
+    by(A, facl, "setfacl", "-m", f"u:{B.uid}:rw", file)
+
+    def write_lose_and_close():
+        fd = by_effective(B, os.open, file, os.O_WRONLY)
+        try:
+            os.write(fd, b"in time" * 1000)
+            # No process that ends and closes the descriptor, too: that would write.
+            by_effective(A, os.removexattr, file, ACCESS)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    by(ROOT_USER, write_lose_and_close)
+    assert (server.export / "file").read_bytes() == b"in time" * 1000
+    refused(B, file.write_bytes, b"late")
+
+
+@each("")
+def test_an_acl_of_two_hundred_entries(server):
+    tools()
+    file = server.mnt / "file"
+    write(file)
+    facl("setfacl", "-m", ",".join(f"u:{70000 + n}:r" for n in range(200)), file)
+    assert len(same(server, "file")) == 204
+    counts = {name: entry["calls"] for name, entry in procedures(server).items()}
+    assert counts["GETACL"] > 0 and counts["SETACL"] == 1, counts
+
+
+@each("noacl")
+def test_without_acls_by_option(server):
+    no_acls(server)
+    counts = procedures(server)
+    assert counts["GETACL"]["calls"] == counts["SETACL"]["calls"] == 0
+
+
+@each("", *CHECKED_BY, words=("--no-acl",))
+def test_a_server_without_acls_changes_nothing(server):
+    no_acls(server)
+
+
+def no_acls(server):
+    file = server.mnt / "file"
+    write(file, mode=0o640)
+    for name in (ACCESS, DEFAULT, "user.a", "security.capability"):
+        got = outcome(ROOT_USER, os.getxattr, file, name)
+        # Linux from 6.2 on takes a FUSE file system without attributes for one whose files have no ACLs.
+        assert got == UNSUPPORTED or (got == "ENODATA" and name in (ACCESS, DEFAULT)), f"{name}: {got}"
+    valid = b"\2\0\0\0" + b"".join(tag + b"\0\4\0\xff\xff\xff\xff" for tag in (b"\1", b"\4", b"\x20"))
+    for name, value in ((ACCESS, valid), ("user.a", b"x")):
+        got = outcome(ROOT_USER, os.setxattr, file, name, value)
+        assert got == UNSUPPORTED, f"{name}: {got}"
+
+    def make():
+        os.umask(0o077)
+        (server.mnt / "new").write_bytes(b"")
+        (server.mnt / "sub").mkdir()
+
+    by(ROOT_USER, make)
+    assert os.stat(server.mnt / "new").st_mode & 0o777 == 0o600
+    assert os.stat(server.mnt / "sub").st_mode & 0o777 == 0o700
+
+
+@each("")
+def test_attributes_that_are_no_acls_are_not_supported(server):
+    file = server.mnt / "file"
+    write(file)
+    assert outcome(ROOT_USER, os.getxattr, file, ACCESS) == "ENODATA"
+    for name in ("user.a", "security.capability", "trusted.b"):
+        assert outcome(ROOT_USER, os.getxattr, file, name) == UNSUPPORTED, name
+    for name in ("user.a", "trusted.b"):
+        assert outcome(ROOT_USER, os.setxattr, file, name, b"x") == UNSUPPORTED, name
+        assert outcome(ROOT_USER, os.removexattr, file, name) == UNSUPPORTED, name
+    for value in (b"\1\0\0\0", b"\2\0\0\0\1\0", b"\2\0\0\0" + 8 * b"\1"):
+        got = outcome(ROOT_USER, os.setxattr, file, ACCESS, value)
+        assert got in ("EINVAL", UNSUPPORTED), f"{value}: {got}"
+    os.symlink("file", server.mnt / "link")
+    with_link = (os.getxattr, server.mnt / "link", ACCESS)
+    assert outcome(ROOT_USER, *with_link, follow_symlinks=False) == UNSUPPORTED
+
+
+@each("")
+def test_ping_says_whether_there_are_acls(server):
+    said = nfsrdma("ping", server.spec, "-o", server.options())
+    expect(said, 0, "NFS_ACL version 3")
+    with Server("--no-acl") as other:
+        expect(nfsrdma("ping", other.spec, "-o", other.options()), 0, "does not have NFS_ACL")
+
+
+@each("")
+def test_a_list_is_asked_for_once(server):
+    tools()
+    file = server.mnt / "file"
+    write(file)
+    for _ in range(20):
+        getfacl(file)
+    calls = {name: entry["calls"] for name, entry in procedures(server).items()}
+    assert calls["GETACL"] <= 4, calls

@@ -1,0 +1,198 @@
+"""Heavy use: what many small writes cost, who waits for them, and what memory comes back.
+
+Bounds are ratios and counts: other programs run on this machine, too.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from program.support import *  # noqa: F403
+
+PAGE = 4096
+MIB = 1 << 20
+
+
+def cpu_time(pid):
+    """Seconds of CPU of all threads, to the nanosecond where the kernel counts so."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def resident(pid, field="VmRSS"):
+    """In bytes."""
+    found = re.search(rf"^{field}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return int(found[1]) << 10
+
+
+def scatter(server, name, pages, between=None):
+    """Eight bytes to each of `pages` pages, then fsync; `between` is called before that. Returns
+    the CPU time of the serving process for each page."""
+    (pid,) = servers_of(server.mnt)
+    begin = cpu_time(pid)
+    descriptor = os.open(server.mnt / name, os.O_RDWR | os.O_CREAT)
+    try:
+        for page in range(pages):
+            os.pwrite(descriptor, b"%08d" % page, page * PAGE)
+        if between:
+            between()
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    there = (server.export / name).read_bytes()
+    assert len(there) == (pages - 1) * PAGE + 8
+    assert all(there[page * PAGE : page * PAGE + 8] == b"%08d" % page for page in range(0, pages, 97))
+    return (cpu_time(pid) - begin) / pages
+
+
+def test_scattered_small_writes_cost_the_same_however_many_there_are(server):
+    server.mount_well()
+    scatter(server, "first", 500)
+    few = min(scatter(server, f"few{n}", 2000) for n in range(3))
+    many = scatter(server, "many", 24_000)
+    assert many < 2.5 * few, f"{many * 1e6:.1f} us for each of many, {few * 1e6:.1f} us for each of few"
+    # Nothing but what programs wrote was sent.
+    sent = procedures(server)["WRITE"]
+    assert sent["calls"] <= 500 + 3 * 2000 + 24_000 + 10, sent
+
+
+def test_names_are_looked_up_while_a_flush_of_many_small_writes_goes_on():
+    with Server() as server:
+        server.mount_well()
+
+        def look_up(over):
+            """The times that names which are not there took."""
+            times = []
+            while not over.is_set():
+                begin = time.monotonic()
+                assert not (server.mnt / f"none{begin}").exists()
+                times.append(time.monotonic() - begin)
+            return times
+
+        over, times = threading.Event(), []
+        looking = threading.Thread(target=lambda: times.extend(look_up(over)))
+        # The flush is another process, which does not share a lock of Python's with the looking.
+        program = (
+            "import os, sys\n"
+            "f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+            f"for n in range(15000): os.pwrite(f, b'12345678', n * {PAGE})\n"
+            "print(flush=True)\n"
+            "os.fsync(f)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program, server.mnt / "f"], stdout=subprocess.PIPE) as child:
+            try:
+                child.stdout.readline()
+                looking.start()
+                assert child.wait(LIMIT) == 0
+            finally:
+                child.kill()
+                over.set()
+                if looking.ident:
+                    looking.join()
+        # Half of the credits are left to them: they do not wait for the flush as a whole.
+        assert len(times) >= 15, f"{len(times)} look-ups beside 15,000 WRITEs"
+
+
+def test_a_signal_is_heard_during_a_flush_of_many_small_writes(server):
+    log = server.base / "log"
+    expect(server.mount("", "--log", log), 0)
+    (pid,) = servers_of(server.mnt)
+    descriptor = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
+    for page in range(12_000):
+        os.pwrite(descriptor, b"%08d" % page, page * PAGE)
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: "SIGTERM: unmounting" in log.read_text(), "the signal in the log", 5)
+    os.close(descriptor)
+    server.ended()
+    there = (server.export / "f").read_bytes()
+    assert all(there[page * PAGE : page * PAGE + 8] == b"%08d" % page for page in range(12_000))
+
+
+def test_many_failed_writes_are_one_line_in_the_log(server):
+    root()
+    run("mount", "-t", "tmpfs", "-o", "size=1m", "none", server.export)
+    try:
+        server.stop()
+        server.export.chmod(0o777)
+        server.start()
+        log = server.base / "log"
+        expect(server.mount("", "--log", log), 0)
+        descriptor = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
+        for page in range(3000):
+            # Every second page: what lies between two pages is not read and written along.
+            os.pwrite(descriptor, b"12345678", 2 * page * PAGE)
+        try:
+            os.fsync(descriptor)
+            raise AssertionError("fsync does not tell of the full disk")
+        except OSError as error:
+            assert error.errno == 28, error
+        os.close(descriptor)
+        failures = re.search(r'"write_errors":\s*(\d+)', stats(server, "--json"))
+        assert int(failures[1]) > 1000, failures[0]
+        expect(nfsrdma("umount", server.mnt), 0)
+        server.ended()
+        lines = [line for line in log.read_text().splitlines() if " ERROR " in line]
+        assert 1 <= len(lines) <= 3, f"{len(lines)} lines: {lines[:5]}"
+    finally:
+        server.stop()
+        run("umount", "-l", server.export)
+
+
+def test_memory_stays_within_the_cache_and_comes_back(server):
+    server.mount_well("cache=64M")
+    (pid,) = servers_of(server.mnt)
+    for turn in range(3):
+        with open(server.mnt / f"big{turn}", "wb") as file:
+            for _ in range(150):
+                file.write(os.urandom(MIB))
+    for turn in range(3):
+        with open(server.mnt / f"big{turn}", "rb") as file:
+            while file.read(MIB):
+                pass
+    for number in range(3000):
+        (server.mnt / f"small{number}").write_bytes(b"x" * 5000)
+    scatter(server, "scattered", 12_000)
+    peak = resident(pid, "VmHWM")
+    assert peak <= (64 + 64) * MIB, f"{peak >> 20} MiB at the peak"
+    for path in server.mnt.iterdir():
+        path.unlink()
+    cached = int(re.search(r'"cache_bytes":\s*(\d+)', stats(server, "--json"))[1])
+    limit = cached + 32 * MIB
+    until(
+        lambda: resident(pid) <= limit,
+        f"memory given back ({resident(pid) >> 20} MiB, {cached >> 20} MiB cached)",
+        60,
+    )
+
+
+def test_memory_of_many_names_comes_back(server):
+    folder = server.export / "many"
+    folder.mkdir()
+    folder.chmod(0o777)
+    for number in range(80_000):
+        (folder / f"name-{number:06}").touch()
+    server.mount_well("cache=64M")
+    (pid,) = servers_of(server.mnt)
+    listed = sum(1 for entry in os.scandir(server.mnt / "many") if entry.stat().st_size == 0)
+    assert listed == 80_000, listed
+    peak = resident(pid, "VmHWM")
+    assert (30 << 20) <= peak <= (64 + 64) * MIB, f"{peak >> 20} MiB for 80,000 names"
+    for number in range(3000):
+        (server.mnt / f"small{number}").write_bytes(b"x" * 3000)
+    for path in server.mnt.glob("small*"):
+        path.unlink()
+    assert run("rm", "-r", server.mnt / "many", limit=5 * LIMIT).returncode == 0
+    cached = int(re.search(r'"cache_bytes":\s*(\d+)', stats(server, "--json"))[1])
+    limit = cached + 32 * MIB
+    until(
+        lambda: resident(pid) <= limit,
+        f"memory given back ({resident(pid) >> 20} MiB, {cached >> 20} MiB cached)",
+        60,
+    )

@@ -1,0 +1,131 @@
+"""Which object a name, an open file and an inode number stand for."""
+
+import errno
+import os
+import threading
+
+import pytest
+
+from program.support import *  # noqa: F403
+from program.support import BIN
+
+
+def test_inode_numbers_are_those_of_the_server(server):
+    (server.export / "d").mkdir()
+    (server.export / "d" / "f").write_text("x")
+    (server.export / "d" / "s").symlink_to("f")
+    server.mount_well()
+    (server.mnt / "made").write_text("x")
+    for path in ("", "d", "d/f", "d/s", "made"):
+        here, there = os.lstat(server.mnt / path), os.lstat(server.export / path)
+        assert here.st_ino == there.st_ino, f"{path!r}: {here.st_ino}, not {there.st_ino}"
+    listed = {entry.name: entry.inode() for entry in os.scandir(server.mnt / "d")}
+    assert listed == {entry.name: entry.inode() for entry in os.scandir(server.export / "d")}, listed
+
+
+@pytest.mark.responder("--equal-fileids")
+def test_equal_fileids_are_not_one_file(server):
+    """Snapshots: other handles, the same file system and the same fileids."""
+    if "--equal-fileids" not in run(BIN / "nfsrdma-responder", "--help").stdout:
+        pytest.skip("this responder has no --equal-fileids")
+    for name in ("live", "snapshot"):
+        (server.export / name).mkdir()
+        (server.export / name / "db").write_text(name)
+    server.mount_well()
+    live, snapshot = server.mnt / "live" / "db", server.mnt / "snapshot" / "db"
+    assert live.stat().st_ino == snapshot.stat().st_ino
+    for _ in range(3):
+        assert live.read_text() == "live", "the snapshot's bytes in the live file"
+        assert snapshot.read_text() == "snapshot", "the live file's bytes in the snapshot"
+    live.write_text("changed")
+    assert snapshot.read_text() == "snapshot"
+    assert (server.export / "snapshot" / "db").read_text() == "snapshot"
+    assert (server.export / "live" / "db").read_text() == "changed"
+    assert sorted(os.listdir(server.mnt)) == ["live", "snapshot"]
+
+
+#: How often a file is replaced while others open it.
+REPLACED = 2000
+
+
+def test_opens_succeed_while_the_file_is_replaced(server):
+    """Atomic replacement on the same mount: each open finds the old file or the new one, never none and no other."""
+    server.mount_well()
+    target = server.mnt / "target"
+    target.write_text("target 0")
+    over = threading.Event()
+    failures, opened = [], [0, 0]
+
+    def replace():
+        try:
+            for number in range(1, REPLACED + 1):
+                new = server.mnt / "new"
+                new.write_text(f"target {number}")
+                new.rename(target)
+                # What may get the number of the file that went.
+                other = server.mnt / "other"
+                other.write_text("another file")
+                other.unlink()
+        except OSError as error:
+            failures.append(f"replacing: {error}")
+        finally:
+            over.set()
+
+    def look(reader):
+        while not over.is_set() and len(failures) < 20:
+            try:
+                with open(target, "rb") as file:
+                    # Not emptied, not cut: whoever replaces it wrote it before.
+                    data = file.read()
+                if not data.startswith(b"target "):
+                    failures.append(f"opened another file: {data!r}")
+                opened[reader] += 1
+            except OSError as error:
+                failures.append(f"open {opened[reader]}: {errno.errorcode.get(error.errno, error)}")
+
+    threads = [threading.Thread(target=replace), *(threading.Thread(target=look, args=(n,)) for n in range(2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, f"{len(failures)} of {sum(opened)} opens: {sorted(set(failures))[:8]}"
+    assert min(opened) > 0, "the test did not open anything"
+    # Nothing that was hidden is left.
+    until(lambda: os.listdir(server.export) == ["target"], "the hidden files to go")
+
+
+def test_a_directory_made_again_is_another(server):
+    """A directory is removed while in use and made again with the same inode number at the server."""
+    server.mount_well()
+    path = server.mnt / "d"
+    same = 0
+    for turn in range(50):
+        path.mkdir()
+        old = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            before = os.stat(path).st_ino
+            path.rmdir()
+            # By turns a directory and a file.
+            path.mkdir() if turn % 2 else path.write_text("")
+            if os.lstat(server.export / "d").st_ino == before:
+                same += 1
+            for what, call in (
+                ("stat of a name", lambda: os.stat("x", dir_fd=old)),
+                ("create", lambda: os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=old))),
+                ("stat", lambda: os.stat(old)),
+                ("list", lambda: os.listdir(old)),
+            ):
+                try:
+                    call()
+                    # What the kernel still knows of it may be shown; no name is found or made.
+                    assert what in ("stat", "list"), f"{what} in a directory that is gone"
+                except OSError as error:
+                    name = errno.errorcode.get(error.errno)
+                    assert name in ("ENOENT", "ESTALE"), f"{what}, turn {turn}: {name}"
+            assert not (path / "x").exists()
+            assert os.stat(path).st_ino == os.lstat(server.export / "d").st_ino
+        finally:
+            os.close(old)
+        path.rmdir() if turn % 2 else path.unlink()
+    if same == 0:
+        pytest.skip("the exported file system gives no inode number twice")

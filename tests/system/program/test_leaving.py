@@ -1,0 +1,475 @@
+"""Leaving: what is true when umount(8), `nfsrdma umount` or SIGTERM have done their work."""
+
+import contextlib
+import mmap
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from program.support import *  # noqa: F403
+from program.support import BIN, NOBODY
+
+MIB = 1 << 20
+HELPER = Path("/sbin/umount.fuse.nfsrdma")
+
+
+def killed_after_writing(path, size, before=lambda: None):
+    """A program opens `path`; after `before` it writes, and is killed before it closes the file."""
+    script = (
+        "import os, signal, sys\n"
+        "file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"
+        "print('open', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "os.write(file, b'k' * int(sys.argv[2]))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, path, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout.readline() == "open\n"
+        before()
+        child.communicate("write\n", timeout=20)
+        assert child.returncode == -signal.SIGKILL, child.returncode
+    finally:
+        child.kill()
+        child.wait()
+
+
+@contextlib.contextmanager
+def helper():
+    """umount(8) finds our helper."""
+    if HELPER.exists() or HELPER.is_symlink():
+        pytest.skip(f"{HELPER} exists already")
+    HELPER.symlink_to((BIN / "nfsrdma").resolve())
+    try:
+        yield
+    finally:
+        HELPER.unlink()
+
+
+def unwritten(server, size=6 * MIB):
+    """The server stops answering, and a program that wrote to a file is killed."""
+    killed_after_writing(server.mnt / "a", size, lambda: server.child.send_signal(signal.SIGSTOP))
+
+
+def check_written(server, size=6 * MIB):
+    found = (server.export / "a").read_bytes()
+    assert found == b"k" * size, f"{found.count(b'k')} of {size} bytes are at the server"
+
+
+# --- 20: umount(8) says 0 when everything is at the server ------------------------------------
+
+
+def plain_umount_in_a_while(server):
+    """umount(8) without a helper, while the server is stopped at first: 0 only if all is written."""
+    child = subprocess.Popen(["umount", server.mnt], stderr=subprocess.PIPE, text=True)
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1)
+        stopped = child.returncode
+        server.child.send_signal(signal.SIGCONT)
+        said = child.communicate(timeout=LIMIT)[1]
+    finally:
+        server.child.send_signal(signal.SIGCONT)
+        child.kill()
+        child.wait()
+    assert stopped != 0, "umount(8) says 0 while the server is stopped"
+    if child.returncode == 0:
+        check_written(server)
+        return
+    assert "busy" in said, said
+
+    def unmounts():
+        if run("umount", server.mnt).returncode != 0:
+            return False
+        check_written(server)
+        return True
+
+    until(unmounts, "umount(8) to succeed")
+    server.ended()
+
+
+def no_helper():
+    root()
+    if HELPER.exists():
+        pytest.skip(f"{HELPER} is installed")
+
+
+def test_plain_umount_fails_while_data_are_unwritten():
+    """Also where no helper is installed: umount(2) itself answers EBUSY."""
+    no_helper()
+    with Server() as server:
+        server.mount_well()
+        unwritten(server)
+        plain_umount_in_a_while(server)
+
+
+def test_plain_umount_after_a_mapping_leaves_nothing_unwritten():
+    """The descriptor was closed before the pages were dirty: no FLUSH came after them."""
+    no_helper()
+    with Server() as server:
+        server.mount_well()
+        (server.mnt / "a").write_bytes(b"\0" * (6 * MIB))
+        with open(server.mnt / "a", "r+b") as file:
+            pages = mmap.mmap(file.fileno(), 0)
+        pages[:] = b"k" * (6 * MIB)
+        pages.close()
+
+        def unmounts():
+            if run("umount", server.mnt).returncode != 0:
+                return False
+            check_written(server)
+            return True
+
+        until(unmounts, "umount(8) to succeed")
+        server.ended()
+
+
+def helper_waits(unmount):
+    root()
+    with Server() as server, helper():
+        server.mount_well()
+        unwritten(server)
+        child = subprocess.Popen([*map(str, unmount(server))], stderr=subprocess.PIPE, text=True)
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1)
+            assert child.returncode is None, f"status {child.returncode} while the server is stopped"
+            server.child.send_signal(signal.SIGCONT)
+            said = child.communicate(timeout=LIMIT)[1]
+            assert child.returncode == 0, said
+            check_written(server)
+        finally:
+            child.kill()
+            child.wait()
+            child.stderr.close()
+            server.child.send_signal(signal.SIGCONT)
+
+
+def test_umount_8_by_directory_waits_for_the_data():
+    helper_waits(lambda server: ["umount", server.mnt])
+
+
+def test_umount_8_by_source_waits_for_the_data():
+    helper_waits(lambda server: ["umount", server.spec])
+
+
+def test_umount_8_of_all_of_the_type_waits_for_the_data():
+    # In a namespace where no other mounts of the type are; ours goes with it.
+    root()
+    inside = (
+        "import os, subprocess, sys\n"
+        "keep = sys.argv[1]\n"
+        "lines = open('/proc/self/mounts').read().splitlines()\n"
+        "for source, point, kind, *_ in map(str.split, lines):\n"
+        "    if kind == 'fuse.nfsrdma' and point != keep:\n"
+        "        subprocess.run(['umount', '-i', '-l', point], check=True)\n"
+        "sys.exit(subprocess.run(['umount', '-a', '-t', 'fuse.nfsrdma']).returncode)\n"
+    )
+    helper_waits(lambda server: alone(sys.executable, "-c", inside, str(server.mnt)))
+
+
+def test_the_table_of_umount_8_has_the_mount_as_long_as_it_is_there():
+    root()
+    table = Path("/run/mount/utab")
+    with Server() as server:
+
+        def entries():
+            lines = table.read_text().splitlines() if table.exists() else []
+            return [line for line in lines if f"TARGET={server.mnt}" in line.split()]
+
+        server.mount_well()
+        (line,) = entries()
+        assert {f"SRC={server.spec}", "OPTS=_netdev"} <= set(line.split()), line
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,ro,_netdev"), 0)
+        expect(nfsrdma("umount", server.mnt), 0)
+        assert entries() == []
+        server.mount_well()
+        (pid,) = servers_of(server.mnt)
+        os.kill(pid, signal.SIGTERM)
+        server.ended()
+        assert entries() == []
+
+
+def test_nfsrdma_umount_waits_for_the_data():
+    with Server() as server:
+        server.mount_well()
+        unwritten(server)
+        child = subprocess.Popen([BIN / "nfsrdma", "umount", server.mnt])
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1)
+            assert child.returncode is None, f"status {child.returncode} while the server is stopped"
+            server.child.send_signal(signal.SIGCONT)
+            assert child.wait(LIMIT) == 0
+        finally:
+            server.child.send_signal(signal.SIGCONT)
+            child.kill()
+            child.wait()
+        check_written(server)
+        assert not servers_of(server.mnt)
+
+
+def test_a_forced_umount_does_not_wait_for_the_data():
+    with Server() as server:
+        server.mount_well()
+        unwritten(server)
+        try:
+            nfsrdma("umount", "-f", server.mnt, limit=30)
+            assert not mounted(server.mnt)
+        finally:
+            server.child.send_signal(signal.SIGCONT)
+        server.ended()
+        check_written(server)
+
+
+# --- 21: other users do not matter ------------------------------------------------------------
+
+STRANGER = """
+import os, resource, socket, sys, time
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+device, held = sys.argv[1], []
+names = []
+if sys.argv[2] == "squat":
+    for kind in ("", "control-", "flush-"):
+        for minor in range(int(sys.argv[3]), int(sys.argv[3]) + 400):
+            one = socket.socket(socket.AF_UNIX)
+            try:
+                one.bind(f"\\0nfsrdma-{kind}0:{minor}")
+                one.listen(0)
+                held.append(one)
+            except OSError:
+                pass
+else:
+    for line in open("/proc/net/unix").read().splitlines()[1:]:
+        name = line.split()[-1]
+        if "nfsrdma" in name and device in name:
+            names.append(name)
+    for name in names:
+        address = "\\0" + name[1:] if name.startswith("@") else name
+        for _ in range(6000):
+            one = socket.socket(socket.AF_UNIX)
+            one.setblocking(False)
+            try:
+                one.connect(address)
+            except OSError:
+                break
+            held.append(one)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def stranger(*words):
+    """A user who has nothing to do with the mount does his worst."""
+    root()
+
+    def many_descriptors():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    child = subprocess.Popen(
+        [*command, sys.executable, "-c", STRANGER, *words],
+        stdout=subprocess.PIPE, text=True, preexec_fn=many_descriptors,
+    )  # fmt: skip
+    try:
+        assert child.stdout.readline() == "ready\n"
+        yield
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def device_of(path):
+    device = os.stat(path).st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def test_strangers_cannot_hold_up_an_unmount():
+    with Server() as server:
+        server.mount_well()
+        with stranger(device_of(server.mnt), "connect"):
+            try:
+                expect(nfsrdma("umount", server.mnt, limit=30), 0)
+            except subprocess.TimeoutExpired:
+                raise AssertionError("nfsrdma umount waits for a stranger") from None
+            assert not servers_of(server.mnt)
+
+
+def test_strangers_cannot_take_the_place_of_the_process():
+    with Server() as server:
+        server.mount_well()
+        minor = os.minor(os.stat(server.mnt).st_dev)
+        expect(nfsrdma("umount", server.mnt), 0)
+        with stranger("0", "squat", str(minor)):
+            server.mount_well()
+            expect(nfsrdma("stats", server.mnt), 0)
+            # A loss is heard all the same.
+            unwritten(server)
+            (server.export / "a").unlink()
+            server.child.send_signal(signal.SIGCONT)
+            unmount_tells_the_loss(server)
+
+
+# --- 22: nothing is unmounted but the own mount -----------------------------------------------
+
+
+def test_sigterm_leaves_what_is_mounted_on_top():
+    root()
+    with Server() as server:
+        server.mount_well()
+        (server.mnt / "below").mkdir()
+        (pid,) = servers_of(server.mnt)
+        for point in (server.mnt, server.mnt / "below"):
+            assert run("mount", "-t", "tmpfs", "none", point).returncode == 0
+            (point / "theirs").write_text("precious")
+            if point == server.mnt:
+                os.kill(pid, signal.SIGTERM)
+                # It has tried when the log would say so; it tries again every second.
+                time.sleep(3)
+                assert mounted(point)[2] == "tmpfs", "SIGTERM took away another mount"
+                assert (point / "theirs").read_text() == "precious"
+                assert servers_of(server.mnt) == [pid], "it no longer serves"
+                assert run("umount", point).returncode == 0
+                server.ended()
+                assert not mounted(server.mnt)
+                server.mount_well()
+                (pid,) = servers_of(server.mnt)
+            else:
+                os.kill(pid, signal.SIGTERM)
+                time.sleep(3)
+                assert mounted(point), "SIGTERM took away a mount below"
+                assert (point / "theirs").read_text() == "precious"
+                assert run("umount", point).returncode == 0
+                server.ended()
+
+
+# --- 23: another mount namespace --------------------------------------------------------------
+
+
+def test_a_copy_in_another_namespace_is_not_waited_for():
+    with Server() as server:
+        server.mount_well()
+        (server.mnt / "a").write_bytes(b"k" * MIB)
+        script = "echo ready; read line; cat \"$0\" | wc -c"
+        child = subprocess.Popen(
+            alone("sh", "-c", script, str(server.mnt / "a")),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert child.stdout.readline() == "ready\n"
+            try:
+                result = nfsrdma("umount", server.mnt, limit=20)
+            except subprocess.TimeoutExpired:
+                raise AssertionError("nfsrdma umount waits for another namespace") from None
+            expect(result, 0, "in another mount namespace", "all data are at the server")
+            assert not mounted(server.mnt)
+            check_written(server, MIB)
+            # It is served there all the same, and ends with it.
+            said, _ = child.communicate("go on\n", timeout=LIMIT)
+            assert said.strip() == str(MIB), said
+        finally:
+            child.kill()
+            child.wait()
+        server.ended()
+
+
+# --- 24: a loss is told to somebody -----------------------------------------------------------
+
+
+def export_one_mib(server):
+    server.stop()
+    assert run("mount", "-t", "tmpfs", "-o", "size=1m,mode=777", "none", server.export).returncode == 0
+    server.start()
+
+
+def unmount_tells_the_loss(server):
+    result = nfsrdma("umount", server.mnt)
+    assert result.returncode == 32, f"status {result.returncode}: {result.stderr}"
+    assert "data were lost" in result.stderr and " of /a (file " in result.stderr, result.stderr
+
+
+def test_what_a_killed_program_lost_is_told_at_unmount():
+    root()
+    with Server() as server:
+        export_one_mib(server)
+        server.mount_well()
+        killed_after_writing(server.mnt / "a", 4 * MIB)
+        unmount_tells_the_loss(server)
+
+
+def test_what_an_exiting_program_lost_is_told_at_unmount():
+    root()
+    with Server() as server:
+        export_one_mib(server)
+        server.mount_well()
+        script = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), b'k' * 4194304); os._exit(0)"
+        assert run(sys.executable, "-c", script, server.mnt / "a").returncode == 0
+        unmount_tells_the_loss(server)
+        # Who heard of it need not be told again.
+        server.mount_well()
+        try:
+            with open(server.mnt / "b", "wb", buffering=0) as file:
+                file.write(b"k" * (4 * MIB))
+        except OSError as error:
+            assert error.errno == 28, error
+        else:
+            raise AssertionError("close(2) said nothing")
+        expect(nfsrdma("umount", server.mnt), 0)
+
+
+# --- 25: the mount point is the one that was checked ------------------------------------------
+
+
+def test_a_mount_in_the_background_does_not_follow_a_swapped_directory():
+    root()
+    with Server() as server:
+        outer, victim = server.base / "outer", server.base / "victim"
+        for place in (outer, victim):
+            (place / "mnt").mkdir(parents=True)
+        server.stop()
+        log = server.base / "log"
+        result = server.mount("bg,retry=5", "--log", log, at=outer / "mnt")
+        expect(result, 0, "background")
+        outer.rename(server.base / "elsewhere")
+        outer.symlink_to(victim)
+        server.start()
+        until(lambda: mounted(victim / "mnt") or not servers_of(outer / "mnt"), "the process to decide")
+        assert not mounted(victim / "mnt"), "it mounted where a symbolic link led it"
+        assert "somebody replaced it" in log.read_text(), log.read_text()
+
+
+# --- 16: SIGTERM ends serving with the last user ----------------------------------------------
+
+
+def test_sigterm_keeps_unlinked_files_until_they_are_closed():
+    with Server() as server:
+        server.mount_well()
+        (pid,) = servers_of(server.mnt)
+
+        def hidden():
+            return [path.name for path in server.export.iterdir() if path.name.startswith(".nfs")]
+
+        with open(server.mnt / "a", "w+b", buffering=0) as file:
+            file.write(b"1" * MIB)
+            (server.mnt / "a").unlink()
+            os.kill(pid, signal.SIGTERM)
+            until(lambda: not mounted(server.mnt), "the mount to be detached")
+            assert len(hidden()) == 1, "the file's data are removed at the server"
+            file.write(b"2" * MIB)
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(file.fileno(), 2 * MIB, 0) == b"1" * MIB + b"2" * MIB
+            assert servers_of(server.mnt) == [pid]
+        server.ended()
+        assert hidden() == []

@@ -1,0 +1,322 @@
+"""Messages, exit statuses, and the life of a mount."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from program.support import *  # noqa: F403
+from program.support import BIN
+
+# --- without a server -------------------------------------------------------------------------
+
+
+def test_usage():
+    expect(nfsrdma("mount", "srv:/x"), 1, "<DIR>")
+    expect(nfsrdma("mont"), 1, "mount")
+    expect(nfsrdma("--version"), 0, "nfsrdma ")
+    expect(nfsrdma("mount", "--help"), 0, "nfs(5)")
+
+
+def test_specifications(place):
+    expect(nfsrdma("mount", "srv", place.mnt), 1, "'srv' names no export: write SERVER:/PATH")
+    expect(nfsrdma("mount", "fe80::1:/x", place.mnt), 1, "[fe80::1]:/PATH")
+    expect(nfsrdma("mount", "srv:x", place.mnt), 1, "must begin with a slash")
+
+
+def test_options(place):
+    for option, part in (
+        ("rszie=4096", "unknown option 'rszie'; did you mean 'rsize'?"),
+        ("hard,soft", "'hard' and 'soft' contradict each other"),
+        ("vers=4", "'vers=4' cannot be honoured"),
+        ("proto=tcp", "use mount -t nfs"),
+        ("sec=krb5", "only AUTH_SYS"),
+        ("credits=0", "credits takes a number from 1 to 1024"),
+    ):
+        result = nfsrdma("mount", "srv:/x", place.mnt, "-o", option)
+        expect(result, 1, part)
+        assert result.stderr.count("\n") == 1, result.stderr
+
+
+def test_mount_points(place):
+    missing = place.base / "missing"
+    expect(nfsrdma("mount", "127.0.0.1:/x", missing), 32, f"does not exist: make it with 'mkdir -p {missing}'")
+    file = place.base / "file"
+    file.touch()
+    expect(nfsrdma("mount", "127.0.0.1:/x", file), 32, "is not a directory")
+
+
+def test_no_device(place):
+    script = f"mount -t tmpfs none /dev && exec {BIN}/nfsrdma mount 127.0.0.1:/x {place.mnt}"
+    expect(run(*alone("sh", "-c", script)), 2, "/dev/fuse is missing", "modprobe fuse", "--device /dev/fuse")
+
+
+def test_refused(place):
+    for more in (f"mountport={free_port()},mountproto=tcp", "mountproto=rdma"):
+        options = f"port={free_port()},{more},retry=0"
+        result = nfsrdma("mount", "127.0.0.1:/x", place.mnt, "-o", options)
+        expect(result, 32, "refused")
+        assert not mounted(place.mnt)
+        assert not servers_of(place.mnt)
+
+
+def test_unknown_host(place):
+    result = nfsrdma("mount", "no-such-host.invalid:/x", place.mnt)
+    expect(result, 32, "no-such-host.invalid")
+
+
+def test_nofail(place):
+    options = f"port={free_port()},mountport={free_port()},mountproto=tcp,nofail,retry=0"
+    expect(nfsrdma("mount", "127.0.0.1:/x", place.mnt, "-o", options), 0, "refused", "nofail")
+
+
+def test_background(place):
+    options = f"port={free_port()},mountport={free_port()},mountproto=tcp,bg"
+    result = nfsrdma("mount", "127.0.0.1:/x", place.mnt, "-o", options)
+    expect(result, 0, "background")
+    (pid,) = servers_of(place.mnt)
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not servers_of(place.mnt), "the end after SIGTERM")
+
+
+def test_fake(place):
+    helper = place.base / "mount.nfsrdma"
+    helper.symlink_to(BIN / "nfsrdma")
+    expect(run(helper, "127.0.0.1:/x", place.mnt, "-f", "-o", "ro"), 0)
+    expect(run(helper, "127.0.0.1:/x", place.mnt, "-f", "-o", "zork"), 1, "mount.nfsrdma: unknown option 'zork'")
+    expect(run(helper, "127.0.0.1:/x", place.mnt, "-f", "-s", "-o", "zork"), 0, "passed over")
+
+
+def test_not_ours(place):
+    expect(nfsrdma("umount", place.mnt), 1, "is not an nfsrdma mount")
+    expect(nfsrdma("umount", "/proc"), 1, "is not an nfsrdma mount")
+    expect(nfsrdma("umount", place.base / "missing"), 1, "missing does not exist")
+
+
+# --- with a server ----------------------------------------------------------------------------
+
+
+def test_one_line(server):
+    # One line; what there is no room for is said with -v.
+    result = server.mount("", "-v")
+    expect(result, 0, f"{server.spec} mounted on {server.mnt}: iwarp")
+    assert result.stdout.count("\n") == 1, result.stdout
+    parts = ("iwarp", "rsize", "wsize", "inline", "credits", "CRC", "a handle for each call", "soft-iWARP because")
+    for part in parts:
+        assert part in result.stderr, f"{part} is not in {result.stderr!r}"
+    source, _, kind, flags, *_ = mounted(server.mnt)
+    assert (source, kind) == (server.spec, "fuse.nfsrdma"), (source, kind)
+    if os.geteuid() == 0:
+        assert "allow_other" in flags.split(","), flags
+    (server.mnt / "a").write_text("1")
+    assert (server.export / "a").read_text() == "1"
+    expect(nfsrdma("umount", server.mnt), 0)
+    assert not mounted(server.mnt)
+    assert not servers_of(server.mnt), "umount did not wait for the process"
+
+
+def test_ping_and_exports(server):
+    result = nfsrdma("exports", "127.0.0.1", "-o", server.options())
+    expect(result, 0, str(server.export), "everybody")
+    for target, more in (("127.0.0.1", ""), (server.spec, ""), (server.spec, "mountproto=rdma")):
+        words = f"port={server.port},{more}" if more else server.options()
+        result = nfsrdma("ping", target, "-o", words)
+        expect(result, 0, "resolve", "connect", "iWARP", "null", "credits")
+        assert ("export" in result.stdout) == (target == server.spec), result.stdout
+    server.stop()
+    expect(nfsrdma("ping", server.spec, "-o", server.options()), 32, "mountd: ", "refused")
+    expect(nfsrdma("ping", "127.0.0.1", "-o", server.options()), 32, "connect: ", "refused")
+
+
+def test_twice(server):
+    server.mount_well()
+    expect(server.mount(), 32, "is already mounted on")
+
+
+def test_wrong_export(server):
+    result = nfsrdma("mount", "127.0.0.1:/not/exported", server.mnt, "-o", server.options())
+    expect(result, 32, "/not/exported")
+    assert not mounted(server.mnt)
+    assert not servers_of(server.mnt)
+
+
+def test_by_umount_8(server):
+    root()
+    server.mount_well()
+    (server.mnt / "a").write_bytes(b"x" * 3_000_000)
+    assert run("umount", server.mnt).returncode == 0
+    server.ended()
+    assert (server.export / "a").read_bytes() == b"x" * 3_000_000
+
+
+def test_by_mount_8(server):
+    root()
+    helper = Path("/sbin/mount.nfsrdma")
+    if helper.exists() or helper.is_symlink():
+        pytest.skip(f"{helper} exists already")
+    helper.symlink_to((BIN / "nfsrdma").resolve())
+    try:
+        command = ["mount", "-t", "nfsrdma", server.spec, server.mnt, "-o"]
+        result = run(*command, server.options("zork"))
+        expect(result, 1)
+        assert result.stderr.count("\n") == 1 and "'zork'" in result.stderr, result.stderr
+        result = run(*command, server.options(), "-v")
+        expect(result, 0, "mounted on", "options: rw,")
+        assert run("umount", server.mnt).returncode == 0
+        result = run(*command, server.options("ro,nosuid,noatime"))
+        expect(result, 0)
+        # As mount.nfs: no news is good news.
+        assert result.stdout + result.stderr == "", result
+        flags = mounted(server.mnt)[3].split(",")
+        assert {"ro", "nosuid", "noatime"} <= set(flags), flags
+    finally:
+        helper.unlink()
+    try:
+        (server.mnt / "a").touch()
+    except OSError as error:
+        assert error.errno == 30, error
+    else:
+        raise AssertionError("a read-only mount was written to")
+    assert run("umount", server.mnt).returncode == 0
+    server.ended()
+
+
+def test_terminate(server):
+    server.mount_well()
+    (server.mnt / "a").write_bytes(b"y" * 3_000_000)
+    (pid,) = servers_of(server.mnt)
+    os.kill(pid, signal.SIGTERM)
+    server.ended()
+    assert not mounted(server.mnt)
+    assert (server.export / "a").read_bytes() == b"y" * 3_000_000
+
+
+def test_terminate_in_use(server):
+    server.mount_well()
+    (pid,) = servers_of(server.mnt)
+    with open(server.mnt / "a", "wb") as file:
+        file.write(b"z" * 1_000_000)
+        file.flush()
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: not mounted(server.mnt), "the mount to be detached")
+        # Still served, for whoever has it open.
+        file.write(b"z" * 1_000_000)
+        file.flush()
+        os.fsync(file.fileno())
+    server.ended()
+    assert (server.export / "a").read_bytes() == b"z" * 2_000_000
+
+
+def test_unmount_in_use(server):
+    server.mount_well()
+    with open(server.mnt / "a", "wb"):
+        expect(nfsrdma("umount", server.mnt), 32, "is in use", "fuser -vm")
+        assert mounted(server.mnt)
+        expect(nfsrdma("umount", "-l", server.mnt), 0)
+        assert not mounted(server.mnt)
+    server.ended()
+
+
+def is_dead(path):
+    try:
+        os.statvfs(path)  # what stat says may be cached
+    except OSError as error:
+        return error.errno == errno.ENOTCONN
+    return False
+
+
+def test_killed(server):
+    server.mount_well()
+    (pid,) = servers_of(server.mnt)
+    os.kill(pid, signal.SIGKILL)
+    server.ended()
+    # A process that ends gives its memory back before its files, of which the kernel's side is one.
+    until(lambda: is_dead(server.mnt), "the end of the kernel's side")
+    expect(server.mount(), 32, "whose program has ended", "nfsrdma umount")
+    expect(nfsrdma("umount", server.mnt), 0)
+    assert not mounted(server.mnt)
+    server.mount_well()
+
+
+def test_foreground(server):
+    log = open(server.base / "log", "w+")
+    child = subprocess.Popen(
+        [BIN / "nfsrdma", "mount", server.spec, server.mnt, "-f", "-o", server.options()],
+        stdout=subprocess.PIPE, stderr=log, text=True,
+    )  # fmt: skip
+    try:
+        line = child.stdout.readline()
+        assert "mounted on" in line, line
+        assert mounted(server.mnt)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(LIMIT) == 0, (server.base / "log").read_text()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        log.close()
+    assert not mounted(server.mnt)
+
+
+def test_force_without_server(server):
+    server.mount_well()
+    (server.mnt / "a").write_text("1")
+    server.stop()
+    expect(nfsrdma("umount", "-f", "-l", server.mnt), 0)
+    assert not mounted(server.mnt)
+
+
+def test_server_comes_later(server):
+    server.stop()
+    result = server.mount("bg,retry=5")
+    expect(result, 0, "background")
+    server.start()
+    until(lambda: mounted(server.mnt), "the mount in the background")
+    assert list(server.mnt.iterdir()) == []
+
+
+def test_remount(server):
+    root()
+    server.mount_well()
+    expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,ro,noexec"), 0)
+    flags = set(mounted(server.mnt)[3].split(","))
+    assert {"ro", "noexec"} <= flags, flags
+    expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,rsize=4K"), 1, "unmount and mount")
+
+
+def test_verbose_tells_the_options(server):
+    result = server.mount("rsize=64K,wsize=32K,nocrc,soft", "-v")
+    expect(result, 0, "rsize=65536", "wsize=32768", "nocrc", "soft", "credits=")
+
+
+def test_kernel_reads_ahead(server):
+    root()
+    server.mount_well("readahead=2M")
+    device = os.stat(server.mnt).st_dev
+    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    if not os.access(setting, os.W_OK):
+        pytest.skip(f"{setting} is not writable here")
+    assert setting.read_text().strip() == "2048", setting.read_text()
+
+
+def test_as_a_user():
+    root()
+    if not shutil.which("fusermount3"):
+        pytest.skip("needs fusermount3")
+    if Path("/dev/fuse").stat().st_mode & 0o006 != 0o006:
+        return with_open_device("test_as_a_user")
+    with Server() as server:
+        os.chown(server.mnt, NOBODY, NOBODY)
+        result = as_nobody(BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options())
+        expect(result, 0, "mounted on")
+        source, _, kind, flags, *_ = mounted(server.mnt)
+        assert (source, kind) == (server.spec, "fuse.nfsrdma")
+        assert {"nosuid", "nodev", f"user_id={NOBODY}"} <= set(flags.split(",")), flags
+        expect(as_nobody("touch", server.mnt / "mine"), 0)
+        assert (server.export / "mine").stat().st_uid == NOBODY
+        expect(as_nobody(BIN / "nfsrdma", "umount", server.mnt), 0)
+        server.ended()

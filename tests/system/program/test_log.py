@@ -1,0 +1,86 @@
+"""The log: levels at run time, syslog, and the progress of the last flush."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+from program.support import *  # noqa: F403
+from program.support import BIN
+
+
+def test_log_levels_at_run_time(server):
+    log = server.base / "log"
+    expect(server.mount("", "--log", log), 0)
+
+    def lines(level):
+        return log.read_text().count(f" {level} ")
+
+    def work():
+        (server.mnt / "a").write_text("1")
+        return lines("DEBUG") + lines("TRACE")
+
+    assert work() == 0, log.read_text()
+    expect(nfsrdma("log", server.mnt, "trace"), 0)
+    until(lambda: work() > 0, "a line of the finer levels")
+    expect(nfsrdma("log", server.mnt, "error"), 0)
+    quiet = log.read_text()
+    work()
+    expect(nfsrdma("log", server.mnt, "default"), 0)
+    assert log.read_text() == quiet, log.read_text()[len(quiet) :]
+    expect(nfsrdma("log", server.mnt, "loud"), 1, "error, warn, info, debug, trace, default")
+    expect(nfsrdma("umount", server.mnt), 0)
+    assert lines("INFO") >= 2, "it does not speak any more"
+    expect(nfsrdma("log", server.mnt, "info"), 1, "is not an nfsrdma mount")
+
+
+def test_log_levels_are_the_owners(server):
+    server.mount_well()
+    expect(as_nobody(BIN / "nfsrdma", "log", server.mnt, "trace"), 1, "only root and the user")
+
+
+def test_progress_of_the_last_flush(server):
+    """Data of a killed process are written at the unmounting: a terminal shows how far that is."""
+    script = (
+        "import os, sys\n"
+        "file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"
+        "print('open', flush=True), sys.stdin.readline()\n"
+        "for _ in range(16): os.write(file, b'x' * (1 << 20))\n"
+        "print('written', flush=True), sys.stdin.readline()\n"
+    )
+    for terminal in (True, False):
+        server.mount_well("dirty=64M")
+        with subprocess.Popen(
+            [sys.executable, "-c", script, server.mnt / "a"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as writer:  # fmt: skip
+            assert writer.stdout.readline() == "open\n"
+            server.child.send_signal(signal.SIGSTOP)
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+            assert writer.stdout.readline() == "written\n"
+            writer.kill()
+        master, slave = os.openpty()
+        error = slave if terminal else subprocess.PIPE
+        with subprocess.Popen([BIN / "nfsrdma", "umount", server.mnt], stderr=error, close_fds=True) as child:
+            os.close(slave)
+            if terminal:
+                shown = b""
+                while b"writing data: " not in shown:
+                    shown += os.read(master, 4096)
+            server.child.send_signal(signal.SIGCONT)
+            if terminal:
+                try:
+                    while piece := os.read(master, 4096):
+                        shown += piece
+                except OSError:
+                    pass  # The other end is closed.
+                assert b" MiB" in shown, shown
+            else:
+                assert child.stderr.read() == b""
+            assert child.wait(LIMIT) == 0
+        os.close(master)
+        server.ended()
+        assert (server.export / "a").stat().st_size == 16 << 20
+        (server.export / "a").unlink()

@@ -1,0 +1,194 @@
+"""What those who come from the kernel's client are promised: docs/MIGRATION.md, row by row."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from program.support import *  # noqa: F403
+from program.support import BIN
+
+GUIDE = ROOT / "docs/MIGRATION.md"
+
+# Names of the manual pages nfs(5) (nfs-utils 2.8), of the kernel's own table (Linux 6.18), and of mount(8).
+NFS = """
+nfsvers vers soft softerr hard softreval nosoftreval intr nointr timeo retrans rsize wsize ac noac acregmin acregmax
+acdirmin acdirmax actimeo bg fg nconnect max_connect rdirplus nordirplus retry sec xprtsec sharecache nosharecache resvport
+noresvport lookupcache fsc nofsc trunkdiscovery notrunkdiscovery proto tcp udp rdma port mountport mountproto mounthost
+mountvers namlen lock nolock cto nocto acl noacl local_lock minorversion clientaddr migration nomigration write addr
+mountaddr bsize posix noposix v2 v3 v4 v4.0 v4.1 v4.2 alignwrite noalignwrite fatal_neterrors cert_serial privkey_serial
+srcaddr
+""".split()  # fmt: skip
+MOUNT = """
+async atime noatime auto noauto context fscontext defcontext rootcontext defaults dev nodev diratime nodiratime dirsync exec
+noexec group iversion noiversion mand nomand _netdev nofail relatime norelatime strictatime nostrictatime lazytime
+nolazytime suid nosuid silent loud owner ro rw sync user nouser users nosymfollow
+""".split()  # fmt: skip
+
+
+def rows():
+    """(options, what becomes of them, the rest) of the tables of options."""
+    found = []
+    for line in GUIDE.read_text().split("\n## Every option of nfs(5)")[1].splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 3 and cells[0].startswith("`"):
+            found.append((re.findall(r"`([^`]+)`", cells[0]), cells[1], cells[2]))
+    assert len(found) > 40, "the tables are written differently now"
+    return found
+
+
+def test_every_option_of_the_manual_pages_is_in_the_guide():
+    names = {re.split(r"[=]", option)[0] for options, _, _ in rows() for option in options}
+    missing = [name for name in (*NFS, *MOUNT) if name not in names]
+    assert not missing, f"not in docs/MIGRATION.md: {missing}"
+
+
+def checked(place, option, *more):
+    """What the helper of mount(8) makes of an option, without mounting (-f)."""
+    return run(place.base / "mount.nfsrdma", "127.0.0.1:/x", place.mnt, "-f", *more, "-o", option)
+
+
+def test_every_row_of_the_guide_is_true():
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("no /dev/fuse")
+    tried = 0
+    with Place() as place:
+        (place.base / "mount.nfsrdma").symlink_to(BIN / "nfsrdma")
+        for options, becomes, rest in rows():
+            for option in options:
+                tried += 1
+                result = checked(place, option, "-v")
+                if becomes == "refused":
+                    expect(result, 1, "cannot be honoured: ")
+                    expect(checked(place, option, "-s"), 0, "is passed over")
+                    continue
+                expect(result, 0, "options: ")
+                if becomes == "translated":
+                    other = re.findall(r"`([^`]+)`", rest)[0]
+                    same = checked(place, other, "-v")
+                    assert result.stderr == same.stderr, f"{option} is not {other}: {result.stderr} {same.stderr}"
+                else:
+                    assert becomes == "accepted", becomes
+        assert not mounted(place.mnt)
+    assert tried > 130, tried
+
+
+def test_a_line_of_proc_mounts_is_taken():
+    """As the kernel's client shows itself, word by word; then what `nfsrdma fstab` makes of it."""
+    root()
+    with Server() as server:
+        shown = (
+            "rw,relatime,vers=3,rsize=1048576,wsize=1048576,namlen=255,hard,proto=rdma,port={0.port},timeo=600,retrans=2,"
+            "sec=sys,mountaddr=127.0.0.1,mountvers=3,mountport={0.mountport},mountproto=tcp,local_lock=all,addr=127.0.0.1"
+        ).format(server)
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", shown), 0)
+        (server.mnt / "a").write_text("1")
+        expect(nfsrdma("umount", server.mnt), 0)
+        result = nfsrdma("fstab", f"{server.spec} {server.mnt} nfs {shown} 0 0")
+        expect(result, 0)
+        source, at, kind, options, *rest = result.stdout.split()
+        assert (source, at, kind, rest) == (server.spec, str(server.mnt), "nfsrdma", ["0", "0"]), result.stdout
+        assert "_netdev" in options.split(",") and "addr=" not in options, options
+        # The port of mountd is found out at each mount, which needs an rpcbind.
+        own = f"{options},mountport={server.mountport}"
+        expect(nfsrdma("mount", source, at, "-o", own), 0)
+        assert (server.mnt / "a").read_text() == "1"
+
+
+def test_fstab_says_what_it_leaves_out():
+    result = nfsrdma("fstab", "srv:/x /mnt nfs4 vers=4.2,proto=tcp,port=2049,fsc,bg 0 0")
+    expect(result, 0)
+    assert result.stdout == "srv:/x  /mnt  nfsrdma  bg,_netdev  0  0\n", result.stdout
+    for word in ("nfs4", "vers=4.2", "proto=tcp", "port=2049", "fsc"):
+        assert f"{word}" in result.stderr, (word, result.stderr)
+    assert all(line.startswith("# ") for line in result.stderr.splitlines()), result.stderr
+    table = "# comment\n/dev/sda1 / ext4 defaults 0 1\n\nsrv:/x\t/mnt nfs rdma\n"
+    result = nfsrdma("fstab", "-", input=table)
+    expect(result, 0)
+    assert result.stdout == "# comment\n/dev/sda1 / ext4 defaults 0 1\n\nsrv:/x  /mnt  nfsrdma  rdma,_netdev  0  0\n"
+    expect(nfsrdma("fstab", "srv:/x", "/mnt", "nfs", "sec=krb5p"), 1, "only AUTH_SYS")
+    command = nfsrdma("fstab", "mount", "-t", "nfs", "-o", "rdma", "srv:/x", "/mnt")
+    expect(command, 0, "srv:/x  /mnt  nfsrdma  rdma,_netdev  0  0")
+
+
+@contextlib.contextmanager
+def etc(place, **files):
+    """Runs commands where /etc is a copy with `files` in it."""
+    own = place.base / "etc"
+    shutil.copytree("/etc", own, symlinks=True, ignore_dangling_symlinks=True)
+    for name, text in files.items():
+        (own / name.replace("_conf", ".conf")).write_text(text)
+
+    def run_there(*words, **more):
+        script = 'mount --bind "$1" /etc && shift && exec "$@"'
+        return run(*alone("sh", "-c", script, "sh", own, *words), **more)
+
+    yield run_there
+
+
+def test_nfsmount_conf_is_read():
+    with Server() as server:
+        conf = (
+            "[ NFSMount_Global_Options ]\nNfsvers=4\nTimeo=111\nRetrans=7\nSoft=True\n"
+            '[ Server "127.0.0.1" ]\nTimeo=222\nAcl=False\n'
+            f'[ MountPoint "{server.mnt}" ]\nTimeo=333\nrsize=32k\n'
+        )
+        with etc(server, nfsmount_conf=conf) as there:
+            # Mounted, asked and unmounted in the same namespace.
+            script = '"$0" mount "$1" "$2" -v -o "$3" && "$0" umount "$2"'
+            for given, wanted in (
+                ("", {"timeo=333", "retrans=7", "soft", "rsize=32768"}),
+                ("timeo=444,hard", {"timeo=444", "retrans=7", "hard", "rsize=32768"}),
+            ):
+                words = ("sh", "-c", script, BIN / "nfsrdma", server.spec, server.mnt, server.options(given))
+                result = there(*words)
+                expect(result, 0, "/etc/nfsmount.conf: passed over: option 'nfsvers=4' cannot be honoured")
+                (line,) = [line for line in result.stderr.splitlines() if " options: " in line]
+                assert wanted <= set(line.split(" options: ")[1].split(",")), line
+        shutil.rmtree(server.base / "etc")
+        with etc(server, nfsmount_conf="[NFSMount_Global_Options]\nSec=krb5p\n") as there:
+            result = there(BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options())
+            expect(result, 1, "sec=krb5p", "/etc/nfsmount.conf asks for it")
+
+
+def test_a_line_without_netdev_is_told(place):
+    root()
+    with etc(place, fstab=f"127.0.0.1:/x {place.mnt} nfsrdma retry=0 0 0\n") as there:
+        own = f"port={free_port()},mountport={free_port()},mountproto=tcp,retry=0"
+        result = there(BIN / "nfsrdma", "mount", "127.0.0.1:/x", place.mnt, "-o", own)
+        expect(result, 32, "its line in /etc/fstab lacks _netdev")
+    shutil.rmtree(place.base / "etc")
+    with etc(place, fstab=f"127.0.0.1:/x {place.mnt} nfsrdma retry=0,_netdev 0 0\n") as there:
+        result = there(BIN / "nfsrdma", "mount", "127.0.0.1:/x", place.mnt, "-o", own)
+        assert "_netdev" not in result.stderr, result.stderr
+
+
+def test_the_foreground_of_the_helper_has_another_letter(server):
+    helper = server.base / "mount.nfsrdma"
+    helper.symlink_to(BIN / "nfsrdma")
+    words = [helper, server.spec, server.mnt, "-o", server.options()]
+    expect(run(*words, "-f"), 0)
+    assert not mounted(server.mnt), "-f is fake"
+    with subprocess.Popen([str(word) for word in (*words, "-F")], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert "mounted on" in child.stdout.readline()
+            assert mounted(server.mnt) and child.poll() is None
+            child.terminate()
+            assert child.wait(LIMIT) == 0
+        finally:
+            child.kill()
+    assert not mounted(server.mnt)
+
+
+def test_updatedb_is_kept_out(place):
+    """The command of the guide adds the type to PRUNEFS, once, and changes nothing else."""
+    (line,) = [line.strip() for line in GUIDE.read_text().splitlines() if line.startswith("    sed ")]
+    conf = place.base / "updatedb.conf"
+    before = 'PRUNE_BIND_MOUNTS="yes"\nPRUNEFS="NFS afs nfs4 fuse.sshfs"\nPRUNEPATHS="/tmp /var/spool"\n'
+    conf.write_text(before)
+    for _ in range(2):
+        expect(run("sh", "-c", line.replace("/etc/updatedb.conf", str(conf))), 0)
+        assert conf.read_text() == before.replace("fuse.sshfs", "fuse.sshfs fuse.nfsrdma"), conf.read_text()

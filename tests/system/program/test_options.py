@@ -1,0 +1,521 @@
+"""Each mount option has the effect that docs/CONFIGURATION.md promises; here those of transport, caching and locks.
+
+A test says by `@effect(...)` which options it tries. `test_every_option_is_tried` fails for an option of the program's
+table that no test in a file test_options*.py tries.
+"""
+
+import contextlib
+import errno
+import fcntl
+import importlib
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from program import support
+from program.effects import *  # noqa: F403
+from program.support import *  # noqa: F403
+from program.support import BIN
+from program.wire import Datagrams, Relay, mpa
+
+
+def test_every_option_is_tried():
+    for path in Path(__file__).parent.glob("test_options*.py"):
+        importlib.import_module(f"program.{path.stem}")
+    names, tried = set(table()), TRIED.union(*map(table, KINDS))
+    assert names - tried == set(), f"no case tries {sorted(names - tried)}"
+    assert tried <= names, f"there is no option {sorted(tried - names)}"
+
+
+# --- transport --------------------------------------------------------------------------------
+
+
+@effect("rsize", "wsize", "write_chunk")
+def test_sizes():
+    payload = os.urandom(1 << 20)
+    with Server() as server:
+        for rsize, wsize, chunk in ((65536, 32768, "pz"), (131072, 131072, "reduced")):
+            (server.export / "from-server").write_bytes(payload)
+            with mount(server, f"rsize={rsize},wsize={wsize},write_chunk={chunk},nconnect=1"), Counted(server) as counted:
+                (server.mnt / "a").write_bytes(payload)
+                assert (server.mnt / "from-server").read_bytes() == payload
+                (link,) = document(server)["connections"]
+            assert (server.export / "a").read_bytes() == payload
+            # None is larger, and few are smaller.
+            for name, size in (("READ", rsize), ("WRITE", wsize)):
+                least = len(payload) // size
+                assert least <= counted[name] <= least * 3 // 2, (name, size, counted[name])
+            whole, data = (link["counters"][name] for name in ("position_zero_chunks", "read_chunks"))
+            if chunk == "pz":
+                assert whole >= counted["WRITE"] and data == 0, (whole, data)
+            else:
+                assert data >= counted["WRITE"] and whole == 0, (whole, data)
+        with mount(server, "rsize=5000,wsize=1") as said:
+            assert {"rsize=4096", "wsize=4096"} <= set(said["options"].split(",")), said["options"]
+    # Head and data of a WRITE by Position Zero chunk stay within wtmax.
+    with Server("--rtmax", "16384", "--wtmax", "8192") as server, mount(server, "rsize=1M,wsize=1M") as said:
+        assert {"rsize=16384", "wsize=4096"} <= set(said["options"].split(",")), said["options"]
+
+
+@effect("proto", "rdma", "port", "nconnect", "vers", "nfsvers", "v3", "sec", "xprtsec")
+def test_transport_and_version():
+    with Server() as server, Relay(server.port) as relay:
+        own = f"mountport={server.mountport},mountproto=tcp"
+        words = f"port={relay.port},proto=rdma,rdma,vers=3,nfsvers=3,v3,sec=sys,xprtsec=none,nconnect=3,{own}"
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", words), 0, "iwarp")
+        # Calls side by side need them all.
+        (server.mnt / "a").write_bytes(b"x" * (64 << 20))
+        assert len(relay.peers) == 3, f"{len(relay.peers)} connections"
+        links = document(server)["connections"]
+        assert [link["connected"] for link in links] == [True] * 3, links
+        assert {link["peer"] for link in links} == {f"127.0.0.1:{relay.port}"}, links
+        assert all(link["counters"]["sends"] > 0 for link in links), links
+        # sec=sys: the caller's own numbers reach the server.
+        server.export.chmod(0o777)
+        if os.geteuid() == 0:
+            expect(as_nobody("touch", server.mnt / "mine"), 0)
+            assert (server.export / "mine").stat().st_uid == NOBODY
+        expect(nfsrdma("umount", server.mnt), 0)
+        expect(server.mount("proto=rdma6"), 32, "127.0.0.1 has no IPv6 address")
+        for words in ("vers=4", "nfsvers=2", "proto=tcp", "sec=krb5p", "xprtsec=tls"):
+            expect(server.mount(words), 1, f"'{words}' cannot be honoured")
+
+
+@effect("proto", "mountproto")
+def test_ipv6():
+    if not Path("/proc/net/if_inet6").read_text().strip():
+        pytest.skip("no IPv6 here")
+    with Server("--ipv6", host="[::1]") as server:
+        ways = (
+            (f"tcp6,mountport={server.mountport}", 0),
+            ("rdma6", 0),
+            (f"udp6,mountport={server.mountport}", 0),
+            # Where only TCP is listened to.
+            (f"udp6,mountport={server.port}", 32),
+        )
+        for proto, status in ways:
+            words = f"port={server.port},proto=rdma6,mountproto={proto},retry=0,nconnect=1"
+            result = nfsrdma("mount", server.spec, server.mnt, "-o", words)
+            expect(result, status)
+            if status == 0:
+                (link,) = document(server)["connections"]
+                assert link["peer"] == f"[::1]:{server.port}", link
+                expect(nfsrdma("umount", server.mnt), 0)
+
+
+@effect("inline", "credits")
+def test_inline_and_credits():
+    with Server("--inline", "65536", "--credits", "32") as server:
+        with mount(server, "inline=4K,credits=8,nconnect=1"), Counted(server):
+            (server.mnt / "a").write_bytes(b"x" * 20_000)
+            (link,) = document(server)["connections"]
+            assert (link["inline_call"], link["credits_wanted"]) == (4096, 8), link
+            assert link["credits_granted"] <= 8, link
+            assert link["counters"]["position_zero_chunks"] > 0, link
+        with mount(server, "inline=32K,credits=512,wsize=16K,nconnect=1"):
+            (server.mnt / "a").write_bytes(b"x" * 20_000)
+            (link,) = document(server)["connections"]
+            assert (link["inline_call"], link["credits_wanted"]) == (32768, 512), link
+            assert link["credits_granted"] == 32, link
+            # Such a WRITE fits now.
+            assert link["counters"]["position_zero_chunks"] == 0, link
+
+
+@effect("crc", "nocrc", "fpdu", "transport")
+def test_frames():
+    crc_flag = 0x40
+    with Server() as server, Relay(server.port) as relay:
+        for number, (words, wanted) in enumerate(
+            (("crc,transport=iwarp", True), ("nocrc,transport=auto", False), ("nocrc,fpdu=256", False))
+        ):
+            options = f"port={relay.port},mountport={server.mountport},mountproto=tcp,nconnect=1,{words},inline=16K"
+            result = nfsrdma("mount", "-v", server.spec, server.mnt, "-o", options)
+            expect(result, 0, "iwarp", "CRC on" if wanted else "CRC off")
+            (server.mnt / "a").write_bytes(b"x" * 3000)
+            expect(nfsrdma("umount", server.mnt), 0)
+            flags, sizes_seen = mpa(relay.said[number])
+            assert bool(flags & crc_flag) == wanted, f"{words}: flags {flags:#x}"
+            if "fpdu" in words:
+                assert max(sizes_seen) <= 256, max(sizes_seen)
+            else:
+                assert max(sizes_seen) > 1000, max(sizes_seen)
+        # Soft-iWARP is not what answers.
+        result = server.mount("transport=verbs")
+        assert result.returncode in (1, 2, 32) and "verbs" in result.stderr, result
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert not mounted(server.mnt)
+
+
+# --- finding the export -----------------------------------------------------------------------
+
+
+@effect("mountport", "mounthost", "mountproto", "mountvers", "resvport", "noresvport")
+def test_mount_service():
+    with Server() as server, Relay(server.mountport, host="127.0.0.2") as other:
+        server_only = f"port={server.port},mountproto=tcp,mountvers=3"
+        # Nobody listens there on the server's own address.
+        result = nfsrdma("mount", server.spec, server.mnt, "-o", f"{server_only},mountport={other.port},retry=0")
+        expect(result, 32, "mountd", "refused")
+        elsewhere = f"{server_only},mounthost=127.0.0.2,mountport={other.port}"
+        ports = {}
+        for word in ("noresvport", "resvport"):
+            before = len(other.peers)
+            expect(nfsrdma("mount", server.spec, server.mnt, "-o", f"{elsewhere},{word}"), 0)
+            expect(nfsrdma("umount", server.mnt), 0)
+            ports[word] = other.peers[before:]
+            assert ports[word], "mounthost was not asked"
+        assert min(ports["noresvport"]) >= 1024, ports
+        if os.geteuid() == 0:
+            assert max(ports["resvport"]) < 1024, ports
+        expect(server.mount("mountvers=1"), 1, "MOUNT version 3")
+        with Datagrams(server.mountport) as gateway:
+            words = f"port={server.port},mountproto=udp,mountport={gateway.port}"
+            expect(nfsrdma("mount", server.spec, server.mnt, "-o", words), 0)
+            expect(nfsrdma("umount", server.mnt), 0)
+            assert gateway.calls >= 2, "MNT and UMNT did not come by UDP"
+        # By the NFS connection: no other port is told to the program.
+        words = f"port={server.port},mountproto=rdma"
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", words), 0)
+        expect(nfsrdma("umount", server.mnt), 0)
+
+
+@effect("bg", "fg", "retry", "nofail", "fail")
+def test_trying_again():
+    with Server() as server:
+        server.stop()
+        for words in ("fg,retry=0", "bg,retry=0"):
+            expect(server.mount(words), 32, "refused")
+        expect(server.mount("retry=0,fail,nofail"), 0, "refused", "(nofail)")
+        expect(server.mount("retry=0,nofail,fail"), 32, "refused")
+        for words in ("fg", "fg,retry=5"):
+            support.note_options(["-o", words])
+            with subprocess.Popen(
+                [BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options(words)],
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            ) as child:  # fmt: skip
+                try:
+                    line = child.stderr.readline()
+                    assert "refused" in line and "trying again" in line, line
+                    assert child.poll() is None
+                    server.start()
+                    assert child.wait(LIMIT) == 0
+                finally:
+                    child.kill()
+            assert mounted(server.mnt)
+            expect(nfsrdma("umount", server.mnt), 0)
+            server.stop()
+        # `server_comes_later` has the rest of bg.
+
+
+# --- when the server does not answer ----------------------------------------------------------
+
+
+@effect("hard", "soft", "softerr", "timeo", "retrans")
+def test_recovery():
+    with Server() as server:
+        (server.export / "a").touch()
+        second, third, fourth = (server.base / name for name in ("second", "third", "fourth"))
+        common = "actimeo=0"
+        with (
+            mount(server, f"{common},soft,timeo=2,retrans=1"),
+            mount(server, f"{common},softerr,timeo=2,retrans=0", at=second),
+            mount(server, f"{common},soft,timeo=600,retrans=0", at=third),
+            mount(server, f"{common},hard,timeo=2,retrans=0", at=fourth),
+        ):
+            with stopped(server):
+                begin = time.monotonic()
+                soft, softerr, patient, hard = (
+                    Later(os.stat, at / "a") for at in (server.mnt, second, third, fourth)
+                )
+                assert softerr.outcome() == errno.ETIMEDOUT, softerr.error
+                assert soft.outcome() == errno.EIO, soft.error
+                assert time.monotonic() - begin >= 0.4, "before two times timeo"
+
+                def timeouts(at):
+                    return sum(entry["timeouts"] for entry in json.loads(stats_of(at))["procedures"])
+
+                # As often as a soft mount with these bears.
+                until(lambda: timeouts(fourth) >= 1, "the hard mount's call to run out of time")
+                assert timeouts(third) == 0, "timeo=600 is over already"
+                assert hard.is_alive() and patient.is_alive()
+            assert patient.outcome() is None and hard.outcome() is None
+
+
+@effect("intr", "nointr")
+def test_interrupts():
+    """nfs(5): accepted, and without effect since Linux 2.6.25. Deadly signals end a wait either way."""
+    script = (
+        "import ctypes, os, signal, sys\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: None)\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "print('ready', flush=True)\n"
+        "sys.exit(ctypes.get_errno() if libc.access(os.fsencode(sys.argv[1]), os.F_OK) else 0)\n"
+    )
+
+    def waits(pid):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "SD"
+
+    with Server() as server:
+        (server.export / "caught").touch()
+        (server.export / "killed").touch()
+        for word in ("intr", "nointr"):
+            with mount(server, f"{word},actimeo=0"):
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(stopped(server))
+                    children = []
+                    for name in ("caught", "killed"):
+                        command = [sys.executable, "-c", script, server.mnt / name]
+                        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+                        stack.callback(child.stdout.close)
+                        stack.callback(child.wait)
+                        stack.callback(child.kill)
+                        children.append(child)
+                        assert child.stdout.readline() == "ready\n"
+                    caught, killed = children
+                    until(lambda: all(waits(child.pid) for child in children), "both to wait")
+                    caught.send_signal(signal.SIGUSR1)
+                    killed.send_signal(signal.SIGTERM)
+                    assert killed.wait(LIMIT) == -signal.SIGTERM
+                    assert caught.poll() is None
+                    server.child.send_signal(signal.SIGCONT)
+                    assert caught.wait(LIMIT) == 0, errno.errorcode.get(caught.returncode)
+
+
+# --- caching ----------------------------------------------------------------------------------
+
+
+def asked_again(server, path, times=5):
+    """How many of some fstat(2) reach the server: no directory on the way has a part in it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fstat(descriptor)
+        with Counted(server) as counted:
+            for _ in range(times):
+                os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return counted["GETATTR"]
+
+
+@effect("acregmin", "acregmax", "acdirmin", "acdirmax", "actimeo", "ac", "noac", "sync", "async")
+def test_attribute_times():
+    with Server() as server:
+        (server.export / "file").touch()
+        (server.export / "dir").mkdir()
+        file, folder = server.mnt / "file", server.mnt / "dir"
+        for words, of_files, of_folders in (
+            ("acregmin=0,acregmax=0,acdirmin=3600,acdirmax=3600", True, False),
+            ("acregmin=3600,acregmax=3600,acdirmin=0,acdirmax=0", False, True),
+            ("ac,actimeo=3600", False, False),
+            ("actimeo=0", True, True),
+            ("noac", True, True),
+        ):
+            with mount(server, words):
+                for path, wanted in ((file, of_files), (folder, of_folders)):
+                    seen = asked_again(server, path)
+                    assert seen == (5 if wanted else 0), f"{words}: {seen} calls for {path.name}"
+        # One second, again and again; with the default of acregmax it would be ever longer.
+        with mount(server, "acregmin=1,acregmax=1"):
+            for size in (1, 2, 3):
+                (server.export / "file").write_bytes(b"x" * size)
+                until(lambda: file.stat().st_size == size, f"size {size} to be seen")
+        for words, at_once in (("sync", True), ("async", False), ("noac", True), ("sync,async", False)):
+            with mount(server, words), open(file, "wb", buffering=0) as out:
+                with Counted(server) as counted:
+                    for _ in range(200):
+                        out.write(b"y" * 128)
+                if at_once:
+                    assert counted["WRITE"] == 200 and counted["COMMIT"] == 0, (words, counted["WRITE"])
+                    assert (server.export / "file").read_bytes() == b"y" * 25_600
+                else:
+                    # Few: what waits a while is written all the same.
+                    assert counted["WRITE"] <= 50, (words, counted["WRITE"])
+                if words == "sync":
+                    assert "sync" in flags_of(server.mnt), flags_of(server.mnt)
+
+
+@effect("cto", "nocto")
+def test_close_to_open():
+    with Server() as server:
+        for word, wanted in (("cto", b"new"), ("nocto", b"old")):
+            (server.export / "a").write_bytes(b"old")
+            with mount(server, f"{word},actimeo=3600"):
+                assert (server.mnt / "a").read_bytes() == b"old"
+                (server.export / "a").write_bytes(b"new")
+                assert (server.mnt / "a").read_bytes() == wanted, word
+
+
+@effect("acl", "noacl")
+def test_access_control_lists():
+    name, value = "system.posix_acl_access", b"\2\0\0\0" + b"".join(
+        bytes([tag, 0, 4, 0]) + ident for tag, ident in
+        ((1, b"\xff" * 4), (2, b"\1\0\0\0"), (4, b"\xff" * 4), (16, b"\xff" * 4), (32, b"\xff" * 4)))  # fmt: skip
+    with Server() as server:
+        file = server.mnt / "a"
+        with mount(server, "acl"):
+            file.touch()
+            os.setxattr(file, name, value)
+            assert os.getxattr(file, name) == os.getxattr(server.export / "a", name) == value
+        with mount(server, "noacl"):
+            fails(errno.EOPNOTSUPP, lambda: os.setxattr(file, name, value))
+            assert os.listxattr(server.export / "a") == [name]
+
+
+@effect("lookupcache", "rdirplus", "nordirplus")
+def test_names():
+    with Server() as server:
+        (server.export / "there").touch()
+
+        def lookups(path):
+            os.path.exists(path)
+            with Counted(server) as counted:
+                for _ in range(5):
+                    os.path.exists(path)
+            return counted["LOOKUP"]
+
+        for word, there, missing in (("all", 0, 0), ("pos", 0, 5), ("positive", 0, 5), ("none", 5, 5)):
+            with mount(server, f"lookupcache={word},actimeo=3600"):
+                assert lookups(server.mnt / "there") == there, word
+                assert lookups(server.mnt / "missing") == missing, word
+        for word, plus in (("rdirplus", True), ("nordirplus", False)):
+            with mount(server, word), Counted(server) as counted:
+                assert os.listdir(server.mnt) == ["there"]
+            assert (counted["READDIRPLUS"] > 0, counted["READDIR"] > 0) == (plus, not plus), word
+
+
+@effect("cache", "dirty", "readahead")
+def test_memory():
+    size = 40 << 20
+    with Server() as server:
+        with open(server.export / "large", "wb") as file:
+            file.truncate(size)
+        # What is under way comes on top of the cache, within a pool that is 32M larger. What was only read, and the
+        # kernel has, may take a quarter.
+        for words, written, least, most in (
+            ("cache=16M", True, 8 << 20, 36 << 20),
+            ("cache=128M", True, size, size + (4 << 20)),
+            ("cache=128M", False, 24 << 20, 36 << 20),
+            ("cache=512M", False, size, size + (4 << 20)),
+        ):  # fmt: skip
+            with mount(server, words):
+                # Not in order: of a long stream little is kept.
+                with open(server.mnt / "large", "r+b") as file:
+                    for piece in range(0, 40 * 7, 7):
+                        if written:
+                            assert os.pwrite(file.fileno(), b"x" * (1 << 20), piece % 40 << 20) == 1 << 20
+                        else:
+                            assert len(os.pread(file.fileno(), 1 << 20, piece % 40 << 20)) == 1 << 20
+                    os.fsync(file.fileno())
+                used = document(server)["cache"]["cache_bytes"]
+                assert least <= used <= most, f"{words}: {used}"
+        # In a process of its own: a child of ours would close our descriptor, and wait for that.
+        script = (
+            "import os, sys\n"
+            "file = os.open(sys.argv[1], os.O_WRONLY)\n"
+            "print('open', flush=True), sys.stdin.readline()\n"
+            "for _ in range(16): os.write(file, b'x' * (1 << 19))\n"
+            "print('written', flush=True)\n"
+        )
+        for words, waits in (("dirty=1M", True), ("dirty=32M", False)):
+            (server.export / "b").write_bytes(b"")
+            with (
+                mount(server, f"wsize=1M,{words}"),
+                subprocess.Popen(
+                    [sys.executable, "-c", script, server.mnt / "b"],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                ) as writer,
+            ):  # fmt: skip
+                assert writer.stdout.readline() == "open\n"
+                with stopped(server):
+                    writer.stdin.write("\n")
+                    writer.stdin.flush()
+                    if waits:
+                        until(lambda: document(server)["cache"]["write_waits"] > 0, "the writer to wait")
+                        assert document(server)["cache"]["dirty_bytes"] <= 1 << 20
+                    else:
+                        assert writer.stdout.readline() == "written\n"
+                        assert document(server)["cache"]["write_waits"] == 0
+                assert writer.wait(LIMIT) == 0
+            assert (server.export / "b").stat().st_size == 8 << 20
+        ahead = {}
+        for words in ("readahead=0", "readahead=8M"):
+            with mount(server, f"{words},rsize=64K"), open(server.mnt / "large", "rb", buffering=0) as file:
+                for _ in range(16):
+                    file.read(65536)
+                ahead[words] = document(server)["cache"]["readahead_bytes"]
+        assert ahead["readahead=0"] == 0 and ahead["readahead=8M"] >= 1 << 20, ahead
+
+
+# --- locks ------------------------------------------------------------------------------------
+
+
+@effect("lock", "lockport", "nolock", "local_lock")
+def test_locks():
+    script = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+')\n"
+        "for take in fcntl.flock, fcntl.lockf:\n"
+        "    try:\n"
+        "        take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "        print('free')\n"
+        "    except BlockingIOError:\n"
+        "        print('held')\n"
+    )
+    # "lock" and lockport= by themselves: see locks.py.
+    with Server() as server:
+        with mount(server, f"lock,lockport={server.mountport}"), open(server.mnt / "a", "w+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            assert document(server)["cache"]["locks_held"] == 1
+    with Server() as server, mount(server, "nolock,local_lock=all"):
+
+        def tried(path):
+            result = run(sys.executable, "-c", script, path)
+            expect(result, 0)
+            return result.stdout.split()
+
+        with open(server.mnt / "a", "w+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert tried(server.mnt / "a") == ["held", "free"]
+            fcntl.flock(file, fcntl.LOCK_UN)
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            assert tried(server.mnt / "a") == ["free", "held"]
+            # Nobody told the server.
+            assert tried(server.export / "a") == ["free", "free"]
+        assert tried(server.mnt / "a") == ["free", "free"]
+
+
+@effect("callbackport")
+def test_callback_port():
+    def answers(port):
+        """Whether NULL of NLM version 4 is answered there."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to:
+            to.settimeout(1)
+            try:
+                to.connect(("127.0.0.1", port))
+                to.send(struct.pack(">10I", 7, 0, 2, 100021, 4, 0, 0, 0, 0, 0))
+                return to.recv(100)[:8] == struct.pack(">II", 7, 1)
+            except OSError:
+                return False
+
+    with Server() as server:
+        port = free_port()
+        with mount(server, f"lock,lockport={server.mountport},callbackport={port}"):
+            assert not answers(port), "nothing is locked"
+            with open(server.mnt / "a", "w+") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX)
+                until(lambda: answers(port), "the port")
+        until(lambda: not answers(port), "the end of the port")
+        with (
+            mount(server, f"lock,lockport={server.mountport},callbackport=none"),
+            open(server.mnt / "a", "w+") as file,
+        ):
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            assert document(server)["cache"]["locks_held"] == 1

@@ -1,0 +1,144 @@
+"""Files and directories that are removed while they are open."""
+
+import errno
+import functools
+import os
+from pathlib import Path
+
+import pytest
+
+from program.support import *  # noqa: F403
+from program.support import Server, run
+
+
+def fails(code, call, *words):
+    try:
+        call(*words)
+    except OSError as error:
+        assert error.errno == code, f"{errno.errorcode[error.errno]}, not {errno.errorcode[code]}: {words}"
+        return
+    raise AssertionError(f"{call}{words} succeeds, where {errno.errorcode[code]} belongs")
+
+
+def hidden_names(folder):
+    return [name for name in os.listdir(folder) if name.startswith(".nfs")]
+
+
+def test_hidden_names_of_open_files_are_busy(server):
+    """Nobody removes or renames them, so that what is open keeps its data (as on Linux)."""
+    server.mount_well()
+    folder = server.mnt / "folder"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"precious")
+    (folder / "other").write_bytes(b"other")
+    with open(folder / "file", "r+b", buffering=0) as file:
+        os.unlink(folder / "file")
+        [hidden] = hidden_names(folder)
+        fails(errno.EBUSY, os.unlink, folder / hidden)
+        fails(errno.EBUSY, os.rename, folder / hidden, folder / "away")
+        fails(errno.EBUSY, os.rename, folder / "other", folder / hidden)
+        result = run("rm", "-rf", folder)
+        assert result.returncode != 0 and "busy" in result.stderr, result
+        fails(errno.ENOTEMPTY, os.rmdir, folder)
+        assert hidden_names(folder) == [hidden], os.listdir(folder)
+        # What is there is the file, not what is cached of it.
+        assert (server.export / "folder" / hidden).read_bytes() == b"precious"
+        file.seek(0)
+        assert file.read() == b"precious"
+        file.write(b" still")
+        os.fsync(file.fileno())
+        assert (server.export / "folder" / hidden).read_bytes() == b"precious still"
+    until(lambda: not hidden_names(server.export / "folder"), "the end of the hidden name")
+    os.rmdir(folder)
+    # A hidden name that nobody here has open is an ordinary name.
+    (server.mnt / hidden).write_bytes(b"left by another client")
+    os.unlink(server.mnt / hidden)
+
+
+def test_removed_open_files_have_no_links(server):
+    server.mount_well()
+    mnt = server.mnt
+    for name in ("removed", "linked", "replaced"):
+        (mnt / name).write_bytes(b"data")
+    os.link(mnt / "linked", mnt / "second")
+    with open(mnt / "removed", "rb") as file:
+        assert os.fstat(file.fileno()).st_nlink == 1
+        os.unlink(mnt / "removed")
+        assert os.fstat(file.fileno()).st_nlink == 0, os.fstat(file.fileno())
+        Path(f"/proc/self/fd/{file.fileno()}").write_bytes(b"more data")
+        assert os.fstat(file.fileno()).st_nlink == 0, os.fstat(file.fileno())
+        assert os.fstat(file.fileno()).st_size == 9
+        assert file.read() == b"more data"
+        # Follows the link in /proc, as it is given a directory.
+        again = functools.partial(os.link, src_dir_fd=file.fileno())
+        fails(errno.ENOENT, again, f"/proc/self/fd/{file.fileno()}", mnt / "again")
+    with open(mnt / "linked", "rb") as file:
+        os.unlink(mnt / "linked")
+        assert os.fstat(file.fileno()).st_nlink == 1, os.fstat(file.fileno())
+        assert os.stat(mnt / "second").st_nlink == 1
+        os.unlink(mnt / "second")
+        assert os.fstat(file.fileno()).st_nlink == 0, os.fstat(file.fileno())
+    with open(mnt / "replaced", "rb") as file:
+        (mnt / "new").write_bytes(b"new")
+        os.rename(mnt / "new", mnt / "replaced")
+        assert os.fstat(file.fileno()).st_nlink == 0, os.fstat(file.fileno())
+        assert os.stat(mnt / "replaced").st_nlink == 1
+
+
+def test_removed_open_directories_have_no_links(server):
+    server.mount_well()
+    mnt = server.mnt
+    os.mkdir(mnt / "removed", 0o751)
+    os.mkdir(mnt / "replaced")
+    os.mkdir(mnt / "new")
+    descriptor = os.open(mnt / "removed", os.O_RDONLY)
+    os.rmdir(mnt / "removed")
+    stat = os.fstat(descriptor)
+    assert (stat.st_nlink, stat.st_mode & 0o7777) == (0, 0o751), stat
+    assert os.listdir(descriptor) == []
+    os.close(descriptor)
+    descriptor = os.open(mnt / "replaced", os.O_RDONLY)
+    os.rename(mnt / "new", mnt / "replaced")
+    assert os.fstat(descriptor).st_nlink == 0, os.fstat(descriptor)
+    assert os.stat(mnt / "replaced").st_nlink == 2
+    os.close(descriptor)
+    # Where somebody else put another directory in the place of the one that was looked up,
+    # that one is the removed one.
+    os.mkdir(mnt / "moved")
+    descriptor = os.open(mnt / "moved", os.O_RDONLY)
+    os.rename(server.export / "moved", server.export / "elsewhere")
+    os.mkdir(server.export / "moved")
+    os.rmdir(mnt / "moved")
+    assert os.fstat(descriptor).st_nlink == 2, os.fstat(descriptor)
+    os.close(descriptor)
+
+
+@pytest.mark.responder("--fail", "RENAME=ACCESS:1")
+def test_a_rename_that_fails_leaves_the_links_of_an_open_target(server):
+    """The target gets a hidden name ahead of the RENAME, which is taken back."""
+    server.mount_well()
+    target, other = server.mnt / "target", server.mnt / "other"
+    target.write_bytes(b"target")
+    other.write_bytes(b"other")
+    with open(target, "rb") as file:
+        fails(errno.EACCES, os.rename, other, target)
+        assert os.fstat(file.fileno()).st_nlink == 1, os.fstat(file.fileno())
+        assert os.stat(target).st_nlink == 1, os.stat(target)
+        assert file.read() == b"target"
+    assert not hidden_names(server.export)
+
+
+@pytest.mark.responder("--fail", "REMOVE=LOST:1")
+def test_links_are_counted_while_a_hidden_name_goes(server):
+    """It goes when the file is closed, which nobody waits for: calls on other names meet it."""
+    server.mount_well("timeo=10")
+    kept, removed = server.mnt / "kept", server.mnt / "removed"
+    kept.write_bytes(b"")
+    os.link(kept, removed)
+    descriptor = os.open(removed, os.O_RDONLY)
+    os.unlink(removed)
+    os.close(descriptor)
+    # The server has removed it, and this client does not know yet.
+    until(lambda: not hidden_names(server.export), "the end of the hidden name")
+    os.chmod(kept, 0o640)
+    assert os.stat(kept).st_nlink == 1, os.stat(kept)

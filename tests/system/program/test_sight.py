@@ -1,0 +1,564 @@
+"""Seeing what all mounts do: `stats` without a mount, `top`, traces with paths, metrics of a host, the log."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from program.support import *  # noqa: F403
+from program.support import BIN, LIMIT, ROOT
+
+PACKAGING = ROOT / "packaging"
+
+
+def listed():
+    """All mounts as `stats --json` lists them, by directory."""
+    result = nfsrdma("stats", "--json")
+    expect(result, 0)
+    return {entry["directory"]: entry for entry in json.loads(result.stdout)}
+
+
+def test_stats_list_all_mounts():
+    with Server() as first, Server() as second:
+        first.mount_well("rsize=64K")
+        second.mount_well()
+        said = nfsrdma("stats")
+        expect(said, 0)
+        for server in (first, second):
+            (line,) = (line for line in said.stdout.splitlines() if f" on {server.mnt}: " in line)
+            assert line.startswith(f"{server.spec} on {server.mnt}: up, mounted "), line
+            assert f"process {servers_of(server.mnt)[0]}, options rw," in line, line
+        assert "rsize=65536" in next(line for line in said.stdout.splitlines() if str(first.mnt) in line)
+        entry = listed()[str(first.mnt)]
+        assert (entry["state"], entry["stats"]["source"]) == ("up", first.spec), entry
+        both = nfsrdma("stats", "--mountstats").stdout
+        assert all(f"mounted on {server.mnt} with" in both for server in (first, second)), both
+        # One that has been killed is listed, and keeps nothing else from being so.
+        (pid,) = servers_of(second.mnt)
+        os.kill(pid, signal.SIGKILL)
+        second.ended()
+        entries = listed()
+        assert entries[str(second.mnt)]["state"] == "silent" and entries[str(first.mnt)]["state"] == "up", entries
+        expect(nfsrdma("stats"), 0, f"{second.spec} on {second.mnt}: no answer: its process has ended")
+
+
+class Busy:
+    """Reads and writes on a mount until it is left."""
+
+    def __init__(self, folder):
+        self.folder, self.stop = folder, threading.Event()
+        self.thread = threading.Thread(target=self.work)
+
+    def work(self):
+        file = self.folder / "busy"
+        while not self.stop.is_set():
+            file.write_bytes(b"x" * (1 << 20))
+            with open(file, "rb") as reader:
+                os.posix_fadvise(reader.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                reader.read()
+            os.stat(file)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+
+def blocks(*words):
+    """The output of a command that goes on, in blocks between empty lines, until it is left."""
+    with subprocess.Popen([BIN / "nfsrdma", *map(str, words)], stdout=subprocess.PIPE, text=True) as child:
+        block = []
+        try:
+            for line in child.stdout:
+                if line.strip():
+                    block.append(line.rstrip("\n"))
+                elif block:
+                    yield block
+                    block = []
+        finally:
+            child.kill()
+
+
+def test_stats_watch_has_rates():
+    with Server() as server:
+        server.mount_well()
+        with Busy(server.mnt):
+            for block in blocks("stats", server.mnt, "--watch", "1"):
+                rates = re.match(r"in the last [\d.]+ s: read .*/s, write ([\d.]+) [kM]?B/s, ([\d.]+) calls/s", block[0])
+                if rates and float(rates[1]) > 0 and float(rates[2]) > 0:
+                    break
+            for block in blocks("stats", server.mnt, "--watch", "1"):
+                titles = [line for line in block if line.startswith("procedure ") and "calls/s" in line]
+                if titles and any(line.startswith("WRITE ") for line in block):
+                    assert "sent/s" in titles[0] and "received/s" in titles[0], titles
+                    break
+            # Of all mounts: a line each.
+            for block in blocks("stats", "--watch", "1"):
+                if block[1:] and block[1].startswith("MOUNT ") and row(block, server.mnt)[1] != "-":
+                    break
+
+
+def row(block, mount):
+    """The words of a mount's line; its name may be cut."""
+    (words,) = (line.split() for line in block if line.split()[0][-8:] == str(mount)[-8:])
+    return words
+
+
+def test_top_is_plain_text_elsewhere():
+    with Server() as server:
+        # Names that a line has room for, and that differ at their ends.
+        at = server.base / "a-mount"
+        at.mkdir()
+        expect(server.mount(at=at), 0)
+        with Busy(at):
+            result = nfsrdma("top", "-n", "2", "-d", "1", at)
+        expect(result, 0)
+        assert "\x1b" not in result.stdout
+        two = [block.splitlines() for block in result.stdout.strip().split("\n\n")]
+        assert len(two) == 2, result.stdout
+        for block in two:
+            assert re.match(r"\d\d:\d\d:\d\d UTC, 1 mount$", block[0]), block
+            assert block[1].split() == ["MOUNT", "rdMB/s", "wrMB/s", "ops/s", "p50", "p99", "credits", "dirty", "hits"]
+        assert any(float(row(block, at)[3]) > 0 for block in two), two
+        expect(nfsrdma("top", server.base, "-n", "1"), 1, "is not an nfsrdma mount")
+        expect(nfsrdma("umount", at), 0)
+
+
+class Screen:
+    """A program in a terminal, and what stands there: as much of a terminal as ratatui uses."""
+
+    SEQUENCE = re.compile(r"\x1b\[([?>=]?)([\d;]*)([A-Za-z])|\x1b[78=>]|\x1b\].*?\x07|\r|\n|[^\x1b\r\n]", re.S)
+
+    def __init__(self, *words, columns=80, lines=24):
+        self.size = columns, lines
+        self.cells = [[" "] * columns for _ in range(lines)]
+        self.x = self.y = 0
+        self.raw = ""
+        self.master, slave = pty.openpty()
+        self.slave, self.descriptors = slave, [self.master, slave]
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.before = termios.tcgetattr(slave)
+        self.child = subprocess.Popen(
+            [BIN / "nfsrdma", *map(str, words)],
+            stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm-256color"},
+            start_new_session=True,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.child.poll() is None:
+            self.child.kill()
+        self.child.wait()
+        self.hang_up()
+
+    def hang_up(self):
+        """Closes the terminal."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+    def read(self, pause=0.2):
+        """Takes in what comes within the pause; there may always be more."""
+        until_then = time.monotonic() + pause
+        while (left := until_then - time.monotonic()) > 0 and select.select([self.master], [], [], left)[0]:
+            try:
+                piece = os.read(self.master, 65536)
+            except OSError:
+                return
+            self.raw += piece.decode(errors="replace")
+            self.show()
+
+    def show(self):
+        """Interprets what is whole."""
+        end = re.search(r"(\x1b(\[[?>=]?[\d;]*)?)?$", self.raw).start()
+        for match in self.SEQUENCE.finditer(self.raw[:end]):
+            self.obey(match)
+        self.raw = self.raw[end:]
+
+    def obey(self, match):
+        columns, lines = self.size
+        text = match[0]
+        if match[3]:
+            numbers = [int(number or 0) for number in match[2].split(";")] if match[2] else [0]
+            if match[1] == "?" and match[2] == "1049":
+                self.alternate = match[3] == "h"
+                self.cells = [[" "] * columns for _ in range(lines)]
+            elif match[3] == "H":
+                down, right = (numbers + [1])[:2] if len(numbers) > 1 else (numbers[0] or 1, 1)
+                self.x, self.y = max(right, 1) - 1, max(down, 1) - 1
+            elif match[3] == "J":
+                self.cells = [[" "] * columns for _ in range(lines)]
+        elif text == "\r":
+            self.x = 0
+        elif text == "\n":
+            self.y = min(self.y + 1, lines - 1)
+        elif text[0] != "\x1b" and self.y < lines:
+            if self.x < columns:
+                self.cells[self.y][self.x] = text
+            self.x += 1
+
+    alternate = False
+
+    def text(self):
+        self.read()
+        return "\n".join("".join(line).rstrip() for line in self.cells)
+
+    def until(self, *parts):
+        def shown():
+            assert self.child.poll() is None, f"it ended: {self.text()}"
+            text = self.text()
+            return all(part in text for part in parts)
+
+        until(shown, f"{parts} on the screen")
+        return self.text()
+
+    def press(self, keys):
+        os.write(self.master, keys.encode())
+
+    def end(self):
+        """The exit status, when the terminal is as it was."""
+        status = self.child.wait(LIMIT)
+        self.read()
+        assert not self.alternate, "the alternate screen was not left"
+        assert termios.tcgetattr(self.slave) == self.before, "the terminal is not as it was"
+        return status
+
+
+def documented_screen():
+    """The lines of the screen in docs/OBSERVING.md."""
+    text = (ROOT / "docs/OBSERVING.md").read_text()
+    return re.search(r"^```\n(nfsrdma top  .*?)\n```$", text, re.M | re.S)[1].split("\n")
+
+
+def test_top_draws_a_screen():
+    with Server() as server, Server() as other:
+        for each in (server, other):
+            each.mount_well()
+        with Busy(server.mnt), Screen("top", "-d", "1", server.mnt, other.mnt) as screen:
+            shown = screen.until("2 mounts", "last minute", "ops/s", "q quit")
+            lines = shown.splitlines()
+            assert len(lines) <= 24 and max(map(len, lines)) <= 80, shown
+            assert lines[1].split()[:4] == ["MOUNT", "rdMB/s", "wrMB/s", "ops/s"], shown
+            # The screen of the documentation has the same frame.
+            documented = documented_screen()
+            assert len(documented) == 24 and max(map(len, documented)) <= 80, documented
+            assert [lines[1], lines[-1]] == [documented[1], documented[-1]], f"docs/OBSERVING.md does not show {shown}"
+            for title in ("last minute: ", "read MB/s", "write MB/s", "ops/s", "p99"):
+                at = [next(i for i, line in enumerate(each) if line.startswith(title)) for each in (lines, documented)]
+                assert at[0] == at[1], f"docs/OBSERVING.md has {title!r} elsewhere: {shown}"
+            screen.until("█")
+            screen.press("p")
+            shown = screen.until("procedures: ", "PROCEDURE", "WRITE")
+            screen.press("c")
+            shown = screen.until("connections: ", f"127.0.0.1:{server.port}")
+            screen.press("j")
+            screen.until(f"127.0.0.1:{other.port}")
+            # One that goes, and one that comes again.
+            expect(nfsrdma("umount", other.mnt), 0)
+            screen.until("1 mount")
+            other.mount_well()
+            screen.until("2 mounts")
+            screen.press("q")
+            assert screen.end() == 0
+    with Server() as server:
+        server.mount_well()
+        with Screen("top", "-d", "1", server.mnt, columns=40, lines=10) as screen:
+            shown = screen.until("1 mount", "rdMB/s", "q quit")
+            assert max(map(len, shown.splitlines())) <= 40, shown
+            screen.press("\x03")
+            assert screen.end() == 0
+
+
+def test_top_gives_the_terminal_back():
+    with Place():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            with Screen("top", "/proc/no-mount") as screen:
+                assert screen.child.wait(LIMIT) == 1, "a mistake is told before the terminal is taken"
+            with Screen("top") as screen:
+                screen.until("q quit")
+                assert screen.alternate and termios.tcgetattr(screen.slave) != screen.before
+                screen.child.send_signal(number)
+                assert screen.end() == -number
+        with Screen("top", "-n", "1", "-d", "1") as screen:
+            assert screen.end() == 0
+
+
+def test_top_ends_with_its_terminal():
+    """Also where SIGHUP does not come, as to a program of nohup(1)."""
+    with Place(), Screen("top") as screen:
+        screen.until("q quit")
+        screen.hang_up()
+        screen.child.wait(LIMIT)  # 0, or that the terminal cannot be drawn on.
+
+
+def test_top_is_not_frozen_by_a_hung_mount():
+    with Server() as server, Server() as hung:
+        server.mount_well()
+        hung.mount_well()
+        (pid,) = servers_of(hung.mnt)
+        with Busy(server.mnt), Screen("top", "-d", "1", server.mnt, hung.mnt) as screen:
+            screen.until("2 mounts", "█")
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                screen.until("no answer of its process for")
+                # The other one goes on being drawn.
+                seen = {clock_of(screen.text())}
+                until(lambda: seen.add(clock_of(screen.text())) or len(seen) > 2, "another second on the screen")
+                screen.press("q")
+                assert screen.end() == 0
+                result = nfsrdma("top", "-b", "-n", "2", "-d", "1", server.mnt, hung.mnt, limit=LIMIT)
+                expect(result, 0)
+                assert "hung" not in result.stdout and result.stdout.count("2 mounts") == 2, result.stdout
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+
+def clock_of(screen):
+    return re.search(r"\d\d:\d\d:\d\d UTC", screen)[0]
+
+
+def test_background_mounts_are_listed_and_cancelled():
+    with Server() as server:
+        server.stop()
+        result = server.mount("bg")
+        expect(result, 0, "in the background")
+        entry = until_listed(server, "pending")
+        assert entry["pending"]["background"] and "port" in entry["pending"]["options"], entry
+        line = next(line for line in nfsrdma("stats").stdout.splitlines() if str(server.mnt) in line)
+        assert line.startswith(f"{server.spec} on {server.mnt}: being tried for ") and "attempts" in line, line
+        assert str(server.mnt)[-10:] in nfsrdma("top", "-n", "1", "-d", "1").stdout
+        if shutil.which("setpriv") and os.geteuid() == 0:
+            other = as_nobody(BIN / "nfsrdma", "umount", server.mnt)
+            assert other.returncode != 0 and servers_of(server.mnt), "anybody may cancel it"
+        result = nfsrdma("umount", server.mnt)
+        expect(result, 0, f"no longer tries to mount {server.spec} on {server.mnt}")
+        server.ended()
+        assert str(server.mnt) not in listed()
+        expect(nfsrdma("umount", server.mnt), 1, "is not an nfsrdma mount")
+        # One that comes up after all is an ordinary mount.
+        expect(server.mount("bg"), 0)
+        until_listed(server, "pending")
+        server.start()
+        until_listed(server, "up")
+        expect(nfsrdma("umount", server.mnt), 0)
+        server.ended()
+
+
+def until_listed(server, state):
+    until(lambda: listed().get(str(server.mnt), {}).get("state") == state, f"{state} in the list")
+    return listed()[str(server.mnt)]
+
+
+def test_trace_names_paths_and_callers():
+    with Server() as server:
+        (server.export / "dir").mkdir(mode=0o777)
+        (server.export / "dir").chmod(0o777)
+        (server.export / "dir/other").write_bytes(b"x" * 100_000)
+        server.mount_well("rsize=64K")
+        trace = server.base / "trace"
+        with open(trace, "wb") as out:
+            child = subprocess.Popen([BIN / "nfsrdma", "trace", "--json", server.mnt], stdout=out)
+            try:
+                until(lambda: trace.stat().st_size > 0, "the trace at work")
+                script = f"echo 12345 > {server.mnt}/dir/old; mv {server.mnt}/dir/old {server.mnt}/dir/new"
+                writer = subprocess.Popen(["sh", "-c", f"{script}; echo $$"], stdout=subprocess.PIPE, text=True)
+                writer.communicate(timeout=LIMIT)
+                with open(server.mnt / "dir/other", "rb") as file:
+                    file.read()
+                (server.mnt / "dir/new").chmod(0o600)
+
+                def calls():
+                    whole, _, _ = trace.read_text().rpartition("\n")
+                    lines = [json.loads(line) for line in whole.splitlines()]
+                    return [line for line in lines if line["event"] == "call"]
+
+                until(lambda: any(c["procedure"] == "SETATTR" for c in calls()), "the last call in the trace")
+                made = calls()
+            finally:
+                child.kill()
+                child.wait()
+        by = {name: [call for call in made if call["procedure"] == name] for name in ("CREATE", "READ", "SETATTR")}
+        (create,) = by["CREATE"]
+        assert (create["arguments"]["path"], create["arguments"]["name"]) == ("/dir", "old"), create
+        assert (create["pid"], create["uid"]) == (writer.pid, os.geteuid()), (create, writer.pid)
+        assert {call["arguments"].get("path") for call in by["READ"]} == {"/dir/other"}, by["READ"]
+        assert os.getpid() in {call.get("pid") for call in by["READ"]}, by["READ"]
+        # The name of now, not the one that it had before.
+        assert by["SETATTR"][-1]["arguments"].get("path") == "/dir/new", by["SETATTR"]
+        expect(nfsrdma("umount", server.mnt), 0)
+
+
+def fetch(port):
+    with socket.create_connection(("127.0.0.1", port), LIMIT) as http:
+        http.settimeout(LIMIT)
+        http.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        head, _, body = rest_of(http).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK"), head
+    return body.decode()
+
+
+class HostMetrics:
+    """`nfsrdma metrics` at a free port."""
+
+    def __enter__(self):
+        self.child = subprocess.Popen(
+            [BIN / "nfsrdma", "metrics", "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
+        )
+        line = self.child.stderr.readline()
+        self.port = int(re.search(r"http://127\.0\.0\.1:(\d+)/metrics", line)[1])
+        return self
+
+    def __exit__(self, *_):
+        self.child.send_signal(signal.SIGTERM)
+        try:
+            assert self.child.wait(LIMIT) == 0
+        finally:
+            self.child.kill()
+            self.child.wait()
+            self.child.stderr.close()
+
+    def sample(self, name, **labels):
+        """The values of a metric with these labels."""
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        lines = [line for line in fetch(self.port).splitlines() if line.startswith(f"{name}{{")]
+        return [float(line.rsplit(" ", 1)[1]) for line in lines if all(label in line for label in wanted)]
+
+
+def test_metrics_of_all_mounts():
+    with Server() as first, Server() as second, HostMetrics() as metrics:
+        for server in (first, second):
+            server.mount_well()
+            (server.mnt / "a").write_text("1")
+            try:
+                (server.mnt / "missing").stat()
+            except FileNotFoundError:
+                pass
+            mount = str(server.mnt)
+            until(lambda: metrics.sample("nfsrdma_mount_up", mount=mount) == [1], "the mount in the metrics")
+            assert metrics.sample("nfsrdma_procedure_calls_total", mount=mount, procedure="CREATE") == [1]
+            (missing,) = metrics.sample(
+                "nfsrdma_procedure_errors_by_status_total", mount=mount, procedure="LOOKUP", status="NOENT"
+            )
+            assert missing >= 1
+            assert metrics.sample("nfsrdma_process_cpu_seconds_total", mount=mount)[0] > 0
+            assert metrics.sample("nfsrdma_process_resident_memory_bytes", mount=mount)[0] > 1 << 20
+            (cache,) = metrics.sample("nfsrdma_fs_cache_limit_bytes", mount=mount)
+            (dirty,) = metrics.sample("nfsrdma_fs_dirty_limit_bytes", mount=mount)
+            assert cache > dirty > 0
+            buckets = metrics.sample("nfsrdma_procedure_duration_seconds_bucket", mount=mount, procedure="CREATE")
+            assert len(buckets) == 13 and buckets == sorted(buckets) and buckets[-1] == 1, buckets
+            assert not metrics.sample("nfsrdma_procedure_duration_seconds_bucket", mount=mount, procedure="MKNOD")
+        (pid,) = servers_of(second.mnt)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(
+                lambda: metrics.sample("nfsrdma_mount_up", mount=str(second.mnt)) == [0], "that a mount does not answer"
+            )
+            assert metrics.sample("nfsrdma_mount_up", mount=str(first.mnt)) == [1]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        for server in (first, second):
+            expect(nfsrdma("umount", server.mnt), 0)
+
+
+def promtool(*words, **more):
+    if not shutil.which("promtool"):
+        pytest.skip("no promtool: apt-get install prometheus")
+    return run("promtool", *words, **more)
+
+
+def test_metrics_pass_promtool():
+    with Server() as server:
+        server.mount_well()
+        (server.mnt / "a").write_text("1")
+        for words in ((server.mnt,), ()):
+            text = nfsrdma("stats", *words, "--prometheus").stdout
+            assert text.count("\nnfsrdma_procedure_duration_seconds_count{") >= 1, text
+            result = promtool("check", "metrics", input=text)
+            assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_alert_rules_pass_promtool():
+    rules = PACKAGING / "prometheus/nfsrdma.rules.yml"
+    expect(promtool("check", "rules", rules), 0, "SUCCESS")
+    result = promtool("test", "rules", PACKAGING / "prometheus/nfsrdma.rules.test.yml")
+    expect(result, 0, "SUCCESS")
+
+
+def test_dashboard_and_rules_ask_for_metrics_that_exist():
+    with Server() as server:
+        server.mount_well()
+        (server.mnt / "a").write_text("1")
+        server.stop()
+        offered = set(re.findall(r"^# TYPE (\w+) ", nfsrdma("stats", "--prometheus").stdout, re.M))
+        server.start()
+    # Only while something is wrong.
+    offered |= {"nfsrdma_mount_pending_seconds", "nfsrdma_procedure_errors_by_status_total"}
+    dashboard = json.loads((PACKAGING / "grafana/nfsrdma.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(asked) >= 10
+    asked.append((PACKAGING / "prometheus/nfsrdma.rules.yml").read_text())
+    for expression in asked:
+        for name in re.findall(r"\bnfsrdma_[a-z_0-9]+", expression):
+            family = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert name in offered or family in offered, f"{name} of {expression!r} is no metric"
+
+
+def test_log_lines_name_the_mount():
+    with Server() as server:
+        log = server.base / "log"
+        expect(server.mount("timeo=1,retrans=1", "--log", log), 0)
+        server.child.send_signal(signal.SIGSTOP)
+        stat = subprocess.Popen(["stat", server.mnt / "missing"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until(lambda: "not responding" in log.read_text(), "news of a server that does not respond")
+        finally:
+            server.child.send_signal(signal.SIGCONT)
+            stat.wait(LIMIT)
+        until(lambda: " OK" in log.read_text(), "news of a server that responds again")
+        expect(nfsrdma("umount", server.mnt), 0)
+        text = log.read_text()
+        stamp = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
+        for line in text.splitlines():
+            name = re.escape(f"{server.spec} on {server.mnt}: ")
+            assert re.match(rf"{stamp} (ERROR|WARN |INFO ) {name}", line), line
+            assert "nfsrdma_" not in line and "::" not in line, line
+        assert f"{server.mnt}: server 127.0.0.1 not responding, still trying\n" in text, text
+        assert f"{server.mnt}: server 127.0.0.1 OK\n" in text, text
+
+
+def test_the_success_line_fits_a_terminal():
+    with Server() as server:
+        at = Path(f"/tmp/nfsrdma-{os.getpid()}")
+        at.mkdir()
+        try:
+            result = server.mount(at=at)
+            expect(result, 0)
+            head = f"{server.spec} mounted on {at}: "
+            (line,) = result.stdout.splitlines()
+            assert line.startswith(head + "iwarp") and len(line) <= max(80, len(head) + 5), line
+            expect(nfsrdma("umount", at), 0)
+            result = server.mount("", "-v", at=at)
+            expect(result, 0, "credits ", "options: ")
+            expect(nfsrdma("umount", at), 0)
+        finally:
+            subprocess.run(["umount", "-l", at], check=False, stderr=subprocess.DEVNULL)
+            for pid in servers_of(at):
+                os.kill(pid, signal.SIGKILL)
+            at.rmdir()

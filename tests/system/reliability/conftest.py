@@ -1,0 +1,32 @@
+"""What tests of this suite stand on."""
+
+import os
+
+import pytest
+
+from reliability.support import Setup, build
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs():
+    """Ours, built if NFSRDMA_BIN does not say where they are."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK) or os.geteuid() != 0:
+        pytest.skip("needs /dev/fuse and root")
+    build()
+
+
+@pytest.fixture
+def setup():
+    """A responder and a mount of what it exports."""
+    with Setup() as setup:
+        yield setup
+
+
+@pytest.fixture
+def kills(request):
+    return request.config.getoption("--kills")
+
+
+@pytest.fixture
+def files(request):
+    return request.config.getoption("--files")

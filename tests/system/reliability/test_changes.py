@@ -1,0 +1,269 @@
+"""Servers and networks that are not what they were: objects replaced, exports gone, other limits, silence."""
+
+import errno
+import os
+import time
+import uuid
+
+import pytest
+
+from reliability.support import LIMIT, READY, Setup, begin, pattern, ready, run, until, waits
+
+
+def fails(deed, *expected):
+    try:
+        deed()
+    except OSError as error:
+        assert error.errno in expected, error
+        return error
+    raise AssertionError(f"it did not fail with {expected}")
+
+
+def test_stale_file_is_looked_up_again_by_its_path(setup):
+    """Replaced behind our back: who opens the name gets the new file, though the old is remembered."""
+    old, new = pattern(3 << 20, 1), pattern(2 << 20, 2)
+    (setup.export / "f").write_bytes(old)
+    assert (setup.mnt / "f").read_bytes() == old
+    for turn in range(3):
+        (setup.export / "new").write_bytes(new)
+        os.replace(setup.export / "new", setup.export / "f")
+        assert (setup.mnt / "f").read_bytes() == new, turn
+        old, new = new, old
+    os.unlink(setup.export / "f")
+    fails(lambda: open(setup.mnt / "f"), errno.ENOENT, errno.ESTALE)
+
+
+def test_stale_open_file_is_reported():
+    """Who has the old one open gets ESTALE for what is not cached: never bytes of the new one."""
+    with Setup(",cache=16M,readahead=0") as setup:
+        old, new = b"o" * (4 << 20), b"n" * (4 << 20)
+        (setup.export / "f").write_bytes(old)
+        file = os.open(setup.mnt / "f", os.O_RDWR | os.O_DIRECT)
+        buffered = os.open(setup.mnt / "f", os.O_RDWR)
+        try:
+            (setup.export / "new").write_bytes(new)
+            os.replace(setup.export / "new", setup.export / "f")
+            fails(lambda: os.pread(buffered, 100, 3 << 20), errno.ESTALE)
+            # Written to nowhere: told, and told once.
+            os.pwrite(buffered, b"x" * 5000, 0)
+            fails(lambda: os.fsync(buffered), errno.ESTALE)
+            os.fsync(buffered)
+        finally:
+            os.close(file)
+            os.close(buffered)
+        assert (setup.mnt / "f").read_bytes() == new == (setup.export / "f").read_bytes()
+
+
+def test_stale_directory(setup):
+    """A directory removed and made anew under the same name."""
+    (setup.export / "d").mkdir()
+    (setup.export / "d" / "a").write_text("old")
+    assert os.listdir(setup.mnt / "d") == ["a"]
+    os.unlink(setup.export / "d" / "a")
+    os.rmdir(setup.export / "d")
+    (setup.export / "d").mkdir()
+    (setup.export / "d" / "b").write_text("new")
+    assert os.listdir(setup.mnt / "d") == ["b"]
+    assert (setup.mnt / "d" / "b").read_text() == "new"
+    fails(lambda: open(setup.mnt / "d" / "a"), errno.ENOENT)
+
+
+def test_an_export_disappears_and_comes_back():
+    """Meanwhile ESTALE, also for what was to be written; then everything is there again."""
+    with Setup(",noac,lookupcache=none") as setup:
+        (setup.export / "f").write_text("kept")
+        other = setup.base / "other"
+        other.mkdir()
+        (other / "f").write_text("of another export")
+        real = setup.export
+        file = os.open(setup.mnt / "f", os.O_RDWR)
+        try:
+            setup.kill()
+            setup.export = other
+            setup.start()
+            fails(lambda: os.stat(setup.mnt / "f"), errno.ESTALE)
+            fails(lambda: os.listdir(setup.mnt), errno.ESTALE)
+            fails(lambda: open(setup.mnt / "made", "w"), errno.ESTALE)
+            fails(lambda: os.pwrite(file, b"lost", 0), errno.ESTALE)
+            setup.kill()
+            setup.export = real
+            setup.start()
+            assert (setup.mnt / "f").read_text() == "kept"
+            assert os.pwrite(file, b"new", 0) == 3
+        finally:
+            os.close(file)
+        assert (real / "f").read_text() == "newt"
+        assert os.listdir(other) == ["f"] and (other / "f").read_text() == "of another export"
+        assert os.listdir(setup.mnt) == ["f"]
+        setup.quiet()
+
+
+def test_a_server_changes_its_limits():
+    """READ and inline sizes and credits are other ones after each restart; calls and data are not."""
+    settings = [
+        ["--rtmax", "32768"],
+        ["--inline", "1024"],
+        ["--inline", "65536", "--credits", "1"],
+        ["--credits", "256", "--rtmax", "4096"],
+        ["--inline", "1024", "--credits", "2", "--rtmax", "1000"],
+        ["--send-invalidate", "off"],
+        [],
+    ]
+    with Setup(",cache=16M") as setup:
+        (setup.export / "dir").mkdir()
+        names = sorted(f"{i:04}-{'n' * 60}" for i in range(400))
+        for name in names:
+            (setup.export / "dir" / name).touch()
+        # Not in this process: a server it starts would first close the file, and wait for the server.
+        child = setup.helper(
+            "import random\n"
+            "f = os.open(sys.argv[1] + '/f', os.O_RDWR | os.O_CREAT)\n"
+            "for line in sys.stdin:\n"
+            "    step, turn = line.split()\n"
+            "    data = random.Random(int(turn)).randbytes(2 << 20)\n"
+            "    if step == 'large': os.pwrite(f, data, int(turn) * 100001)\n"
+            "    else: os.pwrite(f, data[:1000], 5); os.fsync(f)\n"
+            "    print(os.fstat(f).st_size if step == 'small' else 0, flush=True)"
+        )
+
+        def step(what, turn):
+            child.stdin.write(f"{what} {turn}\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+            assert line, f"{setup.arguments}: {child.stderr.read()}{setup.log()}"
+            return int(line)
+
+        model = bytearray(3 << 20)
+        for turn, arguments in enumerate(settings):
+            # Half of it is written before the server goes, and not committed.
+            data = pattern(2 << 20, turn)
+            step("large", turn)
+            model[turn * 100001 : turn * 100001 + len(data)] = data
+            setup.kill()
+            setup.arguments = arguments
+            setup.start()
+            size = step("small", turn)
+            model[5:1005] = data[:1000]
+            assert (setup.export / "f").read_bytes() == model[:size], arguments
+            # Past all caches of ours.
+            (setup.export / f"r{turn}").write_bytes(model)
+            assert (setup.mnt / f"r{turn}").read_bytes() == model, arguments
+            assert sorted(os.listdir(setup.mnt / "dir")) == names, arguments
+            os.symlink("x" * 1000, setup.mnt / f"s{turn}")
+            assert os.readlink(setup.mnt / f"s{turn}") == "x" * 1000
+        seen = {n: setup.counter(n) for n in ("violations", "rdma_errors")}
+        assert not any(seen.values()), seen
+        setup.quiet()
+
+
+def test_a_server_takes_smaller_writes():
+    """One comes back with a smaller wtmax: what was planned for more is cut, all is written, later calls fit."""
+    with Setup(",cache=16M") as setup:
+        (setup.mnt / "other").write_bytes(b"other")
+        child = setup.helper(
+            "import random\n"
+            "f = os.open(sys.argv[1] + '/f', os.O_RDWR | os.O_CREAT)\n"
+            "for line in sys.stdin:\n"
+            "    step, turn = line.split()\n"
+            "    if step == 'write': os.pwrite(f, random.Random(int(turn)).randbytes(3000000), 0)\n"
+            "    else: os.fsync(f)\n"
+            "    print('done', flush=True)"
+        )
+
+        def step(what, turn):
+            child.stdin.write(f"{what} {turn}\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == "done\n", f"{turn}: {child.stderr.read()}{setup.log()}"
+
+        # Smaller, smaller than a page, and as large as at first.
+        # What is taken is less than wtmax: head and data of a WRITE stay within it.
+        for turn, (wtmax, size) in enumerate((("16384", 12288), ("1000", 1000), ("1048576", 1044480))):
+            step("write", turn)
+            setup.restart("--wtmax", wtmax)
+            step("fsync", turn)
+            assert (setup.export / "f").read_bytes() == pattern(3000000, turn), size
+            # What is planned from now on fits: nothing is refused any more.
+            until(lambda size=size: f"takes {size} of a WRITE" in setup.log(), "another limit in the log")
+            assert f",wsize={size}," in setup.stats()["options"], setup.stats()["options"]
+            refused = setup.counter("rdma_errors")
+            data = pattern(1000000, turn)
+            (setup.mnt / "g").write_bytes(data)
+            assert (setup.export / "g").read_bytes() == data, size
+            assert setup.counter("rdma_errors") == refused, size
+        assert (setup.mnt / "other").read_bytes() == b"other"
+        child.stdin.close()
+        assert child.wait(LIMIT) == 0, child.stderr.read()
+        child.stdin = None
+        setup.quiet()
+
+
+def test_a_server_that_is_away_is_not_hammered(setup, record_property):
+    """Attempts to connect come further and further apart."""
+    (setup.mnt / "f").write_text("x")
+    setup.kill()
+    until(lambda: setup.counter("connect_failures") > 0, "an attempt")
+    # 50 ms, doubled each time: six or seven of each connection in this time, however slow the machine is.
+    time.sleep(4)
+    attempts = setup.counter("connect_failures")
+    assert attempts <= 8 * len(setup.stats()["connections"]), attempts
+    setup.start()
+    assert (setup.mnt / "f").read_text() == "x"
+    record_property("result", f"{attempts} attempts in 4 s")
+
+
+def test_a_half_open_connection_under_a_call():
+    """Everything sent is swallowed: after `timeo` another connection is made, and the log tells both ends of it."""
+    with Setup(",timeo=5,retrans=1,noac", proxy=True) as setup:
+        (setup.mnt / "f").write_text("x")
+        setup.network("swallow swallow")
+        child = setup.helper(f"{READY}print(os.stat(sys.argv[1] + '/f').st_size, flush=True)")
+        ready(child)
+        begin(child)
+        waits(child)
+        until(lambda: "not responding" in setup.log(), "a line in the log")
+        assert child.poll() is None
+        setup.network("pass pass")
+        assert child.stdout.readline() == "1\n", child.stderr.read()
+        until(lambda: " OK" in setup.log(), "a line in the log")
+        log = setup.log()
+        assert log.count("not responding") == 1 == log.count(" OK"), log
+        setup.quiet()
+
+
+def test_a_half_open_connection_that_idles():
+    """A path that is gone without a word is noticed by keep-alive, with no call under way."""
+    name = "soak" + uuid.uuid4().hex[:6]
+    made = run("ip", "netns", "add", name)
+    if made.returncode != 0:
+        pytest.skip(f"no network namespace: {made.stderr.strip()}")
+    try:
+        inside = ["ip", "netns", "exec", name]
+        for command in (
+            f"ip link add {name}a type veth peer name {name}b netns {name}",
+            f"ip addr add 169.254.93.1/30 dev {name}a",
+            f"ip link set {name}a up",
+            f"ip netns exec {name} ip addr add 169.254.93.2/30 dev {name}b",
+            f"ip netns exec {name} ip link set {name}b up",
+        ):
+            result = run(*command.split())
+            if result.returncode != 0:
+                pytest.skip(f"{command}: {result.stderr.strip()}")
+        with Setup(",timeo=10", address="169.254.93.2", within=inside) as setup:
+            (setup.mnt / "f").write_text("x")
+            setup.quiet()
+            calls = setup.counter("sends")
+            until(lambda: all(c["connected"] for c in setup.stats()["connections"]), "all connections")
+            assert all(c["counters"]["connects"] == 1 for c in setup.stats()["connections"])
+            # At the other end: nothing here is told.
+            run(*inside, "ip", "link", "set", f"{name}b", "down")
+            run(*inside, "ip", "addr", "flush", "dev", f"{name}b")
+            until(lambda: not all(c["connected"] for c in setup.stats()["connections"]), "that it is noticed")
+            assert setup.counter("sends") == calls, "there was a call"
+            run(*inside, "ip", "addr", "add", "169.254.93.2/30", "dev", f"{name}b")
+            run(*inside, "ip", "link", "set", f"{name}b", "up")
+            until(lambda: all(c["connected"] for c in setup.stats()["connections"]), "another connection")
+            (setup.mnt / "f").write_text("yes")
+            assert (setup.export / "f").read_text() == "yes"
+    finally:
+        run("ip", "link", "del", f"{name}a")
+        run("ip", "netns", "del", name)

@@ -1,0 +1,321 @@
+"""Errors that must reach the program, replies that are lost, what the process may do.
+
+The responder's --fail makes calls fail, or loses their replies.
+"""
+
+import errno
+import os
+import resource
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from reliability.support import LIMIT, READY, Setup, begin, gone, mounted, pattern, program, ready, run, state, until, waits
+
+
+def fails(*failures):
+    return [word for failure in failures for word in ("--fail", failure)]
+
+
+def code(deed, *words):
+    """The errno of a call; 0 if it succeeds."""
+    try:
+        deed(*words)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+#: A status of the server, and what the program gets.
+STATUSES = {"NOSPC": errno.ENOSPC, "DQUOT": errno.EDQUOT, "IO": errno.EIO, "ROFS": errno.EROFS}
+
+
+def told(status, deed):
+    """Two descriptors of a file, one of which writes: who is told, when, and how often."""
+    expected = STATUSES[status]
+    with Setup() as setup:
+        (setup.export / "f").write_bytes(b"o" * 300000)
+        (setup.export / "other").write_bytes(b"")
+        os.chmod(setup.export / "f", 0o666)
+        idle = os.open(setup.mnt / "f", os.O_RDWR)
+        writer = os.open(setup.mnt / "f", os.O_RDWR)
+        assert os.pwrite(writer, b"kept", 0) == 4 and code(os.fsync, writer) == 0
+        # Nothing fails until here; from here on every WRITE does.
+        setup.restart(*fails(f"WRITE={status}"))
+        if deed == "write":
+            flagged = os.open(setup.mnt / "f", os.O_RDWR | os.O_SYNC)
+            assert code(os.pwrite, flagged, b"x" * 5000, 100000) == expected
+            assert code(os.fsync, flagged) == 0 and code(os.close, flagged) == 0, "told again"
+        else:
+            assert os.pwrite(writer, b"x" * 5000, 100000) == 5000
+        if deed == "fsync":
+            assert code(os.fsync, writer) == expected
+            assert code(os.fsync, writer) == 0, "told twice"
+        assert code(os.fsync, idle) == 0, "told to a descriptor that did not write"
+        # The rest of the file is what it was, also what was cached of it.
+        assert os.pread(idle, 10, 0) == b"keptoooooo"
+        assert code(os.close, writer) == (expected if deed == "close" else 0)
+        assert code(os.close, idle) == 0
+        assert (setup.export / "f").read_bytes() == b"kept" + b"o" * 299996
+        # And it is shown as it is: what was lost is not there any more.
+        assert (setup.mnt / "f").read_bytes() == b"kept" + b"o" * 299996
+        # When the server takes data again, so does the mount.
+        setup.restart()
+        (setup.mnt / "other").write_bytes(b"y" * 100000)
+        assert (setup.export / "other").read_bytes() == b"y" * 100000
+        result = setup.unmount()
+        assert result.returncode == 0, result.stderr
+        setup.client_ended()
+
+
+@pytest.mark.parametrize("deed", ["write", "fsync", "close"])
+@pytest.mark.parametrize("status", STATUSES)
+def test_told_once(status, deed):
+    told(status, deed)
+
+
+def test_some_writes_fail_and_the_others_are_kept():
+    """Of 8 MiB some WRITEs are refused: the error is told once, and everything else is there."""
+    # Position Zero chunks would make WRITEs of less than a block.
+    with Setup(",wsize=1M,write_chunk=reduced") as setup:
+        setup.restart(*fails("WRITE=IO:2"))
+        file = os.open(setup.mnt / "f", os.O_RDWR | os.O_CREAT)
+        data = pattern(8 << 20, 5)
+        for at in range(0, len(data), 1 << 20):
+            assert os.pwrite(file, data[at : at + (1 << 20)], at) == 1 << 20
+        assert [code(os.fsync, file), code(os.fsync, file)] == [errno.EIO, 0]
+        there = (setup.export / "f").read_bytes()
+        size = 1 << 20
+        blocks = [there[at : at + size] == data[at : at + size] for at in range(0, len(data), size)]
+        assert 6 <= blocks.count(True) < 8, blocks
+        # Written again, it is whole.
+        assert os.pwrite(file, data, 0) == len(data) and code(os.fsync, file) == 0
+        assert (setup.export / "f").read_bytes() == data
+        assert code(os.close, file) == 0
+
+
+def test_a_failed_commit_is_told_once(setup):
+    setup.restart(*fails("COMMIT=IO:1"))
+    file = os.open(setup.mnt / "f", os.O_RDWR | os.O_CREAT)
+    for at in range(4):
+        os.pwrite(file, b"c" * (1 << 20), at << 20)
+    assert [code(os.fsync, file), code(os.fsync, file), code(os.close, file)] == [errno.EIO, 0, 0]
+
+
+def unwritable(setup):
+    """A process that has written and not closed."""
+    (setup.mnt / "dir").mkdir()
+    child = setup.helper(
+        "f = os.open(sys.argv[1] + '/dir/new', os.O_WRONLY | os.O_CREAT)\n"
+        "os.pwrite(f, b'x' * 5000, 4096)\n"
+        "print('now', flush=True)\n"
+        "time.sleep(1000)"
+    )
+    assert child.stdout.readline() == "now\n", child.stderr.read()
+    return child
+
+
+def test_unmounting_says_which_file_and_range_is_lost(setup):
+    """Data of a killed process that the server refuses: in the log, and on the terminal of who unmounts."""
+    child = unwritable(setup)
+    setup.stop()
+    gone(child)
+    setup.restart(*fails("WRITE=DQUOT"))
+    result = setup.unmount()
+    assert result.returncode != 0 and not mounted(setup.mnt)
+    setup.client_ended()
+    for where, text in (("log", (setup.base / "client.log").read_text()), ("terminal", result.stderr)):
+        assert "bytes 4096 to 9096 of /dir/new " in text and "lost" in text, f"{where}: {text}"
+    assert "DQuot" in result.stderr, result.stderr
+
+
+def test_ending_early_says_what_is_lost(setup):
+    """A second SIGTERM while the server is silent: not waited for, but not in silence."""
+    child = unwritable(setup)
+    setup.stop()
+    os.kill(setup.client, signal.SIGTERM)
+    until(lambda: "SIGTERM" in (setup.base / "client.log").read_text(), "the first signal")
+    time.sleep(0.5)
+    for _ in range(20):
+        if state(setup.client) in (None, "Z"):
+            break
+        os.kill(setup.client, signal.SIGTERM)
+        time.sleep(0.5)
+    setup.client_ended()
+    text = (setup.base / "client.log").read_text()
+    assert "bytes 4096 to 9096 of /dir/new" in text, text
+    child.kill()
+
+
+def lost_replies(arguments):
+    """Each call that is not idempotent, its first reply lost after the server did it."""
+    names = ("MKNOD", "SETATTR", "LINK", "RENAME", "SYMLINK", "RMDIR", "MKDIR", "CREATE", "REMOVE", "WRITE")
+    with Setup(",timeo=5,cache=16M", arguments) as setup:
+        export, mnt = setup.export, setup.mnt
+        for name in ("a", "b", "c", "w"):
+            (export / name).write_bytes(name.encode())
+        (export / "d").mkdir()
+        setup.restart(*arguments, *fails(*(f"{name}=LOST:1" for name in names)))
+        os.mkfifo(mnt / "fifo", 0o640)
+        assert stat.S_ISFIFO(os.lstat(export / "fifo").st_mode)
+        os.chmod(mnt / "a", 0o604)
+        assert stat.S_IMODE(os.stat(export / "a").st_mode) == 0o604
+        os.link(mnt / "a", mnt / "a2")
+        assert os.stat(export / "a2").st_ino == os.stat(export / "a").st_ino
+        os.rename(mnt / "b", mnt / "b2")
+        assert sorted(os.listdir(export)).count("b2") == 1 and not (export / "b").exists()
+        os.symlink("target", mnt / "s")
+        assert os.readlink(export / "s") == "target"
+        os.rmdir(mnt / "d")
+        assert not (export / "d").exists()
+        os.mkdir(mnt / "made")
+        assert (export / "made").is_dir()
+        with open(mnt / "new", "xb") as file:
+            file.write(b"new")
+        assert (export / "new").read_bytes() == b"new"
+        os.unlink(mnt / "c")
+        assert not (export / "c").exists()
+        (mnt / "w").write_bytes(b"twice is as good as once")
+        assert (export / "w").read_bytes() == b"twice is as good as once"
+        # Done before by somebody, and not retransmitted: the honest answers.
+        assert code(os.mkdir, mnt / "made") == errno.EEXIST
+        assert code(os.rmdir, mnt / "d") == errno.ENOENT
+        assert code(os.link, mnt / "a", mnt / "a2") == errno.EEXIST
+        document = run(program("nfsrdma"), "stats", "--json", mnt).stdout
+        assert setup.unmount().returncode == 0
+        setup.client_ended()
+        return f"{len(names)} replies lost" if document else None
+
+
+def test_lost_replies_with_a_duplicate_request_cache(record_property):
+    record_property("result", lost_replies([]))
+
+
+def test_lost_replies_without_a_duplicate_request_cache(record_property):
+    record_property("result", lost_replies(["--drc", "0"]))
+
+
+def test_the_process_keeps_only_the_capabilities_it_needs(setup):
+    """Also its bounding set, in every thread; it cannot be dumped; what it starts gains nothing."""
+    needed = sum(1 << bit for bit in (2, 10, 14, 19, 21))
+    (setup.mnt / "f").write_bytes(b"f")
+    own = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    tasks = list(Path(f"/proc/{setup.client}/task").iterdir())
+    assert len(tasks) > 2
+    for task in tasks:
+        lines = (task / "status").read_text().splitlines()
+        has = dict(line.split(":\t") for line in lines if ":\t" in line)
+        for kind in ("CapEff", "CapPrm"):
+            assert int(has[kind], 16) == int(own[kind], 16) & needed, (task.name, kind, has[kind])
+        assert int(has["CapBnd"], 16) & ~needed == 0, has["CapBnd"]
+        assert int(has["CapInh"], 16) == 0 and int(has["CapAmb"], 16) == 0
+        assert has["NoNewPrivs"] == "1"
+    # Everything still works: reconnecting, and the end.
+    setup.kill()
+    setup.start()
+    (setup.mnt / "g").write_bytes(b"g")
+    os.kill(setup.client, signal.SIGTERM)
+    until(lambda: not mounted(setup.mnt), "the end of the mount")
+    setup.client_ended()
+    assert (setup.export / "g").read_bytes() == b"g"
+
+
+def test_a_core_dump_holds_no_file_data():
+    """There is none, where other processes leave one; and buffers with pages would not be in it."""
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text()
+    if pattern.startswith(("|", "/")):
+        pytest.skip("cores go elsewhere here: kernel.core_pattern")
+
+    def cores():
+        return {path for path in Path("/").iterdir() if "core" in path.name}
+
+    old = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY if old[1] < 0 else old[1], old[1]))
+    try:
+        with Setup() as setup:
+            control = subprocess.Popen(["sleep", "1000"], cwd=setup.base)
+            setup.helpers.append(control)
+            until(lambda: state(control.pid) == "S", "a process to abort")
+            control.send_signal(signal.SIGABRT)
+            control.wait(LIMIT)
+            if not [path for path in setup.base.iterdir() if "core" in path.name]:
+                pytest.skip("no process leaves a core here")
+            (setup.mnt / "f").write_bytes(b"nobody is to find this in a core" * 1000)
+            regions = Path(f"/proc/{setup.client}/smaps").read_text()
+            assert any(line.startswith("VmFlags") and " dd" in line for line in regions.splitlines())
+            before = cores()
+            os.kill(setup.client, signal.SIGABRT)
+            setup.client_ended()
+            assert cores() == before, cores() - before
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, old)
+
+
+def test_other_users_are_kept_out_unless_allow_other():
+    with Setup(",noallow_other") as setup:
+        (setup.export / "f").write_text("f")
+        os.chmod(setup.export / "f", 0o644)
+
+        def other():
+            child = subprocess.run(
+                ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat", setup.mnt / "f"],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            return child.returncode, child.stdout, child.stderr
+
+        os.chmod(setup.base, 0o755)
+        status, _, said = other()
+        assert status != 0 and "denied" in said, said
+        assert setup.unmount().returncode == 0
+        setup.client_ended()
+        setup.more = ",allow_other"
+        setup.mount()
+        assert other()[:2] == (0, "f"), other()
+
+
+def test_options_are_on_no_command_line_of_a_child(setup):
+    """What the program starts (fusermount3, for a plain user) gets the mount's source, and no option of the mount."""
+    assert setup.unmount().returncode == 0
+    setup.client_ended()
+    shim = setup.base / "bin"
+    shim.mkdir()
+    said = setup.base / "said"
+    (shim / "fusermount3").write_text(f'#!/bin/sh\necho "$@" >> {said}\nexit 1\n')
+    (shim / "fusermount3").chmod(0o755)
+    said.touch()
+    said.chmod(0o666)
+    point = setup.base / "own"
+    point.mkdir()
+    # Without this capability mount(2) is refused, as to a plain user.
+    result = subprocess.run(
+        ["capsh", "--drop=cap_sys_admin", "--", "-c", 'exec "$@"', "-",
+         program("nfsrdma"), "mount", f"127.0.0.1:{setup.export}", point, "-o",
+         f"port={setup.port},mountport={setup.mountport},mountproto=tcp,noresvport,cache=17M,timeo=77"],
+        env={"PATH": f"{shim}:/usr/sbin:/usr/bin:/sbin:/bin"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    words = said.read_text()
+    assert result.returncode != 0 and words, result.stderr
+    assert "fsname=" in words and not any(w in words for w in ("17M", "timeo", "port=", "mountproto")), words
+
+
+def test_a_silent_server_and_a_mapping(record_property):
+    """A process that has a mapping of a file can be killed in munmap and exit, and what it wrote arrives."""
+    with Setup(",cache=16M") as setup:
+        (setup.export / "old").write_bytes(bytes(1 << 20))
+        child = setup.helper(
+            "f = os.open(sys.argv[1] + '/old', os.O_RDWR); m = mmap.mmap(f, 0)\n"
+            "m[4096:4101] = b'first'\n"
+            "os.close(f)\n" + READY + "m.close(); time.sleep(1000)"
+        )
+        ready(child)
+        setup.stop()
+        begin(child)
+        waits(child)
+        took = gone(child)
+        setup.go_on()
+        until(lambda: (setup.export / "old").read_bytes()[4096:4101] == b"first", "what was written in the mapping")
+        record_property("result", f"gone after {took:.2f} s")

@@ -1,0 +1,214 @@
+"""Limits: open files, descriptors, memory, processes, calls nobody waits for."""
+
+import os
+import resource
+import subprocess
+
+from reliability.support import LIMIT, READY, Setup, begin, pattern, ready, run, state, until
+
+#: Callers killed while the server is silent: processes at a time, such times, and after how many the server answers.
+CALLERS, TIMES, SILENT = 100, 20, 5
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_open_files(files, record_property):
+    """The client needs no descriptor for an open file. As many processes hold them as limits of one ask for."""
+    with Setup() as setup:
+        names = min(files, 2000)
+        for i in range(names):
+            (setup.export / f"f{i}").write_text(f"file {i}")
+        before = descriptors(setup.client)
+        each = min(files, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100, 10000)
+        children = [
+            setup.helper(
+                "import resource\n"
+                "first, end, names = map(int, sys.argv[2:5])\n"
+                "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+                "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\n"
+                "files = [(i % names, os.open(f'{sys.argv[1]}/f{i % names}', os.O_RDONLY)) for i in range(first, end)]\n"
+                f"{READY}"
+                "for i, f in files[::97]: assert os.pread(f, 100, 0) == b'file %d' % i, i\n"
+                "print('read', flush=True)\n"
+                "sys.stdin.readline()\n"
+                "for i, f in files[::97]: assert os.pread(f, 100, 0) == b'file %d' % i, i\n"
+                "for _, f in files: os.close(f)\n"
+                "print('closed', flush=True)",
+                first, min(first + each, files), names,
+            )
+            for first in range(0, files, each)
+        ]  # fmt: skip
+        for child in children:
+            ready(child)
+        open_now = descriptors(setup.client)
+        assert open_now <= before + 4, f"{before} descriptors before, {open_now} with {files} files open"
+        for child in children:
+            begin(child)
+            assert child.stdout.readline() == "now\n"
+            assert child.stdout.readline() == "read\n", child.stderr.read()
+        # And they stay open over a restart of the server.
+        setup.kill()
+        setup.start()
+        for child in children:
+            begin(child)
+        for child in children:
+            assert child.stdout.readline() == "closed\n", child.stderr.read()
+        setup.quiet()
+        record_property("result", f"{files} files open in {len(children)} processes, {open_now} descriptors")
+
+
+def test_descriptors_exhausted():
+    """A client that gets no descriptor cannot connect again; when it gets one, it does, and nothing is lost."""
+    with Setup(",timeo=10,noac") as setup:
+        (setup.mnt / "f").write_text("x")
+        file = os.open(setup.mnt / "g", os.O_RDWR | os.O_CREAT)
+        try:
+            os.write(file, b"kept")
+            limit = run("prlimit", "--pid", setup.client, "--nofile", "--noheadings", "-o", "SOFT,HARD").stdout.split()
+            assert run("prlimit", "--pid", setup.client, f"--nofile=3:{limit[1]}").returncode == 0
+            setup.kill()
+            setup.start()
+            child = setup.helper(f"{READY}print(os.stat(sys.argv[1] + '/f').st_size, flush=True)")
+            ready(child)
+            begin(child)
+            assert child.stdout.readline() == "now\n"
+            until(lambda: "not responding" in setup.log(), "that it cannot connect")
+            assert child.poll() is None
+            assert run("prlimit", "--pid", setup.client, f"--nofile={limit[0]}:{limit[1]}").returncode == 0
+            assert child.stdout.readline() == "1\n", child.stderr.read()
+            os.fsync(file)
+        finally:
+            os.close(file)
+        assert (setup.export / "g").read_bytes() == b"kept"
+        setup.quiet()
+
+
+def test_memory_short():
+    """Many writers and readers on the smallest cache: all wait for their turn, all get their data."""
+    with Setup(",cache=16M,dirty=1M,readahead=8M") as setup:
+        code = (
+            "import random, hashlib\n"
+            "data = random.Random(int(sys.argv[2])).randbytes(6 << 20)\n"
+            "path = f'{sys.argv[1]}/f{sys.argv[2]}'\n"
+            "for _ in range(2):\n"
+            "    with open(path, 'wb') as f:\n"
+            "        for at in range(0, len(data), 100000): f.write(data[at:at + 100000])\n"
+            "    assert open(path, 'rb').read() == data\n"
+            "print('same', flush=True)"
+        )
+        children = [setup.helper(code, i) for i in range(20)]
+        for child in children:
+            child.wait(4 * LIMIT)
+            assert child.stdout.read() == "same\n", child.stderr.read()
+        for i in range(20):
+            assert (setup.export / f"f{i}").read_bytes() == pattern(6 << 20, i)
+        setup.quiet()
+
+
+def test_a_thousand_processes():
+    """All of them with a call under way at the same time, and each gets its own answer."""
+    deed = 'echo "data $1" > "$0/n$1" && read -r line < "$0/n$1" && [ "$line" = "data $1" ] && mv "$0/n$1" "$0/m$1"'
+    with Setup(",noac,lookupcache=none") as setup:
+        setup.stop()
+        children = [
+            subprocess.Popen(["sh", "-c", deed, str(setup.mnt), str(i)], stderr=subprocess.PIPE) for i in range(1000)
+        ]  # fmt: skip
+        setup.helpers += children
+        until(lambda: all(state(c.pid) in "DS" for c in children), "1000 processes that wait")
+        setup.go_on()
+        for child in children:
+            assert child.wait(4 * LIMIT) == 0, child.stderr.read()
+        assert sorted(os.listdir(setup.export)) == sorted(f"m{i}" for i in range(1000))
+        for i in range(1000):
+            assert (setup.export / f"m{i}").read_text() == f"data {i}\n"
+        setup.quiet()
+
+
+#: Starts callers for each line it reads; says when all of them wait, and when all are gone after they were killed.
+#: What they use is open before, each its own: two that want one thing would wait for each other in the kernel.
+CALL = """
+top, many = sys.argv[1], int(sys.argv[2])
+size = 65536
+# Private: each caller has its own after fork.
+data = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+files = [os.open(f'{top}/f{i}', os.O_RDWR | os.O_DIRECT) for i in range(many)]
+folders = [os.open(f'{top}/d{i}', os.O_RDONLY) for i in range(many)]
+deeds = [
+    lambda i, time: os.preadv(files[i], [data], 0),
+    lambda i, time: os.pwrite(files[i], data, size),
+    lambda i, time: os.fstat(files[i]),
+    lambda i, time: os.listdir(folders[i]),
+    lambda i, time: os.stat(f'{top}/none.{time}.{i}'),
+]
+def letter(pid):
+    with open(f'/proc/{pid}/stat') as file: return file.read().rpartition(')')[2].split()[0]
+print('ready', flush=True)
+for line in sys.stdin:
+    time_ = int(line)
+    pids = []
+    for i in range(many):
+        data[:] = b'%08d' % (time_ * many + i) * (size // 8)
+        pid = os.fork()
+        if pid == 0:
+            try: deeds[i % len(deeds)](i, time_)
+            except OSError: pass
+            os._exit(7)
+        pids.append(pid)
+    while not all(letter(pid) in 'DSZ' for pid in pids): time.sleep(0.01)
+    for pid in pids: os.kill(pid, signal.SIGKILL)
+    ends = {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids}
+    print(sorted(ends), flush=True)
+"""
+
+
+def test_thousands_of_callers_killed(record_property):
+    """Calls that nobody waits for any more, far more than credits: the connection lives, and all memory comes back."""
+    names = ("connects", "violations", "rdma_errors")
+    with Setup(",noac,lookupcache=none,cache=16M") as setup:
+        old = [pattern(65536, i) for i in range(CALLERS)]
+        for i in range(CALLERS):
+            (setup.export / f"f{i}").write_bytes(old[i] * 2)
+            (setup.export / f"d{i}").mkdir()
+            (setup.export / f"d{i}" / f"in{i}").touch()
+        child = setup.helper(CALL, CALLERS)
+        ready(child)
+        before = [setup.counter(n) for n in names]
+        most = 0
+        for time in range(TIMES):
+            if time % SILENT == 0:
+                setup.stop()
+            child.stdin.write(f"{time}\n")
+            child.stdin.flush()
+            said = child.stdout.readline()
+            # None got an answer, none had an error: each was killed while it waited.
+            assert said == "[-9]\n", f"{said}{child.stderr.read() if not said else ''}"
+            most = max(most, setup.counter("open_registrations"))
+            if time % SILENT == SILENT - 1:
+                setup.go_on()
+                setup.quiet()
+        assert most > 0, "no call was under way"
+        # The same connection, and the server has seen nothing odd.
+        assert [setup.counter(n) for n in names] == before, [setup.counter(n) for n in names]
+        written = 0
+        for i in range(CALLERS):
+            whole = (setup.mnt / f"f{i}").read_bytes()
+            assert whole == (setup.export / f"f{i}").read_bytes() and whole[:65536] == old[i], i
+            # What a killed caller was writing is there whole, or not at all.
+            now = whole[65536:]
+            if now != old[i]:
+                assert i % 5 == 1 and now == now[:8] * 8192, i
+                assert int(now[:8]) in range(i, TIMES * CALLERS, CALLERS), now[:8]
+                written += 1
+            assert os.listdir(setup.mnt / f"d{i}") == [f"in{i}"]
+        assert written, "no WRITE reached the server"
+        setup.quiet()
+        # It ends with its input, and closes what it has open.
+        child.stdin.close()
+        assert child.wait(LIMIT) == 0, child.stderr.read()
+        child.stdin = None
+        result = setup.unmount()
+        assert result.returncode == 0, result.stderr
+        setup.client_ended()
+        record_property("result", f"{TIMES * CALLERS} killed, up to {most} registrations at a time, {written} of their files written")

@@ -1,0 +1,437 @@
+"""Stopped, killed and changed servers, and callers that are killed meanwhile."""
+
+import errno
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+
+from reliability.support import GONE, LIMIT, READY, Setup, begin, gone
+from reliability.support import mounted, pattern, program, ready, run, state, until, waits
+
+#: What a process may be doing when the server falls silent: what it does before, and then.
+DEEDS = {
+    "read": ("f = os.open(sys.argv[1] + '/old', os.O_RDONLY)", "os.pread(f, 65536, 1 << 20)"),
+    "read_direct": ("f = os.open(sys.argv[1] + '/old', os.O_RDONLY | os.O_DIRECT); m = mmap.mmap(-1, 65536)",
+                    "os.preadv(f, [m], 1 << 20)"),
+    "write": ("f = os.open(sys.argv[1] + '/new', os.O_WRONLY | os.O_CREAT); b = bytes(1 << 20)",
+              "while True: os.write(f, b)"),
+    "write_direct": ("f = os.open(sys.argv[1] + '/new', os.O_WRONLY | os.O_CREAT | os.O_DIRECT);"
+                     "m = mmap.mmap(-1, 65536)", "os.pwritev(f, [m], 0)"),
+    "fsync": ("f = os.open(sys.argv[1] + '/new', os.O_WRONLY | os.O_CREAT); os.write(f, b'x' * 100000)", "os.fsync(f)"),
+    "close": ("f = os.open(sys.argv[1] + '/new', os.O_WRONLY | os.O_CREAT); os.write(f, b'x' * 100000)", "os.close(f)"),
+    "exit_with_dirty_file": ("f = os.open(sys.argv[1] + '/new', os.O_WRONLY | os.O_CREAT);"
+                             "os.write(f, b'x' * 100000)", "time.sleep(1000)"),
+    "stat": ("os.stat(sys.argv[1])", "os.stat(sys.argv[1] + '/old')"),
+    "statfs": ("pass", "os.statvfs(sys.argv[1])"),
+    "readdir": ("pass", "os.listdir(sys.argv[1] + '/dir')"),
+    "open": ("pass", "os.open(sys.argv[1] + '/old', os.O_RDONLY)"),
+    "create": ("pass", "os.open(sys.argv[1] + '/made', os.O_WRONLY | os.O_CREAT | os.O_EXCL)"),
+    "mkdir": ("pass", "os.mkdir(sys.argv[1] + '/made')"),
+    "unlink": ("pass", "os.unlink(sys.argv[1] + '/victim')"),
+    "rename": ("pass", "os.rename(sys.argv[1] + '/victim', sys.argv[1] + '/other')"),
+    "truncate": ("pass", "os.truncate(sys.argv[1] + '/victim', 5)"),
+    "mmap": ("f = os.open(sys.argv[1] + '/old', os.O_RDONLY); m = mmap.mmap(f, 0, prot=mmap.PROT_READ)",
+             "m[1 << 20]"),
+    "mmap_write": ("f = os.open(sys.argv[1] + '/old2', os.O_RDWR); m = mmap.mmap(f, 0)", "m[1 << 20] = 1"),
+}  # fmt: skip
+
+
+def silent(name, number=signal.SIGKILL):
+    before, deed = DEEDS[name]
+    # Nothing is to be believed of the caches, so that each deed asks the server. (noac makes
+    # writes synchronous: nothing would be left to write at fsync.)
+    keeps = name in ("fsync", "close", "exit_with_dirty_file")
+    with Setup(",cache=16M" if keeps else ",noac,lookupcache=none,cache=16M") as setup:
+        old = pattern(4 << 20, name)
+        for file in ("old", "old2"):
+            (setup.export / file).write_bytes(old)
+        (setup.export / "victim").write_bytes(b"victim")
+        (setup.export / "dir").mkdir()
+        child = setup.helper(f"{before}\n{READY}{deed}")
+        ready(child)
+        setup.stop()
+        begin(child)
+        waits(child)
+        took = gone(child, number)
+        setup.go_on()
+        # And everything goes on, for others and for what the killed one began.
+        assert (setup.mnt / "old").read_bytes() == old
+        (setup.mnt / "after").write_bytes(old)
+        assert (setup.export / "after").read_bytes() == old
+        if keeps:
+            until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
+        result = setup.unmount()
+        assert result.returncode == 0, result.stderr
+        setup.client_ended()
+        return f"gone after {took:.2f} s"
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_killed_in(deed, record_property):
+    record_property("result", silent(deed))
+
+
+def test_terminated_in_read(record_property):
+    record_property("result", silent("read", signal.SIGTERM))
+
+
+def test_quit_in_stat(record_property):
+    record_property("result", silent("stat", signal.SIGQUIT))
+
+
+def test_caught_signals_do_not_interrupt():
+    """A program with a handler gets its data, as on a kernel NFS mount."""
+    with Setup() as setup:
+        old = pattern(4 << 20, 1)
+        (setup.export / "old").write_bytes(old)
+        child = setup.helper(
+            "got = []\n"
+            "signal.signal(signal.SIGTERM, lambda *_: got.append(1))\n"
+            "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+            "f = os.open(sys.argv[1] + '/old', os.O_RDONLY)\n"
+            f"{READY}"
+            "d = os.pread(f, 65536, 1 << 20)\n"
+            "print(got, d.hex(), flush=True)"
+        )
+        ready(child)
+        setup.stop()
+        begin(child)
+        waits(child)
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
+        # Longer than a killed one would have lived.
+        time.sleep(2)
+        assert child.poll() is None, "a caught signal ended it"
+        setup.go_on()
+        line = child.stdout.readline()
+        assert line == f"[1] {old[1 << 20 : (1 << 20) + 65536].hex()}\n", line[:80]
+
+
+def test_hundreds_killed_at_once(record_property):
+    """300 processes with 4 kinds of calls; the connection lives, and nothing of them is left."""
+    deeds = ['exec stat "$0/f$1"', 'exec ls "$0"', 'exec cat "$0/f$1"', 'echo x > "$0/n$1"']
+    with Setup(",noac,lookupcache=none") as setup:
+        for i in range(300):
+            (setup.export / f"f{i}").write_text(f"file {i}")
+        setup.stop()
+        children = [
+            subprocess.Popen(
+                ["sh", "-c", deeds[i % 4], str(setup.mnt), str(i)],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )
+            for i in range(300)
+        ]  # fmt: skip
+        setup.helpers += children
+        until(lambda: all(state(c.pid) in "DS" for c in children), "300 processes that wait")
+        start = time.monotonic()
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait(LIMIT)
+        took = time.monotonic() - start
+        setup.go_on()
+        for i in range(300):
+            assert (setup.mnt / f"f{i}").read_text() == f"file {i}"
+        assert setup.unmount().returncode == 0
+        setup.client_ended()
+        record_property("result", f"all gone after {took:.2f} s")
+
+
+class Load(multiprocessing.Process):
+    """Writes at random places, fsyncs or closes, and compares with what the server then has.
+
+    A process, not a thread: what this one starts would close the load's files, and wait for the server.
+    """
+
+    def __init__(self, setup, number, halt):
+        super().__init__(daemon=True)
+        self.says, self.told = multiprocessing.SimpleQueue(), None
+        self.path, self.there = setup.mnt / f"load{number}", setup.export / f"load{number}"
+        self.random, self.halt = random.Random(number), halt
+        self.rounds = self.bytes = 0
+        self.failure = None
+
+    def run(self):
+        try:
+            self.work()
+        except BaseException:
+            self.failure = traceback.format_exc()
+        self.says.put((self.failure, self.rounds, self.bytes))
+
+    def outcome(self):
+        """Failure, files closed, bytes compared."""
+        until(lambda: not self.says.empty() or not self.is_alive(), f"the end of the load on {self.path.name}", 120)
+        assert not self.says.empty(), "a load died without a word"
+        return self.says.get()
+
+    def work(self):
+        model = bytearray()
+        while not self.halt.is_set():
+            with open(self.path, "r+b" if self.rounds else "w+b", buffering=0) as file:
+                for _ in range(self.random.randint(1, 4)):
+                    for _ in range(self.random.randint(1, 8)):
+                        offset = self.random.randrange(3 << 20)
+                        data = self.random.randbytes(self.random.choice([1, 100, 4096, 70000, 300000]))
+                        if offset > len(model):
+                            model.extend(bytes(offset - len(model)))
+                        model[offset : offset + len(data)] = data
+                        file.seek(offset)
+                        written = 0
+                        while written < len(data):
+                            written += file.write(data[written:])
+                    if self.random.random() < 0.2:
+                        size = self.random.randrange(3 << 20)
+                        file.truncate(size)
+                        model[size:] = bytes(max(0, size - len(model)))
+                    os.fsync(file.fileno())
+                    self.compare(model, "fsync")
+                offset = self.random.randrange(1 << 20)
+                model.extend(bytes(max(0, offset - len(model))))
+                model[offset : offset + 5000] = b"z" * 5000
+                os.pwrite(file.fileno(), b"z" * 5000, offset)
+            self.compare(model, "close")
+            assert self.path.read_bytes() == model, "read through the mount"
+            self.rounds += 1
+
+    def compare(self, model, after):
+        """What a restarted server would still have: the exported file itself."""
+        there = self.there.read_bytes()
+        if there != model:
+            at = next((i for i, (a, b) in enumerate(zip(there, model)) if a != b), min(len(there), len(model)))
+            raise AssertionError(f"{self.path.name} after {after}: {len(there)} bytes, not {len(model)}; differs at {at}")
+        self.bytes += len(model)
+
+
+def killing(kills, arguments):
+    with Setup(",cache=64M", arguments) as setup:
+        halt = multiprocessing.Event()
+        loads = [Load(setup, number, halt) for number in range(3)]
+        for load in loads:
+            load.start()
+        chance = random.Random(kills)
+        try:
+            done = 0
+            while done < kills and all(load.is_alive() for load in loads):
+                time.sleep(chance.choice([0.01, 0.05, 0.2, 0.5, 1.0]) * chance.random())
+                setup.kill()
+                time.sleep(chance.choice([0, 0, 0.1]))
+                setup.start()
+                done += 1
+        finally:
+            halt.set()
+            outcomes = [load.outcome() for load in loads]
+            for load in loads:
+                load.join(LIMIT)
+        for failure, _, _ in outcomes:
+            assert failure is None, failure
+        assert done == kills
+        assert setup.unmount().returncode == 0
+        setup.client_ended()
+        rounds, compared = sum(o[1] for o in outcomes), sum(o[2] for o in outcomes)
+        assert compared > 0
+        return f"{kills} kills, {rounds} files closed, {compared >> 20} MiB compared, none lost"
+
+
+def test_server_killed(kills, record_property):
+    """SIGKILL at random points between WRITE and COMMIT; what was not committed is lost there."""
+    record_property("result", killing(kills, ["--fake-unstable"]))
+
+
+def test_server_killed_without_its_memory_of_calls(kills, record_property):
+    """The same without a duplicate-request cache."""
+    record_property("result", killing(max(kills // 3, 5), ["--fake-unstable", "--drc", "0"]))
+
+
+def test_soft_mounts_give_up():
+    for option, expected in (("soft", errno.EIO), ("softerr", errno.ETIMEDOUT)):
+        with Setup(f",{option},timeo=5,retrans=1,noac") as setup:
+            (setup.export / "f").write_text("x")
+            setup.stop()
+            try:
+                os.stat(setup.mnt / "f")
+                raise AssertionError(f"{option}: stat of a file on a silent server")
+            except OSError as error:
+                assert error.errno == expected, f"{option}: {error}"
+            setup.go_on()
+            until(lambda: alive(setup), f"{option}: the server answers again")
+            setup.kill()
+            try:
+                os.stat(setup.mnt / "f")
+                raise AssertionError(f"{option}: stat of a file on a dead server")
+            except OSError as error:
+                assert error.errno == expected, f"{option}: {error}"
+            setup.start()
+            until(lambda: alive(setup), f"{option}: the restarted server answers")
+            log = (setup.base / "client.log").read_text()
+            assert "not responding" in log and " OK" in log, log
+
+
+def alive(setup):
+    try:
+        return os.stat(setup.mnt / "f").st_size == 1
+    except OSError:
+        return False
+
+
+def test_hard_mounts_wait():
+    with Setup(",timeo=5,retrans=1,noac") as setup:
+        (setup.export / "f").write_text("x")
+        setup.kill()
+        child = setup.helper(f"{READY}print(os.stat(sys.argv[1] + '/f').st_size, flush=True)")
+        ready(child)
+        begin(child)
+        waits(child)
+        until(lambda: "not responding" in (setup.base / "client.log").read_text(), "a line in the log")
+        assert child.poll() is None
+        setup.start()
+        assert child.stdout.readline() == "1\n"
+
+
+def dirty(setup):
+    """A process that has written and not closed."""
+    child = setup.helper(
+        "f = os.open(sys.argv[1] + '/new', os.O_WRONLY | os.O_CREAT)\n"
+        "os.write(f, b'x' * 100000)\n"
+        "print('now', flush=True)\n"
+        "time.sleep(1000)"
+    )
+    assert child.stdout.readline() == "now\n", child.stderr.read()
+    return child
+
+
+def test_forced_unmount_with_a_dead_server(setup, record_property):
+    child = dirty(setup)
+    setup.kill()
+    start = time.monotonic()
+    child.kill()
+    child.wait(GONE)
+    result = setup.unmount("-f", limit=30)
+    took = time.monotonic() - start
+    assert not mounted(setup.mnt), result.stderr
+    assert result.returncode != 0 and "still" in result.stderr, "nobody is told of the data"
+    # Nothing is thrown away: the process waits for the server.
+    setup.start()
+    until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
+    setup.client_ended()
+    record_property("result", f"after {took:.2f} s")
+
+
+def test_forced_unmount_of_a_mount_in_use():
+    """The first fails, and ends the session; the second, with -f or without, still tells of the data."""
+    for words in (["-f"], []):
+        with Setup() as setup:
+            child = dirty(setup)
+            setup.kill()
+            result = setup.unmount("-f", limit=30)
+            assert result.returncode != 0 and "in use" in result.stderr and mounted(setup.mnt), result.stderr
+            name = f"@nfsrdma-{device(setup.mnt)}"
+            until(lambda: not listens(name), "the end of the session")
+            child.kill()
+            child.wait(GONE)
+            result = setup.unmount(*words, limit=30)
+            assert not mounted(setup.mnt), result.stderr
+            assert result.returncode != 0 and "still writing data" in result.stderr, f"nobody is told of the data: {result}"
+            setup.start()
+            until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
+            setup.client_ended()
+
+
+def listens(name):
+    """Somebody listens at this name of a Unix socket (flag __SO_ACCEPTCON)."""
+    sockets = map(str.split, Path("/proc/net/unix").read_text().splitlines())
+    return any(fields[3] == "00010000" and fields[-1] == name for fields in sockets)
+
+
+def device(point):
+    """`major:minor` of a mount, without asking it."""
+    table = Path("/proc/self/mountinfo").read_text().splitlines()
+    return next(fields[2] for fields in map(str.split, table) if fields[4] == str(point))
+
+
+def test_lazy_unmount_with_a_dead_server(setup):
+    child = dirty(setup)
+    setup.kill()
+    result = setup.unmount("-l", limit=30)
+    assert result.returncode == 0, result.stderr
+    assert not mounted(setup.mnt)
+    # The data are written when the server is back.
+    setup.start()
+    child.kill()
+    child.wait(GONE)
+    until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
+    setup.client_ended()
+
+
+def test_client_killed(setup):
+    """ENOTCONN, at once, until somebody clears the mount."""
+    (setup.mnt / "f").write_text("x")
+    os.kill(setup.client, signal.SIGKILL)
+    setup.client_ended()
+    for deed in (lambda: os.stat(setup.mnt), lambda: os.listdir(setup.mnt), lambda: (setup.mnt / "f").read_text()):
+        try:
+            deed()
+            raise AssertionError("somebody answered")
+        except OSError as error:
+            # A call that the kernel takes while it still closes the dead process's device is aborted.
+            assert error.errno in (errno.ENOTCONN, errno.ECONNABORTED), error
+    result = setup.unmount()
+    assert result.returncode == 0 and not mounted(setup.mnt), result.stderr
+    setup.mount()
+    assert (setup.mnt / "f").read_text() == "x"
+
+
+def test_sigterm_flushes(setup):
+    child = dirty(setup)
+    os.kill(setup.client, signal.SIGTERM)
+    until(lambda: not mounted(setup.mnt), "the end of the mount")
+    until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
+    child.kill()
+    child.wait(GONE)
+    setup.client_ended()
+
+
+def test_full_disk():
+    """ENOSPC reaches the program once, at fsync or close; what fitted is kept."""
+    for deed in ("fsync", "close"):
+        with Setup(tmpfs="8m") as setup:
+            (setup.mnt / "kept").write_bytes(b"k" * 100000)
+            file = os.open(setup.mnt / "big", os.O_RDWR | os.O_CREAT)
+            codes = []
+            try:
+                for _ in range(16):
+                    os.write(file, b"b" * (1 << 20))
+            except OSError as error:
+                codes.append(error.errno)
+            told = 0
+            for step in ([os.fsync, os.fsync] if deed == "fsync" else []) + [os.close]:
+                try:
+                    step(file)
+                except OSError as error:
+                    codes.append(error.errno)
+                    told += 1
+            assert codes and set(codes) == {errno.ENOSPC}, codes
+            assert told <= 1, f"{deed}: told {told} times"
+            assert (setup.mnt / "kept").read_bytes() == b"k" * 100000
+            os.unlink(setup.mnt / "big")
+            (setup.mnt / "again").write_bytes(b"a" * 1000000)
+            assert (setup.export / "again").read_bytes() == b"a" * 1000000
+            assert setup.unmount().returncode == 0
+            setup.client_ended()
+
+
+def test_soak(record_property):
+    """The short form of tests/soak/run: random load under faults of server and network, compared with a model."""
+    seed = os.environ.get("NFSRDMA_SOAK_SEED")
+    result = run(
+        program("nfsrdma-soak"), "run", "--bin", program("nfsrdma-soak").parent, "--minutes", "0.4",
+        *(("--seed", seed) if seed else ()), limit=600,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    record_property("result", result.stdout.splitlines()[0])

@@ -1,0 +1,54 @@
+"""What the suites of this directory share: waiting, ports, a responder."""
+
+import signal
+import socket
+import subprocess
+import time
+
+#: Seconds after which something that has to happen is taken not to happen.
+LIMIT = 60
+
+
+def until(condition, what, limit=LIMIT):
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {limit} s"
+        time.sleep(0.02)
+
+
+def free_port():
+    """A TCP port that nobody on the loopback uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def stop(child, number=signal.SIGTERM, limit=10):
+    """Ends a process, by force if it does not hear."""
+    child.send_signal(number)
+    try:
+        child.wait(limit)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def start_responder(command, folder, port=0, mountport=0):
+    """Starts `nfsrdma-responder` by `command`, and returns it with the ports of NFS over RDMA, and of MOUNT, over TCP.
+
+    Ports of 0 are free ones. What it says and what it is to remember over a restart is in `folder`.
+    """
+    ports, log, state = folder / "ports", folder / "responder.log", folder / "state"
+    state.mkdir(exist_ok=True)
+    words = [*command, "--rdma-port", port, "--nfs-port", mountport, "--state-dir", state, "--print-ports"]
+    with open(ports, "wb") as out, open(log, "ab") as err:
+        child = subprocess.Popen([str(word) for word in words], stdout=out, stderr=err)
+    try:
+        until(lambda: child.poll() is not None or "ready" in ports.read_text(), "a server")
+        assert child.poll() is None, log.read_text()
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
+    said = dict(word.split("=") for word in ports.read_text().split()[1:])
+    return child, int(said["rdma"]), int(said["nfs"])
