@@ -1,7 +1,8 @@
 //! Access control lists as extended attributes: `system.posix_acl_access` and `system.posix_acl_default`.
 //!
 //! They are asked for by GETACL and kept with the attributes: for as long as these are believed and stay the same (a
-//! change of an ACL changes the ctime). An access ACL that says no more than the mode is none. Linux's server takes
+//! change of an ACL changes the ctime), or change only by own calls that change no ACL, as those that make and remove names
+//! do with a directory's ctime. Otherwise each new object would cost a GETACL of its directory. An access ACL that says no more than the mode is none. Linux's server takes
 //! away the list that a SETACL leaves out, so the other one of a directory is asked for and sent along; if there is none it
 //! is left out, as to set an access ACL clears the set-gid bit of a directory whose group the caller is not in.
 //!
@@ -238,9 +239,9 @@ impl<N: Nfs3> Fs<N> {
     }
 
     fn acls_cached(&self, inode: &Inode) -> Option<Arc<Acls>> {
-        let state = inode.state.lock();
-        state.fresh(self.now())?;
-        state.acls()
+        let (state, now) = (inode.state.lock(), self.now());
+        state.fresh(now)?;
+        state.acls(now)
     }
 
     /// The ACLs, from memory if they are there.
@@ -265,7 +266,7 @@ impl<N: Nfs3> Fs<N> {
             self.learn(inode, stamp, Some(&told));
             let mut state = inode.state.lock();
             if is_current(&state, &told) && state.undisturbed(stamp) {
-                state.keep_acls(acls.clone());
+                state.keep_acls(acls.clone(), self.now(), self.times(inode.kind));
             }
         }
         Ok(acls)
