@@ -29,7 +29,7 @@ impl Nfs3Client {
             Reply::Fail(status, _) => {
                 if let (Status::Exist, true, Some(expected)) =
                     (status, reply.retransmitted, expected)
-                    && let Some(made) = self.made_before(cred, at, expected).await
+                    && let Some(made) = Box::pin(self.made_before(cred, at, expected)).await
                 {
                     return Ok(made);
                 }

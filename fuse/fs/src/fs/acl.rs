@@ -248,7 +248,7 @@ impl<N: Nfs3> Fs<N> {
     async fn acls(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Arc<Acls>> {
         match self.acls_cached(inode) {
             Some(acls) => Ok(acls),
-            None => self.fetch_acls(cred, inode).await,
+            None => Box::pin(self.fetch_acls(cred, inode)).await,
         }
     }
 
@@ -315,7 +315,13 @@ impl<N: Nfs3> Fs<N> {
     /// Gives an object that was just made its ACLs, unless the server has done so by itself: setting them would clear
     /// the set-gid bit that a directory takes over, for who is not in its group. A refusal changes nothing.
     pub(super) async fn finish_new(&self, cred: &Cred, inode: &Arc<Inode>, new: NewObject) {
-        let Some(acls) = new.acls else { return };
+        // Few directories hand ACLs on: the usual operation has no room for it.
+        if let Some(acls) = new.acls {
+            Box::pin(self.hand_on(cred, inode, acls)).await;
+        }
+    }
+
+    async fn hand_on(&self, cred: &Cred, inode: &Arc<Inode>, acls: Acls) {
         if let Ok(has) = self.fetch_acls(cred, inode).await
             && has.default == acls.default
             && self.has_access(inode, &has.access, &acls.access)

@@ -300,7 +300,7 @@ impl<N: Nfs3> Fs<N> {
             let answer = match check {
                 None => call.await,
                 Some(check) => {
-                    let mut asked = pin!(self.nfs.getattr(cred, &inode.handle));
+                    let mut asked = Box::pin(self.nfs.getattr(cred, &inode.handle));
                     let mut check = Some(check);
                     let mut answer = None;
                     std::future::poll_fn(|context| {

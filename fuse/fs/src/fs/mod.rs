@@ -281,6 +281,9 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it.
+    ///
+    /// Pass a pinned call: the future of an async function has room for what it is given twice,
+    /// and each operation's future is allocated and moved whole.
     async fn changing<T>(
         &self,
         inode: &Arc<Inode>,
