@@ -96,7 +96,7 @@ impl Nfs3 for Nfs3Client {
             |wcc| Ok(wcc),
             |status, retransmitted| {
                 if status == Status::NotSync && retransmitted {
-                    self.set_before(cred, object, new).await.map(Ok)
+                    Box::pin(self.set_before(cred, object, new)).await.map(Ok)
                 } else {
                     None
                 }
@@ -290,7 +290,7 @@ impl Nfs3 for Nfs3Client {
             CreateMode::Unchecked => CreateHow::Unchecked(*attributes),
             CreateMode::Guarded => CreateHow::Guarded(*attributes),
             CreateMode::Exclusive => {
-                return self.create_exclusive(cred, dir, name, attributes).await;
+                return Box::pin(self.create_exclusive(cred, dir, name, attributes)).await;
             }
         };
         self.create_plain(cred, dir, name, how).await

@@ -6,6 +6,8 @@ use crate::client::Nfs3Client;
 use crate::retransmitted::Expected;
 use nfsrdma_rpcrdma::transport::Payload;
 use nfsrdma_xdr::nfs3::*;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Nfs3Client {
     /// Makes `args.at` with a procedure whose results are those of CREATE. If its reply was
@@ -27,7 +29,7 @@ impl Nfs3Client {
             Reply::Fail(status, _) => {
                 if let (Status::Exist, true, Some(expected)) =
                     (status, reply.retransmitted, expected)
-                    && let Some(made) = self.made_before(cred, at, expected).await
+                    && let Some(made) = Box::pin(self.made_before(cred, at, expected)).await
                 {
                     return Ok(made);
                 }
@@ -62,10 +64,7 @@ impl Nfs3Client {
         name: &[u8],
         attributes: &SetAttributes,
     ) -> NfsResult<Made> {
-        let mut verifier = [0; 8];
-        getrandom::fill(&mut verifier)
-            .map_err(|error| NfsError::Local(format!("no random numbers: {error}")))?;
-        let how = CreateHow::Exclusive(Verifier(verifier));
+        let how = CreateHow::Exclusive(unique_verifier()?);
         let mut made = match self.create_plain(cred, dir, name, how).await {
             // "If the server can not support these exclusive create semantics, possibly
             // because of the requirement to commit the verifier to stable storage, it should
@@ -93,5 +92,45 @@ impl Nfs3Client {
         let wcc = self.setattr(cred, &object, &new, None).await?;
         made.attributes = wcc.after;
         Ok(made)
+    }
+}
+
+/// A verifier that no other exclusive CREATE has. Clients do not know of each other's, so the first
+/// one is random; those after it are spread over all bits, of which servers may keep only some.
+fn unique_verifier() -> NfsResult<Verifier> {
+    static START: OnceLock<u64> = OnceLock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    /// Odd, so that no number comes twice: 2^64 by the golden ratio.
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let start = match START.get() {
+        Some(start) => *start,
+        None => {
+            let mut start = [0; 8];
+            getrandom::fill(&mut start)
+                .map_err(|error| NfsError::Local(format!("no random numbers: {error}")))?;
+            *START.get_or_init(|| u64::from_ne_bytes(start))
+        }
+    };
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let verifier = start.wrapping_add(count.wrapping_mul(STEP));
+    Ok(Verifier(verifier.to_be_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_exclusive_creates_have_the_same_verifier() {
+        let all: Vec<u64> = (0..10_000)
+            .map(|_| u64::from_be_bytes(unique_verifier().unwrap().0))
+            .collect();
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+        // A server may keep 31 bits of each half, as ours does.
+        for by in [0, 32] {
+            let half: HashSet<u64> = all.iter().map(|v| v >> by & 0x7fff_ffff).collect();
+            assert!(half.len() > 9_990);
+        }
     }
 }

@@ -28,7 +28,8 @@ const RUNNING: u8 = 2;
 const AGAIN: u8 = 3;
 const DONE: u8 = 4;
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A future to run.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Task {
     /// The process it works for, as the one that spawned it.
@@ -130,10 +131,15 @@ fn drain(first: Arc<Task>) {
 /// Runs `future` to its end, starting now on this thread (or, inside another future run here,
 /// as soon as that one waits).
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+    spawn_boxed(Box::pin(future));
+}
+
+/// The same for a future that has its memory already: it is moved no more.
+pub fn spawn_boxed(future: Work) {
     schedule(Arc::new(Task {
         pid: caller::current(),
         state: AtomicU8::new(QUEUED),
-        future: Mutex::new(Some(Box::pin(future))),
+        future: Mutex::new(Some(future)),
     }));
 }
 

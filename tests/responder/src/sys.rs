@@ -92,6 +92,21 @@ pub(crate) fn may_access(fd: BorrowedFd<'_>, mode: libc::c_int) -> io::Result<()
     access_at(fd, c"", mode, libc::AT_EACCESS | libc::AT_EMPTY_PATH)
 }
 
+/// fchmodat2(2) of what `fd` refers to.
+pub(crate) fn change_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
+    // SAFETY: the path is a constant C string.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_fchmodat2,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            mode,
+            libc::AT_EMPTY_PATH,
+        )
+    })
+    .map(drop)
+}
+
 fn access_at(
     dir: BorrowedFd<'_>,
     path: &CStr,

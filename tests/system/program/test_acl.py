@@ -270,3 +270,32 @@ def test_a_list_is_asked_for_once(server):
         getfacl(file)
     calls = {name: entry["calls"] for name, entry in procedures(server).items()}
     assert calls["GETACL"] <= 4, calls
+
+
+@each("")
+def test_new_files_in_one_directory_ask_for_its_list_once(server):
+    tools()
+    folder = server.mnt / "folder"
+    folder.mkdir()
+    for number in range(20):
+        write(folder / f"file{number}")
+    calls = {name: entry["calls"] for name, entry in procedures(server).items()}
+    assert calls["CREATE"] == 20 and calls["GETACL"] <= 4, calls
+
+
+@each("actimeo=2")
+def test_a_default_list_set_at_the_server_is_handed_on_though_names_are_made_meanwhile(server):
+    tools()
+    here, there = server.mnt / "folder", server.export / "folder"
+    here.mkdir()
+    write(here / "first")
+    facl("setfacl", "-m", f"d:u:{B.uid}:rwx", there)
+    numbers = iter(range(10_000))
+
+    def inherits():
+        """Each CREATE changes the directory's times, at an instant after that of the list."""
+        name = f"file{next(numbers)}"
+        write(here / name)
+        return any(entry.startswith(f"user:{B.uid}:") for entry in getfacl(there / name))
+
+    until(inherits, "a file with the ACL that its directory hands on", limit=30)

@@ -15,7 +15,7 @@ import subprocess
 import pytest
 
 from program.support import *  # noqa: F403
-from program.users import A, B, C, ROOT_USER, by, by_effective, calls, each, executed, opened, outcome, refused, write
+from program.users import A, B, C, ROOT_USER, User, by, by_effective, calls, each, executed, opened, outcome, refused, write
 
 
 # --- 1: directories -----------------------------------------------------------------------------
@@ -646,3 +646,36 @@ def test_the_limit_is_that_of_the_servers_file_system(server):
     finally:
         os.close(local)
         os.close(remote)
+
+
+# --- LOOKUP without supplementary groups ----------------------------------------------------------
+
+
+MEMBER = User(61004, 61004, (61009,))
+
+
+@each("allow_other,permissions=kernel,actimeo=600")
+def test_groups_count_in_a_directory_that_has_just_been_closed_to_them(server):
+    """The class of the group may do less than others may: whom it refuses depends on the groups."""
+    there, here = server.export / "folder", server.mnt / "folder"
+    there.mkdir(mode=0o755)
+    os.chown(there, A.uid, MEMBER.groups[0])
+    for name in ("first", "second", "third"):
+        write(there / name)
+    by(MEMBER, os.stat, here / "first")
+    there.chmod(0o705)
+    # The kernel and the mount believe the mode of before; the reply says another.
+    refused(MEMBER, os.stat, here / "second")
+    refused(MEMBER, os.stat, here / "third")
+    by(B, os.stat, here / "third")
+
+
+def test_a_refusal_of_a_lookup_without_groups_is_no_answer():
+    root()
+    for user, asked in ((MEMBER, 2), (B, 1)):
+        with Server("--fail", "LOOKUP=ACCESS:1") as server:
+            (server.export / "folder").mkdir(mode=0o755)
+            server.mount_well("allow_other,permissions=kernel")
+            got = outcome(user, os.stat, server.mnt / "folder")
+            assert got == ("ok" if user.groups else "EACCES"), f"uid {user.uid}: {got}"
+            assert calls(server)["LOOKUP"] == asked, calls(server)

@@ -73,9 +73,72 @@ impl Spin {
     }
 }
 
+/// Whether to read a socket that was empty a moment ago once more before sleeping. Where messages
+/// come one at a time it is empty still, and that was a system call for nothing; so what has not
+/// paid is tried less and less often.
+#[derive(Debug, Default)]
+pub(crate) struct FirstLook {
+    /// Tries that found nothing, halved by each that found something.
+    missed: u32,
+    /// Waits yet to come without a try.
+    skip: u32,
+}
+
+/// What [`FirstLook`] says of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It may find something.
+    Needed,
+    /// To find out whether it does.
+    Tried,
+    Skipped,
+}
+
+impl FirstLook {
+    /// A wait begins.
+    pub(crate) fn next(&mut self) -> Look {
+        match self.skip.checked_sub(1) {
+            Some(left) => {
+                self.skip = left;
+                Look::Skipped
+            }
+            None => Look::Tried,
+        }
+    }
+
+    /// What a try found.
+    pub(crate) fn tried(&mut self, found: bool) {
+        if found {
+            self.missed /= 2;
+        } else {
+            self.missed = (self.missed + 1).min(8);
+            self.skip = (1 << self.missed).min(MOST_SKIPPED + 1) - 1;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_first_look_is_skipped_where_it_finds_nothing() {
+        let mut look = FirstLook::default();
+        let tries = |look: &mut FirstLook, found| {
+            let tries = (0..6400).filter(|_| {
+                let tried = look.next() == Look::Tried;
+                if tried {
+                    look.tried(found);
+                }
+                tried
+            });
+            tries.count()
+        };
+        let rare = tries(&mut look, false);
+        assert!((100..=110).contains(&rare), "{rare}");
+        let usual = tries(&mut look, true);
+        assert!(usual > 6300, "{usual}");
+    }
 
     const TIME: Duration = Duration::from_micros(20);
 

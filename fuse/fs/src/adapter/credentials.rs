@@ -3,7 +3,8 @@
 //! The kernel puts the file system uid and gid of the calling thread into each request, but not
 //! its supplementary groups; these are in `/proc/TID/status`. A thread may change them at any
 //! time, so they are read for each request whose answer may depend on them: not for those that
-//! memory answers to everybody, and not for GETATTR and FSSTAT. The thread waits for the answer
+//! memory answers to everybody, not for GETATTR and FSSTAT, and not for LOOKUP in a directory that
+//! everybody may search (`Fs::looks_up_without_groups`). The thread waits for the answer
 //! meanwhile and cannot change them.
 //!
 //! Descriptors of these files are kept, one for each thread, as an LRU cache. A descriptor
@@ -152,7 +153,7 @@ impl Credentials {
 }
 
 /// The caller without supplementary groups: for GETATTR and FSSTAT, which need no right
-/// (RFC 1813 sections 3.3.1 and 3.3.18).
+/// (RFC 1813 sections 3.3.1 and 3.3.18), and for LOOKUP where everybody has it.
 pub(super) fn user_of(request: &Header) -> Cred {
     Arc::new(Credential {
         uid: request.uid(),

@@ -1,5 +1,6 @@
 //! LOOKUP, and the operations that make, remove and change names.
 
+use super::credentials::user_of;
 use super::replies::{
     answer_held, answer_or, channel_entry, done, file_flags, reply_absent, reply_entry,
 };
@@ -22,10 +23,26 @@ impl<N: Nfs3> Adapter<N> {
             tell(reply, known);
             return self.send_deferred();
         }
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let (fs, credentials) = (self.fs.clone(), self.credentials.clone());
+        let (asker, name) = (*request, name.to_owned());
+        let without_groups = fs.looks_up_without_groups(parent);
+        let cred = match without_groups {
+            true => user_of(request),
+            false => self.cred(request, parent),
+        };
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let found = fs.lookup(&cred, parent, name.as_bytes()).await;
+            let mut found = fs.lookup(&cred, parent, name.as_bytes()).await;
+            if without_groups && !fs.lookup_holds_without_groups(parent, &found) {
+                // The caller still waits: these are its groups of now.
+                let cred = credentials.of(&asker);
+                if !cred.groups.is_empty() {
+                    if let Ok(Found::Is(entry)) = found {
+                        fs.forget(entry.nodeid, 1);
+                    }
+                    found = Box::pin(fs.lookup(&cred, parent, name.as_bytes())).await;
+                }
+            }
             answer_or(reply, found, tell, |found| {
                 if let Found::Is(entry) = found {
                     fs.forget(entry.nodeid, 1);

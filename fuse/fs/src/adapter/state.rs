@@ -66,10 +66,16 @@ impl<N: Nfs3> Adapter<N> {
 
     /// Runs an operation: now, and where it waits for the server, on the thread that gets the
     /// answer.
+    #[inline]
     pub(super) fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
+        // Where it is made: futures of operations are kilobytes, and each move copies them.
+        self.start_boxed(Box::pin(operation));
+    }
+
+    fn start_boxed(&self, operation: exec::Work) {
         match self.sending {
-            Sending::Together(_) => exec::deferring(|| exec::spawn(operation)),
-            Sending::AtOnce | Sending::ByRound => exec::spawn(operation),
+            Sending::Together(_) => exec::deferring(|| exec::spawn_boxed(operation)),
+            Sending::AtOnce | Sending::ByRound => exec::spawn_boxed(operation),
         }
         self.send_deferred();
     }

@@ -1,7 +1,8 @@
 //! Access control lists as extended attributes: `system.posix_acl_access` and `system.posix_acl_default`.
 //!
 //! They are asked for by GETACL and kept with the attributes: for as long as these are believed and stay the same (a
-//! change of an ACL changes the ctime). An access ACL that says no more than the mode is none. Linux's server takes
+//! change of an ACL changes the ctime), or change only by own calls that change no ACL, as those that make and remove names
+//! do with a directory's ctime. Otherwise each new object would cost a GETACL of its directory. An access ACL that says no more than the mode is none. Linux's server takes
 //! away the list that a SETACL leaves out, so the other one of a directory is asked for and sent along; if there is none it
 //! is left out, as to set an access ACL clears the set-gid bit of a directory whose group the caller is not in.
 //!
@@ -238,16 +239,16 @@ impl<N: Nfs3> Fs<N> {
     }
 
     fn acls_cached(&self, inode: &Inode) -> Option<Arc<Acls>> {
-        let state = inode.state.lock();
-        state.fresh(self.now())?;
-        state.acls()
+        let (state, now) = (inode.state.lock(), self.now());
+        state.fresh(now)?;
+        state.acls(now)
     }
 
     /// The ACLs, from memory if they are there.
     async fn acls(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Arc<Acls>> {
         match self.acls_cached(inode) {
             Some(acls) => Ok(acls),
-            None => self.fetch_acls(cred, inode).await,
+            None => Box::pin(self.fetch_acls(cred, inode)).await,
         }
     }
 
@@ -265,7 +266,7 @@ impl<N: Nfs3> Fs<N> {
             self.learn(inode, stamp, Some(&told));
             let mut state = inode.state.lock();
             if is_current(&state, &told) && state.undisturbed(stamp) {
-                state.keep_acls(acls.clone());
+                state.keep_acls(acls.clone(), self.now(), self.times(inode.kind));
             }
         }
         Ok(acls)
@@ -314,7 +315,13 @@ impl<N: Nfs3> Fs<N> {
     /// Gives an object that was just made its ACLs, unless the server has done so by itself: setting them would clear
     /// the set-gid bit that a directory takes over, for who is not in its group. A refusal changes nothing.
     pub(super) async fn finish_new(&self, cred: &Cred, inode: &Arc<Inode>, new: NewObject) {
-        let Some(acls) = new.acls else { return };
+        // Few directories hand ACLs on: the usual operation has no room for it.
+        if let Some(acls) = new.acls {
+            Box::pin(self.hand_on(cred, inode, acls)).await;
+        }
+    }
+
+    async fn hand_on(&self, cred: &Cred, inode: &Arc<Inode>, acls: Acls) {
         if let Ok(has) = self.fetch_acls(cred, inode).await
             && has.default == acls.default
             && self.has_access(inode, &has.access, &acls.access)

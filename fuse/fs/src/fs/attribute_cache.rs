@@ -43,6 +43,8 @@ pub(super) struct Seen {
     pub(super) foreign: bool,
     /// Mode, owner, group or ctime are others: what ACCESS granted may be as well.
     pub(super) changed: bool,
+    /// It is the ctime only, and own changes account for it: nobody has set an ACL.
+    pub(super) own_ctime: bool,
     /// The server's pre-operation attributes are not taken in one step with the change.
     pub(super) not_atomic: bool,
     /// Nothing says whether the reply is older or newer than what is known: contents that came
@@ -310,14 +312,18 @@ impl AttributeCache {
     ) -> Seen {
         let mut result = Seen::default();
         let after = data.after.as_ref();
-        let (mut newest, mut floor) = (None, floor);
+        let (mut newest, mut floor, mut explained) = (None, floor, false);
         if let Some(changes) = self.changes_mut() {
             changes.end(kind, data.before.as_ref(), after, floor);
             newest = changes.newest().copied();
             floor = changes.floor();
+            explained = changes.explain_ctime();
         }
         if let Some(newest) = newest {
+            let modes = |a: &Attributes| (a.mode, a.uid, a.gid);
+            let same = self.known.as_ref().map(modes) == Some(modes(&newest));
             result.changed = self.accept(span, &newest, now, times);
+            result.own_ctime = result.changed && same && explained;
         } else if let Some(after) = after {
             let same = self.known.as_ref().is_some_and(|known| alike(known, after));
             let newer = self.known.is_none() || self.arrived <= span.sent;

@@ -6,6 +6,7 @@ use super::file::{FileData, FileState};
 use super::inode::{Inode, Kind, Stamp};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, access};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -244,7 +245,7 @@ impl<N: Nfs3> Fs<N> {
         inode.state.lock().forget_told();
         let send = async |new: &SetAttributes| {
             let change = self.change(inode, kind);
-            let call = self.nfs.setattr(cred, &inode.handle, new, None);
+            let call = pin!(self.nfs.setattr(cred, &inode.handle, new, None));
             self.changed(change, inode, call, |wcc| *wcc).await
         };
         let result = match touch {

@@ -102,6 +102,8 @@ pub(super) struct Changes {
     /// Joints of the trail where only the ctime may differ: own changes that were not answered
     /// with a pair, of kind [`Kind::Metadata`].
     joints: u32,
+    /// The trail has gone over a joint.
+    joined: bool,
     /// States at the ends of changes that came without a `before`.
     unpaired: Vec<WccAttributes>,
     /// Changes that were answered without a `before`, and without an `after`.
@@ -136,6 +138,7 @@ impl Changes {
             passed: Vec::new(),
             pending: Vec::new(),
             joints: u32::from(joint),
+            joined: false,
             unpaired: Vec::new(),
             no_before: 0,
             no_after: 0,
@@ -275,6 +278,12 @@ impl Changes {
             .filter(|_| complete && !self.saw_others(&[]))
     }
 
+    /// Whether the trail begins at what was known and has no gap, not even one of the ctime
+    /// alone, in which somebody else may have changed mode, owner or ACL.
+    pub(super) fn explain_ctime(&self) -> bool {
+        self.origin.is_some() && !self.joined
+    }
+
     /// Whether a reply to another call showed a state that is in no reply to a change, and not
     /// among `past`, those left behind before.
     pub(super) fn saw_others(&self, past: &[WccAttributes]) -> bool {
@@ -322,6 +331,7 @@ impl Changes {
             at = self.pending.iter().position(fits);
             if at.is_some() {
                 self.joints -= 1;
+                self.joined = true;
             }
         }
         let Some(at) = at else { return false };

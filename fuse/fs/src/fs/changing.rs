@@ -81,6 +81,9 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it.
+    ///
+    /// Pass a pinned call: the future of an async function has room for what it is given twice,
+    /// and each operation's future is allocated and moved whole.
     pub(super) async fn changing<T>(
         &self,
         inode: &Arc<Inode>,
@@ -281,7 +284,7 @@ impl<N: Nfs3> Fs<N> {
             let answer = match check {
                 None => call.await,
                 Some(check) => {
-                    let mut asked = pin!(self.nfs.getattr(cred, &inode.handle));
+                    let mut asked = Box::pin(self.nfs.getattr(cred, &inode.handle));
                     let mut check = Some(check);
                     let mut answer = None;
                     std::future::poll_fn(|context| {

@@ -8,6 +8,7 @@ use super::open::Opened;
 use super::{Entry, Fs, check_name};
 use nfsrdma_nfs3::{CreateMode, Cred, Made, Nfs3, Special};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SpecData, Status};
+use std::pin::pin;
 use std::sync::Arc;
 
 /// Rounds of CREATE and LOOKUP while others make and remove the name.
@@ -46,7 +47,7 @@ impl<N: Nfs3> Fs<N> {
         let attributes = with_mode(new.mode);
         for _ in 0..TRIES {
             let stamp = Stamp::now();
-            let call = self.nfs.create(cred, &dir.handle, name, how, &attributes);
+            let call = pin!(self.nfs.create(cred, &dir.handle, name, how, &attributes));
             match self.changing(&dir, call, |made| made.dir).await {
                 Ok(made) => {
                     let (inode, found) = self.made(cred, stamp, &dir, name, &made).await?;
@@ -58,9 +59,12 @@ impl<N: Nfs3> Fs<N> {
                     // call that came twice, or this was taken for the file that a lost reply
                     // was about: then it is as with any other file.
                     let checked = inode.data().is_none();
-                    return self
-                        .open_found(cred, &dir, inode, found, flags, checked)
-                        .await;
+                    if checked {
+                        let inode = self.table.adopt(&inode);
+                        let entry = self.entry(&dir, &inode, found);
+                        return Ok((entry, self.opened(inode, cred, flags)));
+                    }
+                    return Box::pin(self.open_found(cred, &dir, inode, found, flags)).await;
                 }
                 Err(error)
                     if error.status() == Some(Status::Exist) && how == CreateMode::Guarded => {}
@@ -68,7 +72,7 @@ impl<N: Nfs3> Fs<N> {
             }
             // Somebody made it since the kernel looked.
             self.names.remove(dir.nodeid, name);
-            let (inode, found) = match self.find(cred, &dir, name).await {
+            let (inode, found) = match Box::pin(self.find(cred, &dir, name)).await {
                 Ok(found) => found,
                 Err(error) if error.status() == Some(Status::NoEnt) => continue,
                 Err(error) => return Err(error),
@@ -78,14 +82,12 @@ impl<N: Nfs3> Fs<N> {
                 // finds: it follows a link, checks the mode of a device, and so on.
                 return Err(FsError::Stale);
             }
-            return self
-                .open_found(cred, &dir, inode, found, flags, false)
-                .await;
+            return Box::pin(self.open_found(cred, &dir, inode, found, flags)).await;
         }
         Err(FsError::Exists)
     }
 
-    /// Opens the regular file that a CREATE led to. `checked`: the caller made it.
+    /// Opens the regular file that a CREATE led to, and that the caller may not have made.
     ///
     /// If the caller may not open it, ESTALE has the kernel look the name up again, which it
     /// believes not to exist, and refuse the open itself, or have it refused.
@@ -96,13 +98,9 @@ impl<N: Nfs3> Fs<N> {
         inode: Arc<Inode>,
         found: Attributes,
         flags: i32,
-        checked: bool,
     ) -> FsResult<(Entry, Opened)> {
         let inode = self.table.adopt(&inode);
         let allowed = async {
-            if checked {
-                return Ok(());
-            }
             self.ask_access(cred, &inode, wanted_to_open(flags)).await?;
             if flags & libc::O_TRUNC != 0 {
                 let new = SetAttributes {
@@ -152,15 +150,15 @@ impl<N: Nfs3> Fs<N> {
         };
         let made = match special {
             None => {
-                let call =
-                    self.nfs
-                        .create(cred, &dir.handle, name, CreateMode::Guarded, &attributes);
+                let how = CreateMode::Guarded;
+                let call = pin!(self.nfs.create(cred, &dir.handle, name, how, &attributes));
                 self.changing(&dir, call, |made| made.dir).await?
             }
             Some(special) => {
                 let call = self
                     .nfs
                     .mknod(cred, &dir.handle, name, special, &attributes);
+                let call = pin!(call);
                 self.changing(&dir, call, |made| made.dir).await?
             }
         };
@@ -180,7 +178,7 @@ impl<N: Nfs3> Fs<N> {
         let new = self.new_object(cred, &dir, mode, true).await?;
         let stamp = Stamp::now();
         let attributes = with_mode(new.mode);
-        let call = self.nfs.mkdir(cred, &dir.handle, name, &attributes);
+        let call = pin!(self.nfs.mkdir(cred, &dir.handle, name, &attributes));
         let made = self.changing(&dir, call, |made| made.dir).await?;
         self.made_entry(cred, stamp, &dir, name, &made, Some(new))
             .await
@@ -200,6 +198,7 @@ impl<N: Nfs3> Fs<N> {
         let call = self
             .nfs
             .symlink(cred, &dir.handle, name, target, &attributes);
+        let call = pin!(call);
         let made = self.changing(&dir, call, |made| made.dir).await?;
         self.made_entry(cred, stamp, &dir, name, &made, None).await
     }
@@ -234,11 +233,11 @@ impl<N: Nfs3> Fs<N> {
         self.searched_to_change(cred, dir, &made.dir);
         self.know_fsid(cred).await?;
         let Some(object) = made.object else {
-            return self.find(cred, dir, name).await;
+            return Box::pin(self.find(cred, dir, name)).await;
         };
         let attributes = match made.attributes {
             Some(attributes) => attributes,
-            None => self.nfs.getattr(cred, &object).await?,
+            None => Box::pin(self.nfs.getattr(cred, &object)).await?,
         };
         self.superuser.made(cred.uid, &attributes);
         let inode = self.intern(stamp, &object, &attributes);

@@ -113,6 +113,18 @@ struct Granted {
     until: Nanos,
 }
 
+/// The ACLs of an object. They are the object's for as long as its ctime stays the same, or only
+/// own changes that leave ACLs alone have changed it. Of such a change the server's
+/// pre-operation attributes are the only witness, so then there is also a limit in time.
+#[derive(Debug)]
+struct KnownAcls {
+    acls: Arc<Acls>,
+    /// Own changes have changed the ctime since.
+    carried: bool,
+    /// The limit.
+    carried_until: Nanos,
+}
+
 /// A file that was unlinked while open, under the name it hides behind.
 #[derive(Debug, Clone)]
 pub struct Silly {
@@ -197,7 +209,7 @@ pub struct State {
     /// Exactly as long as it need be: it changes seldom, and there are many inodes.
     granted: Box<[Granted]>,
     /// What GETACL said of the object as it is now.
-    acls: Option<Arc<Acls>>,
+    acls: Option<Box<KnownAcls>>,
     pub silly: Option<Box<Silly>>,
     /// Of a directory that was listed.
     listed: Option<Box<Listed>>,
@@ -317,9 +329,15 @@ impl State {
     /// Takes over what the cache found out.
     fn learned(&mut self, seen: Seen) -> Outcome {
         if seen.changed {
+            let carried = self.acls.take_if(|_| seen.own_ctime && !seen.foreign);
             self.forget_rights();
+            self.acls = carried;
+            if let Some(known) = &mut self.acls {
+                known.carried = true;
+            }
         }
         if seen.foreign {
+            self.acls = None;
             self.epoch = next_epoch();
             let known = self.attributes();
             let contents = known.map(|known| digest_of_contents(known.size, known.mtime));
@@ -432,13 +450,18 @@ impl State {
     }
 
     /// The ACLs that go with the attributes, if they were asked for.
-    pub fn acls(&self) -> Option<Arc<Acls>> {
-        self.acls.clone()
+    pub fn acls(&self, now: Nanos) -> Option<Arc<Acls>> {
+        let known = self.acls.as_ref()?;
+        (!known.carried || now < known.carried_until).then(|| known.acls.clone())
     }
 
     /// GETACL answered, of the object as it is known.
-    pub fn keep_acls(&mut self, acls: Arc<Acls>) {
-        self.acls = Some(acls);
+    pub(super) fn keep_acls(&mut self, acls: Arc<Acls>, now: Nanos, times: Times) {
+        self.acls = Some(Box::new(KnownAcls {
+            acls,
+            carried: false,
+            carried_until: now + times.min,
+        }));
     }
 
     /// Who may do what may be otherwise now.

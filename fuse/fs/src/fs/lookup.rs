@@ -108,7 +108,7 @@ impl<N: Nfs3> Fs<N> {
         self.searched(cred, dir, stamp, found.dir.as_ref());
         let attributes = match found.attributes {
             Some(attributes) => attributes,
-            None => self.nfs.getattr(cred, &found.object).await?,
+            None => Box::pin(self.nfs.getattr(cred, &found.object)).await?,
         };
         let inode = self.intern(stamp, &found.object, &attributes);
         self.remember_name(dir, stamp, epoch, name, Child::Is(inode.clone()));
@@ -143,7 +143,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let root = self.inode(ROOT)?;
         let stamp = Stamp::now();
-        let attributes = self.nfs.getattr(cred, &root.handle).await?;
+        let attributes = Box::pin(self.nfs.getattr(cred, &root.handle)).await?;
         self.learn(&root, stamp, Some(&attributes));
         Ok(())
     }
@@ -178,7 +178,9 @@ impl<N: Nfs3> Fs<N> {
         {
             return Ok(inode);
         }
-        self.find(cred, dir, name).await.map(|found| found.0)
+        Box::pin(self.find(cred, dir, name))
+            .await
+            .map(|found| found.0)
     }
 
     /// An own change made `name` lead to `inode`, or to nothing.

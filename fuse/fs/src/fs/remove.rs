@@ -10,6 +10,7 @@ use super::inode::{Inode, Silly};
 use super::{Fs, check_name, inode, names};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{FileType, Status};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -79,16 +80,14 @@ impl<N: Nfs3> Fs<N> {
             let child = self.child(cred, &dir, name).await?;
             check_not_hidden(&dir, name, &child)?;
             if let Some(_hiding) = self.begin_hiding(&child).await {
-                return self
-                    .hide_by_rename(cred, &dir, name, &child)
+                return Box::pin(self.hide_by_rename(cred, &dir, name, &child))
                     .await
                     .map(|_| ());
             }
         }
         let known = self.known_child(&dir, name);
-        let wcc = self
-            .changing(&dir, self.nfs.remove(cred, &dir.handle, name), |wcc| *wcc)
-            .await?;
+        let call = pin!(self.nfs.remove(cred, &dir.handle, name));
+        let wcc = self.changing(&dir, call, |wcc| *wcc).await?;
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         if let Some(child) = known {
@@ -106,11 +105,10 @@ impl<N: Nfs3> Fs<N> {
         // For who has it open: mostly known, as the kernel has just looked it up.
         let child = match self.known_child(&dir, name) {
             Some(child) => Some(child),
-            None => self.child(cred, &dir, name).await.ok(),
+            None => Box::pin(self.child(cred, &dir, name)).await.ok(),
         };
-        let wcc = self
-            .changing(&dir, self.nfs.rmdir(cred, &dir.handle, name), |wcc| *wcc)
-            .await?;
+        let call = pin!(self.nfs.rmdir(cred, &dir.handle, name));
+        let wcc = self.changing(&dir, call, |wcc| *wcc).await?;
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         if let Some(child) = child {

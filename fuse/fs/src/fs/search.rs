@@ -68,6 +68,27 @@ impl<N: Nfs3> Fs<N> {
         state.granted(&cred, access::LOOKUP, now) == Some(access::LOOKUP)
     }
 
+    /// Whether a LOOKUP in `parent` may be sent without the caller's supplementary groups, which take
+    /// a system call to read: where everybody may search it and the kernel keeps its names, the
+    /// answer is everybody's. What it says of the directory has to confirm that
+    /// ([`Fs::lookup_holds_without_groups`]).
+    pub fn looks_up_without_groups(&self, parent: u64) -> bool {
+        let Some(dir) = self.table.get(parent) else {
+            return false;
+        };
+        let known = dir.state.lock().attributes().copied();
+        known.is_some_and(|known| everybody_may_search(&known)) && self.kernel_may_keep_names(&dir)
+    }
+
+    /// Whether the answer to such a LOOKUP is one to the caller with all groups: it is no refusal,
+    /// which an ACL may make of everybody but the members of a group, and the directory is still
+    /// open to everybody.
+    pub fn lookup_holds_without_groups<T>(&self, parent: u64, found: &FsResult<T>) -> bool {
+        let status = found.as_ref().err().and_then(|error| error.status());
+        !matches!(status, Some(Status::Access | Status::Perm))
+            && self.looks_up_without_groups(parent)
+    }
+
     /// Whether uid 0 is the server's superuser where `nodeid` is: its supplementary groups do not
     /// matter.
     pub fn is_superuser(&self, nodeid: u64) -> bool {
@@ -154,7 +175,7 @@ impl<N: Nfs3> Fs<N> {
                     gid: 0,
                     groups: Vec::new(),
                 });
-                match self.nfs.access(&root, &dir.handle, access::LOOKUP).await {
+                match Box::pin(self.nfs.access(&root, &dir.handle, access::LOOKUP)).await {
                     Ok((granted, _)) => granted & access::LOOKUP != 0,
                     Err(_) => return,
                 }

@@ -1,5 +1,6 @@
 //! GETATTR, SETATTR and ACCESS (RFC 1813 sections 3.3.1, 3.3.2, 3.3.4).
 
+use super::variants::PreOp;
 use super::{FileSystem, Identity, Inode, Result, inode::proc_path, stat, status};
 use crate::sys;
 use nfsrdma_xdr::nfs3::{
@@ -7,6 +8,7 @@ use nfsrdma_xdr::nfs3::{
     Reply, SetAttributes, SetTime, SetattrArgs, SetattrRes, SpecData, Status, Time, Void, access,
 };
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bits of a mode that NFS carries.
 pub(super) const MODE_BITS: u32 = 0o7777;
@@ -70,7 +72,10 @@ impl FileSystem {
             Err(status) => return Reply::Fail(status, Default::default()),
         };
         let change = self.begin(&inode, false);
-        let now = self.before(&inode);
+        let now = match self.variants.pre_op() {
+            PreOp::Always | PreOp::NotForWrite => change.before,
+            PreOp::Never | PreOp::NotAtomic => self.before(&inode),
+        };
         let done = self.writable().and_then(|()| match (args.guard, &now) {
             // The guard is compared with the ctime at this moment (section 3.3.2).
             (Some(guard), Some(now)) if guard != now.ctime => Err(Status::NotSync),
@@ -100,10 +105,7 @@ impl FileSystem {
         if let Some(mode) = new.mode
             && inode.kind != FileType::Symlink
         {
-            let mode = Mode::from_raw_mode(mode & MODE_BITS);
-            let path = proc_path(inode.fd());
-            rustix::fs::chmodat(rustix::fs::CWD, path, mode, AtFlags::empty())
-                .map_err(status::of)?;
+            set_mode(inode, mode & MODE_BITS)?;
         }
         if (new.atime, new.mtime) != (SetTime::Keep, SetTime::Keep) {
             let times = Timestamps {
@@ -194,6 +196,25 @@ impl FileSystem {
             && stat.st_atime == i64::from(times.0)
             && stat.st_mtime == i64::from(times.1))
     }
+}
+
+/// fchmod(2) takes no `O_PATH` descriptor. fchmodat2(2) does, but came with Linux 6.6: before, the
+/// descriptor's entry in /proc is the object.
+fn set_mode(inode: &Inode, mode: u32) -> Result<()> {
+    static IS_NEW: AtomicBool = AtomicBool::new(true);
+    if IS_NEW.load(Ordering::Relaxed) {
+        match sys::change_mode(inode.fd(), mode) {
+            // A sandbox that does not know the call may refuse it in another way.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                if e.raw_os_error() == Some(libc::ENOSYS) {
+                    IS_NEW.store(false, Ordering::Relaxed);
+                }
+            }
+            result => return result.map_err(status::of_io),
+        }
+    }
+    let (path, mode) = (proc_path(inode.fd()), Mode::from_raw_mode(mode));
+    rustix::fs::chmodat(rustix::fs::CWD, path, mode, AtFlags::empty()).map_err(status::of)
 }
 
 /// The ids that mean "keep" to the kernel are none to set.

@@ -15,21 +15,22 @@ pub(super) fn proc_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// A file system object held by an `O_PATH` descriptor, which gives a place to work from but
-/// no access of its own. Regular files keep what they were opened as for READ and WRITE.
+/// A file system object held by a descriptor to work from: an `O_PATH` one, which gives no access
+/// of its own, or, for a file created here, the one it was created by. Regular files keep what
+/// they were opened as for READ and WRITE.
 #[derive(Debug)]
 pub struct Inode {
     pub(super) export: usize,
     pub(super) handle: FileHandle,
     pub(super) kind: FileType,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     key: (u64, u64),
     reader: Mutex<Option<Arc<OwnedFd>>>,
     writer: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 impl Inode {
-    pub(super) fn new(export: usize, handle: FileHandle, fd: OwnedFd, stat: &Stat) -> Self {
+    pub(super) fn new(export: usize, handle: FileHandle, fd: Arc<OwnedFd>, stat: &Stat) -> Self {
         Inode {
             export,
             handle,
@@ -93,8 +94,8 @@ impl Inode {
     }
 
     /// Keeps a descriptor that is open for writing already.
-    pub(super) fn keep_writer(&self, fd: OwnedFd) {
-        self.writer.lock().get_or_insert(Arc::new(fd));
+    pub(super) fn keep_writer(&self, fd: Arc<OwnedFd>) {
+        self.writer.lock().get_or_insert(fd);
     }
 }
 

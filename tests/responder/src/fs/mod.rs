@@ -262,7 +262,7 @@ impl FileSystem {
         if stat.st_nlink == 0 || stat.st_dev != export.device {
             return Err(Status::Stale);
         }
-        let inode = Arc::new(Inode::new(index, *handle, fd, &stat));
+        let inode = Arc::new(Inode::new(index, *handle, fd.into(), &stat));
         // A directory moved out of the export since is out of bounds; its path tells.
         if inode.is_directory() && !export.contains(inode.fd())? {
             return Err(Status::Stale);
@@ -287,14 +287,14 @@ impl FileSystem {
         self.places.find(export, object).ok_or(Status::Stale)
     }
 
-    /// The inode of an object just opened with `O_PATH`, as `name` in `parent`, and what it looks
-    /// like.
+    /// The inode of an object just opened as `name` in `parent`, and what it looks like.
     fn identify(
         &self,
         index: usize,
-        fd: OwnedFd,
+        fd: impl Into<Arc<OwnedFd>>,
         place: Option<(&Inode, &[u8])>,
     ) -> Result<(Arc<Inode>, Stat)> {
+        let fd = fd.into();
         let stat = stat(fd.as_fd())?;
         let object = search::identify(fd.as_fd(), &stat)?;
         let id = self.exports[index].id;
@@ -317,7 +317,7 @@ impl FileSystem {
     fn adopt(
         &self,
         index: usize,
-        fd: OwnedFd,
+        fd: impl Into<Arc<OwnedFd>>,
         place: Option<(&Inode, &[u8])>,
     ) -> Result<(Arc<Inode>, Stat)> {
         let (inode, stat) = self.identify(index, fd, place)?;

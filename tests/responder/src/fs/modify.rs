@@ -1,7 +1,8 @@
 //! LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK
 //! (RFC 1813 sections 3.3.3 and 3.3.8 to 3.3.15).
 
-use super::{FileSystem, Identity, Inode, Result, attr::MODE_BITS, inode::proc_path, stat, status};
+use super::attr::{self, MODE_BITS};
+use super::{FileSystem, Identity, Inode, Result, inode::proc_path, search, stat, status};
 use nfsrdma_xdr::nfs3::{
     Attributes, CreateArgs, CreateHow, CreateRes, Created, DirOp, FileHandle, LinkArgs, LinkRes,
     LinkWcc, LookupArgs, LookupOk, LookupRes, MkdirArgs, MknodArgs, MknodWhat, Name, RemoveArgs,
@@ -187,13 +188,8 @@ impl FileSystem {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
         let fd = rustix::fs::openat(dir.fd(), name, flags | OFlags::CLOEXEC, mode)
             .map_err(status::of)?;
-        let path = rustix::fs::open(
-            proc_path(fd.as_fd()),
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(status::of)?;
-        let (inode, stat) = self.adopt(dir.export, path, Some((dir, name)))?;
+        let fd = Arc::new(fd);
+        let (inode, stat) = self.adopt(dir.export, fd.clone(), Some((dir, name)))?;
         inode.keep_writer(fd);
         Ok((inode, stat))
     }
@@ -345,7 +341,7 @@ impl FileSystem {
         })();
         let wcc = self.end(change, &dir);
         if done.is_ok() {
-            self.bury(victim);
+            self.bury(&dir, victim);
         }
         match done {
             Ok(()) => Reply::Ok(wcc),
@@ -354,18 +350,25 @@ impl FileSystem {
     }
 
     /// What `name` stands for, held while it is removed or replaced.
-    fn victim(&self, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
-        let fd: OwnedFd = super::open_component(dir.fd(), name).ok()?;
-        Some(self.identify(dir.export, fd, None).ok()?.0)
+    fn victim(&self, dir: &Inode, name: &[u8]) -> Option<OwnedFd> {
+        super::open_component(dir.fd(), name).ok()
     }
 
-    /// Lets go of an object whose name was removed, if that was the last one.
-    fn bury(&self, victim: Option<Arc<Inode>>) {
-        let Some(inode) = victim else { return };
-        if !stat(inode.fd()).is_ok_and(|s| s.st_nlink > 0 && !inode.is_directory()) {
-            self.cache.forget(&inode.handle);
+    /// Lets go of an object of the export of `dir` whose name was removed, if that was the last one.
+    fn bury(&self, dir: &Inode, victim: Option<OwnedFd>) {
+        let Some(fd) = victim else { return };
+        let Ok(stat) = stat(fd.as_fd()) else { return };
+        if stat.st_nlink > 0 && attr::kind(&stat) != nfsrdma_xdr::nfs3::FileType::Directory {
+            return;
+        }
+        let id = self.export(dir).id;
+        let object = search::identify(fd.as_fd(), &stat).ok();
+        let handle = object.and_then(|object| self.settings.key.seal(id, &object));
+        // What has no handle any more is recognized by its links when it is used next.
+        if let Some(handle) = handle {
+            self.cache.forget(&handle);
             if let Some(overlay) = &self.overlay {
-                overlay.forget(inode.handle);
+                overlay.forget(handle);
             }
         }
     }
@@ -420,7 +423,7 @@ impl FileSystem {
         drop(locks);
         match done {
             Ok(()) => {
-                self.bury(victim);
+                self.bury(&to, victim);
                 Reply::Ok(wcc)
             }
             Err(status) => Reply::Fail(status, wcc),

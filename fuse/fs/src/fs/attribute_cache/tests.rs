@@ -280,3 +280,62 @@ fn an_unclear_size_is_not_shorter_than_what_the_server_took() {
     assert!(!end(0, 100).foreign);
     assert_eq!((case.known().size, case.is_fresh()), (200, false));
 }
+
+/// Attributes of a directory in which another name was made.
+fn with_ctime(of: &Attributes, seconds: u32) -> Attributes {
+    let mut new = *of;
+    new.ctime.seconds = seconds;
+    new.mtime.seconds = seconds;
+    new
+}
+
+#[test]
+fn own_changes_account_for_a_ctime_only_if_they_leave_no_gap() {
+    let states: Vec<_> = (1..=5).map(|n| with_ctime(&attributes(5, 1), n)).collect();
+    let mut case = Case::new(&states[0]);
+    let sent = case.begin();
+    let seen = case.end(sent, Some(&states[0]), &states[1]);
+    assert!(seen.changed && seen.own_ctime, "{seen:?}");
+    // Two at the same time, answered in the other order: a gap until the first is answered.
+    let (first, second) = (case.begin(), case.begin());
+    let seen = case.end(second, Some(&states[2]), &states[3]);
+    assert!(seen.changed && !seen.own_ctime, "{seen:?}");
+    let seen = case.end(first, Some(&states[1]), &states[2]);
+    assert!(!seen.changed && !seen.foreign, "{seen:?}");
+    // Somebody else between.
+    let sent = case.begin();
+    let seen = case.end(sent, Some(&with_ctime(&states[0], 9)), &states[4]);
+    assert!(seen.foreign && !seen.own_ctime, "{seen:?}");
+}
+
+#[test]
+fn a_mode_that_an_own_change_set_is_more_than_a_ctime() {
+    let old = attributes(5, 1);
+    let mut new = with_ctime(&old, 7);
+    new.mode ^= 0o070;
+    let mut case = Case::new(&old);
+    let sent = case.begin();
+    let seen = case.end(sent, Some(&old), &new);
+    assert!(seen.changed && !seen.own_ctime, "{seen:?}");
+}
+
+#[test]
+fn a_ctime_that_a_call_on_the_name_changed_is_not_accounted_for() {
+    let old = attributes(5, 1);
+    let mut renamed = old;
+    renamed.ctime.seconds += 3;
+    let mut case = Case::new(&old);
+    case.name();
+    let sent = case.begin();
+    let seen = case.end(sent, Some(&renamed), &with_ctime(&old, 70));
+    assert!(!seen.foreign && !seen.own_ctime, "{seen:?}");
+}
+
+#[test]
+fn nothing_is_accounted_for_without_pre_operation_attributes() {
+    let old = attributes(5, 1);
+    let mut case = Case::new(&old);
+    let sent = case.begin();
+    let seen = case.end(sent, None, &with_ctime(&old, 7));
+    assert!(!seen.own_ctime, "{seen:?}");
+}
