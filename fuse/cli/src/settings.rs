@@ -142,6 +142,7 @@ pub fn fuse(spec: &Spec, options: &Options, local_lock: LocalLock) -> FuseOption
         },
         // Waking a thread on an idle CPU costs more than a call: few readers.
         workers: options.workers(),
+        io_uring: options.io_uring,
         threads: options.threads.unwrap_or(cpus().clamp(1, 4)),
         kernel_checks: permissions(options) == Permissions::Kernel,
         posix_locks: matches!(local_lock, LocalLock::None | LocalLock::Flock),

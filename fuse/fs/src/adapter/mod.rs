@@ -15,6 +15,7 @@ mod locking;
 mod names;
 mod queued;
 mod replies;
+mod ring;
 mod signals;
 mod state;
 mod table;
@@ -30,7 +31,9 @@ use crate::fs::Fs;
 use credentials::Credentials;
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
-use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
+use nfsrdma_channel::{
+    Channel, Handler, MountOptions, Ring, RingRefused, Serving, Users, Wanted, rings,
+};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
 use queued::Queued;
@@ -70,6 +73,8 @@ pub struct FuseOptions {
     pub workers: usize,
     /// Threads that read requests where there are no workers, each with a cloned descriptor.
     pub threads: usize,
+    /// Requests come to the workers by io_uring, where the kernel offers it.
+    pub io_uring: bool,
     /// Requests the kernel may have in flight in the background (read-ahead, direct I/O).
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
@@ -92,6 +97,7 @@ impl Default for FuseOptions {
             access: Access::Owner,
             workers: 2,
             threads: 2,
+            io_uring: false,
             max_background: 64,
             max_write: 1 << 20,
             kernel_checks: false,
@@ -118,13 +124,14 @@ pub struct Session {
 /// accepted the mount.
 pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::Result<Session> {
     let dir = dir.canonicalize()?;
+    let rings = rings_wanted(options);
     let channel = Channel::mount(
         &dir,
         &mount_options(options),
         users(options),
-        wanted(options, acl_flags(&fs, options)),
+        wanted(options, acl_flags(&fs, options) | ring_flag(&rings)),
     )?;
-    start(fs, channel, OwnMount::on(&dir), options, false)
+    start(fs, channel, OwnMount::on(&dir), options, (false, rings))
 }
 
 /// Mounts another file system with the same flags, threads and options: to tell what FUSE
@@ -153,12 +160,38 @@ pub fn serve<N: Nfs3>(
     options: &FuseOptions,
 ) -> io::Result<Session> {
     let own = OwnMount::on(dir);
+    let rings = rings_wanted(options);
     let channel = Channel::adopt(
         device,
         users(options),
-        wanted(options, acl_flags(&fs, options)),
+        wanted(options, acl_flags(&fs, options) | ring_flag(&rings)),
     )?;
-    start(fs, channel, own, options, true)
+    start(fs, channel, own, options, (true, rings))
+}
+
+/// A ring for each worker, if they are wanted and the kernel has them; else the reason is logged.
+fn rings_wanted(options: &FuseOptions) -> Vec<Ring> {
+    if !options.io_uring {
+        return Vec::new();
+    }
+    let refused = match (options.workers, rings(options.workers)) {
+        (0, _) => "there are no workers (workers=0)".into(),
+        (_, Ok(rings)) => return rings,
+        (_, Err(refused)) => refused.to_string(),
+    };
+    warn_of_no_ring(&refused);
+    Vec::new()
+}
+
+fn warn_of_no_ring(reason: &str) {
+    tracing::warn!("requests come by /dev/fuse and not by io_uring: {reason}");
+}
+
+fn ring_flag(rings: &[Ring]) -> u64 {
+    match rings {
+        [] => 0,
+        _ => init::OVER_IO_URING,
+    }
 }
 
 /// What is wanted of the kernel besides on a mount with ACLs.
@@ -213,18 +246,24 @@ fn mount_options(options: &FuseOptions) -> MountOptions {
     }
 }
 
-/// Starts what a mount needs. `deferring`: calls of several requests are sent together.
+/// Starts what a mount needs. `deferring`: calls of several requests are sent together. `rings`:
+/// what requests come by if INIT has agreed on that.
 fn start<N: Nfs3>(
     fs: Arc<Fs<N>>,
     channel: Channel,
     mount: OwnMount,
     options: &FuseOptions,
-    deferring: bool,
+    (deferring, mut rings): (bool, Vec<Ring>),
 ) -> io::Result<Session> {
+    if !rings.is_empty() && !channel.features().has_ring() {
+        warn_of_no_ring(&RingRefused::NotOffered.to_string());
+        rings.clear();
+    }
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let queued = Queued::start(channel.device())?;
+    let rounds = rings.iter().map(Ring::rounds).collect();
+    let queued = Queued::start(channel.device(), rounds)?;
     let invalidator = Invalidator::start(&fs, channel.notifier(), &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
@@ -251,7 +290,7 @@ fn start<N: Nfs3>(
             let loops = workers
                 .into_iter()
                 .map(|worker| |reader| worker.run(reader));
-            channel.serve_loops(loops.collect())?
+            channel.serve_loops(loops.collect(), rings)?
         }
     };
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
