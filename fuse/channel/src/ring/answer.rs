@@ -14,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A reply for the ring's thread to submit.
 pub(super) struct Commit {
@@ -43,6 +43,10 @@ pub(super) struct Shared {
     asleep: AtomicBool,
     /// An eventfd(2) that the ring's thread waits for.
     bell: OwnedFd,
+    /// Queues in which requests may wait though entries are free, by the numbers of their CPUs.
+    pub(super) starved: Mutex<Vec<u16>>,
+    /// The thread that makes requests only to have them answered; 0 if there is none.
+    pub(super) relief: AtomicU32,
 }
 
 impl fmt::Debug for Shared {
@@ -62,6 +66,8 @@ impl Shared {
             inbox: Mutex::default(),
             asleep: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            starved: Mutex::default(),
+            relief: AtomicU32::new(0),
         }))
     }
 

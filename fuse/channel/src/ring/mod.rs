@@ -15,16 +15,17 @@
 //! other threads come by [`answer`].
 //!
 //! A request that finds no free entry waits in the kernel until another one of its queue is
-//! answered; a newly registered entry does not fetch it. Requests that wait for long, as those
-//! for a lock that somebody else has, therefore must not take all entries of a queue. So half of
-//! a queue's entries are kept free: more are registered when fewer are. An entry that is free
-//! takes hardly any memory: the kernel uses the entry first that was used last, and pages of the
-//! others are never touched.
+//! answered. Requests that wait for long, as those for a lock that somebody else has, therefore
+//! must not take all entries of a queue. So half as many as a queue has at first are kept free:
+//! more are registered when fewer are. An entry that is free takes hardly any memory: the kernel
+//! uses the entry first that was used last, and pages of the others are never touched. If all
+//! entries are taken nevertheless, [`relief`] gets the requests out that wait in the kernel.
 
 mod answer;
 mod buffers;
 mod layout;
 mod offer;
+mod relief;
 mod sqe;
 
 pub(crate) use answer::Answer;
@@ -40,14 +41,17 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 
 /// Entries registered at first for the queues of all CPUs, and the bounds of what one gets.
-const ENTRIES: u16 = 64;
+const ENTRIES: u16 = 256;
 const FEWEST: u16 = 8;
-const MOST_AT_FIRST: u16 = 32;
+const MOST_AT_FIRST: u16 = 64;
+/// The kernel makes at least so many completions at a time, if it has them (20 in Linux 6.18).
+const FEW: usize = 16;
 /// Entries of a queue, at most.
 const MOST: u32 = 1024;
 /// How long entries are waited for at the end of a mount.
@@ -83,6 +87,9 @@ struct Queue {
     entries: u32,
     /// Of them, in the kernel without a request as far as this thread knows.
     free: u32,
+    /// None was free, and since then no entry that was given back has stayed in the kernel:
+    /// requests may wait there.
+    starved: bool,
 }
 
 impl Queue {
@@ -121,6 +128,14 @@ pub struct Ring {
     next_watch: u64,
     /// Entries whose request has not been handed over.
     arrived: Vec<u32>,
+    /// Entries that were given back with a reply in this round.
+    given_back: Vec<u32>,
+    /// Other threads have been told of queues that are starved.
+    told_starved: bool,
+    /// Completions that the last wait found.
+    reaped: usize,
+    /// No more entries can be registered.
+    full: bool,
     ready: Vec<Ready>,
     commits: Vec<Commit>,
     /// To be called at the end of a round that began after they were left.
@@ -173,6 +188,10 @@ impl Ring {
             watches: Vec::new(),
             next_watch: 0,
             arrived: Vec::new(),
+            given_back: Vec::new(),
+            told_starved: false,
+            reaped: 0,
+            full: false,
             ready: Vec::new(),
             commits: Vec::new(),
             calls: Vec::new(),
@@ -205,6 +224,7 @@ impl Ring {
                 initial: if number < online { usual.into() } else { 1 },
                 entries: 0,
                 free: 0,
+                starved: false,
             })
             .collect();
         Ok(())
@@ -276,12 +296,24 @@ impl Ring {
     /// Registers entries where too few are free.
     fn grow(&mut self) -> io::Result<()> {
         for at in 0..self.queues.len() {
-            let queue = &mut self.queues[at];
+            let queue = &self.queues[at];
             let (number, missing) = (queue.number, queue.missing(self.usual));
-            queue.entries += missing;
-            queue.free += missing;
+            if missing > 0 && queue.entries > 0 && self.full {
+                continue;
+            }
             for _ in 0..missing {
-                let buffers = Arc::new(Buffers::new(self.payload)?);
+                let buffers = match Buffers::new(self.payload) {
+                    Ok(buffers) => Arc::new(buffers),
+                    Err(error) if self.queues[at].entries > 0 => {
+                        tracing::warn!("no memory for more requests at a time: {error}");
+                        self.full = true;
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                };
+                let queue = &mut self.queues[at];
+                queue.entries += 1;
+                queue.free += 1;
                 buffers.set_in_kernel(true);
                 let index = self.entries.len() as u32;
                 let sqe = sqe::register(self.device_fd()?, number, buffers.iovecs(), index.into());
@@ -328,6 +360,7 @@ impl Ring {
                 entry.buffers.set_headers(&headers);
             }
             entry.buffers.set_in_kernel(true);
+            self.given_back.push(commit.entry);
             let number = entry.queue;
             let sqe = sqe::commit_and_fetch(fd, number, entry.commit_id, commit.entry.into());
             self.push(&sqe)?;
@@ -356,8 +389,34 @@ impl Ring {
         if sleeps {
             self.shared.woken();
         }
+        self.look_at_starved();
         ready.append(&mut self.ready);
         result
+    }
+
+    /// An entry that was given back and has no request now found none waiting. That is not known
+    /// while the kernel has more completions than it makes at a time.
+    fn look_at_starved(&mut self) {
+        let mut given_back = std::mem::take(&mut self.given_back);
+        let all = self.reaped < FEW && !self.uring.submission().taskrun();
+        if all && self.queues.iter().any(|queue| queue.starved) {
+            for index in &given_back {
+                let entry = &self.entries[*index as usize];
+                if entry.buffers.is_in_kernel()
+                    && let number = entry.queue
+                    && let Some(queue) = self.queue(number)
+                {
+                    queue.starved = false;
+                }
+            }
+        }
+        let starved = || self.queues.iter().filter(|queue| queue.starved);
+        if starved().next().is_some() || self.told_starved {
+            self.told_starved = starved().next().is_some();
+            *self.shared.starved.lock() = starved().map(|queue| queue.number).collect();
+        }
+        given_back.clear();
+        self.given_back = given_back;
     }
 
     /// Submits, waits, and takes all completions.
@@ -380,10 +439,12 @@ impl Ring {
     }
 
     fn reap(&mut self) -> io::Result<()> {
+        self.reaped = 0;
         loop {
             let Some(cqe) = self.uring.completion().next() else {
                 return Ok(());
             };
+            self.reaped += 1;
             let data = cqe.user_data();
             if data & WATCH != 0 {
                 self.watched(data & !WATCH, cqe.result(), cqueue::more(cqe.flags()))?;
@@ -433,6 +494,7 @@ impl Ring {
         let number = entry.queue;
         if let Some(queue) = self.queue(number) {
             queue.free = queue.free.saturating_sub(1);
+            queue.starved |= queue.free == 0;
         }
         if result >= 0 {
             self.arrived.push(index);
@@ -484,6 +546,11 @@ impl Ring {
         Ok(!self.ended)
     }
 
+    /// The thread whose requests are only to be answered, and not handed over; 0 if there is none.
+    pub(crate) fn relief(&self) -> u32 {
+        self.shared.relief.load(Ordering::Relaxed)
+    }
+
     /// To be called after all that has arrived was handed over: the end of a round.
     pub(crate) fn end_round(&mut self) {
         // The kernel may have more than it completes at a time.
@@ -522,5 +589,39 @@ impl Drop for Ring {
                 break;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(initial: u32, entries: u32, free: u32) -> Queue {
+        Queue {
+            number: 0,
+            initial,
+            entries,
+            free,
+            starved: false,
+        }
+    }
+
+    #[test]
+    fn half_of_what_a_queue_has_at_first_is_kept_free() {
+        assert_eq!(queue(64, 0, 0).missing(64), 64);
+        assert_eq!(queue(64, 64, 64).missing(64), 0);
+        assert_eq!(queue(64, 64, 32).missing(64), 0);
+        assert_eq!(queue(64, 64, 31).missing(64), 32);
+        assert_eq!(queue(64, 96, 0).missing(64), 32);
+        assert_eq!(queue(64, MOST - 1, 0).missing(64), 1);
+        assert_eq!(queue(64, MOST, 0).missing(64), 0);
+    }
+
+    #[test]
+    fn the_queue_of_a_cpu_that_is_off_has_one_entry_until_it_is_used() {
+        assert_eq!(queue(1, 0, 0).missing(64), 1);
+        assert_eq!(queue(1, 1, 1).missing(64), 0);
+        assert_eq!(queue(1, 1, 0).missing(64), 32);
+        assert_eq!(queue(1, 33, 33).missing(64), 0);
     }
 }

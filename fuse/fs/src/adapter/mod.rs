@@ -32,7 +32,7 @@ use credentials::Credentials;
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{
-    Channel, Handler, MountOptions, Ring, RingRefused, Serving, Users, Wanted, rings,
+    Channel, Handler, MountOptions, Ring, RingRefused, Rounds, Serving, Users, Wanted, rings,
 };
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
@@ -118,6 +118,9 @@ pub struct Session {
     invalidator: Invalidator,
     stop: Arc<(Mutex<bool>, Condvar)>,
     mount: Arc<OwnMount>,
+    has_ring: bool,
+    /// Why there is none though it was asked for.
+    no_ring: Option<String>,
 }
 
 /// Mounts `fs` on `dir` and serves it from threads of its own. Returns when the kernel has
@@ -169,28 +172,21 @@ pub fn serve<N: Nfs3>(
     start(fs, channel, own, options, (true, rings))
 }
 
-/// A ring for each worker, if they are wanted and the kernel has them; else the reason is logged.
-fn rings_wanted(options: &FuseOptions) -> Vec<Ring> {
+/// A ring for each worker, if they are wanted and the kernel has them; else the reason.
+fn rings_wanted(options: &FuseOptions) -> Result<Vec<Ring>, String> {
     if !options.io_uring {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let refused = match (options.workers, rings(options.workers)) {
-        (0, _) => "there are no workers (workers=0)".into(),
-        (_, Ok(rings)) => return rings,
-        (_, Err(refused)) => refused.to_string(),
-    };
-    warn_of_no_ring(&refused);
-    Vec::new()
+    if options.workers == 0 {
+        return Err("there are no workers (workers=0)".into());
+    }
+    rings(options.workers).map_err(|refused| refused.to_string())
 }
 
-fn warn_of_no_ring(reason: &str) {
-    tracing::warn!("requests come by /dev/fuse and not by io_uring: {reason}");
-}
-
-fn ring_flag(rings: &[Ring]) -> u64 {
+fn ring_flag(rings: &Result<Vec<Ring>, String>) -> u64 {
     match rings {
-        [] => 0,
-        _ => init::OVER_IO_URING,
+        Ok(rings) if !rings.is_empty() => init::OVER_IO_URING,
+        _ => 0,
     }
 }
 
@@ -253,17 +249,24 @@ fn start<N: Nfs3>(
     channel: Channel,
     mount: OwnMount,
     options: &FuseOptions,
-    (deferring, mut rings): (bool, Vec<Ring>),
+    (deferring, rings): (bool, Result<Vec<Ring>, String>),
 ) -> io::Result<Session> {
-    if !rings.is_empty() && !channel.features().has_ring() {
-        warn_of_no_ring(&RingRefused::NotOffered.to_string());
-        rings.clear();
-    }
+    let rings = match rings {
+        Ok(rings) if !rings.is_empty() && !channel.features().has_ring() => {
+            Err(RingRefused::NotOffered.to_string())
+        }
+        rings => rings,
+    };
+    let (rings, no_ring) = match rings {
+        Ok(rings) => (rings, None),
+        Err(reason) => (Vec::new(), Some(reason)),
+    };
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let rounds = rings.iter().map(Ring::rounds).collect();
-    let queued = Queued::start(channel.device(), rounds)?;
+    let has_ring = !rings.is_empty();
+    let rounds: Vec<Rounds> = rings.iter().map(Ring::rounds).collect();
+    let queued = Queued::start(channel.device(), rounds.clone())?;
     let invalidator = Invalidator::start(&fs, channel.notifier(), &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
@@ -296,6 +299,7 @@ fn start<N: Nfs3>(
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let own = fs.clone();
     let interrupts = waiting.watch(move || own.hold_unsafe())?;
+    let relief = ring::Relief::new(rounds, mount.clone());
     let ticker = {
         let stop = stop.clone();
         std::thread::Builder::new()
@@ -304,6 +308,7 @@ fn start<N: Nfs3>(
                 let mut seen = Vec::new();
                 tick(&fs, &requests, &credentials, &stop, || {
                     workers.look_after(&mut seen);
+                    relief.look_after();
                 });
             })?
     };
@@ -315,6 +320,8 @@ fn start<N: Nfs3>(
         ticker: Mutex::new(Some(ticker)),
         stop,
         mount,
+        has_ring,
+        no_ring,
     })
 }
 
@@ -369,6 +376,16 @@ impl Session {
     /// sight at once and ends it with its last user. Flush with `Fs::shutdown` afterwards.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
         self.mount.unmount(lazy)
+    }
+
+    /// Whether requests come by io_uring.
+    pub fn has_ring(&self) -> bool {
+        self.has_ring
+    }
+
+    /// Why they do not, if they were to.
+    pub fn why_no_ring(&self) -> Option<&str> {
+        self.no_ring.as_deref()
     }
 
     /// The mount itself.

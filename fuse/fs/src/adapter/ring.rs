@@ -7,14 +7,16 @@
 //!
 //! What has no reply (FORGET, INTERRUPT) still comes by /dev/fuse, which the first worker reads.
 
+use super::unmount::OwnMount;
 use super::worker::{CONNECTION, DEVICE, Found, WAKE, Worker};
-use nfsrdma_channel::{ReadResult, Reader, Ready, Ring};
+use nfsrdma_channel::{ReadResult, Reader, Ready, Ring, Rounds};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec;
 use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Reads of the device in one round, at most.
@@ -28,6 +30,53 @@ const END: u32 =
 fn ring(reader: &mut Reader) -> io::Result<&mut Ring> {
     let none = || io::Error::other("the worker has no ring");
     reader.ring().ok_or_else(none)
+}
+
+/// Looks after requests that wait in the kernel though entries are free
+/// ([`nfsrdma_channel::Rounds::relieve`]).
+pub(super) struct Relief {
+    rounds: Vec<Rounds>,
+    mount: Arc<OwnMount>,
+    under_way: Arc<AtomicBool>,
+}
+
+impl Relief {
+    pub(super) fn new(rounds: Vec<Rounds>, mount: Arc<OwnMount>) -> Self {
+        Relief {
+            rounds,
+            mount,
+            under_way: Arc::default(),
+        }
+    }
+
+    /// To be called from time to time. Relief is a thread of its own: it may have to wait.
+    pub(super) fn look_after(&self) {
+        let starved: Vec<Rounds> = self
+            .rounds
+            .iter()
+            .filter(|r| r.is_starved())
+            .cloned()
+            .collect();
+        if starved.is_empty() || self.under_way.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (mount, under_way) = (self.mount.clone(), self.under_way.clone());
+        let relieve = move || {
+            if let Some(root) = mount.root() {
+                starved
+                    .iter()
+                    .for_each(|rounds| rounds.relieve(root.as_fd()));
+            }
+            under_way.store(false, Ordering::SeqCst);
+        };
+        let thread = std::thread::Builder::new()
+            .name("relief".into())
+            .spawn(relieve);
+        if let Err(error) = thread {
+            tracing::warn!("requests may wait: {error}");
+            self.under_way.store(false, Ordering::SeqCst);
+        }
+    }
 }
 
 impl<N: Nfs3> Worker<N> {
