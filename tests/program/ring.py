@@ -29,10 +29,13 @@ def unmount(server):
 
 @case
 def without_the_switch_requests_come_by_the_device():
+    """Nor where the kernel has no such switch."""
+    offers = SWITCH.exists()
+    remedy = f"echo Y > {SWITCH}" if offers else "this kernel has no FUSE over io_uring"
     with Server() as server:
         (server.export / "a").write_text("text")
         # A mount in the foreground says there what others say to syslog.
-        with switched("N"):
+        with switched("N") if offers else contextlib.nullcontext():
             words = [BIN / "nfsrdma", "mount", "-f", server.spec, server.mnt, "-o", server.options("io_uring=on")]
             child = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             try:
@@ -49,7 +52,7 @@ def without_the_switch_requests_come_by_the_device():
             said = child.communicate(timeout=LIMIT)[0].decode()
         finally:
             stop(child)
-        assert REASON in said and f"echo Y > {SWITCH}" in said, said
+        assert REASON in said and remedy in said, said
         assert said.count(REASON) == 1, said
         assert (server.export / "b").read_text() == "more"
 

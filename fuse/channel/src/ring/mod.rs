@@ -25,6 +25,7 @@ mod answer;
 mod buffers;
 mod layout;
 mod offer;
+mod queue;
 mod relief;
 mod sqe;
 
@@ -36,6 +37,7 @@ use answer::{Call, Commit, Shared};
 use buffers::Buffers;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use layout::HEADERS;
+use queue::Queue;
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -52,8 +54,6 @@ const FEWEST: u16 = 8;
 const MOST_AT_FIRST: u16 = 64;
 /// The kernel makes at least so many completions at a time, if it has them (20 in Linux 6.18).
 const FEW: usize = 16;
-/// Entries of a queue, at most.
-const MOST: u32 = 1024;
 /// How long entries are waited for at the end of a mount.
 const LEAVE: Duration = Duration::from_secs(2);
 
@@ -76,35 +76,6 @@ struct Entry {
     buffers: Arc<Buffers>,
     /// Names the request that it holds.
     commit_id: u64,
-}
-
-/// Entries of one queue.
-#[derive(Debug)]
-struct Queue {
-    number: u16,
-    /// To be registered at first.
-    initial: u32,
-    entries: u32,
-    /// Of them, in the kernel without a request as far as this thread knows.
-    free: u32,
-    /// None was free, and since then no entry that was given back has stayed in the kernel:
-    /// requests may wait there.
-    starved: bool,
-}
-
-impl Queue {
-    /// Entries to be registered now.
-    fn missing(&self, usual: u32) -> u32 {
-        if self.entries == 0 {
-            return self.initial;
-        }
-        // The queue of a CPU that is off has one, until somebody runs there.
-        let few = self.free == 0 || self.entries > 1 && self.free < usual / 2;
-        match few {
-            true => usual.div_ceil(2).min(MOST.saturating_sub(self.entries)),
-            false => 0,
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -491,7 +462,7 @@ impl Ring {
             return;
         };
         entry.buffers.set_in_kernel(false);
-        let number = entry.queue;
+        let (number, is_new) = (entry.queue, entry.commit_id == 0);
         if let Some(queue) = self.queue(number) {
             queue.free = queue.free.saturating_sub(1);
             queue.starved |= queue.free == 0;
@@ -504,8 +475,24 @@ impl Ring {
             Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED => {
                 self.ended = true;
             }
+            // Others are there.
+            errno if is_new && self.lose_entry(number) => {
+                if !self.full {
+                    tracing::warn!("no more requests at a time by io_uring: {errno}");
+                }
+                self.full = true;
+            }
             errno => self.refused = Some(errno),
         }
+    }
+
+    /// The kernel did not take a new entry; `false` if it was the last one of its queue.
+    fn lose_entry(&mut self, number: u16) -> bool {
+        let queue = self.queue(number).filter(|queue| queue.entries > 1);
+        queue.is_some_and(|queue| {
+            queue.entries -= 1;
+            true
+        })
     }
 
     /// Gives each request that has arrived, and where its reply goes, to `handle`. `false` if the
@@ -589,39 +576,5 @@ impl Drop for Ring {
                 break;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn queue(initial: u32, entries: u32, free: u32) -> Queue {
-        Queue {
-            number: 0,
-            initial,
-            entries,
-            free,
-            starved: false,
-        }
-    }
-
-    #[test]
-    fn half_of_what_a_queue_has_at_first_is_kept_free() {
-        assert_eq!(queue(64, 0, 0).missing(64), 64);
-        assert_eq!(queue(64, 64, 64).missing(64), 0);
-        assert_eq!(queue(64, 64, 32).missing(64), 0);
-        assert_eq!(queue(64, 64, 31).missing(64), 32);
-        assert_eq!(queue(64, 96, 0).missing(64), 32);
-        assert_eq!(queue(64, MOST - 1, 0).missing(64), 1);
-        assert_eq!(queue(64, MOST, 0).missing(64), 0);
-    }
-
-    #[test]
-    fn the_queue_of_a_cpu_that_is_off_has_one_entry_until_it_is_used() {
-        assert_eq!(queue(1, 0, 0).missing(64), 1);
-        assert_eq!(queue(1, 1, 1).missing(64), 0);
-        assert_eq!(queue(1, 1, 0).missing(64), 32);
-        assert_eq!(queue(1, 33, 33).missing(64), 0);
     }
 }
