@@ -188,7 +188,6 @@ fn each_option_sets_its_setting() {
         ("readahead=0", |o| o.readahead = 0),
         ("workers=3", |o| o.workers = Some(3)),
         ("io_uring=on", |o| o.io_uring = true),
-        ("io_uring=off", |o| o.io_uring = false),
         ("threads=2", |o| o.threads = Some(2)),
         ("metrics=9100", |o| {
             o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
