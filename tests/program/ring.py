@@ -237,6 +237,8 @@ def callers_of_a_silent_server(server):
     )
     (server.export / "out").touch()
     server.child.send_signal(signal.SIGSTOP)
+    stat = Path(f"/proc/{server.child.pid}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] in "Tt", "a stopped server")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     callers = []
     try:
