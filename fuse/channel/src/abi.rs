@@ -110,6 +110,7 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which fields of SETATTR count.

@@ -1,6 +1,6 @@
 //! Mounting, INIT and unmounting, which `fuser` does; nothing else names it.
 
-use super::abi::init;
+use super::abi::{MIN_READ_BUFFER, init};
 use super::device::Device;
 use super::notify::Notifier;
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, SessionACL};
@@ -64,12 +64,19 @@ pub struct Features {
     pub enabled: u64,
     /// Largest WRITE, in bytes. The kernel may keep to less.
     pub max_write: u32,
+    /// Longest payload of a request or a reply, in bytes.
+    pub max_payload: usize,
 }
 
 impl Features {
     /// Whether a flag of [`abi::init`](super::abi::init) is on.
     pub fn has(&self, flag: u64) -> bool {
         self.enabled & flag == flag
+    }
+
+    /// Whether requests come by io_uring.
+    pub fn has_ring(&self) -> bool {
+        self.has(init::OVER_IO_URING)
     }
 
     /// Whether a name can be told to be expired and not only to be gone. INIT only tells; it
@@ -94,8 +101,10 @@ impl Filesystem for Init {
         // An older kernel may lack some: it then does without.
         let _ = config.add_capabilities(enabled);
         let _ = config.set_max_write(self.wanted.max_write);
-        if let Err(most) = config.set_max_readahead(u32::MAX) {
+        let mut readahead = u32::MAX;
+        if let Err(most) = config.set_max_readahead(readahead) {
             let _ = config.set_max_readahead(most);
+            readahead = most;
         }
         let _ = config.set_max_background(self.wanted.max_background);
         let _ = self.agreed.set(Features {
@@ -103,9 +112,18 @@ impl Filesystem for Init {
             offered: offered.bits(),
             enabled: enabled.bits(),
             max_write: self.wanted.max_write,
+            max_payload: max_payload(self.wanted.max_write, readahead),
         });
         Ok(())
     }
+}
+
+/// What the kernel demands of a ring's payload buffers: `max_write` and `max_pages`, which `fuser`
+/// makes of both arguments, fit into them. (It may cut `max_pages` down.)
+fn max_payload(max_write: u32, readahead: u32) -> usize {
+    let page = rustix::param::page_size();
+    let most = max_write.max(readahead) as usize;
+    most.max(MIN_READ_BUFFER).next_multiple_of(page)
 }
 
 fn option(name: &str) -> MountOption {

@@ -4,18 +4,35 @@ use super::abi::opcode;
 use super::device::Device;
 use super::header::Header;
 use super::out::{self, Attr, Body, Entry, Lock, Statfs};
+use super::ring::Answer;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 
 const EIO: i32 = Errno::IO.raw_os_error();
 
+/// Where a request came from, and its reply goes.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    Device(Arc<Device>),
+    Ring(Answer),
+}
+
+impl Origin {
+    fn send(&self, unique: u64, code: i32, body: &[&[u8]]) -> Result<(), Errno> {
+        match self {
+            Origin::Device(device) => device.send(unique, code, body),
+            Origin::Ring(answer) => answer.send(unique, code, body),
+        }
+    }
+}
+
 /// The answer to one request, which is given once; dropped without one, it is EIO. May be
 /// given from any thread.
 #[derive(Debug)]
 pub struct Reply {
     /// `None` once answered.
-    device: Option<Arc<Device>>,
+    origin: Option<Origin>,
     unique: u64,
     opcode: u32,
 }
@@ -23,8 +40,13 @@ pub struct Reply {
 impl Reply {
     /// The answer to the request with this header, which was read from `device`.
     pub fn new(device: &Arc<Device>, header: &Header) -> Self {
+        Self::to(Origin::Device(device.clone()), header)
+    }
+
+    /// The answer to the request with this header, which came from `origin`.
+    pub(crate) fn to(origin: Origin, header: &Header) -> Self {
         Reply {
-            device: Some(device.clone()),
+            origin: Some(origin),
             unique: header.unique,
             opcode: header.opcode,
         }
@@ -36,10 +58,10 @@ impl Reply {
     }
 
     fn send(mut self, code: i32, body: &[&[u8]]) {
-        let Some(device) = self.device.take() else {
+        let Some(origin) = self.origin.take() else {
             return;
         };
-        let Err(error) = device.send(self.unique, code, body) else {
+        let Err(error) = origin.send(self.unique, code, body) else {
             return;
         };
         match error {
@@ -59,7 +81,7 @@ impl Reply {
                     "the kernel refuses a reply"
                 );
                 // Its caller must not wait for ever. The kernel may have taken the request off.
-                let _ = device.send(self.unique, -EIO, &[]);
+                let _ = origin.send(self.unique, -EIO, &[]);
             }
         }
     }
@@ -147,12 +169,12 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(device) = self.device.take() {
+        if let Some(origin) = self.origin.take() {
             tracing::debug!(
                 operation = opcode::name(self.opcode),
                 "a request ends without a reply"
             );
-            let _ = device.send(self.unique, -EIO, &[]);
+            let _ = origin.send(self.unique, -EIO, &[]);
         }
     }
 }

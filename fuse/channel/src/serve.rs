@@ -7,8 +7,9 @@ use super::device::{Device, Received};
 use super::header::Header;
 use super::mount::{Channel, Users};
 use super::operation::Operation;
-use super::reply::Reply;
+use super::reply::{Origin, Reply};
 use super::request::Request;
+use super::ring::{Ring, Share};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -59,6 +60,7 @@ pub struct Reader {
     buffer: Vec<u8>,
     users: Users,
     owner: u32,
+    ring: Option<Ring>,
 }
 
 impl AsFd for Reader {
@@ -76,14 +78,42 @@ impl Reader {
             buffer,
             users,
             owner,
+            ring: _,
         } = self;
         let bytes = match device.receive(buffer)? {
             Received::Request(bytes) => bytes,
             Received::Empty => return Ok(ReadResult::Empty),
             Received::Ended => return Ok(ReadResult::Ended),
         };
-        handle(device, bytes, handler, |header| {
+        let origin = Origin::Device(device.clone());
+        handle(origin, bytes, handler, |header| {
             may_use(*users, *owner, header)
+        })
+    }
+
+    /// The ring that requests come by, if there is one. By the descriptor come then only those
+    /// that have no reply.
+    pub fn ring(&mut self) -> Option<&mut Ring> {
+        self.ring.as_mut()
+    }
+
+    /// Hands over the requests that [`Ring::wait`] has found, whatever their number, and ends
+    /// the round.
+    pub fn read_ring(&mut self, handler: &impl Handler) -> io::Result<ReadResult> {
+        let (users, owner) = (self.users, self.owner);
+        let Some(ring) = &mut self.ring else {
+            return Ok(ReadResult::Empty);
+        };
+        let relief = ring.relief();
+        let goes_on = ring.hand_over(|bytes, answer| {
+            let is_relief = |header: &Header| relief != 0 && header.pid() == relief;
+            let may_use = |header: &Header| !is_relief(header) && may_use(users, owner, header);
+            handle(Origin::Ring(answer), bytes, handler, may_use).map(drop)
+        })?;
+        ring.end_round();
+        Ok(match goes_on {
+            true => ReadResult::Handled,
+            false => ReadResult::Ended,
         })
     }
 }
@@ -104,17 +134,34 @@ impl Channel {
     }
 
     /// Starts as many threads as there are `loops`, each of which runs one with a reader that
-    /// does not block, until the mount's end.
-    pub fn serve_loops<L>(self, loops: Vec<L>) -> io::Result<Serving>
+    /// does not block, until the mount's end. Each takes one of `rings`, if INIT has agreed on
+    /// them ([`Features::has_ring`](super::Features::has_ring)); there are as many then.
+    pub fn serve_loops<L>(self, loops: Vec<L>, rings: Vec<Ring>) -> io::Result<Serving>
     where
         L: FnOnce(Reader) -> io::Result<()> + Send + 'static,
     {
         let mut parts = Vec::new();
-        for body in loops {
+        let of = loops.len();
+        if self.features().has_ring() != (rings.len() == of && of > 0) {
+            return Err(io::Error::other(
+                "INIT agreed on something else than there is",
+            ));
+        }
+        let mut rings = rings.into_iter();
+        for (number, body) in loops.into_iter().enumerate() {
             // Not the device of the mount itself: others may have its open file description.
             let device = self.one_more_device()?;
             device.set_nonblocking()?;
-            parts.push((self.reader(device), body));
+            let mut ring = rings.next();
+            if let Some(ring) = &mut ring {
+                let payload = self.features().max_payload;
+                ring.assign(&device, payload, Share { number, of })?;
+            }
+            let reader = Reader {
+                ring,
+                ..self.reader(device)
+            };
+            parts.push((reader, body));
         }
         self.start("worker", parts, |(reader, body)| body(reader))
     }
@@ -136,6 +183,7 @@ impl Channel {
             buffer: vec![0; size.max(MIN_READ_BUFFER)],
             users: self.users,
             owner: rustix::process::geteuid().as_raw(),
+            ring: None,
         }
     }
 
@@ -185,7 +233,7 @@ fn may_use(users: Users, owner: u32, header: &Header) -> bool {
 
 /// Hands one message of the kernel over.
 fn handle(
-    device: &Arc<Device>,
+    origin: Origin,
     bytes: &[u8],
     handler: &impl Handler,
     may_use: impl Fn(&Header) -> bool,
@@ -200,7 +248,7 @@ fn handle(
                 header.opcode,
                 opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
             ) {
-                Reply::new(device, &header).error(Errno::IO.raw_os_error());
+                Reply::to(origin, &header).error(Errno::IO.raw_os_error());
             }
             return Ok(ReadResult::Handled);
         }
@@ -222,13 +270,13 @@ fn handle(
         }
         Operation::Interrupt { unique } => handler.interrupt(unique),
         Operation::Destroy => {
-            Reply::new(device, header).ok();
+            Reply::to(origin, header).ok();
             return Ok(ReadResult::Ended);
         }
         _ if !may_use(header) => {
-            Reply::new(device, header).error(Errno::ACCESS.raw_os_error());
+            Reply::to(origin, header).error(Errno::ACCESS.raw_os_error());
         }
-        _ => handler.handle(&request, Reply::new(device, header)),
+        _ => handler.handle(&request, Reply::to(origin, header)),
     }
     Ok(ReadResult::Handled)
 }

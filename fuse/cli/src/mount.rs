@@ -210,7 +210,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let device = attach::attach(&plan.point, &plan.spec.source(), &plan.options)?;
     let probe = Arc::new(device.try_clone().map_err(system)?);
     let fuse = settings::fuse(&plan.spec, &plan.options, locks.local);
-    let options = Options {
+    let mut options = Options {
         local_lock: Some(locks.local),
         ..plan.options.clone()
     };
@@ -227,6 +227,8 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
             ));
         }
     };
+    // Shown as it is and not as it was asked for.
+    options.io_uring &= session.has_ring();
     let own = session.own_mount().id();
     let mount = mounts::all()
         .ok()
@@ -257,6 +259,9 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     raise_read_ahead(plan);
     report(plan, log, reporter, &mounted, &options, &reason)?;
     info!("mounted: {}; {reason}", mounted.description);
+    if let Some(reason) = session.why_no_ring() {
+        warn!("requests come by /dev/fuse and not by io_uring: {reason}");
+    }
     let service = Service {
         mounted,
         fs,

@@ -145,6 +145,7 @@ pub fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock) -> Fus
         },
         // Waking a thread on an idle CPU costs more than a call: few readers.
         workers: options.workers(),
+        io_uring: options.io_uring,
         threads: options.threads.unwrap_or(cpus().clamp(1, 4)),
         kernel_checks: permissions(options) == Permissions::Kernel,
         posix_locks: matches!(local_lock, LocalLock::None | LocalLock::Flock),

@@ -254,6 +254,8 @@ pub struct Options {
     pub readahead: u64,
     /// Event loops; `None` picks by the number of CPUs.
     pub workers: Option<usize>,
+    /// Requests come to the event loops by io_uring, where the kernel offers it.
+    pub io_uring: bool,
     /// FUSE reader threads in place of event loops; `None` picks by the number of CPUs.
     pub threads: Option<usize>,
     /// Where Prometheus metrics are served.
@@ -337,6 +339,7 @@ impl Default for Options {
             dirty: None,
             readahead: 4 << 20,
             workers: None,
+            io_uring: false,
             threads: None,
             metrics: None,
             allow_other: None,

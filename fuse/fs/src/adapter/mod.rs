@@ -15,6 +15,7 @@ mod locking;
 mod names;
 mod queued;
 mod replies;
+mod ring;
 mod signals;
 mod state;
 #[allow(
@@ -37,7 +38,9 @@ use crate::fs::Fs;
 use credentials::Credentials;
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
-use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
+use nfsrdma_channel::{
+    Channel, Handler, MountOptions, Ring, RingRefused, Rounds, Serving, Users, Wanted, rings,
+};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
 use queued::Queued;
@@ -77,6 +80,8 @@ pub struct FuseOptions {
     pub workers: usize,
     /// Threads that read requests where there are no workers, each with a cloned descriptor.
     pub threads: usize,
+    /// Requests come to the workers by io_uring, where the kernel offers it.
+    pub io_uring: bool,
     /// Requests the kernel may have in flight in the background (read-ahead, direct I/O).
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
@@ -99,6 +104,7 @@ impl Default for FuseOptions {
             access: Access::Owner,
             workers: 2,
             threads: 2,
+            io_uring: false,
             max_background: 64,
             max_write: 1 << 20,
             kernel_checks: false,
@@ -119,19 +125,23 @@ pub struct Session {
     invalidator: Invalidator,
     stop: Arc<(Mutex<bool>, Condvar)>,
     mount: Arc<OwnMount>,
+    has_ring: bool,
+    /// Why there is none though it was asked for.
+    no_ring: Option<String>,
 }
 
 /// Mounts `fs` on `dir` and serves it from threads of its own. Returns when the kernel has
 /// accepted the mount.
 pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::Result<Session> {
     let dir = dir.canonicalize()?;
+    let rings = rings_wanted(options);
     let channel = Channel::mount(
         &dir,
         &mount_options(options),
         users(options),
-        wanted(options, acl_flags(&fs, options)),
+        wanted(options, acl_flags(&fs, options) | ring_flag(&rings)),
     )?;
-    start(fs, channel, OwnMount::on(&dir), options, false)
+    start(fs, channel, OwnMount::on(&dir), options, (false, rings))
 }
 
 /// Mounts another file system with the same flags, threads and options: to tell what FUSE
@@ -160,12 +170,31 @@ pub fn serve<N: Nfs3>(
     options: &FuseOptions,
 ) -> io::Result<Session> {
     let own = OwnMount::on(dir);
+    let rings = rings_wanted(options);
     let channel = Channel::adopt(
         device,
         users(options),
-        wanted(options, acl_flags(&fs, options)),
+        wanted(options, acl_flags(&fs, options) | ring_flag(&rings)),
     )?;
-    start(fs, channel, own, options, true)
+    start(fs, channel, own, options, (true, rings))
+}
+
+/// A ring for each worker, if they are wanted and the kernel has them; else the reason.
+fn rings_wanted(options: &FuseOptions) -> Result<Vec<Ring>, String> {
+    if !options.io_uring {
+        return Ok(Vec::new());
+    }
+    if options.workers == 0 {
+        return Err("there are no workers (workers=0)".into());
+    }
+    rings(options.workers).map_err(|refused| refused.to_string())
+}
+
+fn ring_flag(rings: &Result<Vec<Ring>, String>) -> u64 {
+    match rings {
+        Ok(rings) if !rings.is_empty() => init::OVER_IO_URING,
+        _ => 0,
+    }
 }
 
 /// What is wanted of the kernel besides on a mount with ACLs.
@@ -220,18 +249,31 @@ fn mount_options(options: &FuseOptions) -> MountOptions {
     }
 }
 
-/// Starts what a mount needs. `deferring`: calls of several requests are sent together.
+/// Starts what a mount needs. `deferring`: calls of several requests are sent together. `rings`:
+/// what requests come by if INIT has agreed on that.
 fn start<N: Nfs3>(
     fs: Arc<Fs<N>>,
     channel: Channel,
     mount: OwnMount,
     options: &FuseOptions,
-    deferring: bool,
+    (deferring, rings): (bool, Result<Vec<Ring>, String>),
 ) -> io::Result<Session> {
+    let rings = match rings {
+        Ok(rings) if !rings.is_empty() && !channel.features().has_ring() => {
+            Err(RingRefused::NotOffered.to_string())
+        }
+        rings => rings,
+    };
+    let (rings, no_ring) = match rings {
+        Ok(rings) => (rings, None),
+        Err(reason) => (Vec::new(), Some(reason)),
+    };
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let queued = Queued::start(channel.device())?;
+    let has_ring = !rings.is_empty();
+    let rounds: Vec<Rounds> = rings.iter().map(Ring::rounds).collect();
+    let queued = Queued::start(channel.device(), rounds.clone())?;
     let invalidator = Invalidator::start(&fs, channel.notifier(), &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
@@ -258,12 +300,13 @@ fn start<N: Nfs3>(
             let loops = workers
                 .into_iter()
                 .map(|worker| |reader| worker.run(reader));
-            channel.serve_loops(loops.collect())?
+            channel.serve_loops(loops.collect(), rings)?
         }
     };
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let own = fs.clone();
     let interrupts = waiting.watch(move || own.hold_unsafe())?;
+    let relief = ring::Relief::new(rounds, mount.clone());
     let ticker = {
         let stop = stop.clone();
         std::thread::Builder::new()
@@ -272,6 +315,7 @@ fn start<N: Nfs3>(
                 let mut seen = Vec::new();
                 tick(&fs, &requests, &credentials, &stop, || {
                     workers.look_after(&mut seen);
+                    relief.look_after();
                 });
             })?
     };
@@ -283,6 +327,8 @@ fn start<N: Nfs3>(
         ticker: Mutex::new(Some(ticker)),
         stop,
         mount,
+        has_ring,
+        no_ring,
     })
 }
 
@@ -337,6 +383,16 @@ impl Session {
     /// sight at once and ends it with its last user. Flush with `Fs::shutdown` afterwards.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
         self.mount.unmount(lazy)
+    }
+
+    /// Whether requests come by io_uring.
+    pub fn has_ring(&self) -> bool {
+        self.has_ring
+    }
+
+    /// Why they do not, if they were to.
+    pub fn why_no_ring(&self) -> Option<&str> {
+        self.no_ring.as_deref()
     }
 
     /// The mount itself.

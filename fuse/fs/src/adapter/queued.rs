@@ -9,10 +9,13 @@
 //! something waits. So the queue is seen empty first, then the READs are looked at: what was
 //! queued before has been read by then.
 //!
+//! Requests that come by io_uring are in no such queue: they have been handed over when each
+//! worker has ended a round that it began after the question ([`nfsrdma_channel::Rounds`]).
+//!
 //! A READ that the kernel makes between that and the notification, or the reply, is not seen. It
 //! may do so just then: the reply to one READ has a program go on to the next.
 
-use nfsrdma_channel::Device;
+use nfsrdma_channel::{Device, Rounds};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -34,6 +37,18 @@ pub(super) fn has_request(device: &Device) -> bool {
         && fds[0].revents() == PollFlags::IN
 }
 
+/// Tells as it is dropped.
+struct Over(Option<oneshot::Sender<()>>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        if let Some(over) = self.0.take() {
+            // Who asked may have given up.
+            let _ = over.send(());
+        }
+    }
+}
+
 /// What is waited for beside the empty queue.
 type Condition = Box<dyn Fn() -> bool + Send>;
 
@@ -51,6 +66,8 @@ struct State {
 
 struct Shared {
     device: Arc<Device>,
+    /// Of each ring that requests come by.
+    rounds: Vec<Rounds>,
     state: Mutex<State>,
     more: Condvar,
 }
@@ -62,9 +79,10 @@ pub(super) struct Queued {
 }
 
 impl Queued {
-    pub(super) fn start(device: &Arc<Device>) -> io::Result<Arc<Self>> {
+    pub(super) fn start(device: &Arc<Device>, rounds: Vec<Rounds>) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared {
             device: device.clone(),
+            rounds,
             state: Mutex::default(),
             more: Condvar::new(),
         });
@@ -78,14 +96,51 @@ impl Queued {
         }))
     }
 
-    /// Whether the queue is empty at this moment.
-    pub(super) fn is_empty(&self) -> bool {
-        !has_request(&self.shared.device)
+    /// Whether the queue is empty at this moment. Where requests come by rings, returns when
+    /// those that had come have been handed over.
+    pub(super) async fn is_empty(&self) -> bool {
+        match self.rounds_over() {
+            Some(over) => {
+                // An error is the end of the mount.
+                let _ = over.await;
+                true
+            }
+            None => !has_request(&self.shared.device),
+        }
+    }
+
+    /// The same for threads that may block. Not for those that hand requests over.
+    pub(super) fn is_empty_blocking(&self) -> bool {
+        match self.rounds_over() {
+            Some(over) => {
+                let _ = over.blocking_recv();
+                true
+            }
+            None => !has_request(&self.shared.device),
+        }
+    }
+
+    /// Told when all rings have ended a round that begins from now on; `None` if there are none.
+    fn rounds_over(&self) -> Option<oneshot::Receiver<()>> {
+        if self.shared.rounds.is_empty() {
+            return None;
+        }
+        let (over, told) = oneshot::channel();
+        // The last one to be dropped tells.
+        let over = Arc::new(Over(Some(over)));
+        for rounds in &self.shared.rounds {
+            let over = over.clone();
+            rounds.after(move || drop(over));
+        }
+        Some(told)
     }
 
     /// Returns when the queue was seen empty, and `condition` true after it; or after some tenths
     /// of a second.
     pub(super) async fn until_empty(&self, condition: impl Fn() -> bool + Send + 'static) {
+        if let Some(over) = self.rounds_over() {
+            let _ = over.await;
+        }
         if self.shared.is_quiet(&condition) {
             return;
         }
@@ -110,7 +165,7 @@ impl Queued {
 impl Shared {
     /// In this order: see the head of this file.
     fn is_quiet(&self, condition: impl Fn() -> bool) -> bool {
-        !has_request(&self.device) && condition()
+        (!self.rounds.is_empty() || !has_request(&self.device)) && condition()
     }
 
     fn run(&self) {

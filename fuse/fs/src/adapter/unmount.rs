@@ -79,7 +79,7 @@ impl OwnMount {
     }
 
     /// Its root, if the path still leads to it.
-    fn root(&self) -> Option<OwnedFd> {
+    pub(super) fn root(&self) -> Option<OwnedFd> {
         let root = open_root(&self.dir).ok()?;
         (mount_id(&root).ok()? == self.id).then_some(root)
     }

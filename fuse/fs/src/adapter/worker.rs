@@ -23,7 +23,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -34,13 +34,19 @@ const MOST_REQUESTS: u32 = 16;
 const MOST_SKIPPED: u32 = 63;
 
 /// What an event is about; numbers from `CONNECTION` on are connections.
-const DEVICE: u64 = 0;
-const WAKE: u64 = 1;
-const CONNECTION: u64 = 2;
+pub(super) const DEVICE: u64 = 0;
+pub(super) const WAKE: u64 = 1;
+pub(super) const CONNECTION: u64 = 2;
 
 /// Wakes a worker.
 #[derive(Debug)]
-struct Bell(OwnedFd);
+pub(super) struct Bell(OwnedFd);
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl Bell {
     fn new() -> io::Result<Self> {
@@ -60,7 +66,7 @@ pub(super) struct Workers {
     crew: Crew,
     bells: Vec<Arc<Bell>>,
     /// The mount is gone, as a worker that listens was told.
-    ended: AtomicBool,
+    pub(super) ended: AtomicBool,
 }
 
 impl Workers {
@@ -92,13 +98,13 @@ impl Workers {
 
 /// One event loop.
 pub(super) struct Worker<N: Nfs3> {
-    number: usize,
-    all: Arc<Workers>,
-    adapter: Arc<Adapter<N>>,
-    drivers: Vec<Driver>,
+    pub(super) number: usize,
+    pub(super) all: Arc<Workers>,
+    pub(super) adapter: Arc<Adapter<N>>,
+    pub(super) drivers: Vec<Driver>,
     epoll: OwnedFd,
     /// Rung when a connection is lent, and when it is invited to listen.
-    bell: Arc<Bell>,
+    pub(super) bell: Arc<Bell>,
     listening: bool,
     load: Load,
     more: More,
@@ -134,11 +140,11 @@ impl More {
 
 /// What a wait found.
 #[derive(Debug, Default)]
-struct Found {
-    request: bool,
-    rung: bool,
+pub(super) struct Found {
+    pub(super) request: bool,
+    pub(super) rung: bool,
     /// One bit for each connection; there are few.
-    connections: u64,
+    pub(super) connections: u64,
 }
 
 impl<N: Nfs3> Worker<N> {
@@ -171,6 +177,9 @@ impl<N: Nfs3> Worker<N> {
         for driver in &mut self.drivers {
             let bell = self.bell.clone();
             driver.attach(Arc::new(move || bell.ring()));
+        }
+        if reader.ring().is_some() {
+            return self.run_on_ring(reader);
         }
         let mut events = Vec::with_capacity(8);
         loop {
@@ -227,16 +236,23 @@ impl<N: Nfs3> Worker<N> {
         }
     }
 
-    /// Waits until there is something to do.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<Found> {
-        let mut found = Found::default();
-        let mut until: Option<Instant> = None;
+    /// The connections that have something to do at once, and until when to wait at most.
+    pub(super) fn arm(&mut self) -> (u64, Option<Instant>) {
+        let (mut connections, mut until) = (0, None);
         for (index, driver) in self.drivers.iter_mut().enumerate() {
             match driver.arm() {
-                Armed::Ready => found.connections |= 1 << index,
+                Armed::Ready => connections |= 1 << index,
                 Armed::Idle(at) => until = [until, at].into_iter().flatten().min(),
             }
         }
+        (connections, until)
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<Found> {
+        let mut found = Found::default();
+        let until;
+        (found.connections, until) = self.arm();
         let timeout = if found.connections != 0 {
             Some(Duration::ZERO)
         } else {
@@ -305,7 +321,7 @@ impl<N: Nfs3> Worker<N> {
     }
 
     /// Reads requests, and answers those that memory can answer. Whether the mount is gone.
-    fn read(&mut self, reader: &mut Reader) -> io::Result<bool> {
+    pub(super) fn read(&mut self, reader: &mut Reader) -> io::Result<bool> {
         let mut left = MOST_REQUESTS;
         loop {
             match reader.read(&*self.adapter)? {

@@ -99,6 +99,14 @@ pub(super) static TABLE: &[Entry] = &[
         d.options.workers = Some(count as usize);
         d.claim(n, count)
     }),
+    value!("io_uring", "on or off", |d, n, v| {
+        d.options.io_uring = match v {
+            "on" => true,
+            "off" => false,
+            _ => return d.bad(n, "on or off"),
+        };
+        d.claim(n, v)
+    }),
     value!("metrics", METRICS, |d, n, v| {
         let at = match v.strip_prefix("unix:") {
             // unix(7): a path has 107 bytes. As part of options it has neither commas nor quotes.

@@ -1,0 +1,141 @@
+//! Whether the kernel offers requests by io_uring, asked before a mount is made: once INIT has
+//! agreed on it, the mount serves nobody until all queues are registered.
+
+use super::answer::Shared;
+use super::{Ring, Uring};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
+use rustix::io::Errno;
+use std::fmt;
+use std::fs;
+use std::io;
+
+/// Of the module `fuse`: whether INIT offers FUSE_OVER_IO_URING.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// Entries of a ring's submission queue; if more are wanted at a time, they are submitted in
+/// several steps. Twice as many completions fit, and the kernel keeps those that do not.
+const SUBMISSIONS: u32 = 512;
+
+/// Why there is no ring.
+#[derive(Debug)]
+pub enum RingRefused {
+    /// The kernel is older than 6.14, or built without CONFIG_FUSE_IO_URING.
+    NotBuilt,
+    /// `enable_uring` of the module `fuse` is off.
+    SwitchedOff,
+    /// INIT does not offer it, though the switch is on.
+    NotOffered,
+    /// io_uring_setup(2) failed.
+    Setup(io::Error),
+}
+
+impl fmt::Display for RingRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RingRefused::NotBuilt => f.write_str(
+                "this kernel has no FUSE over io_uring (Linux 6.14 or newer with CONFIG_FUSE_IO_URING has)",
+            ),
+            RingRefused::SwitchedOff => write!(f, "it is switched off: root can do `echo Y > {SWITCH}`"),
+            RingRefused::NotOffered => f.write_str("the kernel does not offer it"),
+            RingRefused::Setup(error) => {
+                write!(f, "io_uring_setup: {error} (see the sysctl kernel.io_uring_disabled)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RingRefused {}
+
+/// What the files of `enable_uring` says; `None` if there is none.
+fn switch() -> Option<bool> {
+    let text = fs::read_to_string(SWITCH).ok()?;
+    Some(matches!(text.trim(), "Y" | "1"))
+}
+
+/// As many rings, if the kernel seems to offer what they need.
+pub fn rings(number: usize) -> Result<Vec<Ring>, RingRefused> {
+    match switch() {
+        None => return Err(RingRefused::NotBuilt),
+        Some(false) => return Err(RingRefused::SwitchedOff),
+        Some(true) => {}
+    }
+    (0..number).map(|_| ring()).collect()
+}
+
+fn ring() -> Result<Ring, RingRefused> {
+    let uring = setup().map_err(RingRefused::Setup)?;
+    let mut probe = Probe::new();
+    uring
+        .submitter()
+        .register_probe(&mut probe)
+        .map_err(RingRefused::Setup)?;
+    if !probe.is_supported(opcode::UringCmd80::CODE) {
+        return Err(RingRefused::Setup(Errno::OPNOTSUPP.into()));
+    }
+    let shared = Shared::new().map_err(RingRefused::Setup)?;
+    Ok(Ring::new(uring, shared))
+}
+
+/// The thread that enables the ring is the only one that submits, and completions are made while
+/// it waits: then requests are copied by that thread when it is ready for them, and nothing
+/// interrupts it.
+fn setup() -> io::Result<Uring> {
+    IoUring::<squeue::Entry128, cqueue::Entry>::builder()
+        .dontfork()
+        .setup_r_disabled()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .build(SUBMISSIONS)
+}
+
+/// The number of CPUs in a list like `0-3,8`.
+fn count(list: &str) -> Option<u32> {
+    let mut number = 0u32;
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        number = number.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(number)
+}
+
+fn cpus(file: &str) -> io::Result<u32> {
+    let unreadable = || io::Error::other(format!("{file} holds no list of CPUs"));
+    count(&fs::read_to_string(file)?).ok_or_else(unreadable)
+}
+
+/// CPUs that there may ever be, each of which has a queue, and those there are.
+pub(super) fn possible_and_online() -> io::Result<(u16, u16)> {
+    let small = |number: u32| u16::try_from(number).map_err(io::Error::other);
+    Ok((small(cpus(POSSIBLE)?)?, small(cpus(ONLINE)?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(count("0\n"), Some(1));
+        assert_eq!(count("0-127\n"), Some(128));
+        assert_eq!(count("0-3,8,10-11\n"), Some(7));
+        for bad in ["", "a", "3-1", "0-", "0-4294967295", "1,,2"] {
+            assert_eq!(count(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn reasons_name_the_remedy() {
+        let shown = RingRefused::SwitchedOff.to_string();
+        assert!(
+            shown.contains("echo Y > /sys/module/fuse/parameters/enable_uring"),
+            "{shown}"
+        );
+        let shown = RingRefused::Setup(Errno::PERM.into()).to_string();
+        assert!(shown.contains("kernel.io_uring_disabled"), "{shown}");
+    }
+}
