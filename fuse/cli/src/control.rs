@@ -250,7 +250,15 @@ pub fn ask_within(
     request: &str,
     limit: Duration,
 ) -> Result<Vec<u8>, AskError> {
-    read_answer(&mut begin_to_ask(device, owner, request)?, limit).map_err(AskError::Broken)
+    read_answer(&mut begin_to_ask(device, owner, request)?, limit).map_err(no_answer)
+}
+
+/// A process that is being killed resets the connections that it had not accepted.
+fn no_answer(error: io::Error) -> AskError {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset => AskError::Unreachable(error),
+        _ => AskError::Broken(error),
+    }
 }
 
 /// Connects and sends the request.
@@ -321,6 +329,16 @@ mod tests {
 
     fn own() -> Option<u32> {
         Some(geteuid().as_raw())
+    }
+
+    #[test]
+    fn a_process_that_is_being_killed_is_not_there() {
+        let device = format!("killed:{}", std::process::id());
+        let listener = sockets::listen(&name(&device)).unwrap();
+        let mut asked = begin_to_ask(&device, own(), STATS).unwrap();
+        drop(listener);
+        let error = read_answer(&mut asked, ANSWER_TIME).map_err(no_answer);
+        assert!(matches!(error, Err(AskError::Unreachable(_))), "{error:?}");
     }
 
     #[test]
