@@ -94,7 +94,7 @@ def fails(number, function, *words):
 @contextlib.contextmanager
 def stopped(server):
     """The server does not answer."""
-    server.child.send_signal(signal.SIGSTOP)
+    server.pause()
     try:
         yield
     finally:

@@ -153,6 +153,13 @@ class Server(Place):
         command = [BIN / "nfsrdma-responder", self.export, *self.words]
         self.child, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
 
+    def pause(self):
+        """Stops its process, and waits until all of its threads have stopped."""
+        self.child.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.child.pid}/task")
+        stopped = lambda thread: (thread / "stat").read_text().rpartition(") ")[2].startswith("T")
+        until(lambda: all(map(stopped, threads.iterdir())), "a server that is stopped")
+
     def stop(self):
         if self.child:
             self.child.send_signal(signal.SIGCONT)

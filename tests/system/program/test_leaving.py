@@ -56,7 +56,7 @@ def helper():
 
 def unwritten(server, size=6 * MIB):
     """The server stops answering, and a program that wrote to a file is killed."""
-    killed_after_writing(server.mnt / "a", size, lambda: server.child.send_signal(signal.SIGSTOP))
+    killed_after_writing(server.mnt / "a", size, server.pause)
 
 
 def check_written(server, size=6 * MIB):

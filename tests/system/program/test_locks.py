@@ -677,7 +677,7 @@ def test_an_unlock_that_waits_for_a_page_of_a_silent_server_can_be_killed():
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as reader:
             try:
                 assert reader.stdout.readline() == "mapped\n"
-                server.child.send_signal(signal.SIGSTOP)
+                server.pause()
                 reader.stdin.write("\n")
                 assert holder.send("fcntl", fcntl.F_SETLK, "f", FREE, 0, 10) is None
                 assert waits(holder)

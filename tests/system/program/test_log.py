@@ -56,7 +56,7 @@ def test_progress_of_the_last_flush(server):
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as writer:  # fmt: skip
             assert writer.stdout.readline() == "open\n"
-            server.child.send_signal(signal.SIGSTOP)
+            server.pause()
             writer.stdin.write("\n")
             writer.stdin.flush()
             assert writer.stdout.readline() == "written\n"

@@ -566,7 +566,7 @@ def test_a_mount_ends_though_an_unlock_waits_for_pages_that_a_silent_server_does
             try:
                 with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as reader:
                     assert reader.stdout.readline() == "open\n"
-                    server.child.send_signal(signal.SIGSTOP)
+                    server.pause()
                     reader.stdin.write("\n")
                     assert reader.wait(LIMIT) == 0
                 holder.send("fcntl", fcntl.F_SETLK, "f", FREE, 0, 10)

@@ -230,9 +230,7 @@ def callers_of_a_silent_server(server):
         ["dd", "if=/dev/zero", f"of={server.mnt}/out", "oflag=direct", "bs=1M", "count=1"],
     )
     (server.export / "out").touch()
-    server.child.send_signal(signal.SIGSTOP)
-    stat = Path(f"/proc/{server.child.pid}/stat")
-    until(lambda: stat.read_text().rpartition(")")[2].split()[0] in "Tt", "a stopped server")
+    server.pause()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     callers = []
     try:

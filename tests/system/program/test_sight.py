@@ -524,7 +524,7 @@ def test_log_lines_name_the_mount():
     with Server() as server:
         log = server.base / "log"
         expect(server.mount("timeo=1,retrans=1", "--log", log), 0)
-        server.child.send_signal(signal.SIGSTOP)
+        server.pause()
         stat = subprocess.Popen(["stat", server.mnt / "missing"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             until(lambda: "not responding" in log.read_text(), "news of a server that does not respond")

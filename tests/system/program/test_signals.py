@@ -46,7 +46,7 @@ def test_killed_outside_the_pid_namespace_of_the_mount(server):
     try:
         until(lambda: mounted(server.mnt), "the mount")
         assert (server.mnt / "file").stat().st_size == 100
-        server.child.send_signal(signal.SIGSTOP)
+        server.pause()
         until(lambda: state(server.child.pid) in "Tt", "a stopped server")
         for program in (
             f"import os; os.stat({str(server.mnt / 'no name')!r})",
