@@ -3,7 +3,7 @@
 //! The kernel gives the size of its buffer; an entry that does not fit is asked for again with
 //! the position of the last one that did. Entries begin at multiples of eight bytes.
 
-use super::out::{Entry, Put, put_entry};
+use super::out::{Append, Entry, put_entry};
 
 const ALIGN: usize = 8;
 

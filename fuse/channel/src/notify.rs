@@ -5,7 +5,7 @@
 
 use super::abi::notify;
 use super::device::Device;
-use super::out::{Body, Put};
+use super::out::{Append, Body};
 use std::io;
 use std::sync::Arc;
 

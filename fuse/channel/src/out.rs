@@ -94,7 +94,7 @@ pub struct Lock {
 }
 
 /// Puts numbers behind one another.
-pub(crate) trait Put {
+pub(crate) trait Append {
     fn put(&mut self, bytes: &[u8]);
 
     fn u32(&mut self, value: u32) {
@@ -106,7 +106,7 @@ pub(crate) trait Put {
     }
 }
 
-impl<const N: usize> Put for SmallVec<[u8; N]>
+impl<const N: usize> Append for SmallVec<[u8; N]>
 where
     [u8; N]: smallvec::Array<Item = u8>,
 {
@@ -115,7 +115,7 @@ where
     }
 }
 
-impl Put for Vec<u8> {
+impl Append for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
@@ -135,7 +135,7 @@ fn split(at: SystemTime) -> (u64, u32) {
     }
 }
 
-pub(crate) fn put_attr(out: &mut impl Put, attr: &Attr) {
+pub(crate) fn put_attr(out: &mut impl Append, attr: &Attr) {
     let (atime, mtime, ctime) = (split(attr.atime), split(attr.mtime), split(attr.ctime));
     for number in [
         attr.fileid,
@@ -163,7 +163,7 @@ pub(crate) fn put_attr(out: &mut impl Put, attr: &Attr) {
     }
 }
 
-pub(crate) fn put_entry(out: &mut impl Put, entry: &Entry) {
+pub(crate) fn put_entry(out: &mut impl Append, entry: &Entry) {
     out.u64(entry.nodeid);
     out.u64(entry.generation);
     out.u64(entry.entry_valid.as_secs());

@@ -52,22 +52,22 @@ pub type Feed =
     Box<dyn FnOnce(tokio::net::UnixStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
 /// What a request gets.
-pub enum Said {
+pub enum ControlReply {
     Document(String),
     Feed(Feed),
 }
 
-impl fmt::Debug for Said {
+impl fmt::Debug for ControlReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Said::Document(text) => f.debug_tuple("Document").field(text).finish(),
-            Said::Feed(_) => f.debug_tuple("Feed").finish_non_exhaustive(),
+            ControlReply::Document(text) => f.debug_tuple("Document").field(text).finish(),
+            ControlReply::Feed(_) => f.debug_tuple("Feed").finish_non_exhaustive(),
         }
     }
 }
 
 /// Answers a request; `None` if there is no such request.
-pub type Answer = Arc<dyn Fn(&str) -> Option<Said> + Send + Sync>;
+pub type Answer = Arc<dyn Fn(&str) -> Option<ControlReply> + Send + Sync>;
 
 /// The answering side.
 pub struct Control {
@@ -217,10 +217,10 @@ async fn converse(
     let said = line
         .and_then(|line| std::str::from_utf8(line).ok())
         .and_then(|line| answer(line.trim_end()))
-        .unwrap_or_else(|| Said::Document(refusal("no such request")));
+        .unwrap_or_else(|| ControlReply::Document(refusal("no such request")));
     match said {
-        Said::Feed(feed) => Ok(Some((feed, stream))),
-        Said::Document(text) => {
+        ControlReply::Feed(feed) => Ok(Some((feed, stream))),
+        ControlReply::Document(text) => {
             stream.write_all(text.as_bytes()).await?;
             stream.shutdown().await?;
             Ok(None)
@@ -307,8 +307,8 @@ mod tests {
 
     fn answer() -> Answer {
         Arc::new(|request| match request {
-            STATS => Some(Said::Document("x".repeat(300_000))),
-            "feed" => Some(Said::Feed(Box::new(|mut stream| {
+            STATS => Some(ControlReply::Document("x".repeat(300_000))),
+            "feed" => Some(ControlReply::Feed(Box::new(|mut stream| {
                 Box::pin(async move {
                     let _ = stream.write_all(b"first").await;
                     tokio::time::sleep(Duration::from_millis(300)).await;

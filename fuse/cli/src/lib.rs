@@ -1,6 +1,5 @@
 //! The program: command line, mount options, and a mount from its command to its end.
 
-pub mod attach;
 pub mod cli;
 mod connect;
 pub mod control;
@@ -9,6 +8,7 @@ pub mod daemon;
 pub mod exit_watch;
 pub mod failure;
 mod fstab;
+pub mod fuse_mount;
 mod locking;
 pub mod log;
 mod log_level;

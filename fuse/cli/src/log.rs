@@ -5,7 +5,7 @@
 //! nobody else puts them. Lines of `debug` and `trace`, which are for those who know the source,
 //! name the module before the message.
 
-use super::control::{Answer, Said};
+use super::control::{Answer, ControlReply};
 use super::failure::{Exit, Failure};
 use super::output::without_number;
 use super::stats::text::plain;
@@ -201,7 +201,7 @@ impl Log {
                 }
             };
             let said = serde_json::json!({ "level": level }).to_string();
-            Some(Said::Document(said))
+            Some(ControlReply::Document(said))
         })
     }
 

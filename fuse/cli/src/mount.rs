@@ -10,7 +10,7 @@ use super::mount_source::MountSource;
 use super::options::Options;
 use super::service::{Service, Signals};
 use super::{
-    attach, control, exit_watch, locking, mounts, nfsmount_conf, output, privileges, remount,
+    control, exit_watch, fuse_mount, locking, mounts, nfsmount_conf, output, privileges, remount,
     settings, stats, summary, sync, utab,
 };
 use nfsrdma_fs::adapter;
@@ -57,7 +57,7 @@ fn mount(
     passed_over.iter().for_each(|line| notice(line));
     let options = Options::parse_with_port(&text, spec.port)?;
     let point = mounts::check_point(&args.dir, &spec.source())?;
-    drop(attach::open_device(Path::new(attach::DEVICE))?);
+    drop(fuse_mount::open_device(Path::new(fuse_mount::DEVICE))?);
     if args.fake {
         if args.verbose > 0 {
             notice(&format!("options: {}", settings::wanted(&options)));
@@ -207,7 +207,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         }
     };
     let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
-    let device = attach::attach(&plan.point, &plan.spec.source(), &plan.options)?;
+    let device = fuse_mount::attach(&plan.point, &plan.spec.source(), &plan.options)?;
     let probe = Arc::new(device.try_clone().map_err(system)?);
     let fuse = settings::fuse(&plan.spec, &plan.options, locks.local);
     let mut options = Options {
@@ -290,7 +290,10 @@ fn answer_sync(
     next: control::Answer,
 ) -> control::Answer {
     Arc::new(move |request| match request {
-        sync::SYNC => Some(control::Said::Feed(sync::feed(fs.clone(), device.clone()))),
+        sync::SYNC => Some(control::ControlReply::Feed(sync::feed(
+            fs.clone(),
+            device.clone(),
+        ))),
         _ => next(request),
     })
 }

@@ -4,7 +4,7 @@
 //! There is no mount yet whose device number could name a socket, so the process listens as
 //! `pending-PID` from its first failed attempt until it succeeds or gives up.
 
-use super::control::{self, AskError, Control, Said};
+use super::control::{self, AskError, Control, ControlReply};
 use super::sockets;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -61,16 +61,18 @@ struct Shared {
 }
 
 impl Shared {
-    fn answer(self: &Arc<Self>, request: &str) -> Option<Said> {
+    fn answer(self: &Arc<Self>, request: &str) -> Option<ControlReply> {
         match request {
             control::STATS => {
                 let mut pending = self.pending.lock().clone();
                 pending.age_ns = nanoseconds(self.since.elapsed());
-                serde_json::to_string(&pending).ok().map(Said::Document)
+                serde_json::to_string(&pending)
+                    .ok()
+                    .map(ControlReply::Document)
             }
             CANCEL => {
                 let shared = self.clone();
-                Some(Said::Feed(Box::new(move |mut stream| {
+                Some(ControlReply::Feed(Box::new(move |mut stream| {
                     Box::pin(async move {
                         let _ = stream.write_all(b"{}\n").await;
                         shared.cancelled.notify_one();

@@ -1,9 +1,9 @@
 //! `-o remount`: what belongs to the VFS can change; the rest needs a new mount.
 
-use super::attach;
 use super::cli::{self, Command};
 use super::exit_watch::ExitWatch;
 use super::failure::{Exit, Failure};
+use super::fuse_mount;
 use super::mounts::{self, Mount};
 use super::options::{Options, Permissions, VfsFlags};
 use super::output::without_number;
@@ -31,7 +31,7 @@ pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
             ),
         ));
     }
-    let mut flags = attach::flags(&options.vfs);
+    let mut flags = fuse_mount::flags(&options.vfs);
     if keeps_devices_closed(current.as_deref().unwrap_or_default(), text) {
         flags |= MountFlags::NODEV;
     }
@@ -70,8 +70,8 @@ fn changes_flags_only(current: &str, wanted: &str) -> bool {
                 dirsync: options.vfs.dirsync,
                 ..Options::default().vfs
             },
-            allow_other: Some(attach::allow_other(&options)),
-            permissions: Some(attach::permissions(&options)),
+            allow_other: Some(fuse_mount::allow_other(&options)),
+            permissions: Some(fuse_mount::permissions(&options)),
             remount: false,
             nofail: false,
             sloppy: false,

@@ -1,6 +1,6 @@
 //! Options as the engine, the file system and the adapter want them.
 
-use super::attach::{allow_other, permissions};
+use super::fuse_mount::{allow_other, permissions};
 use super::mount_source::MountSource;
 use super::options::show::Negotiated;
 use super::options::{

@@ -78,7 +78,7 @@ pub(super) enum Trial {
 }
 
 /// What may be sent now.
-pub(super) enum Turn {
+pub(super) enum Admission {
     /// Any call.
     Anybody,
     /// None.
@@ -268,16 +268,16 @@ impl Link {
             }
             let credits = state.machine.requested();
             match state.turn(Instant::now()) {
-                Turn::Anybody => {}
-                Turn::Nobody => return,
-                Turn::Probe => {
+                Admission::Anybody => {}
+                Admission::Nobody => return,
+                Admission::Probe => {
                     drop(state);
                     let probe = self.probe();
                     self.load.fetch_add(probe.payload_len(), Relaxed);
                     self.launch(session, probe, credits);
                     continue;
                 }
-                Turn::Suspect(call) => {
+                Admission::Suspect(call) => {
                     drop(state);
                     self.launch(session, *call, credits);
                     continue;

@@ -8,7 +8,7 @@
 
 use super::call::{Call, Payload, Slot};
 use super::launch::encoded;
-use super::link::{Link, State, Trial, Turn};
+use super::link::{Admission, Link, State, Trial};
 use super::suspect::{ConnectionEnd, SOON, Suspicion, Verdict};
 use crate::protocol::Shape;
 use crate::rpc::Retry;
@@ -17,13 +17,13 @@ use std::time::Instant;
 
 impl State {
     /// Whose turn it is.
-    pub(super) fn turn(&mut self, now: Instant) -> Turn {
+    pub(super) fn turn(&mut self, now: Instant) -> Admission {
         loop {
             let in_use = self.machine.used() > 0;
             match self.trial {
                 None if self.suspect_due(now).is_some() => self.trial = Some(Trial::Draining),
-                None => return Turn::Anybody,
-                Some(Trial::Draining | Trial::Probing) if in_use => return Turn::Nobody,
+                None => return Admission::Anybody,
+                Some(Trial::Draining | Trial::Probing) if in_use => return Admission::Nobody,
                 Some(Trial::Probing) => self.trial = Some(Trial::Draining),
                 Some(Trial::Draining) => {
                     let Some(at) = self.suspect_due(now) else {
@@ -31,11 +31,11 @@ impl State {
                         continue;
                     };
                     if !self.machine.reserve() {
-                        return Turn::Nobody;
+                        return Admission::Nobody;
                     }
                     if !self.machine.is_proven() {
                         self.trial = Some(Trial::Probing);
-                        return Turn::Probe;
+                        return Admission::Probe;
                     }
                     let Some(call) = self.suspects.remove(at) else {
                         self.machine.cancel();
@@ -43,11 +43,11 @@ impl State {
                     };
                     let (xid, since) = (call.xid, now);
                     self.trial = Some(Trial::Alone { xid, since });
-                    return Turn::Suspect(Box::new(call));
+                    return Admission::Suspect(Box::new(call));
                 }
                 Some(Trial::Alone { since, .. }) => {
                     if in_use && now.saturating_duration_since(since) < SOON {
-                        return Turn::Nobody;
+                        return Admission::Nobody;
                     }
                     self.trial = None;
                 }

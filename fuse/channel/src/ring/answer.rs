@@ -42,7 +42,7 @@ pub(super) struct Shared {
     inbox: Mutex<Inbox>,
     asleep: AtomicBool,
     /// An eventfd(2) that the ring's thread waits for.
-    bell: OwnedFd,
+    event_fd: OwnedFd,
     /// Queues in which requests may wait though entries are free, by the numbers of their CPUs.
     pub(super) starved: Mutex<Vec<u16>>,
     /// The thread that makes requests only to have them answered; 0 if there is none.
@@ -65,7 +65,7 @@ impl Shared {
         Ok(Arc::new(Shared {
             inbox: Mutex::default(),
             asleep: AtomicBool::new(false),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            event_fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             starved: Mutex::default(),
             relief: AtomicU32::new(0),
         }))
@@ -76,14 +76,14 @@ impl Shared {
         OWN.set(Arc::as_ptr(self));
     }
 
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.event_fd.as_fd()
     }
 
     fn wake(self: &Arc<Self>) {
         if OWN.get() != Arc::as_ptr(self) && self.asleep.swap(false, Ordering::SeqCst) {
             // It fails only when the counter is full, and then it is rung.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.event_fd, &1u64.to_ne_bytes());
         }
     }
 

@@ -208,7 +208,7 @@ impl Ring {
         let _ = self.uring.submitter().register_ring_fd();
         self.shared.set_own();
         let shared = self.shared.clone();
-        self.watch(shared.bell(), IGNORED, libc_events::IN)?;
+        self.watch(shared.event_fd(), IGNORED, libc_events::IN)?;
         self.grow()?;
         self.submit()
     }

@@ -184,7 +184,7 @@ impl<W: Write> Recorder<W> {
 }
 
 /// Why the recording ended.
-enum End {
+enum CaptureEnd {
     /// As asked for, or by a signal.
     Enough,
     Mount,
@@ -320,24 +320,24 @@ async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Res
         }
         tokio::select! {
             more = input.more() => if !more { return Err(control_client::gone(&args.dir)) },
-            _ = interrupt.recv() => break End::Enough,
-            _ = terminate.recv() => break End::Enough,
+            _ = interrupt.recv() => break CaptureEnd::Enough,
+            _ = terminate.recv() => break CaptureEnd::Enough,
             () = async {
                 match until {
                     Some(until) => tokio::time::sleep_until(until).await,
                     None => std::future::pending().await,
                 }
-            } => break End::Enough,
+            } => break CaptureEnd::Enough,
         }
     };
-    if let End::Reader = end {
+    if let CaptureEnd::Reader = end {
         return Ok(());
     }
     recorder
         .flush()
         .map_err(PcapError::IoError)
         .map_err(failed)?;
-    if let End::Mount = end {
+    if let CaptureEnd::Mount = end {
         output::message("the mount ended");
     }
     output::message(format_args!(
@@ -363,20 +363,23 @@ impl Trouble {
 }
 
 /// Records what is here already.
-fn take<W: Write>(input: &mut Input, recorder: &mut Recorder<W>) -> Result<Option<End>, Trouble> {
+fn take<W: Write>(
+    input: &mut Input,
+    recorder: &mut Recorder<W>,
+) -> Result<Option<CaptureEnd>, Trouble> {
     while let Some(frame) = input.next().map_err(Trouble::Stream)? {
         match recorder.event(&frame) {
             Ok(()) => {}
             Err(PcapError::IoError(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                return Ok(Some(End::Reader));
+                return Ok(Some(CaptureEnd::Reader));
             }
             Err(error) => return Err(Trouble::File(error)),
         }
         if frame == Frame::End {
-            return Ok(Some(End::Mount));
+            return Ok(Some(CaptureEnd::Mount));
         }
         if recorder.is_full() {
-            return Ok(Some(End::Enough));
+            return Ok(Some(CaptureEnd::Enough));
         }
     }
     Ok(None)

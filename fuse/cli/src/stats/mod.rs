@@ -11,7 +11,7 @@ pub(super) mod text;
 pub use document::Document;
 
 use super::cli::{StatsArgs, StatsForm};
-use super::control::{self, Said};
+use super::control::{self, ControlReply};
 use super::failure::{Exit, Failure};
 use super::mount_list::{self, MountState};
 use super::options::Options;
@@ -108,11 +108,11 @@ impl Source {
         Arc::new(move |request| match request {
             control::STATS => serde_json::to_string(&self.document())
                 .ok()
-                .map(Said::Document),
+                .map(ControlReply::Document),
             _ => {
                 let mut paths = Paths::new(self.fs.clone());
                 let find = Box::new(move |handle: &FileHandle| paths.find(handle));
-                observe::answer(self.client.tap(), find, request).map(Said::Feed)
+                observe::answer(self.client.tap(), find, request).map(ControlReply::Feed)
             }
         })
     }

@@ -4,8 +4,8 @@ mod attributes;
 mod bdi;
 mod convert;
 mod credentials;
-mod crew;
 mod data;
+mod listeners;
 
 mod directories;
 mod dispatch;

@@ -89,11 +89,11 @@ impl<N: Nfs3> Worker<N> {
     }
 
     fn serve_ring(&mut self, reader: &mut Reader) -> io::Result<()> {
-        let bell = self.bell.clone();
+        let event_fd = self.event_fd.clone();
         let device = (self.number == 0).then(|| reader.as_fd().try_clone_to_owned());
         let device = device.transpose()?;
         let ring_of_worker = ring(reader)?;
-        ring_of_worker.watch(bell.as_fd(), WAKE, IN)?;
+        ring_of_worker.watch(event_fd.as_fd(), WAKE, IN)?;
         if let Some(device) = &device {
             ring_of_worker.watch(device.as_fd(), DEVICE, IN)?;
         }

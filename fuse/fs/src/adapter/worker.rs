@@ -9,10 +9,10 @@
 //!
 //! /dev/fuse is watched with EPOLLEXCLUSIVE, so that a request wakes one of the workers that
 //! sleep, and is level-triggered: whoever finds a request read already goes on. How many workers
-//! watch it follows from the load ([`super::crew`]); each polls its connection always.
+//! watch it follows from the load ([`super::listeners`]); each polls its connection always.
 //! Connections are edge-triggered ([`nfsrdma_rdma::CompletionQueue::descriptors`]).
 
-use super::crew::{Advice, Crew, Load};
+use super::listeners::{Advice, Listeners, Load};
 use super::state::Adapter;
 use nfsrdma_channel::{ReadResult, Reader};
 use nfsrdma_nfs3::{Driver, Nfs3};
@@ -40,22 +40,22 @@ pub(super) const CONNECTION: u64 = 2;
 
 /// Wakes a worker.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct EventFd(OwnedFd);
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Bell {
+impl EventFd {
     fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Bell(eventfd(0, flags)?))
+        Ok(EventFd(eventfd(0, flags)?))
     }
 
-    fn ring(&self) {
-        // It fails only when the counter is full, and then it is rung.
+    fn notify(&self) {
+        // It fails only when the counter is full, and then the worker is being woken anyway.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -63,34 +63,34 @@ impl Bell {
 /// What the workers of a mount share.
 #[derive(Debug)]
 pub(super) struct Workers {
-    crew: Crew,
-    bells: Vec<Arc<Bell>>,
+    listeners: Listeners,
+    event_fds: Vec<Arc<EventFd>>,
     /// The mount is gone, as a worker that listens was told.
     pub(super) ended: AtomicBool,
 }
 
 impl Workers {
     pub(super) fn new(number: usize) -> io::Result<Arc<Self>> {
-        let bells = (0..number).map(|_| Bell::new().map(Arc::new));
+        let event_fds = (0..number).map(|_| EventFd::new().map(Arc::new));
         Ok(Arc::new(Workers {
-            crew: Crew::new(number),
-            bells: bells.collect::<io::Result<_>>()?,
+            listeners: Listeners::new(number),
+            event_fds: event_fds.collect::<io::Result<_>>()?,
             ended: AtomicBool::new(false),
         }))
     }
 
     fn invite(&self) {
-        if let Some(worker) = self.crew.invite()
-            && let Some(bell) = self.bells.get(worker)
+        if let Some(worker) = self.listeners.invite()
+            && let Some(event_fd) = self.event_fds.get(worker)
         {
-            bell.ring();
+            event_fd.notify();
         }
     }
 
     /// To be called from time to time: if something holds up the workers that listen, another
     /// one is to. `seen` is the caller's.
     pub(super) fn look_after(&self, seen: &mut Vec<u64>) {
-        if self.crew.is_stuck(seen) {
+        if self.listeners.is_stuck(seen) {
             self.invite();
         }
     }
@@ -104,7 +104,7 @@ pub(super) struct Worker<N: Nfs3> {
     pub(super) drivers: Vec<Driver>,
     epoll: OwnedFd,
     /// Rung when a connection is lent, and when it is invited to listen.
-    pub(super) bell: Arc<Bell>,
+    pub(super) event_fd: Arc<EventFd>,
     listening: bool,
     load: Load,
     more: More,
@@ -156,16 +156,16 @@ impl<N: Nfs3> Worker<N> {
         drivers: Vec<Driver>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = all.bells[number].clone();
+        let event_fd = all.event_fds[number].clone();
         let edge = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, &bell.0, EventData::new_u64(WAKE), edge)?;
+        epoll::add(&epoll, &event_fd.0, EventData::new_u64(WAKE), edge)?;
         Ok(Worker {
             number,
             all: all.clone(),
             adapter,
             drivers,
             epoll,
-            bell,
+            event_fd,
             listening: false,
             load: Load::new(Instant::now()),
             more: More::default(),
@@ -175,8 +175,8 @@ impl<N: Nfs3> Worker<N> {
     /// Serves until the mount is gone.
     pub(super) fn run(mut self, mut reader: Reader) -> io::Result<()> {
         for driver in &mut self.drivers {
-            let bell = self.bell.clone();
-            driver.attach(Arc::new(move || bell.ring()));
+            let event_fd = self.event_fd.clone();
+            driver.attach(Arc::new(move || event_fd.notify()));
         }
         if reader.ring().is_some() {
             return self.run_on_ring(reader);
@@ -185,9 +185,9 @@ impl<N: Nfs3> Worker<N> {
         loop {
             self.listen(&mut reader)?;
             let waited = Instant::now();
-            self.all.crew.waits(self.number);
+            self.all.listeners.waits(self.number);
             let found = self.wait(&mut events)?;
-            self.all.crew.works(self.number);
+            self.all.listeners.works(self.number);
             self.consider(waited);
             if found.rung {
                 self.accept()?;
@@ -209,9 +209,9 @@ impl<N: Nfs3> Worker<N> {
         }
     }
 
-    /// Begins to watch the device, or ceases to, as the crew wants it.
+    /// Begins to watch the device, or ceases to, as the listeners wants it.
     fn listen(&mut self, reader: &mut Reader) -> io::Result<()> {
-        let listens = self.all.crew.listens(self.number);
+        let listens = self.all.listeners.listens(self.number);
         if listens == self.listening {
             return Ok(());
         }
@@ -231,7 +231,7 @@ impl<N: Nfs3> Worker<N> {
             Advice::Stay => {}
             Advice::Invite => self.all.invite(),
             Advice::Leave => {
-                self.all.crew.leave(self.number);
+                self.all.listeners.leave(self.number);
             }
         }
     }
@@ -350,9 +350,12 @@ impl<N: Nfs3> Drop for Worker<N> {
     /// Others learn of the mount's end, or have to do without this worker, which failed.
     fn drop(&mut self) {
         if !self.all.ended.load(Ordering::SeqCst) {
-            self.all.crew.all_listen();
+            self.all.listeners.all_listen();
         }
-        self.all.bells.iter().for_each(|bell| bell.ring());
+        self.all
+            .event_fds
+            .iter()
+            .for_each(|event_fd| event_fd.notify());
     }
 }
 

@@ -25,7 +25,7 @@ enum Step {
 }
 
 /// What a READ brought.
-struct Came {
+struct ReadReply {
     sent: Stamp,
     start: u64,
     got: u64,
@@ -211,7 +211,7 @@ impl<N: Nfs3> Fs<N> {
                 NfsError::PeerMisbehaved("READ returned nothing before the end".into()).into(),
             );
         }
-        let came = Came {
+        let came = ReadReply {
             sent: stamp,
             start: range.start,
             got,
@@ -228,10 +228,10 @@ impl<N: Nfs3> Fs<N> {
         &self,
         inode: &Arc<Inode>,
         id: u64,
-        came: Came,
+        came: ReadReply,
         sink: Segs<BufMut>,
     ) -> Option<u64> {
-        let Came { start, got, .. } = came;
+        let ReadReply { start, got, .. } = came;
         let data = self.data(inode);
         let mut lent: SmallVec<[(u64, u32); 4]> = SmallVec::new();
         let eof = data.with(|inner| {
@@ -326,7 +326,7 @@ impl<N: Nfs3> Fs<N> {
             }
             got += count;
         }
-        let came = Came {
+        let came = ReadReply {
             sent,
             start: range.start,
             got,

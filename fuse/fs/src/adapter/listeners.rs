@@ -14,7 +14,7 @@ const WINDOW: u32 = 64;
 
 /// Of all workers of a mount.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct Listeners {
     /// The workers from 0 up to this one listen.
     listening: AtomicUsize,
     rounds: Vec<Round>,
@@ -27,9 +27,9 @@ struct Round {
     under_way: AtomicBool,
 }
 
-impl Crew {
+impl Listeners {
     pub(super) fn new(workers: usize) -> Self {
-        Crew {
+        Listeners {
             listening: AtomicUsize::new(1),
             rounds: (0..workers.max(1)).map(|_| Round::default()).collect(),
         }
@@ -170,28 +170,28 @@ mod tests {
 
     #[test]
     fn the_last_one_leaves_first_and_the_first_one_stays() {
-        let crew = Crew::new(3);
-        assert_eq!((crew.invite(), crew.invite()), (Some(1), Some(2)));
-        assert_eq!(crew.invite(), None);
-        assert!(!crew.leave(1));
-        assert!(crew.leave(2) && crew.leave(1));
-        assert!(!crew.leave(0));
-        assert!(crew.listens(0) && !crew.listens(1));
+        let listeners = Listeners::new(3);
+        assert_eq!((listeners.invite(), listeners.invite()), (Some(1), Some(2)));
+        assert_eq!(listeners.invite(), None);
+        assert!(!listeners.leave(1));
+        assert!(listeners.leave(2) && listeners.leave(1));
+        assert!(!listeners.leave(0));
+        assert!(listeners.listens(0) && !listeners.listens(1));
     }
 
     #[test]
     fn a_round_that_does_not_end_is_noticed() {
-        let crew = Crew::new(2);
+        let listeners = Listeners::new(2);
         let mut seen = Vec::new();
-        assert!(!crew.is_stuck(&mut seen));
-        crew.works(0);
-        assert!(!crew.is_stuck(&mut seen));
-        assert!(crew.is_stuck(&mut seen));
-        crew.waits(0);
-        assert!(!crew.is_stuck(&mut seen));
-        crew.works(0);
-        assert!(!crew.is_stuck(&mut seen));
-        assert_eq!(crew.invite(), Some(1));
-        assert!(!crew.is_stuck(&mut seen), "the second one waits");
+        assert!(!listeners.is_stuck(&mut seen));
+        listeners.works(0);
+        assert!(!listeners.is_stuck(&mut seen));
+        assert!(listeners.is_stuck(&mut seen));
+        listeners.waits(0);
+        assert!(!listeners.is_stuck(&mut seen));
+        listeners.works(0);
+        assert!(!listeners.is_stuck(&mut seen));
+        assert_eq!(listeners.invite(), Some(1));
+        assert!(!listeners.is_stuck(&mut seen), "the second one waits");
     }
 }
