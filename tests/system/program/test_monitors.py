@@ -67,7 +67,15 @@ class Daemon:
             pytest.skip(f"needs {self.command[0]}")
         # Outlived by nothing, also if this process is killed.
         self.child = subprocess.Popen([program, *self.command[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until(self.is_ready, self.command[0])
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    def is_ready(self):
+        return True
 
     def __exit__(self, *_):
         self.child.send_signal(signal.SIGCONT)
@@ -79,20 +87,16 @@ class Rpcbind(Daemon):
     def __init__(self):
         super().__init__("rpcbind", "-f")
 
-    def __enter__(self):
-        super().__enter__()
-        until(lambda: registered() is not None, "rpcbind")
-        return self
+    def is_ready(self):
+        return registered() is not None
 
 
 class Statd(Daemon):
     def __init__(self):
         super().__init__("rpc.statd", "-F", "--no-notify", "-P", "/var/lib/nfs")
 
-    def __enter__(self):
-        super().__enter__()
-        until(lambda: (NSM, 1) in registered(), "rpc.statd")
-        return self
+    def is_ready(self):
+        return (NSM, 1) in registered()
 
 
 def opaque(data):
