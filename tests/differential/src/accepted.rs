@@ -8,7 +8,7 @@
 //! made on the mount first; if it is refused there in the way the row says, it is not made on
 //! the local file system, so that the two trees stay alike.
 
-use crate::call::{At, Call, Reply, Step};
+use crate::call::{At, Call, Place, Reply, Step};
 use crate::compare::Difference;
 use crate::observe::errno_name;
 
@@ -236,7 +236,7 @@ pub(crate) const TOLERANCES: &[Tolerance] = &[
 const SERVER_CHECKS: &[Tolerance] = &[Tolerance {
     name: "permissions=server: another reason to fail",
     reason: "where a call fails for several reasons, the kernel finds its own before the server is asked for permission",
-    matches: |_, d| {
+    matches: |step, d| {
         const FOUND_BEFORE: [&str; 9] = [
             "ENOENT",
             "ENOTDIR",
@@ -248,10 +248,17 @@ const SERVER_CHECKS: &[Tolerance] = &[Tolerance {
             "ELOOP",
             "EPERM",
         ];
-        let refused = matches!(d.local.as_str(), "EACCES" | "EPERM");
-        matches!(d.field.as_str(), "errno" | "state")
-            && refused
-            && FOUND_BEFORE.contains(&d.mount.as_str())
+        // Of contents that cannot be had the errno is followed by no data.
+        let (mount, local) = (d.mount.trim_end_matches('/'), d.local.trim_end_matches('/'));
+        // rmdir(2) of a name that ends in a dot.
+        let dots = |place: &Place| matches!(place.path.rsplit('/').next(), Some("." | ".."));
+        let removes_dots = match &step.call {
+            Call::Rmdir { place } => dots(place) && ["EINVAL", "ENOTEMPTY"].contains(&mount),
+            _ => false,
+        };
+        matches!(d.field.as_str(), "errno" | "state" | "contents")
+            && matches!(local, "EACCES" | "EPERM")
+            && (FOUND_BEFORE.contains(&mount) || removes_dots)
     },
 }];
 

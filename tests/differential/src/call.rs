@@ -422,6 +422,22 @@ impl Call {
         }
     }
 
+    /// Whether it removes a name, or gives one.
+    pub(crate) fn changes_names(&self) -> bool {
+        use Call::*;
+        matches!(
+            self,
+            Link { .. }
+                | LinkSlot { .. }
+                | Rename { .. }
+                | Mkdir { .. }
+                | Rmdir { .. }
+                | Mknod { .. }
+                | Symlink { .. }
+                | Unlink { .. }
+        )
+    }
+
     pub(crate) fn places_mut(&mut self) -> Vec<&mut Place> {
         use Call::*;
         match self {

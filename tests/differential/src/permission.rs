@@ -44,6 +44,10 @@ impl Worker {
     /// descriptor was opened. It lets the owner of a file pass.
     fn allowed(&mut self, slot: u8, wanted: i32) -> bool {
         let fd = self.fd(slot);
+        // By a descriptor of O_PATH nothing is read or written, whoever asks.
+        if sys::flags(fd).is_ok_and(|flags| flags & libc::O_PATH != 0) {
+            return true;
+        }
         let mask = libc::STATX_TYPE | libc::STATX_UID;
         let Ok(stat) = sys::statx(fd, c"", libc::AT_EMPTY_PATH, mask) else {
             return true;
@@ -172,7 +176,12 @@ impl Worker {
     fn without_dots(&self, call: &Call) -> Option<Call> {
         let mut call = call.clone();
         let mut changed = false;
+        // The kernel takes no dot for a name to be removed or given.
+        let names = call.changes_names();
         for place in call.places_mut() {
+            if names && matches!(place.path.rsplit('/').next(), Some("." | "..")) {
+                continue;
+            }
             if let Some(plain) = self.plain(place) {
                 *place = plain;
                 changed = true;
@@ -195,7 +204,11 @@ impl Worker {
                 name => parts.push(name),
             }
         }
-        let path = parts.join("/");
+        let mut path = parts.join("/");
+        if matches!(place.path.rsplit('/').next(), Some("." | "..")) && !path.is_empty() {
+            // What a link leads to, and not the link.
+            path.push('/');
+        }
         (path != place.path).then_some(Place { path, ..*place })
     }
 
@@ -225,7 +238,7 @@ impl Worker {
             return Ok(());
         }
         let wanted = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY => READ,
+            libc::O_RDONLY if flags & libc::O_TRUNC == 0 => READ,
             libc::O_WRONLY => WRITE,
             _ => READ | WRITE,
         };

@@ -361,7 +361,9 @@ impl<'a> Session<'a> {
                 .entry(accepted::HIDDEN_NAME_LEFT.0)
                 .or_default() += 1;
         } else if left > 0 {
-            difference("hidden names are left", left.to_string());
+            let named = said.lines().filter(|line| line.contains("unlinked"));
+            let named = named.collect::<Vec<_>>().join("; ");
+            difference("hidden names are left", format!("{left}; the log: {named}"));
         }
         if let Some(line) = said
             .lines()
