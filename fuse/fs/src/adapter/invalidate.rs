@@ -161,7 +161,7 @@ impl Invalidator {
                         false => MOST_PAUSES_OF_ATTRIBUTES,
                     };
                     // The queue first: what it held is under way by then.
-                    let early = tries < most && (!queued.is_empty() || fs.is_reading(node));
+                    let early = tries < most && (!queued.is_empty() || fs.may_miss_end(node, 0));
                     if early || of_data && fs.is_kernel_reading_for(node, SILENCE) {
                         queue.put(node, tries.saturating_add(1));
                     } else if !of_data {

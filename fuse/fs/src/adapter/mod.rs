@@ -224,7 +224,7 @@ fn start<N: Nfs3>(
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let queued = Queued::start(channel.device())?;
+    let queued = Queued::new(channel.device());
     let invalidator = Invalidator::start(&fs, channel.notifier(), &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
