@@ -52,6 +52,7 @@ def scripted(*words):
                     control.sendall(line.encode() + b"\n")
                     answer = answers.readline()
                     assert answer.startswith("ok"), f"{line}: {answer}"
+                    return answer
 
                 yield server, command
 
@@ -462,3 +463,104 @@ def buffers_that_lost_connections_hold_for_long_cost_no_data():
         for number in range(files):
             found = (server.export / f"f{number}").read_bytes()
             assert found == bytes([75 + number]) * size, f"f{number}: {len(found)} bytes, {set(found)}"
+
+
+def came(command, procedure):
+    """How many calls of a procedure came to the server."""
+    words = dict(word.split("=") for word in command("calls").split() if "=" in word)
+    return int(words.get(procedure, 0))
+
+
+def comes(command, procedure, before, seconds):
+    """Some time for a call that may come, or wait for others."""
+    limit = time.monotonic() + seconds
+    while came(command, procedure) == before and time.monotonic() < limit:
+        time.sleep(0.01)
+
+
+@case
+def a_truncation_is_not_undone_by_what_is_written_again_beside_it():
+    """The server has forgotten what was written, and gets it again between a truncation and its reply."""
+    with scripted("--fake-unstable") as (server, command):
+        server.mount_well()
+        path = server.mnt / "f"
+        with Opened(path, os.O_RDWR | os.O_CREAT) as own:
+            for number in range(8):
+                os.pwrite(own, b"x" * (1 << 20), number << 20)
+            until(lambda: came(command, "WRITE") >= 8, "the WRITEs")
+            command("restart")
+            command("hold-reply SETATTR")
+            cut = threading.Thread(target=lambda: os.ftruncate(own, 100))
+            cut.start()
+            command(f"wait-held 1 {LIMIT * 1000}")
+            before = came(command, "WRITE")
+            try:
+                # What is not committed is after five seconds.
+                comes(command, "WRITE", before, 12)
+            finally:
+                command("release")
+                command("clear")
+            cut.join(LIMIT)
+            assert not cut.is_alive(), "a call hangs"
+        command("restart")
+        found = (server.export / "f").read_bytes()
+        assert found == b"x" * 100, (len(found), found[:1])
+
+
+@case
+def a_truncation_is_not_undone_by_a_killed_direct_write_before_it():
+    """A program is killed in a write with O_DIRECT, whose WRITE is on its way when the file is truncated afterwards."""
+    script = (
+        "import mmap, os, sys; data = mmap.mmap(-1, 8 * 4096); data.write(b'd' * 8 * 4096);"
+        "own = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT); print(flush=True); os.pwritev(own, [data], 0)"
+    )
+    with scripted() as (server, command):
+        (server.export / "f").write_bytes(b"o" * PAGE)
+        server.mount_well()
+        path = server.mnt / "f"
+        command("hold WRITE 1")
+        program = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+        try:
+            assert program.stdout.readline() == b"\n"
+            command(f"wait-held 1 {LIMIT * 1000}")
+        finally:
+            program.kill()
+        ended = threading.Thread(target=program.communicate)
+        ended.start()
+        ended.join(LIMIT)
+        assert not ended.is_alive(), "the killed program hangs"
+        # If the SETATTR does not wait for the WRITE, it is run before it.
+        before = came(command, "SETATTR")
+        cut = threading.Thread(target=lambda: os.truncate(path, 100))
+        cut.start()
+        try:
+            comes(command, "SETATTR", before, 0.7)
+        finally:
+            command("release")
+            command("clear")
+        cut.join(LIMIT)
+        assert not cut.is_alive(), "a call hangs"
+        assert os.stat(path).st_size == 100
+        found = (server.export / "f").read_bytes()
+        assert len(found) == 100, (len(found), found[:1])
+
+
+@case
+def a_rename_that_is_refused_leaves_no_hidden_name():
+    """In a sticky directory, over a file of another user that is open: the hidden name that it got before could not be
+    removed again."""
+    with Server() as server:
+        (server.export / "d").mkdir()
+        os.chmod(server.export / "d", 0o1777)
+        server.mount_well("permissions=server")
+        by(A, lambda: write(server.mnt / "d/f", b"old", 0o666))
+        by(B, lambda: write(server.mnt / "d/g", b"new"))
+        with Opened(server.mnt / "d/f", os.O_RDONLY):
+            try:
+                by(B, lambda: os.rename(server.mnt / "d/g", server.mnt / "d/f"))
+                raise AssertionError("the rename is allowed")
+            except PermissionError:
+                pass
+            assert os.stat(server.mnt / "d/f").st_nlink == 1
+        found = sorted(os.listdir(server.export / "d"))
+        assert found == ["f", "g"], found

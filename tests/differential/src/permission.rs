@@ -44,8 +44,14 @@ impl Worker {
     /// descriptor was opened. It lets the owner of a file pass.
     fn allowed(&mut self, slot: u8, wanted: i32) -> bool {
         let fd = self.fd(slot);
-        // By a descriptor of O_PATH nothing is read or written, whoever asks.
-        if sys::flags(fd).is_ok_and(|flags| flags & libc::O_PATH != 0) {
+        // By a descriptor that is not open for it nothing is read or written, whoever asks.
+        let open_for = |flags: i32| match flags & libc::O_ACCMODE {
+            _ if flags & libc::O_PATH != 0 => 0,
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        if sys::flags(fd).is_ok_and(|flags| open_for(flags) & wanted == 0) {
             return true;
         }
         let mask = libc::STATX_TYPE | libc::STATX_UID;

@@ -271,13 +271,18 @@ impl<N: Nfs3> Fs<N> {
             _ => call.await.map(|_| ()).map_err(FsError::from),
         };
         if let Err(error) = result {
-            tracing::warn!(
-                name = %String::from_utf8_lossy(&silly.name),
-                %error,
-                "cannot remove a file that was unlinked while open"
-            );
+            hidden_name_stays(&silly.name, &error);
         }
     }
+}
+
+/// Says that a hidden name is an ordinary one from now on.
+pub(super) fn hidden_name_stays(name: &[u8], error: &FsError) {
+    tracing::warn!(
+        name = %String::from_utf8_lossy(name),
+        %error,
+        "cannot remove a file that was unlinked while open"
+    );
 }
 
 /// Whether removing a name of `inode` must leave its contents.

@@ -2,12 +2,15 @@
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
-use super::remove::{HIDDEN, check_not_hidden, mark_removed};
+use super::remove::{HIDDEN, check_not_hidden, hidden_name_stays, mark_removed};
 use super::{Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// S_ISVTX.
+const STICKY: u32 = 0o1000;
 
 /// How a target that is open was put out of the way.
 enum Aside {
@@ -71,7 +74,9 @@ impl<N: Nfs3> Fs<N> {
             (Ok(()), _, _) => {}
             (Err(error), target, Some(Aside::Linked(hidden))) => {
                 let call = self.nfs.remove(cred, &to_dir.handle, &hidden);
-                let _ = self.changing(&to_dir, call, |wcc| *wcc).await;
+                if let Err(error) = self.changing(&to_dir, call, |wcc| *wcc).await {
+                    hidden_name_stays(&hidden, &error);
+                }
                 if let Some(target) = target {
                     target.state.lock().named_otherwise();
                 }
@@ -137,7 +142,9 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Keeps an open file reachable by a hidden name while its own is taken over. A second
-    /// link leaves no moment without the name; where that is refused, it is renamed.
+    /// link leaves no moment without the name; where that is refused, it is renamed. So it is where
+    /// the caller could not remove the link again, if the server refuses the RENAME: the same that
+    /// keeps it from that refuses the RENAME to the hidden name, and nothing has happened.
     async fn put_aside(
         &self,
         cred: &Cred,
@@ -145,7 +152,11 @@ impl<N: Nfs3> Fs<N> {
         name: &[u8],
         target: &Arc<Inode>,
     ) -> FsResult<Aside> {
-        for _ in 0..64 {
+        let tries = match keeps_links(cred, dir, target) {
+            true => 0,
+            false => 64,
+        };
+        for _ in 0..tries {
             let hidden = self.next_hidden_name(target);
             match self.link_inode(cred, target, dir, &hidden).await {
                 Ok(()) => return Ok(Aside::Linked(hidden)),
@@ -156,4 +167,15 @@ impl<N: Nfs3> Fs<N> {
         let hidden = self.hide_by_rename(cred, dir, name, target).await?;
         Ok(Aside::Renamed(hidden))
     }
+}
+
+/// Whether `dir` is one in which only the owners of it and of `target` may remove names of the latter
+/// (S_ISVTX), and the caller is neither.
+fn keeps_links(cred: &Cred, dir: &Inode, target: &Inode) -> bool {
+    let owner = |inode: &Inode| inode.state.lock().attributes().map(|known| known.uid);
+    let sticky = |inode: &Inode| {
+        let state = inode.state.lock();
+        state.attributes().is_some_and(|dir| dir.mode & STICKY != 0)
+    };
+    cred.uid != 0 && sticky(dir) && owner(dir) != Some(cred.uid) && owner(target) != Some(cred.uid)
 }
