@@ -58,6 +58,9 @@ impl<N: Nfs3> Fs<N> {
                     // call that came twice, or this was taken for the file that a lost reply
                     // was about: then it is as with any other file.
                     let checked = inode.data().is_none();
+                    if checked {
+                        inode.state.lock().made();
+                    }
                     return self
                         .open_found(cred, &dir, inode, found, flags, checked)
                         .await;
