@@ -152,7 +152,9 @@ fn cut_to(
         ..FuseOptions::default()
     };
     let mount = mount_with(&server, name, config, &options);
-    let file = File::open(mount.dir.join("f")).unwrap();
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).open(mount.dir.join("f"));
+    let file = file.unwrap();
     assert_eq!(file.metadata().unwrap().len(), before);
     // No more than what is asked for.
     let random = libc::POSIX_FADV_RANDOM;
@@ -245,12 +247,8 @@ fn one_read_over_the_end(name: &str, behind: u64) {
         asleep.iter().any(|asleep| call.starts_with(asleep))
     });
     cut.server.keep(None);
-    match behind {
-        1 => sleep(Duration::from_millis(400)),
-        _ => until("the READs answered", || {
-            !cut.mount.fs().is_kernel_reading(cut.node)
-        }),
-    }
+    // For longer than an open waits for the queue.
+    sleep(Duration::from_millis(400));
     drop(held);
     queued.join().unwrap();
     let found = whole.thread.join().unwrap();
@@ -297,4 +295,35 @@ fn the_kernel_is_not_notified_while_it_has_a_read_in_its_queue() {
     fs.forget(cut.node, 1);
     drop(cut.file);
     cut.mount.finish();
+}
+
+/// A WRITE that is answered while a READ is under way makes the kernel ignore the end of the file in
+/// the reply to the READ. What it then takes for data behind the end is dropped soon.
+#[test]
+fn zeros_behind_the_end_in_a_read_beside_a_write_do_not_stay() {
+    for (name, pages) in [("beside-ahead", 4), ("beside-page", 1)] {
+        let (before, after) = ((2 + pages) * PAGE, 2 * PAGE + 100);
+        let Some(cut) = cut_to(name, (before, after), None, None) else {
+            return;
+        };
+        let calls = cut.server.calls(Op::Read);
+        cut.server.keep(Some(Op::Read));
+        let last = Reading::start(&cut.file, 2 * PAGE, pages * PAGE);
+        until("the READ", || cut.server.calls(Op::Read) > calls);
+        assert_eq!(cut.file.write_at(b"w", 0).unwrap(), 1);
+        cut.server.keep(None);
+        let found = last.thread.join().unwrap();
+        let (data, behind) = found.split_at(100);
+        assert!(data == [7; 100] && behind.iter().all(|byte| *byte == 0));
+        until("the end", || {
+            let mut found = vec![9; before as usize];
+            let n = cut.file.read_at(&mut found, 0).unwrap() as u64;
+            let known = cut.file.metadata().unwrap().len();
+            let right = found[0] == b'w' && found[1..after as usize].iter().all(|b| *b == 7);
+            n == after && known == after && right
+        });
+        cut.mount.fs().forget(cut.node, 1);
+        drop(cut.file);
+        cut.mount.finish();
+    }
 }

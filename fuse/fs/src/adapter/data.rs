@@ -68,13 +68,6 @@ impl<N: Nfs3> Adapter<N> {
                 && buffered
                 && under_way.end(&found) == ReadEnd::Behind
             {
-                if queued.is_read_ahead(size) {
-                    // The kernel makes the READ again, page by page, if anybody gets there.
-                    if let Some(reply) = reply.take() {
-                        reply.error(libc::EAGAIN);
-                    }
-                    return;
-                }
                 under_way.first().await;
                 let first = under_way.is_first();
                 queued.until_empty(MOST_OF_READ, first).await;

@@ -7,27 +7,29 @@
 //! ([`crate::fs::ReadEnd`]), READs that are under way are waited for. Those that were read are
 //! known ([`crate::fs::Fs::is_reading`]); of those that wait in the queue, for as long as it takes
 //! a busy machine to run an event loop, poll(2) tells only that something waits. So the queue is
-//! seen empty first, then the READs are looked at: what was queued before has been read by then.
+//! seen empty first, and no event loop with a request in its hands ([`Queued::taking`]); then the
+//! READs are looked at: what was queued before is known by then.
 //!
 //! A READ that the kernel makes between that and the notification, or the reply, is not seen. It
 //! may do so just then: the reply to one READ has a program go on to the next. Therefore a pause
-//! after the last READ counts as READs under way, and a READ of read-ahead behind the end is not
-//! answered by an end at all, but by an error ([`Queued::is_read_ahead`]).
+//! after the last READ counts as READs under way.
+//!
+//! (An error in reply to a READ of read-ahead would not need the pause, as no program is told of
+//! it. But nothing in the request says that it is one: its length does not, where the kernel reads
+//! folios of several pages for a program.)
 
 use nfsrdma_channel::Device;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Between two looks at the queue.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// The last release of Linux of which is known that a FUSE file has no large folios.
-const LAST_WITHOUT_FOLIOS: (u32, u32) = (6, 18);
 
 /// Whether the kernel has a request that nobody has read.
 pub(super) fn has_request(device: &Device) -> bool {
@@ -57,6 +59,17 @@ struct Shared {
     device: Arc<Device>,
     state: Mutex<State>,
     more: Condvar,
+    /// Event loops that may have taken a request and not handed it over.
+    taking: AtomicUsize,
+}
+
+/// While it lives, requests are taken from the queue.
+pub(super) struct Taking<'a>(&'a AtomicUsize);
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The queue of a mount. A thread looks at it, from the first time that somebody waits: only where
@@ -64,9 +77,6 @@ struct Shared {
 pub(super) struct Queued {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The kernel reads so much, a page, where it reads just what a program waits for. `None` if
-    /// it may be more.
-    page: Option<u64>,
 }
 
 impl Queued {
@@ -75,33 +85,24 @@ impl Queued {
             device: device.clone(),
             state: Mutex::default(),
             more: Condvar::new(),
+            taking: AtomicUsize::new(0),
         });
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
-        let release = release.ok().and_then(|text| release_of(&text));
-        let by_page = release.is_some_and(|release| release <= LAST_WITHOUT_FOLIOS);
-        let auxv = std::fs::read("/proc/self/auxv").unwrap_or_default();
         Arc::new(Queued {
             shared,
             thread: Mutex::default(),
-            page: page_size(&auxv).filter(|_| by_page),
         })
     }
 
-    /// Whether a READ of `size` bytes into the page cache is surely one of read-ahead. If such a
-    /// READ fails, no program is told (fuse_readpages_end): whoever gets to one of its pages finds
-    /// it without data, and the kernel makes a READ of this page. It makes those in the order in
-    /// which the program reads, and each with the version of that moment, so that none comes
-    /// before the READ of the end.
-    ///
-    /// What a program waits for is read by the page (fuse_read_folio), as long as pages are not
-    /// parts of larger folios. In releases of Linux in which they may be, nothing is sure.
-    pub(super) fn is_read_ahead(&self, size: u32) -> bool {
-        self.page.is_some_and(|page| u64::from(size) > page)
+    /// An event loop is about to take requests. (Threads that wait in read(2) for each cannot say
+    /// so: where these serve a mount, a request that was just taken may be missed.)
+    pub(super) fn taking(&self) -> Taking<'_> {
+        self.shared.taking.fetch_add(1, Ordering::SeqCst);
+        Taking(&self.shared.taking)
     }
 
-    /// Whether the queue is empty at this moment.
+    /// Whether the queue is empty at this moment, and all that it held was handed over.
     pub(super) fn is_empty(&self) -> bool {
-        !has_request(&self.shared.device)
+        self.shared.is_empty()
     }
 
     /// Returns when the queue was seen empty, and `condition` true after it; or after `most`.
@@ -145,30 +146,15 @@ impl Queued {
     }
 }
 
-/// The first two numbers of a release of Linux.
-fn release_of(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next()?.parse().ok();
-    Some((next()?, next()?))
-}
-
-/// The size of a page, of the pairs of words that the kernel gives a process (AT_PAGESZ).
-fn page_size(auxv: &[u8]) -> Option<u64> {
-    let mut words = auxv
-        .chunks_exact(size_of::<usize>())
-        .filter_map(|word| word.try_into().ok().map(usize::from_ne_bytes));
-    while let (Some(kind), Some(value)) = (words.next(), words.next()) {
-        if kind == libc::AT_PAGESZ as usize {
-            return Some(value as u64);
-        }
-    }
-    None
-}
-
 impl Shared {
+    /// In this order: who takes a request says so before.
+    fn is_empty(&self) -> bool {
+        !has_request(&self.device) && self.taking.load(Ordering::SeqCst) == 0
+    }
+
     /// In this order: see the head of this file.
     fn is_quiet(&self, condition: impl Fn() -> bool) -> bool {
-        !has_request(&self.device) && condition()
+        self.is_empty() && condition()
     }
 
     fn run(&self) {
@@ -215,27 +201,5 @@ impl Drop for Queued {
             // It ends by itself; a panic there has been reported.
             let _ = thread.join();
         }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-mod tests {
-    use super::{page_size, release_of};
-
-    #[test]
-    fn releases_of_linux() {
-        assert_eq!(release_of("6.1.0-18-amd64"), Some((6, 1)));
-        assert_eq!(release_of("6.18.44"), Some((6, 18)));
-        assert_eq!(release_of("7.0-rc1"), Some((7, 0)));
-        assert_eq!(release_of("unknown"), None);
-    }
-
-    #[test]
-    fn the_page_of_this_machine() {
-        let auxv = std::fs::read("/proc/self/auxv").unwrap();
-        let page = page_size(&auxv).unwrap();
-        assert!(page >= 4096 && page.is_power_of_two(), "{page}");
-        assert_eq!(page_size(&auxv[..7]), None);
     }
 }
