@@ -204,6 +204,42 @@ fn a_size_that_was_shown_for_unstable_data_is_not_shown_after_the_next_open() {
     });
 }
 
+/// Without pre-operation attributes a GETATTR goes ahead of a WRITE. What somebody else writes after
+/// it, and before the attributes in the reply to the WRITE are taken, shows in neither.
+#[test]
+fn what_another_wrote_beside_a_checked_write_is_seen_on_open() {
+    for pre_op in [PreOp::Atomic, PreOp::Never] {
+        let server = MemoryServer::new();
+        let fill = |server: &MemoryServer| {
+            server.plant("f", &[b'o'; 2 * PAGE]);
+            server.set_pre_op(pre_op);
+        };
+        mounts_of(&server, "beside", &hour(), fill, |[a]| {
+            for turn in 1..4u8 {
+                assert_eq!(page(&open(a), 0).len(), PAGE);
+                let other = Arc::downgrade(&server);
+                server.set_hook(move |op, _| {
+                    if op == Op::Write
+                        && let Some(server) = other.upgrade()
+                    {
+                        server.change_file("f", 0, &[turn; PAGE], None);
+                    }
+                    Fate::Done
+                });
+                OpenOptions::new()
+                    .write(true)
+                    .open(a.dir.join("f"))
+                    .unwrap()
+                    .write_all_at(b"record", PAGE as u64)
+                    .unwrap();
+                server.clear_hook();
+                let context = format!("{pre_op:?}, turn {turn}");
+                assert!(page(&open(a), 0) == [turn; PAGE], "{context}");
+            }
+        });
+    }
+}
+
 /// The hole in front of a record reads as zeros here while another fills it.
 #[test]
 fn what_another_wrote_into_an_empty_file_is_seen_though_this_mount_wrote_behind_it() {
@@ -468,9 +504,14 @@ fn a_server_without_pre_operation_attributes_is_asked_once_a_burst() {
         assert_eq!(a.server.calls(Op::Getattr) - before, 5);
         fs::write(a.dir.join("second"), vec![1; 500_000]).unwrap();
         assert_eq!(a.server.calls(Op::Getattr) - before, 5);
-        // What is cached is still believed: nothing is read again.
+        // What is cached is believed until the next open, and that of an own new file further on.
         let reads = a.server.calls(Op::Read);
-        page(&open(a), 0);
+        assert_eq!(page(&file, 0)[10..16], *b"record");
+        fs::read(a.dir.join("second")).unwrap();
         assert_eq!(a.server.calls(Op::Read), reads);
+        for _ in 0..2 {
+            page(&open(a), 0);
+            assert_eq!(a.server.calls(Op::Read), reads + 1);
+        }
     });
 }

@@ -12,6 +12,7 @@ use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rpcrdma::exec::block_on;
+use nfsrdma_xdr::nfs3::Status;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -124,12 +125,22 @@ fn user(uid: u32) -> Cred {
 
 /// Cut by another, who may have changed the mode as well.
 fn cut(name: &str, mode: Option<u32>) -> Option<Cut> {
+    cut_to(name, (BEFORE, AFTER), mode, None)
+}
+
+/// The same from one size to another. `without_data`: a page that the kernel has, without data.
+fn cut_to(
+    name: &str,
+    (before, after): (u64, u64),
+    mode: Option<u32>,
+    without_data: Option<u64>,
+) -> Option<Cut> {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("SKIPPED: there is no /dev/fuse");
         return None;
     }
     let server = MemoryServer::new();
-    server.plant("f", &[7; BEFORE as usize]);
+    server.plant("f", &vec![7; before as usize]);
     let config = FsConfig {
         acregmin: Duration::from_secs(3600),
         acregmax: Duration::from_secs(3600),
@@ -141,14 +152,25 @@ fn cut(name: &str, mode: Option<u32>) -> Option<Cut> {
         ..FuseOptions::default()
     };
     let mount = mount_with(&server, name, config, &options);
-    let file = File::open(mount.dir.join("f")).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), BEFORE);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).open(mount.dir.join("f"));
+    let file = file.unwrap();
+    assert_eq!(file.metadata().unwrap().len(), before);
     // No more than what is asked for.
     let random = libc::POSIX_FADV_RANDOM;
     // SAFETY: a call without pointers.
     assert_eq!(0, unsafe {
         libc::posix_fadvise(file.as_raw_fd(), 0, 0, random)
     });
+    if let Some(page) = without_data {
+        server.set_hook(|op, _| match op {
+            Op::Read => Fate::Refused(Status::Io),
+            _ => Fate::Done,
+        });
+        let error = file.read_at(&mut [0; PAGE as usize], page * PAGE);
+        assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::EIO));
+        server.clear_hook();
+    }
     let Ok(Found::Is(entry)) = block_on(mount.fs().lookup(&user(0), ROOT, b"f")) else {
         panic!("the file is not found");
     };
@@ -158,7 +180,7 @@ fn cut(name: &str, mode: Option<u32>) -> Option<Cut> {
         .write(true)
         .open(&path)
         .unwrap()
-        .set_len(AFTER)
+        .set_len(after)
         .unwrap();
     if let Some(mode) = mode {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -197,6 +219,63 @@ fn a_file_that_was_cut_does_not_end_where_the_kernel_s_last_read_began() {
     cut.mount.finish();
 }
 
+/// A page that the kernel has, without data, and in which the file ends now, divides a read(2) into
+/// READs: of what is before it, of what is behind it, and of the page, once the program gets there.
+/// The second is answered while the third is in the kernel's queue, for longer than that is waited
+/// for. `behind`: pages of the second.
+fn one_read_over_the_end(name: &str, behind: u64) {
+    const LAST: u64 = 3;
+    let (before, after) = ((LAST + 1 + behind) * PAGE, LAST * PAGE + 200);
+    let Some(cut) = cut_to(name, (before, after), None, Some(LAST)) else {
+        return;
+    };
+    let calls = cut.server.calls(Op::Read);
+    cut.server.keep(Some(Op::Read));
+    let whole = Reading::start(&cut.file, 0, before);
+    until("two READs", || cut.server.calls(Op::Read) == calls + 2);
+    let held = HeldUp::new(&cut.server, &cut.mount.dir);
+    let name = cut.mount.dir.join("no such name either");
+    let (give, take) = channel();
+    let queued = spawn(move || {
+        give.send(rustix::thread::gettid().as_raw_nonzero())
+            .unwrap();
+        assert!(fs::metadata(name).is_err());
+    });
+    let call = format!("/proc/self/task/{}/syscall", take.recv().unwrap());
+    let asleep = [libc::SYS_statx, libc::SYS_newfstatat].map(|number| format!("{number} "));
+    until("a LOOKUP in the queue", || {
+        let call = fs::read_to_string(&call).unwrap_or_default();
+        asleep.iter().any(|asleep| call.starts_with(asleep))
+    });
+    cut.server.keep(None);
+    // For longer than an open waits for the queue.
+    sleep(Duration::from_millis(400));
+    drop(held);
+    queued.join().unwrap();
+    let found = whole.thread.join().unwrap();
+    let zeros = found.iter().filter(|byte| **byte == 0).count();
+    assert!(
+        found == vec![7; after as usize],
+        "{} bytes, {zeros} of them zero",
+        found.len()
+    );
+    let known = cut.file.metadata().unwrap().len();
+    assert_eq!(known, after);
+    cut.mount.fs().forget(cut.node, 1);
+    drop(cut.file);
+    cut.mount.finish();
+}
+
+#[test]
+fn a_read_ahead_behind_the_end_of_a_cut_file_does_not_hide_the_end() {
+    one_read_over_the_end("queued-ahead", 4);
+}
+
+#[test]
+fn a_page_behind_the_end_of_a_cut_file_does_not_hide_the_end() {
+    one_read_over_the_end("queued-page", 1);
+}
+
 /// A notification makes the kernel ignore the end of the file in replies to READs that it had
 /// sent before.
 #[test]
@@ -217,4 +296,35 @@ fn the_kernel_is_not_notified_while_it_has_a_read_in_its_queue() {
     fs.forget(cut.node, 1);
     drop(cut.file);
     cut.mount.finish();
+}
+
+/// A WRITE that is answered while a READ is under way makes the kernel ignore the end of the file in
+/// the reply to the READ. What it then takes for data behind the end is dropped soon.
+#[test]
+fn zeros_behind_the_end_in_a_read_beside_a_write_do_not_stay() {
+    for (name, pages) in [("beside-ahead", 4), ("beside-page", 1)] {
+        let (before, after) = ((2 + pages) * PAGE, 2 * PAGE + 100);
+        let Some(cut) = cut_to(name, (before, after), None, None) else {
+            return;
+        };
+        let calls = cut.server.calls(Op::Read);
+        cut.server.keep(Some(Op::Read));
+        let last = Reading::start(&cut.file, 2 * PAGE, pages * PAGE);
+        until("the READ", || cut.server.calls(Op::Read) > calls);
+        assert_eq!(cut.file.write_at(b"w", 0).unwrap(), 1);
+        cut.server.keep(None);
+        let found = last.thread.join().unwrap();
+        let (data, behind) = found.split_at(100);
+        assert!(data == [7; 100] && behind.iter().all(|byte| *byte == 0));
+        until("the end", || {
+            let mut found = vec![9; before as usize];
+            let n = cut.file.read_at(&mut found, 0).unwrap() as u64;
+            let known = cut.file.metadata().unwrap().len();
+            let right = found[0] == b'w' && found[1..after as usize].iter().all(|b| *b == 7);
+            n == after && known == after && right
+        });
+        cut.mount.fs().forget(cut.node, 1);
+        drop(cut.file);
+        cut.mount.finish();
+    }
 }

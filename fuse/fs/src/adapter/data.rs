@@ -3,9 +3,17 @@
 use super::replies::{answer, answer_held, answer_or, done, file_flags, reply_data};
 use super::signals::hears;
 use super::state::{Adapter, close};
-use crate::fs::FsResult;
+use crate::fs::{FsResult, ReadEnd};
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_nfs3::Nfs3;
+use std::time::Duration;
+
+/// An open that finds a change by somebody else waits so long for the kernel's queue to be seen
+/// empty, at most. On a mount that is never idle it may never be; what is then missed is told in
+/// [`super::queued`], and is not worth more to a program that opens a file.
+const MOST_OF_OPEN: Duration = Duration::from_millis(200);
+/// The same for the reply to a READ behind the end of a file that somebody else has cut.
+const MOST_OF_READ: Duration = Duration::from_secs(1);
 
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
@@ -14,14 +22,12 @@ impl<N: Nfs3> Adapter<N> {
         let unflushed = !self.posix_locks();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let result = fs.open(&cred, node, flags).await;
-            if result
-                .as_ref()
-                .is_ok_and(|opened| opened.attributes_changed)
-            {
-                let fs = fs.clone();
-                queued.until_empty(move || !fs.is_reading(node)).await;
-            }
+            let reads = fs.clone();
+            let known = async move {
+                let known = move || !reads.may_miss_end(node, 1);
+                queued.until_empty(MOST_OF_OPEN, known).await;
+            };
+            let result = fs.open_after(&cred, node, flags, known).await;
             answer_or(
                 reply,
                 result,
@@ -55,13 +61,16 @@ impl<N: Nfs3> Adapter<N> {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         let (under_way, queued) = (self.fs.kernel_read(handle, offset), self.queued.clone());
+        let buffered = flags & libc::O_DIRECT == 0;
         self.start(async move {
             let found = fs.read(handle, offset, size, flags).await;
             if let Some(under_way) = &under_way
-                && under_way.tells_end(&found, size)
+                && buffered
+                && under_way.end(&found) == ReadEnd::Behind
             {
                 under_way.first().await;
-                queued.until_empty(under_way.is_first()).await;
+                let first = under_way.is_first();
+                queued.until_empty(MOST_OF_READ, first).await;
             }
             answer_held(reply, found, reply_data);
             drop(under_way);

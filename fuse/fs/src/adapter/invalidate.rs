@@ -162,7 +162,7 @@ impl Invalidator {
                     };
                     // The queue first: what it held is under way by then.
                     let early =
-                        tries < most && (!queued.is_empty_blocking() || fs.is_reading(node));
+                        tries < most && (!queued.is_empty_blocking() || fs.may_miss_end(node, 0));
                     if early || of_data && fs.is_kernel_reading_for(node, SILENCE) {
                         queue.put(node, tries.saturating_add(1));
                     } else if !of_data {

@@ -3,32 +3,36 @@
 //! The kernel notes a version when it makes a READ, and ignores the end of file in the reply if
 //! the inode has got a newer one meanwhile: by a notification, or by the end of file in the reply
 //! to another READ. It then goes on with the size it had, and what lies between the two ends
-//! reads as zeros. Whatever brings a newer version must therefore wait for READs that are under
-//! way. Those that were read are known ([`crate::fs::Fs::is_reading`]); of those that wait in the
-//! queue, for as long as it takes a busy machine to run an event loop, poll(2) tells only that
-//! something waits. So the queue is seen empty first, then the READs are looked at: what was
-//! queued before has been read by then.
+//! reads as zeros. So before a notification, and before a reply with a false end
+//! ([`crate::fs::ReadEnd`]), READs that are under way are waited for. Those that were read are
+//! known ([`crate::fs::Fs::is_reading`]); of those that wait in the queue, for as long as it takes
+//! a busy machine to run an event loop, poll(2) tells only that something waits. So the queue is
+//! seen empty first, and no event loop with a request in its hands ([`Queued::taking`]); then the
+//! READs are looked at: what was queued before is known by then.
 //!
 //! Requests that come by io_uring are in no such queue: they have been handed over when each
 //! worker has ended a round that it began after the question ([`nfsrdma_channel::Rounds`]).
 //!
 //! A READ that the kernel makes between that and the notification, or the reply, is not seen. It
-//! may do so just then: the reply to one READ has a program go on to the next.
+//! may do so just then: the reply to one READ has a program go on to the next. Therefore a pause
+//! after the last READ counts as READs under way.
+//!
+//! (An error in reply to a READ of read-ahead would not need the pause, as no program is told of
+//! it. But nothing in the request says that it is one: its length does not, where the kernel reads
+//! folios of several pages for a program.)
 
 use nfsrdma_channel::{Device, Rounds};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Between two looks at the queue.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Looks, at most: on a mount that is never idle the queue may never be seen empty.
-const MOST_LOOKS: u32 = 200;
 
 /// Whether the kernel has a request that nobody has read.
 pub(super) fn has_request(device: &Device) -> bool {
@@ -53,7 +57,7 @@ impl Drop for Over {
 type Condition = Box<dyn Fn() -> bool + Send>;
 
 struct Waiter {
-    looks: u32,
+    until: Instant,
     condition: Condition,
     wake: oneshot::Sender<()>,
 }
@@ -70,34 +74,50 @@ struct Shared {
     rounds: Vec<Rounds>,
     state: Mutex<State>,
     more: Condvar,
+    /// Event loops that may have taken a request and not handed it over.
+    taking: AtomicUsize,
 }
 
-/// The queue of a mount, with a thread that looks at it while somebody waits.
+/// While it lives, requests are taken from the queue.
+pub(super) struct Taking<'a>(&'a AtomicUsize);
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The queue of a mount. A thread looks at it, from the first time that somebody waits: only where
+/// others change files.
 pub(super) struct Queued {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Queued {
-    pub(super) fn start(device: &Arc<Device>, rounds: Vec<Rounds>) -> io::Result<Arc<Self>> {
+    pub(super) fn new(device: &Arc<Device>, rounds: Vec<Rounds>) -> Arc<Self> {
         let shared = Arc::new(Shared {
             device: device.clone(),
             rounds,
             state: Mutex::default(),
             more: Condvar::new(),
+            taking: AtomicUsize::new(0),
         });
-        let looking = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("queued".into())
-            .spawn(move || looking.run())?;
-        Ok(Arc::new(Queued {
+        Arc::new(Queued {
             shared,
-            thread: Some(thread),
-        }))
+            thread: Mutex::default(),
+        })
     }
 
-    /// Whether the queue is empty at this moment. Where requests come by rings, returns when
-    /// those that had come have been handed over.
+    /// An event loop is about to take requests. (Threads that wait in read(2) for each cannot say
+    /// so: where these serve a mount, a request that was just taken may be missed.)
+    pub(super) fn taking(&self) -> Taking<'_> {
+        self.shared.taking.fetch_add(1, Ordering::SeqCst);
+        Taking(&self.shared.taking)
+    }
+
+    /// Whether the queue is empty at this moment, and all that it held was handed over. Where
+    /// requests come by rings, returns when those that had come have been handed over.
     pub(super) async fn is_empty(&self) -> bool {
         match self.rounds_over() {
             Some(over) => {
@@ -105,7 +125,7 @@ impl Queued {
                 let _ = over.await;
                 true
             }
-            None => !has_request(&self.shared.device),
+            None => self.shared.is_empty(),
         }
     }
 
@@ -116,7 +136,7 @@ impl Queued {
                 let _ = over.blocking_recv();
                 true
             }
-            None => !has_request(&self.shared.device),
+            None => self.shared.is_empty(),
         }
     }
 
@@ -135,9 +155,12 @@ impl Queued {
         Some(told)
     }
 
-    /// Returns when the queue was seen empty, and `condition` true after it; or after some tenths
-    /// of a second.
-    pub(super) async fn until_empty(&self, condition: impl Fn() -> bool + Send + 'static) {
+    /// Returns when the queue was seen empty, and `condition` true after it; or after `most`.
+    pub(super) async fn until_empty(
+        &self,
+        most: Duration,
+        condition: impl Fn() -> bool + Send + 'static,
+    ) {
         if let Some(over) = self.rounds_over() {
             let _ = over.await;
         }
@@ -147,11 +170,11 @@ impl Queued {
         let (wake, woken) = oneshot::channel();
         {
             let mut state = self.shared.state.lock();
-            if state.ended {
+            if state.ended || !self.has_thread() {
                 return;
             }
             state.waiters.push(Waiter {
-                looks: 0,
+                until: Instant::now() + most,
                 condition: Box::new(condition),
                 wake,
             });
@@ -160,12 +183,31 @@ impl Queued {
         // An error is the end of the mount.
         let _ = woken.await;
     }
+
+    /// Starts the thread if it is not there. False if the machine has none left: then nothing is
+    /// waited for, as if the time were up.
+    fn has_thread(&self) -> bool {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let looking = self.shared.clone();
+            *thread = std::thread::Builder::new()
+                .name("queued".into())
+                .spawn(move || looking.run())
+                .ok();
+        }
+        thread.is_some()
+    }
 }
 
 impl Shared {
+    /// In this order: who takes a request says so before.
+    fn is_empty(&self) -> bool {
+        !has_request(&self.device) && self.taking.load(Ordering::SeqCst) == 0
+    }
+
     /// In this order: see the head of this file.
     fn is_quiet(&self, condition: impl Fn() -> bool) -> bool {
-        (!self.rounds.is_empty() || !has_request(&self.device)) && condition()
+        (!self.rounds.is_empty() || self.is_empty()) && condition()
     }
 
     fn run(&self) {
@@ -179,9 +221,8 @@ impl Shared {
             let mut waiters = std::mem::take(&mut state.waiters);
             drop(state);
             let mut ready = Vec::new();
-            for mut waiter in std::mem::take(&mut waiters) {
-                waiter.looks += 1;
-                if waiter.looks >= MOST_LOOKS || self.is_quiet(&waiter.condition) {
+            for waiter in std::mem::take(&mut waiters) {
+                if Instant::now() >= waiter.until || self.is_quiet(&waiter.condition) {
                     ready.push(waiter.wake);
                 } else {
                     waiters.push(waiter);
@@ -206,7 +247,7 @@ impl Drop for Queued {
         };
         self.shared.more.notify_all();
         drop(waiters);
-        if let Some(thread) = self.thread.take()
+        if let Some(thread) = self.thread.get_mut().take()
             // A request that waited may be the last to know of this.
             && thread.thread().id() != std::thread::current().id()
         {

@@ -322,6 +322,7 @@ impl<N: Nfs3> Worker<N> {
 
     /// Reads requests, and answers those that memory can answer. Whether the mount is gone.
     pub(super) fn read(&mut self, reader: &mut Reader) -> io::Result<bool> {
+        let _taking = self.adapter.queued.taking();
         let mut left = MOST_REQUESTS;
         loop {
             match reader.read(&*self.adapter)? {

@@ -11,7 +11,8 @@
 //! that somebody else changed the object, unless own changes explain it. Replies that overlap
 //! own changes judge nothing; the changes do themselves when the last of them is answered. What
 //! they leave open is *unverified*: it is believed no longer than the attribute time, and not
-//! over the next open (docs/COHERENCE.md).
+//! over the next open (docs/COHERENCE.md). So it is after every change without pre-operation
+//! attributes, but for the first of a file that this mount has made.
 
 use super::changes::{Changes, Kind, Verdict, wcc};
 use super::clock::Nanos;
@@ -79,10 +80,19 @@ struct Own {
     past: Box<[WccAttributes]>,
     /// They could not be verified: until when the cached contents are believed.
     unverified_until: Option<Nanos>,
+    /// This mount made the file, and it is still as empty as it was then.
+    made: bool,
     /// A call on a name changed the ctime to something its reply did not say.
     ctime_open: bool,
     /// When one was last answered: calls sent before may tell of the links of before.
     named: u64,
+}
+
+impl Own {
+    /// What is cached is believed until then, and not over the next open.
+    fn unverified_by(&mut self, until: Nanos) {
+        self.unverified_until = Some(self.unverified_until.unwrap_or(until).min(until));
+    }
 }
 
 /// Whether both say the same, but for the access time, which READ changes, and the space
@@ -253,13 +263,19 @@ impl AttributeCache {
         self.fresh_until = 0;
     }
 
+    /// This mount has just made the file.
+    pub(super) fn made(&mut self) {
+        self.own.get_or_insert_default().made = true;
+    }
+
     fn begun(&mut self, event: u64, cached: bool) -> &mut Changes {
         let contents = self.contents;
         let own = self.own.get_or_insert_default();
         own.changed = event;
         let joint = std::mem::take(&mut own.ctime_open);
+        let made = own.made;
         own.changes
-            .get_or_insert_with(|| Box::new(Changes::new(contents, joint, cached)))
+            .get_or_insert_with(|| Box::new(Changes::new(contents, joint, cached, made)))
     }
 
     /// A call that changes the object is sent. `cached`: some of its contents are cached, here
@@ -377,6 +393,7 @@ impl AttributeCache {
             // All failed: what was known still is.
             return false;
         }
+        own.made &= matches!(verdict, Verdict::Own(newest) if newest.size == 0);
         let others = changes.saw_others(&own.past);
         // Those of earlier ones stay: a reply may be overtaken by several bursts.
         let newest = changes.past(MOST_PAST);
@@ -384,12 +401,15 @@ impl AttributeCache {
         own.past = [&own.past[own.past.len() - kept..], newest].concat().into();
         match verdict {
             // A READ meanwhile may have brought the contents of such a state.
-            Verdict::Own(_) if others => {
+            Verdict::Own(_) | Verdict::Likely(_) if others => {
                 self.forget_contents();
                 self.expire();
                 true
             }
-            Verdict::Own(newest) => {
+            Verdict::Own(newest) | Verdict::Likely(newest) => {
+                if let Verdict::Likely(_) = verdict {
+                    own.unverified_by(now + times.max);
+                }
                 self.contents = Some(wcc(&newest));
                 self.verified = self.verified.max(changes.last_sent());
                 self.timeout = times.min;
@@ -407,8 +427,7 @@ impl AttributeCache {
             }
             Verdict::Unverified | Verdict::NotAtomic => {
                 *not_atomic = verdict == Verdict::NotAtomic;
-                let until = now + times.min;
-                own.unverified_until = Some(own.unverified_until.unwrap_or(until).min(until));
+                own.unverified_by(now + times.min);
                 // Of several, nothing says whose `after` is the last: the next reply tells.
                 self.contents = match changes.begun() {
                     1 => self.known.as_ref().map(wcc),

@@ -68,6 +68,10 @@ enum Step {
     Run(usize),
     /// The check ahead of a WRITE is run just behind it.
     RunReversed(usize),
+    /// It is run, and the WRITE later.
+    RunCheck(usize),
+    /// A WRITE is run, and the attributes for its reply are taken later.
+    RunChange(usize),
     Answer(usize),
     /// Somebody else changes the file.
     Foreign {
@@ -86,6 +90,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Open),
         12 => any::<usize>().prop_map(Step::Run),
         1 => any::<usize>().prop_map(Step::RunReversed),
+        3 => any::<usize>().prop_map(Step::RunCheck),
+        2 => any::<usize>().prop_map(Step::RunChange),
         12 => any::<usize>().prop_map(Step::Answer),
         2 => any::<bool>().prop_map(|grows| Step::Foreign { grows }),
         1 => (0u32..100).prop_map(Step::TurnClock),
@@ -110,6 +116,10 @@ struct Flight {
     foreign_then: u64,
     /// How often the cache had been dropped.
     drops_then: u64,
+    /// What the check ahead showed, if it was run before.
+    check: Option<Attributes>,
+    /// Of a WRITE: it has changed the file.
+    changed: bool,
     done: Option<Done>,
 }
 
@@ -206,22 +216,51 @@ impl World {
             sent,
             foreign_then: self.foreign,
             drops_then: self.drops,
+            check: None,
+            changed: false,
             done: None,
         });
     }
 
-    fn run(&mut self, at: usize, reversed: bool) {
+    /// Of the calls that the server has not run.
+    fn waiting(&self, at: usize) -> Option<usize> {
         let waiting: Vec<usize> = (0..self.flights.len())
             .filter(|&n| self.flights[n].done.is_none())
             .collect();
-        let Some(&at) = waiting.get(at % waiting.len().max(1)) else {
-            return;
-        };
+        waiting.get(at % waiting.len().max(1)).copied()
+    }
+
+    fn run_check(&mut self, at: usize) {
+        let now = self.now;
+        if let Some(at) = self.waiting(at) {
+            self.flights[at].check.get_or_insert(now);
+        }
+    }
+
+    /// Only servers that tell nothing of the state before take the state after so late.
+    fn run_change(&mut self, at: usize) {
+        let Some(at) = self.waiting(at) else { return };
+        let flight = &mut self.flights[at];
+        if let Call::Write { grows, .. } = flight.call
+            && self.before == Before::Never
+            && !flight.changed
+        {
+            flight.check.get_or_insert(self.now);
+            flight.changed = true;
+            self.change(grows);
+        }
+    }
+
+    fn run(&mut self, at: usize, reversed: bool) {
+        let Some(at) = self.waiting(at) else { return };
         let before = self.now;
-        if let Call::Write { grows, .. } = self.flights[at].call {
+        if let Call::Write { grows, .. } = self.flights[at].call
+            && !self.flights[at].changed
+        {
             self.change(grows);
         }
         let check = if reversed { self.now } else { before };
+        let check = self.flights[at].check.unwrap_or(check);
         let told = match self.before {
             Before::NotAtomic => self.history[self.history.len().saturating_sub(3)],
             Before::Atomic | Before::Never => before,
@@ -344,6 +383,8 @@ impl World {
             }
             Step::Run(at) => self.run(at, false),
             Step::RunReversed(at) => self.run(at, true),
+            Step::RunCheck(at) => self.run_check(at),
+            Step::RunChange(at) => self.run_change(at),
             Step::Answer(at) => self.answer(at),
             Step::Foreign { grows } => {
                 self.change(grows);
@@ -397,6 +438,22 @@ fn run(before: Before, clock: Clock, steps: &[Step]) {
         world.step(step);
     }
     world.end();
+}
+
+/// What somebody else does between the check and the WRITE, or between the WRITE and the attributes
+/// in its reply, shows in neither.
+#[test]
+fn no_before_and_a_change_beside_a_checked_write() {
+    use Step::{Answer, Foreign, Open, Read, Run, RunChange, RunCheck, Write};
+    for part in [RunCheck(0), RunChange(0)] {
+        for grows in [false, true] {
+            let write = [Write { grows: true }, part.clone(), Foreign { grows }];
+            let mut steps = vec![Read, Run(0), Answer(0)];
+            steps.extend(write);
+            steps.extend([Run(0), Answer(0), Open, Run(0), Answer(0)]);
+            run(Before::Never, Clock::Fine, &steps);
+        }
+    }
 }
 
 proptest! {

@@ -55,6 +55,8 @@ enum Start {
     /// Nor was it, as the file was empty; but it has to be as long as was written here, or
     /// somebody else wrote, too.
     Empty,
+    /// The same, and this mount has just made it: nobody else is taken to write meanwhile.
+    Made,
     /// A GETATTR was sent just ahead, and is not answered.
     Asked,
     /// It showed this.
@@ -72,6 +74,10 @@ struct Pair {
 pub(super) enum Verdict {
     /// Nobody else changed the object; this is what it is now.
     Own(Attributes),
+    /// The same, if nobody else changed it while the change was on its way. The check was run
+    /// before the change, and the attributes in the reply are taken after it: what somebody else
+    /// changes in between shows in neither.
+    Likely(Attributes),
     /// Somebody else did.
     Foreign,
     /// The server did not say enough to tell.
@@ -121,14 +127,21 @@ pub(super) struct Changes {
 
 impl Changes {
     /// None is under way yet; the object was last known to be `origin`. `cached`: something of
-    /// its contents is cached, so that it matters whether that is still true.
-    pub(super) fn new(origin: Option<WccAttributes>, joint: bool, cached: bool) -> Self {
+    /// its contents is cached, so that it matters whether that is still true. `made`: it is a new
+    /// file of this mount's.
+    pub(super) fn new(
+        origin: Option<WccAttributes>,
+        joint: bool,
+        cached: bool,
+        made: bool,
+    ) -> Self {
         Changes {
             under_way: 0,
             begun: 0,
             last_sent: 0,
             origin,
             start: match origin {
+                Some(origin) if origin.size == 0 && made => Start::Made,
                 Some(origin) if origin.size == 0 => Start::Empty,
                 None if !cached => Start::NotNeeded,
                 _ => Start::Unchecked,
@@ -181,7 +194,7 @@ impl Changes {
 
     /// A WRITE leaves a hole: its zeros are cached, and somebody else may have filled it.
     pub(super) fn leave_hole(&mut self) {
-        if self.start == Start::Empty {
+        if let Start::Empty | Start::Made = self.start {
             self.start = Start::Unchecked;
         }
     }
@@ -409,14 +422,14 @@ impl Changes {
             return Verdict::Unverified;
         }
         if self.no_before > 0 {
-            let checked = match self.start {
-                Start::NotNeeded => true,
-                Start::Empty => self.newest.is_some_and(|new| new.size == self.floor),
-                Start::Seen(seen) => self.origin == Some(seen),
-                Start::Unchecked | Start::Asked => false,
+            let Some(newest) = self.newest.filter(|_| self.begun == 1) else {
+                return Verdict::Unverified;
             };
-            return match self.newest {
-                Some(newest) if self.begun == 1 && checked => Verdict::Own(newest),
+            return match self.start {
+                Start::Made if newest.size == self.floor => Verdict::Own(newest),
+                Start::Empty if newest.size == self.floor => Verdict::Likely(newest),
+                Start::NotNeeded => Verdict::Likely(newest),
+                Start::Seen(seen) if self.origin == Some(seen) => Verdict::Likely(newest),
                 _ => Verdict::Unverified,
             };
         }

@@ -60,6 +60,7 @@ impl<N: Nfs3> Fs<N> {
                     // was about: then it is as with any other file.
                     let checked = inode.data().is_none();
                     if checked {
+                        inode.state.lock().made();
                         let inode = self.table.adopt(&inode);
                         let entry = self.entry(&dir, &inode, found);
                         return Ok((entry, self.opened(inode, cred, flags)));

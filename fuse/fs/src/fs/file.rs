@@ -81,6 +81,8 @@ pub struct FileState {
     direct: usize,
     /// The kernel's READs that are not answered.
     kernel_reads: Vec<UnansweredRead>,
+    /// When the last of its READs came or was answered.
+    last_kernel_read: Nanos,
 }
 
 impl FileState {
@@ -127,12 +129,19 @@ impl FileState {
         let id = self.next_pending;
         let since = now;
         self.kernel_reads.push(UnansweredRead { offset, id, since });
+        self.last_kernel_read = now;
         id
     }
 
-    /// It was answered.
-    pub fn end_kernel_read(&mut self, id: u64) {
+    /// It was answered `now`.
+    pub fn end_kernel_read(&mut self, id: u64, now: Nanos) {
         self.kernel_reads.retain(|read| read.id != id);
+        self.last_kernel_read = now;
+    }
+
+    /// Whether a READ of the kernel's came or was answered after `time`.
+    pub fn has_kernel_read_since(&self, time: Nanos) -> bool {
+        self.last_kernel_read > time
     }
 
     /// The number of the last READ so far.

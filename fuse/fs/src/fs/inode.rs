@@ -433,6 +433,11 @@ impl State {
         self.learned(seen)
     }
 
+    /// This mount has just made the file.
+    pub fn made(&mut self) {
+        self.cache.made();
+    }
+
     /// A WRITE under way begins behind the start of the file.
     pub(super) fn leave_hole(&mut self) {
         self.cache.leave_hole();

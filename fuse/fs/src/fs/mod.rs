@@ -52,6 +52,7 @@ pub use config::{FsConfig, LookupCache, Permissions};
 pub use dir::{DirHandle, Listed, Listing};
 pub use error::{FsError, FsResult};
 pub use inode::{Inode, ROOT};
+pub use kernel_read::ReadEnd;
 pub use locking::SetLock;
 pub use lookup::Found;
 pub use open::Opened;

@@ -26,7 +26,20 @@ impl<N: Nfs3> Fs<N> {
     /// Opens a file: asks the server whether `cred` may, and whether the file changed
     /// (close-to-open consistency: what others closed before is seen).
     pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
-        let opened = self.open_node(cred, nodeid, flags).await;
+        self.open_after(cred, nodeid, flags, std::future::ready(()))
+            .await
+    }
+
+    /// The same. `queued` is waited for where the kernel has to drop attributes that somebody else
+    /// has changed: it returns when READs that the kernel has made are known here.
+    pub async fn open_after(
+        self: &Arc<Self>,
+        cred: &Cred,
+        nodeid: u64,
+        flags: i32,
+        queued: impl Future<Output = ()>,
+    ) -> FsResult<Opened> {
+        let opened = self.open_node(cred, nodeid, flags, queued).await;
         if let Err(error) = &opened {
             self.note_open_error(error);
         }
@@ -67,7 +80,13 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    async fn open_node(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
+    async fn open_node(
+        self: &Arc<Self>,
+        cred: &Cred,
+        nodeid: u64,
+        flags: i32,
+        queued: impl Future<Output = ()>,
+    ) -> FsResult<Opened> {
         let inode = self.inode(nodeid)?;
         let _under_way = self.open_under_way(&inode);
         let wanted = wanted_to_open(flags);
@@ -80,7 +99,7 @@ impl<N: Nfs3> Fs<N> {
             };
             self.set(cred, &inode, &new, false).await?;
         }
-        self.reads_before_open(&inode).await;
+        self.reads_before_open(&inode, queued).await;
         Ok(self.opened(inode, cred, flags))
     }
 

@@ -65,8 +65,8 @@ impl<N: Nfs3> Fs<N> {
             let size = size_with(inner, &file.inode)?;
             let end = offset + u64::from(len);
             let range = offset..end.min(size);
-            if range.end < end && !file.inode.state.lock().knows_end() {
-                // Perhaps to be answered after READs of what is before: see `KernelRead`.
+            if offset > size {
+                // Not to be answered at once: see `KernelRead`.
                 return None;
             }
             if range.is_empty() {
@@ -483,7 +483,7 @@ impl<N: Nfs3> Fs<N> {
 
 /// The file's size with what is not at the server yet, if it is known. Asked with the data
 /// locked: what `end` no longer says the attributes know.
-fn size_with(inner: &FileState, inode: &Inode) -> Option<u64> {
+pub(super) fn size_with(inner: &FileState, inode: &Inode) -> Option<u64> {
     let end = inner.end();
     let size = inode.state.lock().attributes()?.size;
     Some(size.max(end))

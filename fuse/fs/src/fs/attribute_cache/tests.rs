@@ -186,7 +186,7 @@ fn pairs_that_begin_at_one_state_are_of_a_server_that_is_not_atomic() {
 }
 
 #[test]
-fn without_before_one_checked_write_is_known_and_several_are_believed_for_their_time() {
+fn without_before_a_checked_write_is_believed_longer_than_others_and_not_over_an_open() {
     let (a, b, c) = (attributes(1, 1), attributes(2, 2), attributes(3, 3));
     let mut case = Case::new(&a);
     let check = |case: &mut Case| {
@@ -202,8 +202,17 @@ fn without_before_one_checked_write_is_known_and_several_are_believed_for_their_
     let (asked, sent) = (check(&mut case), case.begin());
     assert!(!answer(&mut case, asked, &a).foreign);
     assert!(!case.end(sent, None, &b).foreign);
-    assert!(!case.cache.is_unverified());
+    // Somebody else may have written between the check and the reply.
+    assert!(case.cache.is_unverified());
     assert_eq!((case.known(), case.is_fresh()), (b, true));
+    case.now += TIMES.min;
+    let asked_again = case.send();
+    assert!(!case.hear(asked_again, &b).foreign);
+    assert!(!case.cache.verified_since(asked_again));
+    case.now += TIMES.max;
+    let asked_again = case.send();
+    assert!(case.hear(asked_again, &b).foreign, "its time is over");
+    assert!(case.cache.verified_since(asked_again));
     // The check shows what the WRITE left: it tells nothing.
     let (asked, sent) = (check(&mut case), case.begin());
     assert!(!case.end(sent, None, &c).foreign);
@@ -338,4 +347,41 @@ fn nothing_is_accounted_for_without_pre_operation_attributes() {
     let sent = case.begin();
     let seen = case.end(sent, None, &with_ctime(&old, 7));
     assert!(!seen.own_ctime, "{seen:?}");
+}
+
+/// The first WRITE of a file that this mount has made is its own, and no other.
+#[test]
+fn without_before_the_first_write_of_an_own_file_is_known() {
+    for (made, behind) in [(true, false), (true, true), (false, false)] {
+        let mut case = Case::new(&attributes(0, 1));
+        if made {
+            case.cache.made();
+        }
+        assert!(!case.cache.wants_check());
+        let sent = case.begin();
+        if behind {
+            case.cache.leave_hole();
+        }
+        let now = case.now;
+        let span = case.span(sent);
+        let written = change(None, &attributes(9, 2));
+        let seen = case
+            .cache
+            .end_change(span, Kind::Contents, &written, 9, now, TIMES);
+        assert!(!seen.foreign);
+        let known = made && !behind;
+        assert_eq!(!case.cache.is_unverified(), known, "{made} {behind}");
+        // What is cut off later does not make it new again.
+        case.cache.forget_contents();
+        let sent = case.begin();
+        let seen = case.end(sent, Some(&attributes(9, 2)), &attributes(0, 3));
+        assert!(!seen.foreign);
+        let sent = case.begin();
+        let span = case.span(sent);
+        let written = change(None, &attributes(9, 4));
+        let seen = case
+            .cache
+            .end_change(span, Kind::Contents, &written, 9, now, TIMES);
+        assert!(!seen.foreign && case.cache.is_unverified());
+    }
 }
