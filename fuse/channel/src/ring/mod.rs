@@ -272,6 +272,12 @@ impl Ring {
             if missing > 0 && queue.entries > 0 && self.full {
                 continue;
             }
+            if missing > 0 {
+                // Those that were there may all be taken, which their completions will tell, or
+                // would have told before there were more.
+                let queue = &mut self.queues[at];
+                queue.starved |= queue.entries > 0;
+            }
             for _ in 0..missing {
                 let buffers = match Buffers::new(self.payload) {
                     Ok(buffers) => Arc::new(buffers),

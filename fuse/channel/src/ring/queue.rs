@@ -12,8 +12,8 @@ pub(super) struct Queue {
     pub(super) entries: u32,
     /// Of them, in the kernel without a request as far as this thread knows.
     pub(super) free: u32,
-    /// None was free, and since then no entry that was given back has stayed in the kernel:
-    /// requests may wait there.
+    /// None was free, or it could not be seen whether one was, and since then no entry that was
+    /// given back has stayed in the kernel: requests may wait there.
     pub(super) starved: bool,
 }
 
