@@ -83,6 +83,8 @@ boots() {
     [ $status = 0 ] || {
         echo "exit status $status (124: it took longer than 120 s) after $((SECONDS - begun)) s; of its units came up:"
         find "$root/run/systemd" -maxdepth 1 2>&1 | sed "s#$root##" | tr '\n' ' '
+        echo "; the end of its journal:"
+        inside journalctl -q -D /run/log/journal -n 40 --no-pager -o short-monotonic 2>&1
         return 1
     }
 }
