@@ -93,10 +93,7 @@ impl<N: Nfs3> Fs<N> {
         revalidate: bool,
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
-        let dirty = inode
-            .data()
-            .is_some_and(|data| data.with(|inner| inner.is_dirty()));
-        if dirty && !revalidate {
+        if !revalidate && inode.is_dirty() {
             // mtime and ctime are the server's to give: it gives them with the data.
             self.write_back(&inode, false).await;
             let state = inode.state.lock();

@@ -193,6 +193,11 @@ impl FileState {
         !self.kernel_reads.is_empty()
     }
 
+    /// Whether READs are under way, from the kernel's request to its reply.
+    pub fn is_being_read(&self) -> bool {
+        self.has_reads() || self.is_kernel_reading()
+    }
+
     /// The first READ under way that touches `range`.
     pub fn reading(&self, range: &Range<u64>) -> Option<&Pending> {
         self.pending

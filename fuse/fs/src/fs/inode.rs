@@ -264,12 +264,6 @@ impl State {
                 && self.told_epoch != self.epoch)
     }
 
-    /// Whether the kernel was told attributes since the last change by somebody else, so that it
-    /// knows where the file ends.
-    pub fn knows_end(&self) -> bool {
-        self.told_epoch == self.epoch || self.told_epoch == BEYOND
-    }
-
     /// What was written is lost, and the kernel's cache has it: no open leaves it there. Whether
     /// the kernel has any data.
     pub fn contents_lost(&mut self) -> bool {
@@ -574,6 +568,12 @@ impl Inode {
     /// What is cached of the contents, if anything ever was.
     pub fn data(&self) -> Option<&Arc<FileData>> {
         self.data.get()
+    }
+
+    /// Whether something was written to it that is not at the server.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.data()
+            .is_some_and(|data| data.with(|inner| inner.is_dirty()))
     }
 
     /// The same, made now if need be.

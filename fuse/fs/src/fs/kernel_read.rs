@@ -128,9 +128,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// Whether READs of the file are under way, from the kernel's request to its reply.
     pub fn is_reading(&self, nodeid: u64) -> bool {
-        self.reads_are(nodeid, |inner| {
-            inner.has_reads() || inner.is_kernel_reading()
-        })
+        self.reads_are(nodeid, |inner| inner.is_being_read())
     }
 
     /// Whether a notification might now make the kernel ignore the end of the file in the reply to
@@ -141,9 +139,7 @@ impl<N: Nfs3> Fs<N> {
         let inode = self.table.get(nodeid);
         let open = inode.is_some_and(|inode| inode.opens.load(Ordering::Relaxed) > opens);
         self.reads_are(nodeid, |inner| {
-            inner.has_reads()
-                || inner.is_kernel_reading()
-                || open && inner.has_kernel_read_since(since)
+            inner.is_being_read() || open && inner.has_kernel_read_since(since)
         })
     }
 

@@ -318,10 +318,7 @@ impl<N: Nfs3> Fs<N> {
     fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {
         // Only the server can tell the times that data not written yet will give the file, and
         // the number of links changes when the hidden name goes, which the kernel does not see.
-        let dirty = inode
-            .data()
-            .is_some_and(|data| data.with(|inner| inner.is_dirty()));
-        if dirty || inode.hidden_links.load(Ordering::Relaxed) > 0 {
+        if inode.is_dirty() || inode.hidden_links.load(Ordering::Relaxed) > 0 {
             return Duration::ZERO;
         }
         Duration::from_nanos(inode.state.lock().fresh_for(now))
