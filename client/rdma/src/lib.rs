@@ -9,8 +9,10 @@
 pub mod buf;
 pub mod contract;
 pub mod error;
+mod event_fd;
 mod sync;
 
 pub use buf::{Buf, BufMut, Pool};
 pub use contract::*;
 pub use error::{Error, Result};
+pub use event_fd::EventFd;

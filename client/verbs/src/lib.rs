@@ -22,10 +22,10 @@ use crate::error::local;
 use crate::pair::{Core, Poster};
 use crate::poll::Poller;
 use crate::sys::{Depths, Device, Domain, Pair, Queue, Region, Remote};
-use crate::wait::{EventFd, readable};
+use crate::wait::readable;
 use crate::work::{Sizes, Work};
 use nfsrdma_rdma::{
-    Capabilities, ConnectParams, Connection, Error, Incoming, Listener, PRIVATE_DATA_MAX,
+    Capabilities, ConnectParams, Connection, Error, EventFd, Incoming, Listener, PRIVATE_DATA_MAX,
     Protection, Provider, Result,
 };
 use parking_lot::Mutex;

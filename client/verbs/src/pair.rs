@@ -1,14 +1,13 @@
 //! The posting half of a connection.
 
 use crate::sys::{Device, Domain, Queue, Region, Remote, Window};
-use crate::wait::EventFd;
 use crate::work::{By, Exposed, Op, Owed, Work};
 use crate::wr::{Bind, Sge, Sges, Wr};
 use crate::{cm, error};
 use nfsrdma_rdma::buf::{KeepAlive, MAX_BLOCK};
 use nfsrdma_rdma::{
-    Buf, BufMut, Capabilities, Error, Exposure, Handle, Invalidation, Memory, Pool, Protection,
-    QueuePair, RemoteSegment, Result, Segs, WorkId, WorkRequest,
+    Buf, BufMut, Capabilities, Error, EventFd, Exposure, Handle, Invalidation, Memory, Pool,
+    Protection, QueuePair, RemoteSegment, Result, Segs, WorkId, WorkRequest,
 };
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};

@@ -1,10 +1,10 @@
 //! Waiting for descriptors, and being woken.
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 /// Sets a descriptor of a library to non-blocking.
@@ -33,36 +33,11 @@ pub(crate) fn readable<const N: usize>(
     }
 }
 
-/// A descriptor that becomes readable when told to.
-#[derive(Debug)]
-pub(crate) struct EventFd(OwnedFd);
-
-impl EventFd {
-    pub(crate) fn new() -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(EventFd(eventfd(0, flags)?))
-    }
-
-    pub(crate) fn notify(&self) {
-        // It fails only when the counter is full, and then it is notified already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    /// Whether it was notified; it is silent afterwards.
-    pub(crate) fn clear(&self) -> bool {
-        rustix::io::read(&self.0, &mut [0u8; 8]) == Ok(8)
-    }
-}
-
-impl AsFd for EventFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nfsrdma_rdma::EventFd;
+    use std::os::fd::AsFd;
     use std::time::Duration;
 
     #[test]

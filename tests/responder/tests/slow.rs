@@ -90,7 +90,9 @@ fn peers_that_never_ask_are_bounded_in_number_and_delay_nobody() {
     let mut requester = Requester::connect(&provider(), address, true);
     is_served(&mut requester);
     let refused = Requester::try_connect(&provider(), address, true).err();
-    assert!(matches!(refused, Some(Error::Refused(_))), "{refused:?}");
+    // By an MPA reject frame if the request was there already, and by closing otherwise.
+    let refused_as_expected = matches!(refused, Some(Error::Refused(_) | Error::NotRdma(_)));
+    assert!(refused_as_expected, "{refused:?}");
     all.pop();
     is_served(&mut let_in(address));
     is_served(&mut requester);

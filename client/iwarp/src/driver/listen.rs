@@ -1,11 +1,11 @@
 //! The responder's side of connecting.
 
 use super::connect::{Role, check, establish, first_receives, read_frame, tune, write_frame};
-use super::sys::{self, Event};
+use super::sys;
 use crate::options::IwarpOptions;
 use crate::proto::handshake::{self, Terms};
 use crate::wire::mpa::{Frame, FrameKind};
-use nfsrdma_rdma::{ConnectParams, Connection, Error, Incoming, Listener, Result};
+use nfsrdma_rdma::{ConnectParams, Connection, Error, EventFd, Incoming, Listener, Result};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -40,7 +40,7 @@ pub(crate) fn listen(options: &IwarpOptions, local: SocketAddr) -> Result<Box<dy
             options: options.clone(),
             local: socket.local_addr()?,
             socket,
-            event: Event::new()?,
+            event: EventFd::new()?,
             closed: AtomicBool::new(false),
         })
     };
@@ -54,7 +54,7 @@ struct IwarpListener {
     options: IwarpOptions,
     local: SocketAddr,
     socket: TcpListener,
-    event: Event,
+    event: EventFd,
     closed: AtomicBool,
 }
 
@@ -101,7 +101,7 @@ impl Listener for IwarpListener {
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         // Never cleared: every waiting accept sees it.
-        self.event.set();
+        self.event.notify();
     }
 }
 

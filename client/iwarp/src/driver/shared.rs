@@ -8,14 +8,13 @@ mod queue_pair;
 pub(crate) use queue_pair::IwarpQueuePair;
 
 use super::region::{Region, Sink};
-use super::sys::Event;
 use crate::proto::host::{Host, PendingRead};
 use crate::proto::nudge::Nudge;
 use crate::proto::queue::SendQueue;
 use crate::proto::segment::Segmenter;
 use crate::proto::stag::{Access, Denied, StagTable};
 use crate::wire::rdmap::ReadRequest;
-use nfsrdma_rdma::{BufMut, Capabilities, Completion, Error, Memory, WorkId, WorkRequest};
+use nfsrdma_rdma::{BufMut, Capabilities, Completion, Error, EventFd, Memory, WorkId, WorkRequest};
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use socket2::SockRef;
@@ -60,7 +59,7 @@ struct Tx {
 
 pub(crate) struct Shared {
     pub(crate) socket: TcpStream,
-    pub(crate) event: Event,
+    pub(crate) event: EventFd,
     capabilities: Capabilities,
     local: SocketAddr,
     peer: SocketAddr,
@@ -102,7 +101,7 @@ impl Shared {
     pub(crate) fn new(setup: Setup) -> io::Result<Self> {
         Ok(Shared {
             socket: setup.socket,
-            event: Event::new()?,
+            event: EventFd::new()?,
             capabilities: setup.capabilities,
             local: setup.local,
             peer: setup.peer,
@@ -238,7 +237,7 @@ impl Shared {
     /// Makes the completion thread look around if it sleeps.
     pub(crate) fn notify(&self) {
         if self.sleeping.load(Ordering::SeqCst) {
-            self.event.set();
+            self.event.notify();
         }
     }
 

@@ -1,36 +1,11 @@
 //! Waiting for a socket, with an eventfd(2) by which another thread ends the wait.
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use nfsrdma_rdma::EventFd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
-
-/// An eventfd: wakes a thread in [`wait`].
-#[derive(Debug)]
-pub(crate) struct Event(OwnedFd);
-
-impl Event {
-    pub(crate) fn new() -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Event(eventfd(0, flags)?))
-    }
-
-    pub(crate) fn set(&self) {
-        // It fails only when the counter is full, and then it is set.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    pub(crate) fn clear(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
-    }
-}
-
-impl AsFd for Event {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
 
 /// What [`wait`] found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,12 +16,12 @@ pub(crate) struct Ready {
     pub(crate) event: bool,
 }
 
-/// Waits until `socket` is readable (or writable, if asked), `event` is set, or `until` has
+/// Waits until `socket` is readable (or writable, if asked), `event` is notified, or `until` has
 /// come (`None`: for ever).
 pub(crate) fn wait(
     socket: BorrowedFd<'_>,
     writable: bool,
-    event: &Event,
+    event: &EventFd,
     until: Option<Instant>,
 ) -> io::Result<Ready> {
     let wanted = match writable {

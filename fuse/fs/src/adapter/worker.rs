@@ -16,14 +16,14 @@ use super::listeners::{Advice, Listeners, Load};
 use super::state::Adapter;
 use nfsrdma_channel::{ReadResult, Reader};
 use nfsrdma_nfs3::{Driver, Nfs3};
-use nfsrdma_rdma::Armed;
+use nfsrdma_rdma::{Armed, EventFd};
 use nfsrdma_rpcrdma::exec;
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -37,28 +37,6 @@ const MOST_SKIPPED: u32 = 63;
 pub(super) const DEVICE: u64 = 0;
 pub(super) const WAKE: u64 = 1;
 pub(super) const CONNECTION: u64 = 2;
-
-/// Wakes a worker.
-#[derive(Debug)]
-pub(super) struct EventFd(OwnedFd);
-
-impl AsFd for EventFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl EventFd {
-    fn new() -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(EventFd(eventfd(0, flags)?))
-    }
-
-    fn notify(&self) {
-        // It fails only when the counter is full, and then the worker is being woken anyway.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-}
 
 /// What the workers of a mount share.
 #[derive(Debug)]
@@ -158,7 +136,7 @@ impl<N: Nfs3> Worker<N> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event_fd = all.event_fds[number].clone();
         let edge = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, &event_fd.0, EventData::new_u64(WAKE), edge)?;
+        epoll::add(&epoll, &event_fd, EventData::new_u64(WAKE), edge)?;
         Ok(Worker {
             number,
             all: all.clone(),
