@@ -31,6 +31,8 @@ def pytest_addoption(parser):
                     help="reliability: how often test_server_killed kills the server (40)")  # fmt: skip
     group.addoption("--files", type=int, default=10000, metavar="N",
                     help="reliability: how many files test_open_files opens (10000)")  # fmt: skip
+    group.addoption("--callers", type=int, default=2000, metavar="N",
+                    help="reliability: how many threads test_more_callers_than_buffers has (2000)")  # fmt: skip
 
 
 def pytest_configure():

@@ -127,3 +127,29 @@ async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
     assert!(met(counters), "{counters:?}");
     leaves_nothing(mounted, pool).await;
 }
+
+/// There is no bound to the number of calls that wait for a credit: the memory is the page cache's.
+#[tokio::test]
+async fn calls_that_wait_for_a_credit_leave_the_pool_alone() {
+    let server = Server::scripted::<Getattr>(|_, n| match n {
+        0 => Act::Answer,
+        _ => Act::Silence,
+    });
+    let (mounted, pool) = server.mount(&options()).await;
+    let before = pool.free_bytes();
+    let number = pool.capacity() / 4096;
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..number {
+        let (client, root) = (mounted.client.clone(), mounted.root);
+        callers.spawn(async move { client.getattr(&cred(), &root).await.map(|_| ()) });
+    }
+    until("all calls wait", || {
+        let connection = &mounted.client.stats().connections[0];
+        (connection.waiting + connection.in_flight) as usize == number
+    })
+    .await;
+    let taken = before - pool.free_bytes();
+    assert!(taken <= pool.capacity() / 8, "{taken} bytes of the pool");
+    callers.shutdown().await;
+    leaves_nothing(mounted, pool).await;
+}

@@ -28,5 +28,10 @@ def kills(request):
 
 
 @pytest.fixture
+def callers(request):
+    return request.config.getoption("--callers")
+
+
+@pytest.fixture
 def files(request):
     return request.config.getoption("--files")

@@ -107,6 +107,60 @@ def test_memory_short():
         setup.quiet()
 
 
+def test_more_callers_than_buffers(callers):
+    """The server is silent while thousands of threads ask for the target of a link. None of them fails, and what a
+    program then writes through the cache is kept."""
+    threads, size = min(callers, 1000), 4 << 20
+    processes = callers // threads
+    with Setup(",cache=16M,dirty=8M,actimeo=3600") as setup:
+        for n in range(processes * threads):
+            (setup.export / f"link{n}").symlink_to(f"target{n}")
+        cached = setup.helper(
+            "f = os.open(sys.argv[1] + '/cached', os.O_WRONLY | os.O_CREAT)\n"
+            f"{READY}"
+            f"assert os.write(f, b'c' * {size}) == {size}\n"
+            "os.fsync(f)\n"
+            "print('kept', flush=True)"
+        )
+        ready(cached)
+        code = (
+            "import threading\n"
+            f"links = range(int(sys.argv[2]) * {threads}, (int(sys.argv[2]) + 1) * {threads})\n"
+            "for n in links: os.lstat(f'{sys.argv[1]}/link{n}')\n"
+            "threading.stack_size(64 << 10)\n"
+            "said = []\n"
+            "def ask(n):\n"
+            "    try: said.append(os.readlink(f'{sys.argv[1]}/link{n}') == f'target{n}')\n"
+            "    except OSError as error: said.append(error.strerror)\n"
+            f"{READY}"
+            "all = [threading.Thread(target=ask, args=(n,)) for n in links]\n"
+            "for thread in all: thread.start()\n"
+            "print('asked', flush=True)\n"
+            "for thread in all: thread.join()\n"
+            "print({s: said.count(s) for s in said}, flush=True)"
+        )
+        children = [setup.helper(code, i) for i in range(processes)]
+        for child in children:
+            ready(child)
+        setup.stop()
+        for child in children:
+            begin(child)
+        for child in children:
+            assert child.stdout.readline() == "now\n"
+            assert child.stdout.readline() == "asked\n"
+        begin(cached)
+        assert cached.stdout.readline() == "now\n"
+        until(lambda: state(cached.pid) in "DS", "an fsync that waits")
+        setup.go_on()
+        cached.wait(4 * LIMIT)
+        assert cached.stdout.read() == "kept\n", cached.stderr.read()
+        for child in children:
+            child.wait(4 * LIMIT)
+            assert child.stdout.read() == f"{{True: {threads}}}\n", child.stderr.read()
+        assert (setup.export / "cached").read_bytes() == b"c" * size
+        setup.quiet()
+
+
 def test_a_thousand_processes():
     """All of them with a call under way at the same time, and each gets its own answer."""
     deed = 'echo "data $1" > "$0/n$1" && read -r line < "$0/n$1" && [ "$line" = "data $1" ] && mv "$0/n$1" "$0/m$1"'

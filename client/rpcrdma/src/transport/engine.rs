@@ -3,7 +3,7 @@
 use super::call::{Call, CallFuture, Payload, Slot};
 use super::counters::Procedures;
 use super::event_loop::Driver;
-use super::launch::{Kit, encoded, registered};
+use super::launch::{Kit, encoded, registered_if_kept};
 use super::link::Link;
 use super::memory::Blocks;
 use super::polling::home;
@@ -175,9 +175,9 @@ impl Engine {
         let kit = &self.shared.kit;
         let head = encoded(
             |to| encode(xid, to),
-            |bytes| registered(&kit.heads, &kit.pool, bytes).ok_or_else(|| bytes.into()),
+            |bytes| registered_if_kept(&kit.heads, bytes).ok_or_else(|| bytes.into()),
         );
-        // The connection waits for memory, not the caller.
+        // The connection registers the others when they are sent.
         let (head, unregistered): (Buf, Option<Box<[u8]>>) = match head {
             Ok(head) => (head, None),
             Err(bytes) => (kit.no_bytes(), Some(bytes)),

@@ -124,7 +124,7 @@ pub(super) fn encoded<T>(encode: impl FnOnce(&mut Encoder), with: impl FnOnce(&[
 /// Copies bytes into a registered buffer.
 pub(super) fn registered(blocks: &Blocks, pool: &Pool, bytes: &[u8]) -> Option<Buf> {
     let fits = |buf: &BufMut| buf.capacity() >= bytes.len();
-    let mut buf = match blocks.take() {
+    let buf = match blocks.take() {
         Some(buf) if fits(&buf) => buf,
         other => {
             if let Some(buf) = other {
@@ -133,9 +133,24 @@ pub(super) fn registered(blocks: &Blocks, pool: &Pool, bytes: &[u8]) -> Option<B
             pool.alloc(bytes.len())?
         }
     };
+    Some(filled_with(buf, bytes))
+}
+
+/// Copies bytes into a registered buffer that was kept. Calls that wait for a credit take no others:
+/// there is no bound to their number, and the pool is the page cache's.
+pub(super) fn registered_if_kept(blocks: &Blocks, bytes: &[u8]) -> Option<Buf> {
+    let buf = blocks.take_kept()?;
+    if buf.capacity() < bytes.len() {
+        blocks.give(buf);
+        return None;
+    }
+    Some(filled_with(buf, bytes))
+}
+
+fn filled_with(mut buf: BufMut, bytes: &[u8]) -> Buf {
     buf.resize(bytes.len());
     buf.copy_from_slice(bytes);
-    Some(buf.freeze())
+    buf.freeze()
 }
 
 fn segment(remote: &RemoteSegment) -> Segment {

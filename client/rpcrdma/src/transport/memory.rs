@@ -35,6 +35,11 @@ impl Blocks {
         free.or_else(|| self.pool.alloc(self.size))
     }
 
+    /// A buffer that was kept; the pool is not asked.
+    pub(super) fn take_kept(&self) -> Option<BufMut> {
+        self.free.lock().pop()
+    }
+
     /// Takes a buffer back; one of another size goes to the pool.
     pub(super) fn give(&self, mut buf: BufMut) {
         if buf.capacity() < self.size {
