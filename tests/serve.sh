@@ -1,0 +1,60 @@
+# shellcheck shell=bash
+# A responder and a mount of what it exports, in a directory of their own. Sourced by the runners of
+# tests/e2e and tests/external. `bin` is where the programs are; everything is gone when the shell
+# that sourced this ends.
+
+base=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/nfsrdma-$(basename "$(dirname "$0")").XXXXXX")")
+chmod 755 "$base"
+server=
+
+stop() {
+    if grep -qs " $base/mnt " /proc/self/mounts; then
+        timeout 120 "$bin/nfsrdma" umount "$base/mnt" || umount -l "$base/mnt"
+    fi
+    if [ -n "$server" ]; then
+        kill "$server" 2>/dev/null
+        wait "$server" 2>/dev/null
+        server=
+    fi
+}
+
+finish() {
+    stop
+    rm -rf --one-file-system "$base"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# serve MODE ARGUMENTS: starts a responder of an empty $base/export with this mode; its process is
+# $server, its ports $rdma and $nfs. If it does not start, says why and is false.
+serve() {
+    rm -rf --one-file-system "$base/export" "$base/state"
+    mkdir -p "$base/export" "$base/state" "$base/mnt"
+    chmod "$1" "$base/export"
+    # Not what the last one said, if this one is slow to open the file.
+    : >"$base/ports"
+    # shellcheck disable=SC2086 # words on purpose
+    "$bin/nfsrdma-responder" "$base/export" --rdma-port 0 --nfs-port 0 --state-dir "$base/state" \
+        --print-ports $2 >"$base/ports" 2>"$base/server.log" &
+    server=$!
+    for _ in $(seq 1200); do
+        grep -q '^ready ' "$base/ports" && break
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.05
+    done
+    rdma=$(sed -nE 's/^ready.* rdma=([0-9]+).*/\1/p' "$base/ports")
+    nfs=$(sed -nE 's/^ready.* nfs=([0-9]+).*/\1/p' "$base/ports")
+    [ -n "$rdma" ] && return
+    kill -0 "$server" 2>/dev/null && echo "it still runs" || { wait "$server"; echo "it ended with status $?"; }
+    echo "the responder did not start: $(cat "$base/ports" "$base/server.log")"
+    false
+}
+
+# mount_export HOST OPTIONS: mounts it at $base/mnt; the log is $base/client.log.
+mount_export() {
+    local mount=$nfs
+    [[ $2 == *mountproto=rdma* ]] && mount=$rdma
+    timeout 60 "$bin/nfsrdma" mount "$1:$base/export" "$base/mnt" --log "$base/client.log" \
+        -o "port=$rdma,mountport=$mount${2:+,$2}"
+}
