@@ -42,9 +42,9 @@ MEANT = [
     ("SERVER", "server"),
     ("fstab LINE", "fstab 'server:/export /mnt nfs rdma 0 0'"),
     ("DIR", "/mnt"),
-    ("> FILE", "> /tmp/file"),
-    ("-f FILE", "-f /tmp/file"),
-    ("--log FILE", "--log /tmp/log"),
+    ("> FILE", "> home/file"),
+    ("-f FILE", "-f home/file"),
+    ("--log FILE", "--log home/log"),
 ]
 
 
@@ -137,7 +137,7 @@ class Example:
             layers = f"lowerdir={point},upperdir={upper}/upper,workdir={upper}/work"
             if run("mount", "-t", "overlay", "none", "-o", layers, point).returncode != 0:
                 pytest.skip("overlay mounts are not permitted here")
-        for point in ("/mnt", "/srv", "/tmp/.nfsrdma-example"):
+        for point in ("/mnt", "/srv"):
             if Path(point).is_dir():
                 self.must("mount", "-t", "tmpfs", "none", point)
         self.must("mount", "--bind", self.base / "hosts", "/etc/hosts")
