@@ -1,9 +1,11 @@
 """What the suites of this directory share: waiting, ports, a responder."""
 
+import os
 import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 #: Seconds after which something that has to happen is taken not to happen.
 LIMIT = 60
@@ -31,6 +33,24 @@ def stop(child, number=signal.SIGTERM, limit=10):
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+
+
+def servers_of(path, below=False):
+    """Processes that mount on `path` (or below it), by their command lines."""
+    found = []
+
+    def meant(word):
+        return word == os.fsencode(path) or (below and word.startswith(os.fsencode(path) + b"/"))
+
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(map(meant, words)) and words[0].endswith(b"nfsrdma"):
+                found.append(int(entry.name))
+    return found
 
 
 def start_responder(command, folder, port=0, mountport=0):

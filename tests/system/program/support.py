@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from suites import LIMIT, free_port, start_responder, stop, until  # noqa: F401
+from suites import LIMIT, free_port, servers_of, start_responder, stop, until  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -88,24 +88,6 @@ def mounts_below(base):
     """Mount points below `base`, the newest first."""
     points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [point for point in reversed(points) if point.startswith(f"{base}/")]
-
-
-def servers_of(path, below=False):
-    """Processes that mount on `path` (or below it), by their command lines."""
-    found = []
-
-    def meant(word):
-        return word == os.fsencode(path) or (below and word.startswith(os.fsencode(path) + b"/"))
-
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(map(meant, words)) and words[0].endswith(b"nfsrdma"):
-                found.append(int(entry.name))
-    return found
 
 
 class Place:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from suites import LIMIT, start_responder, until
+from suites import LIMIT, servers_of, start_responder, until
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Seconds a killed process has to be gone in, with allowance for a busy machine; docs/RELIABILITY.md has what is seen.
@@ -91,18 +91,7 @@ class Setup:
             f"port={self.proxy_port if self.proxy else self.port},mountport={self.mountport},mountproto=tcp,noresvport" + self.more,
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
-        self.client = self.client_pid()
-
-    def client_pid(self):
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if str(self.mnt).encode() in words and words[0].endswith(b"nfsrdma") and b"mount" in words:
-                    return int(entry.name)
-        return None
+        (self.client,) = servers_of(self.mnt)
 
     def start(self):
         """Starts the responder, at the ports it had before if there are some."""
@@ -183,8 +172,7 @@ class Setup:
             self.server.send_signal(signal.SIGCONT)
         while mounted(self.mnt):
             subprocess.run(["umount", "-l", self.mnt], check=True)
-        pid = self.client_pid()
-        if pid:
+        for pid in servers_of(self.mnt):
             os.kill(pid, signal.SIGKILL)
         for child in self.helpers:
             child.communicate()
