@@ -199,6 +199,16 @@ impl Content {
         });
     }
 
+    /// What may be a byte of the file, or behind its end, may be a zero as well.
+    pub(crate) fn maybe_zero_behind_end(&mut self) {
+        self.change(0, FILE_MAX, |_, set| {
+            match set.has_byte() && set.has_end() {
+                true => set.with(0),
+                false => set,
+            }
+        });
+    }
+
     /// The bytes of `other` below `end` may be there as well.
     pub(crate) fn uncover(&mut self, end: u64, other: &Content) {
         for (from, to, bytes) in other.iter().filter(|(.., set)| set.has_byte()) {
@@ -287,6 +297,20 @@ mod tests {
         assert!(content.check(0, 10, &[1, 1, 1, 1, 0, 0, 0, 2]).is_ok());
         assert!(content.check(0, 10, &[1, 1, 1, 1, 9]).is_err());
         assert!(content.check(0, 10, &[1, 1]).is_err());
+    }
+
+    #[test]
+    fn zeros_behind_the_end_are_only_where_it_may_be() {
+        let mut content = Content::empty();
+        content.write(0, 8, 1);
+        let mut cut = content.clone();
+        cut.truncate(4);
+        content.add(&cut);
+        assert!(content.check(0, 10, &[1, 1, 1, 1, 0, 0, 0, 0]).is_err());
+        content.maybe_zero_behind_end();
+        assert!(content.check(0, 10, &[1, 1, 1, 1, 0, 0, 0, 0]).is_ok());
+        assert!(content.check(0, 10, &[1, 1, 1, 0, 0, 0, 0, 0]).is_err());
+        assert!(content.check(0, 10, &[1, 1, 1, 1, 0, 0, 0, 0, 0]).is_err());
     }
 
     proptest! {

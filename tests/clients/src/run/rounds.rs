@@ -11,10 +11,13 @@
 //! bytes, as a read(2) is many READs, and a write(2) many WRITEs, that others may come between.
 //! What the file may be after the round is what any order leaves ([`Object::merge`]).
 //!
-//! **One thing more** is allowed to a read(2) beside an ftruncate(2) of the same mount: zeros from
-//! the new end on. While a program of this machine sets the size, Linux ignores the end of file in
+//! **Two things more** are allowed. To a read(2) beside an ftruncate(2) of the same mount, zeros from
+//! the new end on: while a program of this machine sets the size, Linux ignores the end of file in
 //! replies to READ (FUSE_I_SIZE_UNSTABLE in fuse_do_setattr), though the server has cut the file
-//! already; such a READ shows zeros up to the old end. Afterwards it drops these pages.
+//! already; such a READ shows zeros up to the old end. Afterwards it drops these pages. And to a
+//! read(2) beside both another's ftruncate(2) and a WRITE of the same mount, zeros where the end may
+//! be: if the WRITE is answered while the READ is under way, Linux ignores the end in the READ's reply
+//! (docs/COHERENCE.md, "What remains").
 //!
 //! **What keeps it sharp.** What is alternatives after a round is certain again at the next
 //! [`Run::rest`]: all descriptors are closed, the file is read at the server, and every mount that
@@ -337,9 +340,28 @@ impl Run<'_> {
                 _ => None,
             })
             .collect();
+        let truncated: Vec<usize> = (parts.iter())
+            .filter(|part| matches!(part.kind, Kind::Truncate(_)))
+            .map(|part| part.actor)
+            .collect();
+        // By write(2), or what writes dirty data.
+        let wrote: Vec<usize> = (parts.iter())
+            .filter(|part| match part.kind {
+                Kind::Write(..) | Kind::Fsync => true,
+                Kind::Close => part.writes,
+                _ => false,
+            })
+            .map(|part| part.actor)
+            .collect();
         for part in parts.iter_mut() {
             for (_, size) in cuts.iter().filter(|(actor, _)| *actor == part.actor) {
                 part.seen.maybe_zero(*size);
+            }
+            if matches!(part.kind, Kind::Read(..))
+                && wrote.contains(&part.actor)
+                && truncated.iter().any(|actor| *actor != part.actor)
+            {
+                part.seen.maybe_zero_behind_end();
             }
         }
         let mut object = after.unwrap_or(before);
