@@ -1,4 +1,6 @@
-//! What the serving process may still do once it runs.
+//! Gives up what the serving process does not need: all capabilities but five, also in the
+//! bounding set; core dumps and tracing by the same user; and, where it can unmount without
+//! fusermount3, new privileges of programs that it starts.
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{

@@ -1,4 +1,6 @@
-//! The server's lockd.
+//! Calls the server's lock manager, over TCP or, where it does not listen there, UDP. Its port
+//! comes from an option or from rpcbind, which is asked again when nobody answers: a server that
+//! restarted may have another port.
 
 use super::callback::{CallbackOptions, Callbacks, LockManager};
 use super::{Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};

@@ -1,4 +1,5 @@
-//! What is told.
+//! The events that listeners get: connections made and lost, calls sent and ended, messages in
+//! both directions, and how many events did not fit the listener's queue.
 
 use nfsrdma_xdr::rpcrdma::ChunkLists;
 use std::net::SocketAddr;

@@ -1,4 +1,7 @@
-//! A call between its end and its caller: its registrations are ended before anything is told.
+//! The end of a call. Its registrations are invalidated first; only when all of its memory is
+//! back is the call completed, failed or queued again ([`Outcome`]). So no caller sees bytes that
+//! the server may still change. (`memory_kept` in `retransmit` is for a provider that does not
+//! give the memory of a lost connection back in time.)
 
 use super::call::{Call, Reply};
 use super::counters::count;
@@ -14,8 +17,9 @@ use nfsrdma_rdma::{Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Link {
-    /// Ends the registrations of a call, then does `outcome`. ("Invalidation [...] of memory regions
-    /// should be complete before message integrity checking is done", section 8.1.3.)
+    /// Ends the registrations of a call, then does `outcome`. ("Invalidation [...] of memory
+    /// regions should be complete before message integrity checking is done", RFC 8166 section
+    /// 8.1.3.)
     pub(super) fn end(
         &self,
         session: &Session,

@@ -1,4 +1,7 @@
-//! Names looked up before, existing or not.
+//! The cache of names: a directory and a name lead to an inode, or to the knowledge that there is
+//! none. An entry carries the epoch of its directory's contents and counts only while that is the
+//! same, so a directory that somebody else has changed loses all its names without a search.
+//! Bounded, least recently used first out.
 
 use super::inode::Inode;
 use crate::sync::Mutex;

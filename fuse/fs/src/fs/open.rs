@@ -1,4 +1,7 @@
-//! OPEN, RELEASE: close-to-open consistency.
+//! OPEN and RELEASE. For close-to-open consistency an open asks the server by ACCESS (with
+//! `nocto`, only if what is known is too old); cached contents that its attributes do not confirm
+//! get a new epoch (`revalidate`). `opened` compares that with the epoch of the kernel's pages,
+//! and so tells the kernel whether to keep them.
 
 use super::Fs;
 use super::access::wanted_to_open;

@@ -1,4 +1,7 @@
-//! Taking a lock.
+//! Takes a lock: first against the locks of this mount, then by LOCK to the server. While another
+//! machine holds it, LOCK is repeated after pauses of 5 ms to 1 s, or as soon as 5 ms after the
+//! server calls back. The caller gets the result as soon as it is known; an attempt whose outcome
+//! at the server is uncertain is undone afterwards (`restore`). F_GETLK is answered here, too.
 
 use super::interrupt::Interrupt;
 use super::manager::{Holding, LockError, Locks, Request, Retry, Stop, Tested, grace_pause};

@@ -1,4 +1,6 @@
-//! Payload: whoever puts it to its place tells here, so that the CRC covers it.
+//! Payload goes to its place outside the state machine. Whoever moves the bytes reports them
+//! (`placed`, `send_filled`), so that the receiver knows when a segment is complete and includes
+//! them in the CRC.
 
 use super::{Receiver, State};
 
