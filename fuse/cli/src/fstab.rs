@@ -3,9 +3,12 @@
 use super::cli::FstabArgs;
 use super::failure::{Exit, Failure};
 use super::mount_source::MountSource;
+use super::mounts::unescape;
 use super::options::{OptionError, Options, split};
 use super::output::{self, Reader, without_number};
+use std::ffi::OsString;
 use std::io::BufRead;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 /// The line to use, and what is to be said about it.
@@ -82,9 +85,9 @@ fn usage(message: String) -> Failure {
     Failure::new(Exit::Usage, message)
 }
 
-/// Undoes fstab's escapes of blanks, for the checks.
-fn unescaped(field: &str) -> String {
-    field.replace("\\040", " ").replace("\\011", "\t")
+/// A field without its escapes, for the checks.
+fn unescaped(field: &str) -> OsString {
+    OsString::from_vec(unescape(field.as_bytes()))
 }
 
 fn name_of(option: &str) -> &str {
@@ -103,7 +106,7 @@ fn translate(text: &str) -> Result<Translated, Failure> {
             line.kind
         )));
     }
-    MountSource::parse(unescaped(line.source).as_ref())?;
+    MountSource::parse(&unescaped(line.source))?;
     let mut notes = Vec::new();
     if line.kind == "nfs4" {
         notes.push("nfs4 is left out: NFS version 3 is spoken".to_owned());
@@ -289,12 +292,12 @@ mod tests {
 
     #[test]
     fn lines_without_netdev() {
-        let table =
-            "srv:/x /a nfsrdma bg 0 0\nsrv:/x /b nfsrdma _netdev 0 0\nsrv:/x /c nfs bg 0 0\n";
+        let table = "srv:/x /a nfsrdma bg 0 0\nsrv:/x /b nfsrdma _netdev 0 0\n\
+                     srv:/x /c nfs bg 0 0\nsrv:/x /e\\134\\040e nfsrdma bg 0 0\n";
         let lacks = |dir: &str| needs_netdev(table, Path::new(dir));
         assert_eq!(
-            ["/a", "/b", "/c", "/d"].map(lacks),
-            [true, false, false, false]
+            ["/a", "/b", "/c", "/d", "/e\\ e"].map(lacks),
+            [true, false, false, false, true]
         );
     }
 

@@ -148,7 +148,7 @@ fn config(local: LocalLock, options: &Options) -> LockConfig {
         patience: match options.recovery {
             Recovery::Hard => None,
             Recovery::Soft => Some((limit, false)),
-            Recovery::Softerr => Some((limit, true)),
+            Recovery::SoftErr => Some((limit, true)),
         },
     };
     debug!(?config, "locks");

@@ -31,8 +31,22 @@ pub struct Mount {
     pub owner: Option<u32>,
 }
 
-/// Undoes the octal escapes of the table.
-fn unescape(field: &[u8]) -> Vec<u8> {
+/// A field as getmntent(3) reads it: blanks and backslashes are octal escapes.
+pub fn escape(field: &[u8]) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(field.len());
+    for &byte in field {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => {
+                escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes());
+            }
+            byte => escaped.push(byte),
+        }
+    }
+    escaped
+}
+
+/// Undoes the octal escapes of a field.
+pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, behind)) = rest.split_first() {

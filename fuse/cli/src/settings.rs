@@ -3,10 +3,7 @@
 use super::fuse_mount::{allow_other, permissions};
 use super::mount_source::MountSource;
 use super::options::show::Negotiated;
-use super::options::{
-    Family, LocalLock, LookupCache, MAX_IO, MountProto, Options, Permissions, Recovery, WriteChunk,
-    cpus,
-};
+use super::options::{Family, LocalLock, MAX_IO, MountProto, Options, Permissions, Recovery, cpus};
 use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3;
@@ -70,17 +67,10 @@ pub fn client(options: &Options) -> ClientOptions {
         transport: TransportOptions {
             inline: options.inline,
             credits: options.credits,
-            write_chunk: match options.write_chunk {
-                WriteChunk::PositionZero => engine::WriteChunk::PositionZero,
-                WriteChunk::Reduced => engine::WriteChunk::Reduced,
-            },
+            write_chunk: options.write_chunk,
             timeo: options.timeo,
             retrans: options.retrans,
-            recovery: match options.recovery {
-                Recovery::Hard => engine::Recovery::Hard,
-                Recovery::Soft => engine::Recovery::Soft,
-                Recovery::Softerr => engine::Recovery::SoftErr,
-            },
+            recovery: options.recovery,
             nconnect: options.connections(),
             ..TransportOptions::default()
         },
@@ -104,11 +94,7 @@ pub fn file_system(options: &Options) -> FsConfig {
         acregmax: reg.1,
         acdirmin: dir.0,
         acdirmax: dir.1,
-        lookup_cache: match options.lookup_cache {
-            LookupCache::All => fs::LookupCache::All,
-            LookupCache::Positive => fs::LookupCache::Positive,
-            LookupCache::None => fs::LookupCache::None,
-        },
+        lookup_cache: options.lookup_cache,
         permissions: match permissions(options) {
             Permissions::Kernel => fs::Permissions::Kernel,
             Permissions::Server if allow_other(options) => fs::Permissions::Server,

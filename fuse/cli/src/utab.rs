@@ -10,6 +10,7 @@
 //! locked. Where the table cannot be written (no root, no /run) there is none: the mount is then
 //! kept busy while data are unwritten, which every caller of umount(2) respects.
 
+use super::mounts::escape;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -22,20 +23,6 @@ const TABLE: &str = "/run/mount/utab";
 const LOCK: &str = "/run/mount/utab.lock";
 /// A table larger than this is not touched.
 const LARGEST: u64 = 16 << 20;
-
-/// A field with the escapes of getmntent(3).
-fn escape(field: &[u8]) -> Vec<u8> {
-    let mut escaped = Vec::with_capacity(field.len());
-    for &byte in field {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => {
-                escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes());
-            }
-            byte => escaped.push(byte),
-        }
-    }
-    escaped
-}
 
 /// The table with the entries for `source` on `dir` taken out.
 fn without(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {

@@ -72,7 +72,7 @@ fn fstab(line: &[u8]) {
     let fields: Vec<OsString> = line
         .split(|byte| matches!(byte, b' ' | b'\t'))
         .filter(|field| !field.is_empty())
-        .map(|field| OsString::from_vec(unescaped(field)))
+        .map(|field| OsString::from_vec(mounts::unescape(field)))
         .collect();
     let [spec, dir, kind, words, ..] = &fields[..] else {
         return;
@@ -89,23 +89,4 @@ fn fstab(line: &[u8]) {
         self::spec(found.spec.as_bytes());
         options(&found.options);
     }
-}
-
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::new();
-    let mut rest = field;
-    while let Some((&byte, behind)) = rest.split_first() {
-        let value = behind
-            .get(..3)
-            .filter(|_| byte == b'\\')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        plain.push(value.unwrap_or(byte));
-        rest = if value.is_some() {
-            &behind[3..]
-        } else {
-            behind
-        };
-    }
-    plain
 }

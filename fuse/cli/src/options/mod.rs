@@ -11,6 +11,10 @@ pub mod table;
 
 pub(super) use parse::split;
 
+pub use nfsrdma_fs::fs::LookupCache;
+pub use nfsrdma_nfs3::options::NFS_RDMA_PORT;
+pub use nfsrdma_nfs3::{Recovery, WriteChunk};
+
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +25,6 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The port of NFS over RDMA when nothing else is said (RFC 8267 section 9).
-pub const DEFAULT_PORT: u16 = 20049;
 /// Largest rsize and wsize, in bytes (nfs(5)); also what one FUSE request can carry.
 pub const MAX_IO: u32 = 1 << 20;
 /// rsize and wsize are multiples of this many bytes.
@@ -55,26 +57,6 @@ pub enum MountProto {
     Udp,
     /// On the RDMA connection itself.
     Rdma,
-}
-
-/// What to do about a server that does not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recovery {
-    /// Try for ever.
-    Hard,
-    /// EIO after `retrans` tries.
-    Soft,
-    /// ETIMEDOUT after `retrans` tries.
-    Softerr,
-}
-
-/// Which names a look-up may take from the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LookupCache {
-    All,
-    /// Those that exist.
-    Positive,
-    None,
 }
 
 /// Who checks permissions before the server is asked.
@@ -114,15 +96,6 @@ pub enum Transport {
     Auto,
     Iwarp,
     Verbs,
-}
-
-/// How a WRITE larger than the inline threshold travels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteChunk {
-    /// The whole call in a Position Zero Read chunk.
-    PositionZero,
-    /// The data in a Read chunk of its own, the call inline.
-    Reduced,
 }
 
 /// How long attributes are trusted (nfs(5), "Data and metadata coherence").
@@ -294,7 +267,7 @@ impl Default for Options {
             },
             rsize: None,
             wsize: None,
-            port: DEFAULT_PORT,
+            port: NFS_RDMA_PORT,
             family: Family::Any,
             mount_host: None,
             mount_port: None,

@@ -78,7 +78,7 @@ impl Options {
         words.flag(match self.recovery {
             Recovery::Hard => "hard",
             Recovery::Soft => "soft",
-            Recovery::Softerr => "softerr",
+            Recovery::SoftErr => "softerr",
         });
         if self.intr {
             words.flag("intr");

@@ -118,7 +118,7 @@ const SETTINGS: &[(&str, Change)] = &[
         o.mount_proto = Some(MountProto::Rdma)
     }),
     ("soft", |o| o.recovery = Recovery::Soft),
-    ("softerr", |o| o.recovery = Recovery::Softerr),
+    ("softerr", |o| o.recovery = Recovery::SoftErr),
     ("intr", |o| o.intr = true),
     ("timeo=15", |o| o.timeo = Duration::from_millis(1500)),
     ("retrans=5", |o| o.retrans = 5),

@@ -5,21 +5,13 @@
 //! What this program has no counterpart of is zero.
 
 use super::document::{Connection, Document};
+use crate::mounts;
 use std::fmt::Write;
 
-/// As the kernel escapes names in its tables.
+/// As the kernel escapes names in its tables; other control characters are shown as a question mark.
 fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            ' ' | '\t' | '\n' | '\\' => {
-                let _ = write!(escaped, "\\{:03o}", character as u32);
-            }
-            control if control.is_control() => escaped.push('?'),
-            other => escaped.push(other),
-        }
-    }
-    escaped
+    let escaped = mounts::escape(text.as_bytes());
+    String::from_utf8_lossy(&escaped).replace(char::is_control, "?")
 }
 
 fn join(numbers: &[u64]) -> String {

@@ -14,7 +14,7 @@ fn recovery(d: &mut Draft, how: Recovery) -> Outcome {
 pub(super) static TABLE: &[Entry] = &[
     flag!("hard", |d, _| recovery(d, Recovery::Hard)),
     flag!("soft", |d, _| recovery(d, Recovery::Soft)),
-    flag!("softerr", |d, _| recovery(d, Recovery::Softerr)),
+    flag!("softerr", |d, _| recovery(d, Recovery::SoftErr)),
     flag!("intr", |d, _| {
         d.options.intr = true;
         d.claim("intr", true)
