@@ -59,6 +59,38 @@ async fn an_empty_pool_delays_calls_and_fails_none() {
     leaves_nothing(mounted, pool).await;
 }
 
+/// A READ has its memory already, which may be what the other waits for.
+#[tokio::test]
+async fn a_call_without_memory_does_not_hold_up_those_that_have_it() {
+    let server = Server::plain();
+    let f = server.plant(b"f", &pattern(20_000, 3));
+    let (mounted, pool) = server.mount(&options()).await;
+    let sinks: Vec<_> = (0..3).map(|_| sink(&pool, 20_000, 4096)).collect();
+    let taken = drain(&pool);
+    let (client, root) = (mounted.client.clone(), mounted.root);
+    let list = tokio::spawn(async move {
+        let who = cred();
+        let list = client.readdir(&who, &root, 0, Verifier::default(), 32_768);
+        list.await.map(|page| page.entries.len())
+    });
+    until("the listing waits", || {
+        mounted.client.stats().connections[0].waiting > 0
+    })
+    .await;
+    let mut done = Vec::new();
+    for sink in sinks {
+        let cred = cred();
+        let read = mounted.client.read(&cred, &f, 0, sink);
+        let read = tokio::time::timeout(Duration::from_secs(60), read);
+        done.push(read.await.unwrap().unwrap());
+    }
+    assert!(done.iter().all(|done| done.count == 20_000));
+    assert!(!list.is_finished());
+    drop((taken, done));
+    assert!(list.await.unwrap().unwrap() >= 1);
+    leaves_nothing(mounted, pool).await;
+}
+
 #[tokio::test]
 async fn a_soft_mount_waits_for_memory_as_long_as_for_the_server() {
     let server = Server::plain();

@@ -129,6 +129,8 @@ pub(super) struct Call {
     pub(super) sendings: u32,
     /// Order of calls, kept across connections.
     pub(super) sequence: u64,
+    /// There was no memory for it when it was to be sent.
+    pub(super) starved: bool,
     /// Its time is over: to be ended, not sent again.
     pub(super) given_up: bool,
     /// Whether connections end over it.

@@ -1,4 +1,5 @@
-//! A client's connections, and the way in for calls.
+//! The transport to one server: its connection slots, one thread for time-outs, and the way in
+//! for calls. [`Engine::call`] assigns the XID, encodes the call and picks the slot that sends it.
 
 use super::call::{Call, CallFuture, Payload, Slot};
 use super::counters::Procedures;
@@ -214,6 +215,7 @@ impl Engine {
             sent: None,
             sendings: 0,
             sequence: self.sequence.fetch_add(1, Relaxed),
+            starved: false,
             given_up: false,
             suspicion: Suspicion::default(),
             record: None,

@@ -159,7 +159,16 @@ impl Link {
             {
                 session.clone()
             }
-            _ => return state.waiting.push_back(call),
+            _ => {
+                state.waiting.push_back(call);
+                if state.no_memory.is_some()
+                    && let Some(session) = state.session.clone()
+                {
+                    drop(state);
+                    self.pump(&session);
+                }
+                return;
+            }
         };
         if !state.machine.reserve() {
             return state.waiting.push_back(call);
@@ -263,11 +272,11 @@ impl Link {
     pub(super) fn pump(&self, session: &Session) {
         loop {
             let mut state = self.state.lock();
-            if state.session.is_none() || state.no_memory.is_some() {
+            if state.session.is_none() {
                 return;
             }
             let credits = state.machine.requested();
-            match state.turn(Instant::now()) {
+            match state.admission(Instant::now()) {
                 Admission::Anybody => {}
                 Admission::Nobody => return,
                 Admission::Probe => {
@@ -286,7 +295,7 @@ impl Link {
             if state.waiting.is_empty() || !state.machine.reserve() {
                 return;
             }
-            let Some(call) = state.waiting.pop_front() else {
+            let Some(call) = state.next_waiting() else {
                 state.machine.cancel();
                 return;
             };
@@ -366,6 +375,28 @@ impl Link {
 }
 
 impl State {
+    /// Whose turn it is. While memory is short nothing is tried alone, and after a call that found
+    /// none the others go on once it is back in the queue.
+    fn admission(&mut self, now: Instant) -> Admission {
+        match self.no_memory {
+            None => self.turn(now),
+            Some(_) if self.trial.is_none() && self.failed.is_empty() => Admission::Anybody,
+            Some(_) => Admission::Nobody,
+        }
+    }
+
+    /// The next to be sent. While memory is short, those that found none are passed over: what
+    /// others have in their hands, as READs have, may be what they wait for.
+    fn next_waiting(&mut self) -> Option<Call> {
+        let next = match self.no_memory {
+            None => 0,
+            Some(_) => self.waiting.iter().position(|call| !call.starved)?,
+        };
+        let mut call = self.waiting.remove(next)?;
+        call.starved = false;
+        Some(call)
+    }
+
     /// The calls that are on no connection.
     pub(super) fn take_unsent(&mut self) -> VecDeque<Call> {
         let mut calls = std::mem::take(&mut self.waiting);

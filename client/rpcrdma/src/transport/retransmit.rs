@@ -215,9 +215,18 @@ impl Link {
         });
     }
 
-    /// A call that was not sent, for want of memory, is the next.
+    /// A call that was not sent, for want of memory, is the next when some comes back. Until then
+    /// others go before it that bring the memory they need, among them READs that hold what it
+    /// waits for.
     pub(super) fn wait_for_memory(&self, local: &mut Local, mut call: Call) {
         call.record = None;
+        call.starved = true;
+        if call.unregistered.is_none() {
+            // Its head may be all that another one lacks.
+            call.unregistered = Some(call.head[..].into());
+            let head = std::mem::replace(&mut call.head, self.shared.kit.no_bytes());
+            self.shared.kit.heads.give_shared(head);
+        }
         call.sendings = call.sendings.saturating_sub(1);
         let wait = match local.wait {
             (xid, wait) if xid == call.xid => (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT),

@@ -121,6 +121,7 @@ impl Link {
             sent: None,
             sendings: 0,
             sequence: 0,
+            starved: false,
             given_up: false,
             suspicion: Suspicion::default(),
             record: None,
