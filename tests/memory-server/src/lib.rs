@@ -224,6 +224,11 @@ impl MemoryServer {
         self.tree.lock().pre_op = pre_op;
     }
 
+    /// Writes all data to stable storage at once from now on, and says so.
+    pub fn set_always_stable(&self) {
+        self.tree.lock().always_stable = true;
+    }
+
     /// Moves the clock, forwards or back.
     pub fn step_clock(&self, seconds: i64) {
         self.tree.lock().offset += seconds * 1_000_000_000;

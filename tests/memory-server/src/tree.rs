@@ -47,6 +47,8 @@ pub(super) struct Tree {
     /// All happens within one tick of the clock.
     pub(super) clock_stands: bool,
     pub(super) pre_op: PreOp,
+    /// Each WRITE is to stable storage.
+    pub(super) always_stable: bool,
     /// The clock is ahead by so many nanoseconds.
     pub(super) offset: i64,
     pub(super) whole_seconds: bool,
@@ -77,6 +79,7 @@ impl Tree {
             bare: false,
             clock_stands: false,
             pre_op: PreOp::Atomic,
+            always_stable: false,
             offset: 0,
             whole_seconds: false,
             cookies_repeat: None,

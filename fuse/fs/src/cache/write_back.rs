@@ -224,7 +224,8 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
         match &self.cred {
             Some(known) if known == cred => {}
-            Some(_) if !self.is_safe() => return Accepted::OtherUser,
+            // Also while a WRITE or COMMIT that failed has not been told to its writers.
+            Some(_) if !self.is_safe() || self.is_under_way() => return Accepted::OtherUser,
             _ => self.cred = Some(cred.clone()),
         }
         if self.pages.dirty() == 0 {

@@ -397,6 +397,24 @@ impl<N: Nfs3> Fs<N> {
         }
         *tries = tries.saturating_add(1);
         self.shared.budget.reclaim(1 << 20);
+        self.pause().await;
+        true
+    }
+
+    /// Whether to look for memory again, after a while, which is over when this returns. Nothing of
+    /// this file system's own is under way that would give it back. But calls may hold it, which
+    /// do not tell when it comes back; so a mount that is `hard` waits.
+    pub(super) async fn memory_may_come_back(&self, tries: &mut u32) -> bool {
+        if !self.config.hard || (self.at_end() && *tries >= RETRIES_AT_END) {
+            return false;
+        }
+        *tries = tries.saturating_add(1);
+        self.pause().await;
+        true
+    }
+
+    /// [`RETRY_PAUSE`] at most; all who wait are woken together.
+    async fn pause(&self) {
         let retry = &self.change_context.retry;
         let mut over = pin!(retry.over.notified());
         over.as_mut().enable();
@@ -409,7 +427,6 @@ impl<N: Nfs3> Fs<N> {
             });
         }
         over.await;
-        true
     }
 
     fn at_end(&self) -> bool {

@@ -80,7 +80,7 @@ impl Default for FsConfig {
             dirty_bytes: 64 << 20,
             dirty_file_bytes: 32 << 20,
             dirty_age: Duration::from_secs(5),
-            readahead_bytes: 8 << 20,
+            readahead_bytes: 4 << 20,
             write_parallel: 256,
             name_entries: 1 << 17,
         }

@@ -96,6 +96,16 @@ impl FileState {
         self.write_back.pages()
     }
 
+    /// Once all data are safe, and all who wrote have heard of what is not, what is lost later
+    /// concerns none of them.
+    pub fn release_writers(&mut self) {
+        if self.write_back.is_safe() && !self.write_back.is_under_way() {
+            for writer in self.write_back.take_writers() {
+                writer.wrote.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// A SETATTR is to come: nothing is taken to be written until [`FileState::end_exclusive`].
     pub fn begin_exclusive(&mut self) {
         self.exclusive += 1;

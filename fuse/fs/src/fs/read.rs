@@ -403,7 +403,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// A buffer, waiting for one if all are in use.
     pub(super) async fn alloc(self: &Arc<Self>, len: usize) -> FsResult<BufMut> {
-        let mut idle = 0;
+        let (mut idle, mut tries) = (0, 0);
         loop {
             let mut freed = std::pin::pin!(self.shared.freed.notified());
             freed.as_mut().enable();
@@ -417,9 +417,9 @@ impl<N: Nfs3> Fs<N> {
             }
             self.relieve();
             if !self.is_busy() {
-                // All that was in the way is done already, or nothing ever will be.
+                // All that was in the way is done already; the rest is with calls.
                 idle += 1;
-                if idle > 3 {
+                if idle > 3 && !self.memory_may_come_back(&mut tries).await {
                     return Err(FsError::NoMemory);
                 }
                 continue;

@@ -177,14 +177,8 @@ impl<N: Nfs3> Fs<N> {
             // `put` puts it back after the data.
             let mut files = self.unsafe_files.lock();
             let safe = data.with(|inner| {
-                let safe = inner.is_safe();
-                if safe {
-                    // What others lose later is not theirs to be told of.
-                    for writer in inner.write_back().take_writers() {
-                        writer.wrote.store(false, Ordering::Relaxed);
-                    }
-                }
-                safe
+                inner.release_writers();
+                inner.is_safe()
             });
             if safe {
                 files.remove(&data.id);

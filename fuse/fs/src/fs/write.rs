@@ -104,7 +104,7 @@ impl<N: Nfs3> Fs<N> {
             return Ok(bytes.len() as u32);
         }
         let data = self.data(inode);
-        let mut idle = 0;
+        let (mut idle, mut tries) = (0, 0);
         loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             let mut freed = std::pin::pin!(self.shared.freed.notified());
@@ -119,11 +119,11 @@ impl<N: Nfs3> Fs<N> {
                     self.relieve();
                     if !self.is_busy() && !data.with(|inner| inner.write_back().is_flushing()) {
                         // All that was in the way is done already; others may be quicker
-                        // again. Memory, nobody may ever give back.
+                        // again. Memory, only calls can give back.
                         if let Accepted::Short = waits {
                             idle += 1;
                         }
-                        if idle > 3 {
+                        if idle > 3 && !self.memory_may_come_back(&mut tries).await {
                             return Err(FsError::NoMemory);
                         }
                         continue;
@@ -177,6 +177,7 @@ impl<N: Nfs3> Fs<N> {
             let now = self.now();
             let most = self.config.dirty_file_bytes;
             let mut alloc = |len| self.pool.alloc(len);
+            inner.release_writers();
             let write_back = inner.write_back();
             let accepted = write_back.write(&file.cred, offset, bytes, now, most, &mut alloc);
             if matches!(accepted, Accepted::All | Accepted::Short) {

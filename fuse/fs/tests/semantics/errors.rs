@@ -1,8 +1,10 @@
 //! What goes wrong is told to whom it concerns, once.
 
 use crate::support::*;
+use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Limits;
+use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_rpcrdma::exec::{self, block_on};
 use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::time::Duration;
@@ -244,4 +246,79 @@ fn what_is_lost_at_the_end_has_a_name() {
         assert_eq!(lost.name.as_deref(), Some("/dir/f"));
     }
     assert_eq!(lost.last().unwrap().range.end, (5 << 20) + 10_000);
+}
+
+/// All that is left of a pool.
+fn drain(pool: &Pool) -> Vec<BufMut> {
+    let orders = (0..=22).rev();
+    orders
+        .flat_map(|order| std::iter::from_fn(move || pool.alloc(1 << order)))
+        .collect()
+}
+
+#[test]
+fn memory_that_calls_hold_is_waited_for() {
+    let m = Mount::new();
+    m.server.plant("f", b"old text");
+    let f = m.open(m.node("f"), RW).unwrap();
+    let taken = drain(&m.pool);
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| m.write(f, 4, b"data"));
+        let read = scope.spawn(|| m.read(f, 0, 4));
+        while m.count("write_waits") < 10 {
+            assert!(!write.is_finished(), "{:?}", write.join());
+            std::thread::yield_now();
+        }
+        assert!(!read.is_finished(), "{:?}", read.join());
+        drop(taken);
+        write.join().unwrap().unwrap();
+        assert_eq!(read.join().unwrap().unwrap(), b"old ");
+    });
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), b"old data");
+}
+
+#[test]
+fn a_soft_mount_without_memory_says_so() {
+    let config = FsConfig {
+        hard: false,
+        ..small()
+    };
+    let m = Mount::of(&MemoryServer::new(), config);
+    m.server.plant("f", b"old text");
+    let f = m.open(m.node("f"), RW).unwrap();
+    let taken = drain(&m.pool);
+    assert_eq!(errno(m.write(f, 4, b"data")), libc::ENOMEM);
+    assert_eq!(errno(m.read(f, 0, 4)), libc::ENOMEM);
+    drop(taken);
+    m.write(f, 4, b"data").unwrap();
+    m.close(f).unwrap();
+}
+
+/// On a server that writes to stable storage at once, nothing is left to be flushed.
+#[test]
+fn nobody_hears_of_what_another_loses_later() {
+    let m = Mount::new();
+    m.server.set_always_stable();
+    m.server.plant("f", b"");
+    m.server.change_file("f", 0, &[], Some(0o666));
+    let node = m.node("f");
+    let first = m.open(node, RW).unwrap();
+    let second = block_on(m.fs.open(&cred(1000), node, RW)).unwrap().handle;
+    m.write(first, 0, &vec![1; 1 << 20]).unwrap();
+    assert_eq!(
+        m.server.contents("f").unwrap().len(),
+        1 << 20,
+        "it was sent"
+    );
+    m.server.set_hook(|op, _| match op {
+        Op::Write => Fate::Refused(Status::DQuot),
+        _ => Fate::Done,
+    });
+    m.write(second, 0, b"more than may be").unwrap();
+    assert_eq!(errno(m.fsync(second)), libc::EDQUOT);
+    assert_eq!(errno(m.fsync(first)), 0);
+    assert_eq!(errno(m.flush(first)), 0);
+    m.release(first);
+    m.release(second);
 }

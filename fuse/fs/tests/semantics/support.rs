@@ -24,6 +24,7 @@ pub(crate) struct Mount {
     pub(crate) server: Arc<MemoryServer>,
     pub(crate) clock: Clock,
     pub(crate) cred: Cred,
+    pub(crate) pool: Pool,
 }
 
 pub(crate) fn small() -> FsConfig {
@@ -44,7 +45,14 @@ impl Mount {
         let clock = Clock::manual();
         let pool = Pool::new(config.pool_bytes()).unwrap();
         Mount {
-            fs: Fs::with_clock(server.clone(), server.root(), pool, config, clock.clone()),
+            fs: Fs::with_clock(
+                server.clone(),
+                server.root(),
+                pool.clone(),
+                config,
+                clock.clone(),
+            ),
+            pool,
             server: server.clone(),
             clock,
             cred: cred(0),
