@@ -29,12 +29,10 @@ use nfsrdma_xdr::nsm::{
 };
 use nfsrdma_xdr::rpc::Auth;
 use nfsrdma_xdr::rpcbind::NetId;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::{SocketAddr as SocketName, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -45,8 +43,7 @@ const STATD: Duration = Duration::from_secs(3);
 const NOTIFY: Duration = Duration::from_secs(3);
 /// After rpc.statd did not do what it was asked for.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Whoever tells a server has this name; for how long another waits for it.
-const TURN: &str = "nfsrdma-nsm-notify";
+/// For how long a mount waits while another one tells a server.
 const TURN_LIMIT: Duration = Duration::from_secs(10);
 const FILE_NAME: &str = "nsm";
 const HEAD: &str = "nfsrdma nsm 1";
@@ -233,11 +230,13 @@ impl Monitor {
 
     /// The first lock without rpc.statd.
     async fn begin_alone(&self) {
-        // Not while another mount has the server forget the locks of this machine.
-        let _turn = turn().await;
         if self.state() == 0 {
-            let file = self.file.as_deref().and_then(|path| File::open(path).ok());
-            let known = file.and_then(|mut file| read(&mut file));
+            let mut file = self.file.as_deref().and_then(|path| File::open(path).ok());
+            if let Some(file) = &file {
+                // Not while another mount has the server forget the locks of this machine.
+                let _ = turn(file).await;
+            }
+            let known = file.as_mut().and_then(read);
             let state = known.unwrap_or_else(|| next_state(0, SystemTime::now()));
             self.state.store(state, Ordering::Relaxed);
         }
@@ -265,9 +264,9 @@ impl Monitor {
     }
 
     async fn notify_by(&self, path: &Path) -> Result<u32, String> {
-        // Nobody begins to lock meanwhile.
-        let _turn = turn().await.map_err(|error| error.to_string())?;
         let mut file = open(path).map_err(|error| error.to_string())?;
+        // Nobody begins to lock meanwhile.
+        turn(&file).await.map_err(|error| error.to_string())?;
         if any_mount_with_locks() {
             return Err("other mounts of this machine have locks".to_owned());
         }
@@ -308,17 +307,16 @@ fn next_state(last: u32, now: SystemTime) -> u32 {
     clock.max(last.saturating_add(2) | 1)
 }
 
-/// One mount of this network namespace at a time: the name of a socket, which goes with the
-/// process.
-async fn turn() -> io::Result<UnixDatagram> {
-    let name = SocketName::from_abstract_name(TURN)?;
+/// One mount of this machine at a time: locks the file with its state, which goes with the
+/// descriptor.
+async fn turn(file: &File) -> io::Result<()> {
     let until = Instant::now() + TURN_LIMIT;
     loop {
-        match UnixDatagram::bind_addr(&name) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            result => return result,
+            result => return Ok(result?),
         }
     }
 }

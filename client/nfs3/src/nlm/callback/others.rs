@@ -4,7 +4,8 @@
 //! mount has the port, and passes on to the others what comes there. Each has a datagram socket
 //! with an abstract name (unix(7)), which exists from its first lock to its end; /proc/net/unix
 //! lists them. Whoever can send there is on this machine, and can cause nothing but a call to the
-//! server: see [`Hint`].
+//! server: see [`Hint`]. Who makes such a name without a mount keeps others from telling servers of
+//! locks that a crash has lost ([`any_mount_with_locks`]); SECURITY.md says so.
 
 use super::super::journal::{hex, unhex};
 use nfsrdma_xdr::nfs3::FileHandle;
