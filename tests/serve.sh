@@ -1,11 +1,12 @@
 # shellcheck shell=bash
-# A responder and a mount of what it exports, in a directory of their own. Sourced by the runners of
-# tests/e2e and tests/external. `bin` is where the programs are; everything is gone when the shell
-# that sourced this ends.
+# A responder, and a mount of what it exports, in a directory of their own, `base`. Sourced by the
+# runners of tests/e2e, tests/external and tests/bench. `bin` is where the programs are; everything
+# is gone when the shell that sourced this ends.
 
 base=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/nfsrdma-$(basename "$(dirname "$0")").XXXXXX")")
 chmod 755 "$base"
 server=
+[ -v on ] || on=()
 
 stop() {
     if grep -qs " $base/mnt " /proc/self/mounts; then
@@ -26,17 +27,14 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# serve MODE ARGUMENTS: starts a responder of an empty $base/export with this mode; its process is
-# $server, its ports $rdma and $nfs. If it does not start, says why and is false.
+# serve EXPORT ARGUMENT...: starts a responder, by the command in the array `on` if there is one. Its
+# process is $server, its ports are $rdma and $nfs. If it does not start, says why and is false.
 serve() {
-    rm -rf --one-file-system "$base/export" "$base/state"
-    mkdir -p "$base/export" "$base/state" "$base/mnt"
-    chmod "$1" "$base/export"
+    mkdir -p "$base/state"
     # Not what the last one said, if this one is slow to open the file.
     : >"$base/ports"
-    # shellcheck disable=SC2086 # words on purpose
-    "$bin/nfsrdma-responder" "$base/export" --rdma-port 0 --nfs-port 0 --state-dir "$base/state" \
-        --print-ports $2 >"$base/ports" 2>"$base/server.log" &
+    "${on[@]}" "$bin/nfsrdma-responder" "$@" --rdma-port 0 --nfs-port 0 --state-dir "$base/state" \
+        --print-ports >"$base/ports" 2>"$base/server.log" &
     server=$!
     for _ in $(seq 1200); do
         grep -q '^ready ' "$base/ports" && break
@@ -49,6 +47,14 @@ serve() {
     kill -0 "$server" 2>/dev/null && echo "it still runs" || { wait "$server"; echo "it ended with status $?"; }
     echo "the responder did not start: $(cat "$base/ports" "$base/server.log")"
     false
+}
+
+# serve_empty MODE ARGUMENT...: the same with an empty $base/export of this mode.
+serve_empty() {
+    rm -rf --one-file-system "$base/export" "$base/state"
+    mkdir -p "$base/export" "$base/mnt"
+    chmod "$1" "$base/export"
+    serve "$base/export" "${@:2}"
 }
 
 # mount_export HOST OPTIONS: mounts it at $base/mnt; the log is $base/client.log.
