@@ -8,15 +8,15 @@ use super::output;
 use super::sync::{self, Outcome};
 use super::{control_client, pending, utab};
 use indicatif::{ProgressBar, ProgressStyle};
-use nfsrdma_fs::adapter::mount_id;
+use nfsrdma_fs::adapter::{self, mount_id};
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::geteuid;
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long to wait for the serving process; what it still does then concerns only itself.
@@ -269,34 +269,20 @@ fn abort(mount: &Mount) {
 }
 
 fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
-    let output = Command::new("fusermount3")
-        .arg(if lazy { "-uz" } else { "-u" })
-        .arg("--")
-        .arg(dir)
-        .output()
-        .map_err(|error| {
-            Failure::new(
-                Exit::System,
-                format!("cannot run fusermount3: {error}; install the package fuse3"),
-            )
-        })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(if said.contains("busy") {
-        explain(dir, Errno::BUSY)
-    } else if said.contains("not permitted") || said.contains("not found in /etc/mtab") {
-        explain(dir, Errno::PERM)
-    } else {
-        Failure::new(
+    adapter::by_helper(dir, lazy).map_err(|error| match error.kind() {
+        ErrorKind::ResourceBusy => explain(dir, Errno::BUSY),
+        ErrorKind::PermissionDenied if error.raw_os_error().is_none() => explain(dir, Errno::PERM),
+        ErrorKind::Other => Failure::new(
             Exit::Failed,
             format!(
-                "cannot unmount {0}: {1}; 'nfsrdma umount -l {0}' detaches it",
-                dir.display(),
-                said.trim()
+                "cannot unmount {0}: {error}; 'nfsrdma umount -l {0}' detaches it",
+                dir.display()
             ),
-        )
+        ),
+        _ => Failure::new(
+            Exit::System,
+            format!("cannot run fusermount3: {error}; install the package fuse3"),
+        ),
     })
 }
 

@@ -32,7 +32,7 @@ mod xattr;
 pub use bdi::set_read_ahead;
 #[cfg(feature = "shuttle")]
 pub use table::{Pace, Refuse, Table};
-pub use unmount::{OwnMount, mount_id};
+pub use unmount::{OwnMount, by_helper, mount_id};
 
 use crate::fs::Fs;
 use credentials::Credentials;

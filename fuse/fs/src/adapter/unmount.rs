@@ -148,7 +148,10 @@ impl OwnMount {
     }
 }
 
-fn by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
+/// Unmounts by `fusermount3`, for who may not call umount(2). Errors: `ResourceBusy` and
+/// `PermissionDenied` as umount(2) has them, others of it as `Other` with its words, and those of
+/// running it.
+pub fn by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     let output = Command::new("fusermount3")
         .arg(if lazy { "-uz" } else { "-u" })
         .arg("--")
@@ -157,13 +160,15 @@ fn by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let message = String::from_utf8_lossy(&output.stderr);
-    let kind = if message.contains("busy") {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let kind = if said.contains("busy") {
         io::ErrorKind::ResourceBusy
+    } else if said.contains("not permitted") || said.contains("not found in /etc/mtab") {
+        io::ErrorKind::PermissionDenied
     } else {
         io::ErrorKind::Other
     };
-    Err(io::Error::new(kind, message.trim().to_owned()))
+    Err(io::Error::new(kind, said.trim().to_owned()))
 }
 
 #[cfg(test)]
