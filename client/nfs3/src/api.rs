@@ -226,6 +226,11 @@ pub trait Nfs3: Send + Sync + 'static {
     }
     /// Sends them.
     fn flush(&self) {}
+    /// Whether no call is under way or waits to be sent, so that none can give memory back. False
+    /// where that is not known.
+    fn is_idle(&self) -> bool {
+        false
+    }
     /// The connections, for event loops to poll; none where there is nothing to poll.
     fn drivers(&self) -> Vec<Driver> {
         Vec::new()

@@ -538,6 +538,10 @@ impl Nfs3 for Nfs3Client {
         self.engine().flush();
     }
 
+    fn is_idle(&self) -> bool {
+        self.engine().is_idle()
+    }
+
     fn drivers(&self) -> Vec<Driver> {
         self.engine().drivers()
     }

@@ -617,4 +617,8 @@ impl Nfs3 for MemoryServer {
     fn limits(&self) -> Limits {
         self.limits
     }
+
+    fn is_idle(&self) -> bool {
+        self.tree.lock().idle
+    }
 }

@@ -229,6 +229,11 @@ impl MemoryServer {
         self.tree.lock().always_stable = true;
     }
 
+    /// Says from now on that no call is under way.
+    pub fn set_idle(&self) {
+        self.tree.lock().idle = true;
+    }
+
     /// Moves the clock, forwards or back.
     pub fn step_clock(&self, seconds: i64) {
         self.tree.lock().offset += seconds * 1_000_000_000;

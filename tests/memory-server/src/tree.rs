@@ -49,6 +49,8 @@ pub(super) struct Tree {
     pub(super) pre_op: PreOp,
     /// Each WRITE is to stable storage.
     pub(super) always_stable: bool,
+    /// What [`nfsrdma_nfs3::Nfs3::is_idle`] answers.
+    pub(super) idle: bool,
     /// The clock is ahead by so many nanoseconds.
     pub(super) offset: i64,
     pub(super) whole_seconds: bool,
@@ -80,6 +82,7 @@ impl Tree {
             clock_stands: false,
             pre_op: PreOp::Atomic,
             always_stable: false,
+            idle: false,
             offset: 0,
             whole_seconds: false,
             cookies_repeat: None,

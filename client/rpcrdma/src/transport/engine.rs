@@ -269,6 +269,11 @@ impl Engine {
         self.links.iter().for_each(|link| link.flush());
     }
 
+    /// Whether no call is under way or waits to be sent.
+    pub fn is_idle(&self) -> bool {
+        self.links.iter().all(|link| link.is_idle())
+    }
+
     /// How many connections ended so far.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Relaxed)

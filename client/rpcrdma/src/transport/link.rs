@@ -352,6 +352,14 @@ impl Link {
         state.session.is_some() && state.waiting.is_empty() && state.machine.has_credit()
     }
 
+    /// Whether no call is under way or waits to be sent.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        let nobody_waits = state.waiting.is_empty() && state.suspects.is_empty();
+        let none_failed = state.failed.is_empty() && state.unanswered.is_empty();
+        state.machine.used() == 0 && nobody_waits && none_failed
+    }
+
     /// Whether there is no connection, and calls that wait for it or for a credit.
     pub(super) fn backlog(&self) -> (bool, usize) {
         let state = self.state.lock();

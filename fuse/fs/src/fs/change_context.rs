@@ -55,3 +55,11 @@ impl ChangeContext {
         }
     }
 }
+
+/// How long somebody has waited for memory that calls hold.
+#[derive(Debug, Default)]
+pub(super) struct MemoryWait {
+    pub(super) looks: u32,
+    /// Those of them in a row that found no call under way.
+    pub(super) idle: u32,
+}

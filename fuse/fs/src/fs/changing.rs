@@ -3,7 +3,7 @@
 //! again, and what the kernel is told at once.
 
 use super::Fs;
-use super::change_context::KernelCache;
+use super::change_context::{KernelCache, MemoryWait};
 use super::error::FsResult;
 use super::inode::{Inode, Kind, Outcome, Stamp};
 use crate::sync::thread;
@@ -21,6 +21,8 @@ use std::time::Duration;
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Tries while the mount is being shut down, when nothing may come to help.
 const RETRIES_AT_END: u32 = 50;
+/// Looks for memory in a row, [`RETRY_PAUSE`] apart, with no call under way.
+const IDLE_LOOKS: u32 = 10;
 
 /// An own change under way; a future that is dropped ends it, too.
 pub(super) struct Change<'a, N: Nfs3> {
@@ -403,12 +405,18 @@ impl<N: Nfs3> Fs<N> {
 
     /// Whether to look for memory again, after a while, which is over when this returns. Nothing of
     /// this file system's own is under way that would give it back. But calls may hold it, which
-    /// do not tell when it comes back; so a mount that is `hard` waits.
-    pub(super) async fn memory_may_come_back(&self, tries: &mut u32) -> bool {
-        if !self.config.hard || (self.at_end() && *tries >= RETRIES_AT_END) {
+    /// do not tell when it comes back; so a mount that is `hard` waits. Without any call for
+    /// [`IDLE_LOOKS`], those who hold it are waiting here as well, for more: somebody has to fail.
+    pub(super) async fn memory_may_come_back(&self, waited: &mut MemoryWait) -> bool {
+        waited.idle = match self.nfs.is_idle() {
+            true => waited.idle + 1,
+            false => 0,
+        };
+        let over = self.at_end() && waited.looks >= RETRIES_AT_END;
+        if !self.config.hard || over || waited.idle > IDLE_LOOKS {
             return false;
         }
-        *tries = tries.saturating_add(1);
+        waited.looks = waited.looks.saturating_add(1);
         self.pause().await;
         true
     }

@@ -1,6 +1,7 @@
 //! READ: from the cache, into the cache, past the cache, ahead of the program.
 
 use super::Fs;
+use super::change_context::MemoryWait;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::{Inode, Stamp};
@@ -403,7 +404,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// A buffer, waiting for one if all are in use.
     pub(super) async fn alloc(self: &Arc<Self>, len: usize) -> FsResult<BufMut> {
-        let (mut idle, mut tries) = (0, 0);
+        let (mut idle, mut waited) = (0, MemoryWait::default());
         loop {
             let mut freed = std::pin::pin!(self.shared.freed.notified());
             freed.as_mut().enable();
@@ -419,7 +420,7 @@ impl<N: Nfs3> Fs<N> {
             if !self.is_busy() {
                 // All that was in the way is done already; the rest is with calls.
                 idle += 1;
-                if idle > 3 && !self.memory_may_come_back(&mut tries).await {
+                if idle > 3 && !self.memory_may_come_back(&mut waited).await {
                     return Err(FsError::NoMemory);
                 }
                 continue;

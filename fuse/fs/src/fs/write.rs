@@ -1,6 +1,7 @@
 //! WRITE: into the cache, and from there to the server.
 
 use super::Fs;
+use super::change_context::MemoryWait;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::Inode;
@@ -104,7 +105,7 @@ impl<N: Nfs3> Fs<N> {
             return Ok(bytes.len() as u32);
         }
         let data = self.data(inode);
-        let (mut idle, mut tries) = (0, 0);
+        let (mut idle, mut waited) = (0, MemoryWait::default());
         loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             let mut freed = std::pin::pin!(self.shared.freed.notified());
@@ -123,7 +124,7 @@ impl<N: Nfs3> Fs<N> {
                         if let Accepted::Short = waits {
                             idle += 1;
                         }
-                        if idle > 3 && !self.memory_may_come_back(&mut tries).await {
+                        if idle > 3 && !self.memory_may_come_back(&mut waited).await {
                             return Err(FsError::NoMemory);
                         }
                         continue;

@@ -278,6 +278,20 @@ fn memory_that_calls_hold_is_waited_for() {
     assert_eq!(m.server.contents("f").unwrap(), b"old data");
 }
 
+/// Those who hold it wait as well, for more: to fail is better than to hang.
+#[test]
+fn memory_that_no_call_holds_is_not_waited_for_for_ever() {
+    let m = Mount::new();
+    m.server.plant("f", b"old text");
+    let f = m.open(m.node("f"), RW).unwrap();
+    let taken = drain(&m.pool);
+    m.server.set_idle();
+    assert_eq!(errno(m.read(f, 0, 4)), libc::ENOMEM);
+    drop(taken);
+    assert_eq!(m.read(f, 0, 4).unwrap(), b"old ");
+    m.close(f).unwrap();
+}
+
 #[test]
 fn a_soft_mount_without_memory_says_so() {
     let config = FsConfig {
