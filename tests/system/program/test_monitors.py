@@ -453,6 +453,7 @@ def sent_locks(said):
     return found
 
 
+@in_namespaces
 def test_a_granted_with_the_waiter_s_own_file_and_number_is_not_believed_either():
     with CalledBack() as server, Process() as waiter, Relay(server.mountport) as relay:
         point = server.base / "a"

@@ -15,8 +15,8 @@
 //! the new end on: while a program of this machine sets the size, Linux ignores the end of file in
 //! replies to READ (FUSE_I_SIZE_UNSTABLE in fuse_do_setattr), though the server has cut the file
 //! already; such a READ shows zeros up to the old end. Afterwards it drops these pages. And to a
-//! read(2) beside both another's ftruncate(2) and a WRITE of the same mount, zeros where the end may
-//! be: if the WRITE is answered while the READ is under way, Linux ignores the end in the READ's reply
+//! read(2) beside a WRITE of the same mount, zeros where the end may be, as another has cut the file:
+//! if the WRITE is answered while the READ is under way, Linux ignores the end in the READ's reply
 //! (docs/COHERENCE.md, "What remains").
 //!
 //! **What keeps it sharp.** What is alternatives after a round is certain again at the next
@@ -340,10 +340,6 @@ impl Run<'_> {
                 _ => None,
             })
             .collect();
-        let truncated: Vec<usize> = (parts.iter())
-            .filter(|part| matches!(part.kind, Kind::Truncate(_)))
-            .map(|part| part.actor)
-            .collect();
         // By write(2), or what writes dirty data.
         let wrote: Vec<usize> = (parts.iter())
             .filter(|part| match part.kind {
@@ -357,10 +353,7 @@ impl Run<'_> {
             for (_, size) in cuts.iter().filter(|(actor, _)| *actor == part.actor) {
                 part.seen.maybe_zero(*size);
             }
-            if matches!(part.kind, Kind::Read(..))
-                && wrote.contains(&part.actor)
-                && truncated.iter().any(|actor| *actor != part.actor)
-            {
+            if matches!(part.kind, Kind::Read(..)) && wrote.contains(&part.actor) {
                 part.seen.maybe_zero_behind_end();
             }
         }
