@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Longest call in bytes: a header with full credential and verifier, GRANTED with its four
 /// opaques. What is longer is none.
@@ -148,8 +149,11 @@ async fn converse<S: Service>(mut stream: TcpStream, from: Caller, to: &Weak<S>)
     }
     let mut reader = RecordReader::new(CALL_MAX, 16);
     let mut piece = [0; 4096];
+    // For a whole call: a byte now and then does not keep a place.
+    let mut until = Instant::now() + IDLE;
     loop {
-        let Ok(Ok(len @ 1..)) = tokio::time::timeout(IDLE, stream.read(&mut piece)).await else {
+        let Ok(Ok(len @ 1..)) = tokio::time::timeout_at(until, stream.read(&mut piece)).await
+        else {
             return;
         };
         let mut input = &piece[..len];
@@ -159,6 +163,7 @@ async fn converse<S: Service>(mut stream: TcpStream, from: Caller, to: &Weak<S>)
                 Ok(None) => continue,
                 Err(_) => return,
             };
+            until = Instant::now() + IDLE;
             let reply = match to.upgrade() {
                 Some(to) => to.answer(&call, from),
                 None => return,
@@ -170,5 +175,42 @@ async fn converse<S: Service>(mut stream: TcpStream, from: Caller, to: &Weak<S>)
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Service for Nobody {
+        fn may_connect(&self, _: Caller) -> bool {
+            true
+        }
+
+        fn answer(self: Arc<Self>, _: &[u8], _: Caller) -> Option<Vec<u8>> {
+            None
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_keeps_no_place() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (stream, from) = listener.accept().await.unwrap();
+        let to = Arc::new(Nobody);
+        let weak = Arc::downgrade(&to);
+        let served = tokio::spawn(async move {
+            converse(stream, Caller::new(from, Protocol::Tcp), &weak).await;
+        });
+        // The mark of a record of 256 bytes.
+        for byte in [0x80, 0, 1, 0] {
+            let _ = peer.write_all(&[byte]).await;
+            tokio::time::sleep(IDLE * 2 / 3).await;
+        }
+        assert!(served.is_finished());
     }
 }
