@@ -38,15 +38,12 @@ impl<N: Nfs3> Fs<N> {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
-        let offset = {
-            let state = file.inode.state.lock();
-            if flags & libc::O_APPEND != 0 {
-                // The kernel goes by the size it was told; others may have appended since.
-                offset.max(state.fresh(self.now())?.size)
-            } else {
-                state.attributes()?;
-                offset
-            }
+        let offset = if flags & libc::O_APPEND != 0 {
+            let known = file.inode.state.lock().fresh(self.now())?.size;
+            self.end_of(&file.inode, known)
+        } else {
+            file.inode.state.lock().attributes()?;
+            offset
         };
         let bytes = match self.below_the_limit(offset, bytes) {
             Ok(bytes) => bytes,
@@ -83,17 +80,17 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> FsResult<u32> {
         let inode = &file.inode;
-        let size = if flags & libc::O_APPEND != 0 {
+        let offset = if flags & libc::O_APPEND != 0 {
             let known = inode.state.lock().fresh(self.now()).copied();
-            match known {
+            let size = match known {
                 Some(attributes) => attributes.size,
                 None => self.fetch(&file.cred, inode).await?.size,
-            }
+            };
+            self.end_of(inode, size)
         } else {
             self.known(&file.cred, inode).await?;
-            0
+            offset
         };
-        let offset = offset.max(size);
         let given = bytes.len();
         let bytes = self.below_the_limit(offset, bytes)?;
         if OpenFile::is_direct(flags) {
@@ -142,6 +139,17 @@ impl<N: Nfs3> Fs<N> {
             file.writer.take_error()?;
         }
         Ok(bytes.len() as u32)
+    }
+
+    /// Where an append goes to in a file of `size` bytes at the server: behind what is written and
+    /// not there yet. The offset in the request says nothing. The kernel goes by the size that it
+    /// was told last, and by what it wrote itself at offsets that were moved: others may have
+    /// appended since, or have cut the file, and one write(2) may be several requests.
+    fn end_of(&self, inode: &Inode, size: u64) -> u64 {
+        let written = inode
+            .data()
+            .map_or(0, |data| data.with(|inner| inner.end()));
+        size.max(written)
     }
 
     /// As much of `bytes` as the server's largest file takes at `offset` (FSINFO, RFC 1813
