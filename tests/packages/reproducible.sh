@@ -15,9 +15,9 @@ cargo_home=${CARGO_HOME:-$HOME/.cargo}
 elsewhere=$work/second/of/these
 mkdir -p "$elsewhere" "$work/home" "$work/programs"
 tar -C "$top" --exclude=./target --exclude=./.git -cf - . | tar -C "$elsewhere" -xf -
-for name in registry config.toml; do
-    [ ! -e "$cargo_home/$name" ] || ln -s "$cargo_home/$name" "$work/home/$name"
-done
+# No symbolic link: the compiler would name the place that it leads to, in which it works.
+cp -al "$cargo_home/registry" "$work/home/" 2>/dev/null || { rm -rf "$work/home/registry"; cp -a "$cargo_home/registry" "$work/home/"; }
+[ ! -e "$cargo_home/config.toml" ] || cp "$cargo_home/config.toml" "$work/home/"
 there() {
     (
         cd "$elsewhere" && umask 077 && unset CARGO_TARGET_DIR RUSTFLAGS &&

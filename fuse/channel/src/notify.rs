@@ -41,6 +41,12 @@ impl Notifier {
         self.entry(parent, name, 0)
     }
 
+    /// Whether the kernel can look a name up again without dropping it, and with it what is mounted
+    /// there.
+    pub fn can_expire(&self) -> bool {
+        self.expire
+    }
+
     /// Has a name looked up again before it is used. Kernels before 6.2 do not know that: they
     /// drop it.
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {

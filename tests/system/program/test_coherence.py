@@ -87,6 +87,26 @@ def both_write(change):
             assert found == text, f"round {round}: {found[:1]} is read where {text[:1]} was written"
 
 
+def test_names_are_looked_up_again_once_a_change_by_another_mount_is_noticed():
+    """Not only when the attributes of their directory have been believed for as long as they may be."""
+    if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 2):
+        pytest.skip("kernels before 6.2 cannot be told to look names up again")
+    with Server() as server:
+        (server.export / "d").mkdir()
+        (server.export / "d/removed").write_text("")
+        server.mount_well("actimeo=3600")
+        here = server.mnt / "d"
+        assert [(here / name).exists() for name in ("removed", "made")] == [True, False]
+        (server.export / "d/removed").unlink()
+        (server.export / "d/made").write_text("")
+        assert [(here / name).exists() for name in ("removed", "made")] == [True, False], "nothing has told of it"
+        # The reply to this shows that somebody else has changed the directory.
+        (here / "own").write_text("")
+        until(lambda: (here / "made").exists(), "the new name")
+        until(lambda: not (here / "removed").exists(), "the end of the old one")
+        assert sorted(os.listdir(here)) == ["made", "own"]
+
+
 def test_another_mount_s_change_is_seen_on_open_though_this_one_wrote():
     both_write("mount")
 

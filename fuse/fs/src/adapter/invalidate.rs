@@ -15,6 +15,10 @@
 //! file is under way. For both the kernel's queue must be empty as well, which may hold a READ
 //! ([`super::queued`]).
 //!
+//! Of a directory that somebody else has changed the kernel is told to ask again for each name that
+//! is not believed here any more. That waits for the directory's lock, which whoever changes names in
+//! it holds until it is answered, so it has a thread, too.
+//!
 //! What waits is a set of inode numbers, at most one for each inode the kernel knows.
 
 use super::queued::Queued;
@@ -38,6 +42,8 @@ const MOST_PAUSES_OF_ATTRIBUTES: u32 = 200;
 /// Data are not notified of while a READ has waited longer for the server than this. The
 /// notification would wait with it, and umount(2) for the notification.
 const SILENCE: Duration = Duration::from_millis(500);
+/// Names of one directory that are notified of before it is the turn of the next.
+const MOST_NAMES: usize = 1024;
 /// Threads that notify of data. Each may wait for a READ of one inode.
 const DATA_THREADS: usize = 4;
 
@@ -115,6 +121,7 @@ impl Queue {
 struct Queues {
     attributes: Arc<Queue>,
     data: Arc<Queue>,
+    names: Arc<Queue>,
 }
 
 impl KernelCache for Queues {
@@ -125,12 +132,16 @@ impl KernelCache for Queues {
     fn invalidate_data(&self, nodeid: u64) {
         self.data.put(nodeid, 0);
     }
+
+    fn expire_names(&self, nodeid: u64) {
+        self.names.put(nodeid, 0);
+    }
 }
 
 /// The threads.
 #[derive(Debug)]
 pub(super) struct Invalidator {
-    queues: [Arc<Queue>; 2],
+    queues: [Arc<Queue>; 3],
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -141,7 +152,7 @@ impl Invalidator {
         notifier: Notifier,
         queued: &Arc<Queued>,
     ) -> io::Result<Self> {
-        let queues = [Queue::new(Duration::ZERO), Queue::new(PAUSE)];
+        let queues = [Duration::ZERO, PAUSE, PAUSE].map(Queue::new);
         let this = Invalidator {
             queues: queues.clone(),
             threads: Mutex::default(),
@@ -177,8 +188,34 @@ impl Invalidator {
             let thread = std::thread::Builder::new().name(name.into()).spawn(serve)?;
             this.threads.lock().push(thread);
         }
-        let [attributes, data] = queues;
-        fs.set_kernel_cache(Box::new(Queues { attributes, data }));
+        let [attributes, data, names] = queues;
+        let (queue, fs_of_names) = (names.clone(), Arc::downgrade(fs));
+        let serve = move || {
+            while let Some((node, _)) = queue.take() {
+                let Some(fs) = fs_of_names.upgrade() else {
+                    return;
+                };
+                let outdated = fs.outdated_names(node, MOST_NAMES);
+                drop(fs);
+                // Otherwise it would take away what is mounted below them.
+                for name in outdated.iter().filter(|_| notifier.can_expire()) {
+                    // The kernel may have forgotten it.
+                    let _ = notifier.expire_entry(node, name);
+                }
+                if outdated.len() == MOST_NAMES {
+                    queue.put(node, 0);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("expire-names".into())
+            .spawn(serve)?;
+        this.threads.lock().push(thread);
+        fs.set_kernel_cache(Box::new(Queues {
+            attributes,
+            data,
+            names,
+        }));
         Ok(this)
     }
 

@@ -185,9 +185,10 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Somebody else changed a file's contents.
+    /// Somebody else changed a file's contents, or the names in a directory.
     pub(super) fn contents_changed(&self, inode: &Inode) {
         self.shared.stats.foreign_changes.add(1);
+        self.names_outdated(inode);
         if let Some(data) = inode.data() {
             data.with(|inner| {
                 inner.invalidate();
@@ -195,6 +196,15 @@ impl<N: Nfs3> Fs<N> {
         }
         let known = inode.state.lock().kernel_epoch != 0;
         self.drop_kernel_data(inode, known);
+    }
+
+    /// The names that are known in a directory are not believed any more, by the kernel neither.
+    fn names_outdated(&self, inode: &Inode) {
+        if inode.is_dir()
+            && let Some(kernel) = self.change_context.kernel.get()
+        {
+            kernel.expire_names(inode.nodeid);
+        }
     }
 
     /// What a program wrote did not reach the server, and is not here any more. The kernel still
@@ -239,6 +249,7 @@ impl<N: Nfs3> Fs<N> {
             if !verified() {
                 // Names are kept for an epoch; the kernel drops its listing by the reply.
                 inode.state.lock().renew_epoch();
+                self.names_outdated(inode);
             }
             return Ok(());
         }

@@ -164,6 +164,26 @@ impl Names {
         found
     }
 
+    /// Takes out up to `most` names in `dir` that belong to other contents than those of `epoch`.
+    pub(super) fn take_outdated(&self, dir: u64, epoch: u64, most: usize) -> Vec<Box<[u8]>> {
+        let prefix = dir.to_ne_bytes();
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let outdated = shard.iter().filter(|(_, (of, _))| *of != epoch);
+            let keys = outdated.filter(|(key, _)| key.starts_with(&prefix));
+            let keys: Vec<_> = keys
+                .take(most - found.len())
+                .map(|(key, _)| key.clone())
+                .collect();
+            let old: Vec<_> = keys.iter().map(|key| shard.pop(key)).collect();
+            drop(shard);
+            drop(old);
+            found.extend(keys.iter().map(|key| Box::from(&key[prefix.len()..])));
+        }
+        found
+    }
+
     /// Every name that led to something: the directory, the name, and the node.
     pub(super) fn each(&self, mut visit: impl FnMut(u64, &[u8], u64)) {
         for shard in &self.shards {
@@ -189,5 +209,30 @@ impl Names {
 impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Names").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outdated_names_are_taken_out_once_and_others_stay() {
+        let names = Names::new(1 << 10);
+        for n in 0..100u64 {
+            let name = format!("name-{n}");
+            names.put(7, n % 2, name.as_bytes(), Child::Absent);
+            names.put(8, 0, name.as_bytes(), Child::Absent);
+        }
+        let mut taken = names.take_outdated(7, 1, 30);
+        assert_eq!(taken.len(), 30);
+        taken.extend(names.take_outdated(7, 1, 30));
+        assert_eq!(taken.len(), 50);
+        assert!(names.take_outdated(7, 1, 30).is_empty());
+        taken.sort();
+        taken.dedup();
+        assert_eq!(taken.len(), 50);
+        assert!(names.get(7, 1, b"name-1").is_some() && names.get(7, 0, b"name-2").is_none());
+        assert_eq!(names.all_in(8).len(), 100);
     }
 }
