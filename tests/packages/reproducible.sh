@@ -15,8 +15,13 @@ cargo_home=${CARGO_HOME:-$HOME/.cargo}
 elsewhere=$work/second/of/these
 mkdir -p "$elsewhere" "$work/home" "$work/programs"
 tar -C "$top" --exclude=./target --exclude=./.git -cf - . | tar -C "$elsewhere" -xf -
-# No symbolic link: the compiler would name the place that it leads to, in which it works.
-cp -al "$cargo_home/registry" "$work/home/" 2>/dev/null || { rm -rf "$work/home/registry"; cp -a "$cargo_home/registry" "$work/home/"; }
+if [ "$form" = packed ]; then
+    ln -s "$cargo_home/registry" "$work/home/registry"
+elif ! cp -al "$cargo_home/registry" "$work/home/" 2>/dev/null; then
+    # No symbolic link: the compiler would name the place that it leads to, in which it works.
+    rm -rf "$work/home/registry"
+    cp -a "$cargo_home/registry" "$work/home/"
+fi
 [ ! -e "$cargo_home/config.toml" ] || cp "$cargo_home/config.toml" "$work/home/"
 there() {
     (
