@@ -570,15 +570,21 @@ impl Inode {
         self.data.get()
     }
 
+    /// The same, made now if need be.
+    pub fn data_or(&self, make: impl FnOnce() -> Arc<FileData>) -> &Arc<FileData> {
+        self.data.get_or_init(make)
+    }
+
     /// Whether something was written to it that is not at the server.
     pub(super) fn is_dirty(&self) -> bool {
         self.data()
             .is_some_and(|data| data.with(|inner| inner.is_dirty()))
     }
 
-    /// The same, made now if need be.
-    pub fn data_or(&self, make: impl FnOnce() -> Arc<FileData>) -> &Arc<FileData> {
-        self.data.get_or_init(make)
+    /// End of what was written to it and is not yet known to be in the attributes' size. To be
+    /// asked for before the attributes: it is forgotten once they know.
+    pub(super) fn unwritten_end(&self) -> u64 {
+        self.data().map_or(0, |data| data.with(|inner| inner.end()))
     }
 }
 

@@ -298,10 +298,8 @@ impl<N: Nfs3> Fs<N> {
     /// `heard` may be older than what is known: its reply may be from before a WRITE that has
     /// ended. A size too small for a moment would have the kernel cut its pages.
     fn shown(&self, inode: &Inode, heard: Attributes) -> Attributes {
-        // First: it is forgotten when the attributes know it.
-        let end = inode
-            .data()
-            .map_or(0, |data| data.with(|inner| inner.end()));
+        // Before the attributes.
+        let end = inode.unwritten_end();
         let mut state = inode.state.lock();
         let newest = state.attributes().copied().unwrap_or(heard);
         let size = newest.size.max(end);

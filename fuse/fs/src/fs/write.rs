@@ -26,6 +26,10 @@ const LEAST_JOINED: usize = 64;
 
 impl<N: Nfs3> Fs<N> {
     /// Writes into the cache if it has room, which is all there is to do now.
+    ///
+    /// The offset of an append says nothing. The kernel goes by the size that it was told last, and
+    /// by what it wrote itself at offsets that were moved: others may have appended since, or have
+    /// cut the file, and one write(2) may be several requests.
     pub fn write_cached(
         self: &Arc<Self>,
         handle: u64,
@@ -39,8 +43,9 @@ impl<N: Nfs3> Fs<N> {
         }
         self.check_locks(&file, handle).ok()?;
         let offset = if flags & libc::O_APPEND != 0 {
-            let known = file.inode.state.lock().fresh(self.now())?.size;
-            self.end_of(&file.inode, known)
+            // Before the size, as in `shown`.
+            let written = file.inode.unwritten_end();
+            written.max(file.inode.state.lock().fresh(self.now())?.size)
         } else {
             file.inode.state.lock().attributes()?;
             offset
@@ -81,12 +86,12 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<u32> {
         let inode = &file.inode;
         let offset = if flags & libc::O_APPEND != 0 {
+            let written = inode.unwritten_end();
             let known = inode.state.lock().fresh(self.now()).copied();
-            let size = match known {
+            written.max(match known {
                 Some(attributes) => attributes.size,
                 None => self.fetch(&file.cred, inode).await?.size,
-            };
-            self.end_of(inode, size)
+            })
         } else {
             self.known(&file.cred, inode).await?;
             offset
@@ -139,17 +144,6 @@ impl<N: Nfs3> Fs<N> {
             file.writer.take_error()?;
         }
         Ok(bytes.len() as u32)
-    }
-
-    /// Where an append goes to in a file of `size` bytes at the server: behind what is written and
-    /// not there yet. The offset in the request says nothing. The kernel goes by the size that it
-    /// was told last, and by what it wrote itself at offsets that were moved: others may have
-    /// appended since, or have cut the file, and one write(2) may be several requests.
-    fn end_of(&self, inode: &Inode, size: u64) -> u64 {
-        let written = inode
-            .data()
-            .map_or(0, |data| data.with(|inner| inner.end()));
-        size.max(written)
     }
 
     /// As much of `bytes` as the server's largest file takes at `offset` (FSINFO, RFC 1813
