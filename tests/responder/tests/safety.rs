@@ -89,6 +89,45 @@ async fn a_reused_inode_number_is_another_file() {
 }
 
 #[tokio::test]
+async fn a_removed_file_is_stale_while_its_inode_number_is_reused() {
+    let dirs = Dirs::new();
+    let responder = start(&dirs, &[]);
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let mut files = Vec::new();
+    for n in 0..3 {
+        files.push(create(&mut client, &root, &format!("file{n}"), 0o600).await);
+    }
+    for n in 0..3 {
+        let args = REMOVE3args {
+            object: at(&root, &format!("file{n}")),
+        };
+        client.remove(&args).await.unwrap().unwrap();
+    }
+    // Each file made by these takes the lowest number that is free, as ext4 gives them.
+    let makers: Vec<_> = (0..2)
+        .map(|n| {
+            let path = dirs.export().join(format!("other{n}"));
+            std::thread::spawn(move || {
+                for _ in 0..50_000 {
+                    std::fs::write(&path, b"").unwrap();
+                    std::fs::remove_file(&path).unwrap();
+                }
+            })
+        })
+        .collect();
+    while !makers.iter().all(|maker| maker.is_finished()) {
+        for gone in &files {
+            let status = getattr(&mut client, gone).await.unwrap_err();
+            assert_eq!(status, nfsstat3::NFS3ERR_STALE);
+        }
+    }
+    for maker in makers {
+        maker.join().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn handles_lead_nowhere_else() {
     let dirs = Dirs::new();
     let secret = dirs.root().join("secret");

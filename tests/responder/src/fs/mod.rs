@@ -40,6 +40,10 @@ use std::time::Duration;
 use sync::SyncTime;
 use variants::{PreOp, Variants};
 
+/// How often, and after which pause, a handle is tried again that the kernel had no memory for.
+const ENOMEM_TRIES: usize = 50;
+const ENOMEM_PAUSE: Duration = Duration::from_millis(1);
+
 /// Result of file system work.
 pub type Result<T> = std::result::Result<T, Status>;
 
@@ -276,7 +280,7 @@ impl FileSystem {
             && object.kind >= 0
             && self.settings.mapping.privileged
         {
-            match sys::open_handle(mount.as_fd(), object, libc::O_PATH | libc::O_CLOEXEC) {
+            match open_when_made(mount.as_fd(), object) {
                 Ok(fd) => return Ok(fd),
                 // Not allowed here (a container without CAP_DAC_READ_SEARCH), or not by this
                 // file system: found by name instead.
@@ -485,6 +489,21 @@ impl FileSystem {
             _ => Err(status::of_io(error)),
         }
     }
+}
+
+/// Opens an object by the kernel's handle. ENOMEM is not believed at once: for the handle of a
+/// removed file, Linux says it for as long as another file of the same inode number is being made
+/// (seen on ext4, Linux 6.18), and ESTALE afterwards.
+fn open_when_made(mount: BorrowedFd<'_>, object: &sys::KernelHandle) -> io::Result<OwnedFd> {
+    for _ in 0..ENOMEM_TRIES {
+        match sys::open_handle(mount, object, libc::O_PATH | libc::O_CLOEXEC) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => {
+                std::thread::sleep(ENOMEM_PAUSE);
+            }
+            other => return other,
+        }
+    }
+    sys::open_handle(mount, object, libc::O_PATH | libc::O_CLOEXEC)
 }
 
 fn stripe(inode: &Inode) -> usize {
