@@ -123,17 +123,11 @@ pub(super) fn encoded<T>(encode: impl FnOnce(&mut Encoder), with: impl FnOnce(&[
 
 /// Copies bytes into a registered buffer.
 pub(super) fn registered(blocks: &Blocks, pool: &Pool, bytes: &[u8]) -> Option<Buf> {
-    let fits = |buf: &BufMut| buf.capacity() >= bytes.len();
-    let buf = match blocks.take() {
-        Some(buf) if fits(&buf) => buf,
-        other => {
-            if let Some(buf) = other {
-                blocks.give(buf);
-            }
-            pool.alloc(bytes.len())?
-        }
-    };
-    Some(filled_with(buf, bytes))
+    registered_if_kept(blocks, bytes).or_else(|| {
+        // Not shorter than the others, so that it can be kept.
+        let buf = pool.alloc(bytes.len().max(blocks.size()))?;
+        Some(filled_with(buf, bytes))
+    })
 }
 
 /// Copies bytes into a registered buffer that was kept. Calls that wait for a credit take no others:

@@ -31,8 +31,7 @@ impl Blocks {
 
     /// A buffer of the full size; `None` if the pool is empty.
     pub(super) fn take(&self) -> Option<BufMut> {
-        let free = self.free.lock().pop();
-        free.or_else(|| self.pool.alloc(self.size))
+        self.take_kept().or_else(|| self.pool.alloc(self.size))
     }
 
     /// A buffer that was kept; the pool is not asked.
