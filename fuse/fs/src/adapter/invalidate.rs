@@ -195,12 +195,14 @@ impl Invalidator {
                 let Some(fs) = fs_of_names.upgrade() else {
                     return;
                 };
-                let outdated = fs.outdated_names(node, MOST_NAMES);
+                let outdated = fs.names_to_expire(node, MOST_NAMES);
                 drop(fs);
-                // Otherwise it would take away what is mounted below them.
-                for name in outdated.iter().filter(|_| notifier.can_expire()) {
-                    // The kernel may have forgotten it.
-                    let _ = notifier.expire_entry(node, name);
+                // A kernel that cannot would take away what is mounted below them.
+                if notifier.can_expire() {
+                    for name in &outdated {
+                        // The kernel may have forgotten it.
+                        let _ = notifier.expire_entry(node, name);
+                    }
                 }
                 if outdated.len() == MOST_NAMES {
                     queue.put(node, 0);

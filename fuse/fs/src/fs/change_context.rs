@@ -61,7 +61,9 @@ impl ChangeContext {
 /// How long somebody has waited for memory that calls hold.
 #[derive(Debug, Default)]
 pub(super) struct MemoryWait {
+    /// Tries in a row that found nothing else to wait for.
+    pub(super) tries: u32,
     pub(super) looks: u32,
-    /// Those of them in a row that found no call under way.
+    /// Looks in a row that found no call under way.
     pub(super) idle: u32,
 }

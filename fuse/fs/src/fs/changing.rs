@@ -23,6 +23,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 const RETRIES_AT_END: u32 = 50;
 /// Looks for memory in a row, [`RETRY_PAUSE`] apart, with no call under way.
 const IDLE_LOOKS: u32 = 10;
+/// Tries for memory at once, before the first look.
+const QUICK_TRIES: u32 = 3;
 
 /// An own change under way; a future that is dropped ends it, too.
 pub(super) struct Change<'a, N: Nfs3> {
@@ -188,7 +190,7 @@ impl<N: Nfs3> Fs<N> {
     /// Somebody else changed a file's contents, or the names in a directory.
     pub(super) fn contents_changed(&self, inode: &Inode) {
         self.shared.stats.foreign_changes.add(1);
-        self.names_outdated(inode);
+        self.expire_names_in(inode);
         if let Some(data) = inode.data() {
             data.with(|inner| {
                 inner.invalidate();
@@ -198,13 +200,22 @@ impl<N: Nfs3> Fs<N> {
         self.drop_kernel_data(inode, known);
     }
 
-    /// The names that are known in a directory are not believed any more, by the kernel neither.
-    fn names_outdated(&self, inode: &Inode) {
+    /// Has the kernel ask for the names in a directory again, that are not believed here any more.
+    fn expire_names_in(&self, inode: &Inode) {
         if inode.is_dir()
             && let Some(kernel) = self.change_context.kernel.get()
         {
             kernel.expire_names(inode.nodeid);
         }
+    }
+
+    /// Up to `most` of these names, for the kernel to be told: each once.
+    pub fn names_to_expire(&self, nodeid: u64, most: usize) -> Vec<Box<[u8]>> {
+        let Some(dir) = self.table.get(nodeid) else {
+            return Vec::new();
+        };
+        let epoch = dir.state.lock().epoch;
+        self.names.take_outdated(nodeid, epoch, most)
     }
 
     /// What a program wrote did not reach the server, and is not here any more. The kernel still
@@ -249,7 +260,7 @@ impl<N: Nfs3> Fs<N> {
             if !verified() {
                 // Names are kept for an epoch; the kernel drops its listing by the reply.
                 inode.state.lock().renew_epoch();
-                self.names_outdated(inode);
+                self.expire_names_in(inode);
             }
             return Ok(());
         }
@@ -415,10 +426,15 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Whether to look for memory again, after a while, which is over when this returns. Nothing of
-    /// this file system's own is under way that would give it back. But calls may hold it, which
-    /// do not tell when it comes back; so a mount that is `hard` waits. Without any call for
-    /// [`IDLE_LOOKS`], those who hold it are waiting here as well, for more: somebody has to fail.
+    /// this file system's own is under way that would give it back: at the first
+    /// [`QUICK_TRIES`], because it is done already. But calls may hold it, which do not tell when
+    /// it comes back; so a mount that is `hard` waits. Without any call for [`IDLE_LOOKS`], those
+    /// who hold it are waiting here as well, for more: somebody has to fail.
     pub(super) async fn memory_may_come_back(&self, waited: &mut MemoryWait) -> bool {
+        if waited.tries < QUICK_TRIES {
+            waited.tries += 1;
+            return true;
+        }
         waited.idle = match self.nfs.is_idle() {
             true => waited.idle + 1,
             false => 0,

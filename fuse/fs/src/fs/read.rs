@@ -404,7 +404,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// A buffer, waiting for one if all are in use.
     pub(super) async fn alloc(self: &Arc<Self>, len: usize) -> FsResult<BufMut> {
-        let (mut idle, mut waited) = (0, MemoryWait::default());
+        let mut waited = MemoryWait::default();
         loop {
             let mut freed = std::pin::pin!(self.shared.freed.notified());
             freed.as_mut().enable();
@@ -418,14 +418,12 @@ impl<N: Nfs3> Fs<N> {
             }
             self.relieve();
             if !self.is_busy() {
-                // All that was in the way is done already; the rest is with calls.
-                idle += 1;
-                if idle > 3 && !self.memory_may_come_back(&mut waited).await {
+                if !self.memory_may_come_back(&mut waited).await {
                     return Err(FsError::NoMemory);
                 }
                 continue;
             }
-            idle = 0;
+            waited.tries = 0;
             freed.await;
         }
     }

@@ -22,16 +22,6 @@ impl<N: Nfs3> Fs<N> {
         self.table.get(inode.named_in.load(Ordering::Relaxed))
     }
 
-    /// Up to `most` names in a directory that are not believed here any more, since somebody else has
-    /// changed it, for the kernel to be told: each once.
-    pub fn outdated_names(&self, nodeid: u64, most: usize) -> Vec<Box<[u8]>> {
-        let Some(dir) = self.table.get(nodeid) else {
-            return Vec::new();
-        };
-        let epoch = dir.state.lock().epoch;
-        self.names.take_outdated(nodeid, epoch, most)
-    }
-
     /// No name that is cached here of the directory of `inode` is believed any more.
     pub(super) fn forget_names_beside(&self, inode: &Inode) {
         let Some(dir) = self.dir_of(inode) else {

@@ -107,7 +107,7 @@ impl<N: Nfs3> Fs<N> {
             return Ok(bytes.len() as u32);
         }
         let data = self.data(inode);
-        let (mut idle, mut waited) = (0, MemoryWait::default());
+        let mut waited = MemoryWait::default();
         loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             let mut freed = std::pin::pin!(self.shared.freed.notified());
@@ -123,15 +123,14 @@ impl<N: Nfs3> Fs<N> {
                     if !self.is_busy() && !data.with(|inner| inner.write_back().is_flushing()) {
                         // All that was in the way is done already; others may be quicker
                         // again. Memory, only calls can give back.
-                        if let Accepted::Short = waits {
-                            idle += 1;
-                        }
-                        if idle > 3 && !self.memory_may_come_back(&mut waited).await {
+                        if let Accepted::Short = waits
+                            && !self.memory_may_come_back(&mut waited).await
+                        {
                             return Err(FsError::NoMemory);
                         }
                         continue;
                     }
-                    idle = 0;
+                    waited.tries = 0;
                     tokio::select! {
                         () = changed => {}
                         () = freed => {}
