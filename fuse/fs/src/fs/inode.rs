@@ -9,10 +9,11 @@ pub(super) use super::changes::Kind;
 
 use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
+use super::digest::{digest, digest_of_contents};
 use super::file::FileData;
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Time, Verifier, WccData, access};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, access};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -68,7 +69,8 @@ pub struct Inode {
     pub hiding: AtomicBool,
     /// The directory in which the kernel was last told a name of it; 0 before.
     pub named_in: AtomicU64,
-    /// Of a directory: whether the kernel may believe the names in it for a time. See `beside`.
+    /// Of a directory: whether the kernel may believe the names in it for a time. See
+    /// `sibling_names`.
     pub names_asked: Mutex<Asked>,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
@@ -145,37 +147,6 @@ pub struct Listed {
     /// Whether a program looked at the children while it listed them, as `ls -l` does. The
     /// kernel says so by asking for attributes with the entries after the first ones.
     pub lists_attributes: bool,
-}
-
-/// A digest of what the kernel is told and has no reason of its own to ask for again. Size and
-/// times it takes for out of date after each of its own WRITEs; mode, owner and links not.
-fn digest(attributes: &Attributes) -> u32 {
-    let fields = [
-        attributes.mode,
-        attributes.uid,
-        attributes.gid,
-        attributes.nlink,
-    ];
-    hash(&fields)
-}
-
-/// The same of what makes the kernel drop its pages when it is told others.
-fn digest_of_contents(size: u64, mtime: Time) -> u32 {
-    let fields = [
-        size as u32,
-        (size >> 32) as u32,
-        mtime.seconds,
-        mtime.nanoseconds,
-    ];
-    hash(&fields)
-}
-
-/// FNV-1a; 0 means that nothing was told.
-fn hash(fields: &[u32; 4]) -> u32 {
-    let mixed = fields.iter().fold(0xcbf2_9ce4_8422_2325, |hash, field| {
-        (hash ^ u64::from(*field)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    u32::max((mixed >> 32) as u32 ^ mixed as u32, 1)
 }
 
 /// What a reply means for caches above this one.
@@ -494,9 +465,7 @@ impl State {
         });
         self.granted = all.into_boxed_slice();
     }
-}
 
-impl State {
     /// The server has let `cred` look a name up in this directory.
     pub fn grant_search(&mut self, cred: &Cred, now: Nanos, until: Nanos) {
         let known = self.granted.iter_mut().find(|g| same_cred(&g.cred, cred));

@@ -14,6 +14,7 @@ mod changing;
 mod clock;
 mod config;
 mod create;
+mod digest;
 mod dir;
 mod error;
 mod failures;
