@@ -7,22 +7,11 @@ use common::data::*;
 use common::*;
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError};
-use nfsrdma_rdma::{BufMut, Pool};
+use nfsrdma_rdma_testing::drain;
 use nfsrdma_rdma_testing::fault::{Plan, When};
 use nfsrdma_rpcrdma::stats::ConnectionStats;
 use nfsrdma_xdr::nfs3::*;
 use std::time::Duration;
-
-/// All that is left of it.
-fn drain(pool: &Pool) -> Vec<BufMut> {
-    let mut taken = Vec::new();
-    for order in (0..=20).rev() {
-        while let Some(buf) = pool.alloc(1 << order) {
-            taken.push(buf);
-        }
-    }
-    taken
-}
 
 #[tokio::test]
 async fn an_empty_pool_delays_calls_and_fails_none() {

@@ -4,10 +4,14 @@ use crate::support::*;
 use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Limits;
-use nfsrdma_rdma::{BufMut, Pool};
+use nfsrdma_rdma::BufMut;
+use nfsrdma_rdma_testing::drain;
 use nfsrdma_rpcrdma::exec::{self, block_on};
 use nfsrdma_xdr::nfs3::{FileType, Status};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes that does not hang.
+const HANG: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_full_disk_is_told_once_to_the_descriptor_that_wrote() {
@@ -248,25 +252,24 @@ fn what_is_lost_at_the_end_has_a_name() {
     assert_eq!(lost.last().unwrap().range.end, (5 << 20) + 10_000);
 }
 
-/// All that is left of a pool.
-fn drain(pool: &Pool) -> Vec<BufMut> {
-    let orders = (0..=22).rev();
-    orders
-        .flat_map(|order| std::iter::from_fn(move || pool.alloc(1 << order)))
-        .collect()
+/// An open file with eight bytes of text, and all memory taken.
+fn without_memory(m: &Mount) -> (u64, Vec<BufMut>) {
+    m.server.plant("f", b"old text");
+    let f = m.open(m.node("f"), RW).unwrap();
+    (f, drain(&m.pool))
 }
 
 #[test]
 fn memory_that_calls_hold_is_waited_for() {
     let m = Mount::new();
-    m.server.plant("f", b"old text");
-    let f = m.open(m.node("f"), RW).unwrap();
-    let taken = drain(&m.pool);
+    let (f, taken) = without_memory(&m);
     std::thread::scope(|scope| {
         let write = scope.spawn(|| m.write(f, 4, b"data"));
         let read = scope.spawn(|| m.read(f, 0, 4));
+        let begun = Instant::now();
         while m.count("write_waits") < 10 {
             assert!(!write.is_finished(), "{:?}", write.join());
+            assert!(begun.elapsed() < HANG, "the write does not look for memory");
             std::thread::yield_now();
         }
         assert!(!read.is_finished(), "{:?}", read.join());
@@ -282,9 +285,7 @@ fn memory_that_calls_hold_is_waited_for() {
 #[test]
 fn memory_that_no_call_holds_is_not_waited_for_for_ever() {
     let m = Mount::new();
-    m.server.plant("f", b"old text");
-    let f = m.open(m.node("f"), RW).unwrap();
-    let taken = drain(&m.pool);
+    let (f, taken) = without_memory(&m);
     m.server.set_idle();
     assert_eq!(errno(m.read(f, 0, 4)), libc::ENOMEM);
     drop(taken);
@@ -299,9 +300,7 @@ fn a_soft_mount_without_memory_says_so() {
         ..small()
     };
     let m = Mount::of(&MemoryServer::new(), config);
-    m.server.plant("f", b"old text");
-    let f = m.open(m.node("f"), RW).unwrap();
-    let taken = drain(&m.pool);
+    let (f, taken) = without_memory(&m);
     assert_eq!(errno(m.write(f, 4, b"data")), libc::ENOMEM);
     assert_eq!(errno(m.read(f, 0, 4)), libc::ENOMEM);
     drop(taken);
