@@ -6,17 +6,16 @@
 use super::options::Options;
 use super::region::{Refusal, Regions};
 use nfsrdma_rdma::{
-    Armed, Buf, BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Error, Exposure,
-    Handle, Invalidation, Memory, Protection, QueuePair, RemoteSegment, Result, Segs, Wait, WorkId,
-    WorkRequest,
+    Armed, Buf, BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Error, EventFd,
+    Exposure, Handle, Invalidation, Memory, Protection, QueuePair, RemoteSegment, Result, Segs,
+    Wait, WorkId, WorkRequest,
 };
 use parking_lot::{Condvar, Mutex};
-use rustix::event::{EventfdFlags, eventfd};
 use smallvec::smallvec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -117,22 +116,20 @@ impl Side {
 /// Tells a side that something happened to it, whichever way it waits.
 struct Bell {
     condvar: Condvar,
-    event: OwnedFd,
+    event: EventFd,
 }
 
 impl Bell {
     fn new() -> Self {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Bell {
             condvar: Condvar::new(),
-            event: eventfd(0, flags).expect("a test has a descriptor to spare"),
+            event: EventFd::new().expect("a test has a descriptor to spare"),
         }
     }
 
     fn notify_all(&self) {
         self.condvar.notify_all();
-        // It fails only when the counter is full, and then it is set.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        self.event.notify();
     }
 }
 
