@@ -18,6 +18,25 @@ def until(condition, what, limit=LIMIT):
         time.sleep(0.02)
 
 
+def state(pid):
+    """The letter of a process's state; None when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def blocked(pid):
+    """Whether a process is in a system call that goes on for some time."""
+    call = Path(f"/proc/{pid}/syscall")
+    first = call.read_text()
+    for _ in range(20):
+        if first.startswith("running") or state(pid) not in ("D", "S") or call.read_text() != first:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def free_port():
     """A TCP port that nobody on the loopback uses at the moment."""
     with socket.socket() as probe:

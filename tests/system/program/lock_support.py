@@ -191,18 +191,20 @@ for _ in range(times):
 """
 
 
-def count_under_a_lock(server, points, how, children, times):
-    """Processes on the mounts in turn add to a number in the same file, each addition under a lock."""
-    (server.export / "n").write_bytes(b"%019d\n" % 0)
-    command = [sys.executable, "-c", COUNT]
-    running = [
-        subprocess.Popen([*command, str(points[n % len(points)] / "n"), str(times), how]) for n in range(children)
-    ]
+def run_together(script, arguments, limit=4 * LIMIT):
+    """Runs a Python script several times at once; all are to succeed."""
+    running = [subprocess.Popen([sys.executable, "-c", script, *map(str, words)]) for words in arguments]
     try:
         for child in running:
-            assert child.wait(4 * LIMIT) == 0
+            assert child.wait(limit) == 0
     finally:
         for child in running:
             child.kill()
             child.wait()
+
+
+def count_under_a_lock(server, points, how, children, times):
+    """Processes on the mounts in turn add to a number in the same file, each addition under a lock."""
+    (server.export / "n").write_bytes(b"%019d\n" % 0)
+    run_together(COUNT, [(points[n % len(points)] / "n", times, how) for n in range(children)])
     assert int((server.export / "n").read_bytes()) == children * times, how

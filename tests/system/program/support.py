@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from suites import LIMIT, free_port, servers_of, start_responder, stop, until  # noqa: F401
+from suites import LIMIT, blocked, free_port, servers_of, start_responder, state, stop, until  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -197,6 +197,12 @@ def alone(*words):
     if run("unshare", "-m", "true").returncode != 0:
         pytest.skip("unshare -m is not permitted")
     return ["unshare", "-m", *words]
+
+
+def run_over(source, target, *words, **more):
+    """Runs a command where `target` is what `source` is elsewhere."""
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    return run(*alone("sh", "-c", script, "sh", source, target, *words), **more)
 
 
 def run_inside(enter, test, mark, limit=LIMIT):

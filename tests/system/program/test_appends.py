@@ -2,8 +2,6 @@
 
 import fcntl
 import os
-import subprocess
-import sys
 
 from program.lock_support import *  # noqa: F403
 from program.support import *  # noqa: F403
@@ -103,15 +101,7 @@ def test_no_record_of_four_writers_on_two_mounts_is_lost_or_torn():
     with LockServer() as server:
         points = server.mounts()
         (server.export / "log").write_bytes(b"")
-        command = [sys.executable, "-c", WRITER]
-        children = [subprocess.Popen([*command, str(points[n % 2] / "log"), str(n), str(records)]) for n in range(4)]
-        try:
-            for child in children:
-                assert child.wait(4 * LIMIT) == 0
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
+        run_together(WRITER, [(points[n % 2] / "log", n, records) for n in range(4)])
         expected = [f"{who} {n} ".ljust(50 + 37 * n, ".") for who in range(4) for n in range(records)]
         found = (server.export / "log").read_text().splitlines()
         assert sorted(found) == sorted(expected), f"{len(set(found) & set(expected))} of {len(expected)}"

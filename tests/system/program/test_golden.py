@@ -12,9 +12,6 @@ import os
 import re
 import socket
 import struct
-import sys
-
-import pytest
 
 from program.support import *  # noqa: F403
 from program.support import BIN

@@ -1,21 +1,16 @@
 """Locks that go to the server: between two mounts of one export, over a restart of the server, and when the server
 of locks is silent."""
 
-import collections
-import ctypes
 import errno
 import fcntl
 import json
 import os
 import random
-import re
 import signal
 import socket
 import sqlite3
-import struct
 import subprocess
 import sys
-import threading
 
 from program.lock_support import *  # noqa: F403
 from program.support import *  # noqa: F403
@@ -339,15 +334,7 @@ def test_four_writers_of_one_sqlite_database_on_two_mounts_lose_nothing():
         db = sqlite3.connect(points[0] / "db")
         db.executescript("CREATE TABLE entries (who, turn, what); CREATE TABLE total (n); INSERT INTO total VALUES (0);")
         db.close()
-        command = [sys.executable, "-c", SQLITE]
-        children = [subprocess.Popen([*command, str(points[n % 2] / "db"), str(n), str(rounds)]) for n in range(4)]
-        try:
-            for child in children:
-                assert child.wait(10 * LIMIT) == 0
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
+        run_together(SQLITE, [(points[n % 2] / "db", n, rounds) for n in range(4)], limit=10 * LIMIT)
         for point in points:
             db = sqlite3.connect(point / "db")
             assert db.execute("SELECT n FROM total").fetchone() == (4 * rounds,)

@@ -1,6 +1,7 @@
 """What those who come from the kernel's client are promised: docs/MIGRATION.md, row by row."""
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -122,11 +123,7 @@ def etc(place, **files):
     for name, text in files.items():
         (own / name.replace("_conf", ".conf")).write_text(text)
 
-    def run_there(*words, **more):
-        script = 'mount --bind "$1" /etc && shift && exec "$@"'
-        return run(*alone("sh", "-c", script, "sh", own, *words), **more)
-
-    yield run_there
+    yield functools.partial(run_over, own, "/etc")
 
 
 def test_nfsmount_conf_is_read():

@@ -437,7 +437,7 @@ def sent_locks(said):
             call, at = data[at + 4 : at + 4 + length], at + 4 + length
             if len(call) < length or struct.unpack_from(">3I", call, 12) != (NLM, 4, 2):
                 continue
-            place, parts = 28, []
+            place = 28
 
             def opaque_at(place):
                 size = struct.unpack_from(">I", call, place)[0]

@@ -260,9 +260,6 @@ def test_interrupts():
         "sys.exit(ctypes.get_errno() if libc.access(os.fsencode(sys.argv[1]), os.F_OK) else 0)\n"
     )
 
-    def waits(pid):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "SD"
-
     with Server() as server:
         (server.export / "caught").touch()
         (server.export / "killed").touch()
@@ -280,7 +277,7 @@ def test_interrupts():
                         children.append(child)
                         assert child.stdout.readline() == "ready\n"
                     caught, killed = children
-                    until(lambda: all(waits(child.pid) for child in children), "both to wait")
+                    until(lambda: all(blocked(child.pid) for child in children), "both to wait")
                     caught.send_signal(signal.SIGUSR1)
                     killed.send_signal(signal.SIGTERM)
                     assert killed.wait(LIMIT) == -signal.SIGTERM

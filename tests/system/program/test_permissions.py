@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
 
 import pytest
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from program.support import *  # noqa: F403
-from program.support import Server, run
+from program.support import run
 
 
 def fails(code, call, *words):

@@ -14,11 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 from program.lock_support import LockServer, counters
 from program.ring_support import REASON, SWITCH, ring_mount, rings, switched
-from program.support import BIN, LIMIT, Server, expect, mounted, nfsrdma, run, servers_of, stats, stop, until
+from program.support import BIN, LIMIT, Server, blocked, expect, mounted, nfsrdma, run, servers_of, stats, stop, until
 
 
 def unmount(server):
@@ -208,17 +207,6 @@ def test_more_waiters_than_entries_leave_room_for_the_unlock():
         unmount(server)
 
 
-def waits(pid):
-    """Whether it is in a system call that goes on for some time."""
-    call = Path(f"/proc/{pid}/syscall")
-    first = call.read_text()
-    for _ in range(20):
-        if first.startswith("running") or call.read_text() != first:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 @contextlib.contextmanager
 def callers_of_a_silent_server(server):
     """Processes that wait in requests of several kinds; ended by the time this is left."""
@@ -237,7 +225,7 @@ def callers_of_a_silent_server(server):
         for words in commands:
             callers.append(subprocess.Popen([str(word) for word in words], **quiet))
         for caller in callers:
-            until(lambda caller=caller: waits(caller.pid), "a caller that waits")
+            until(lambda caller=caller: blocked(caller.pid), "a caller that waits")
         yield callers
     finally:
         for caller in callers:

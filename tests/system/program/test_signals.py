@@ -1,11 +1,8 @@
 """Callers that are killed while they wait for a silent server."""
 
-import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -14,21 +11,6 @@ from program.support import BIN
 
 #: Seconds that a killed process may take to be gone, with allowance for a busy machine.
 GONE = 10
-
-
-def state(pid):
-    """Its letter in /proc/PID/stat."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def waits(pid):
-    """Whether its thread is in a system call that waits, and stays there."""
-    call = Path(f"/proc/{pid}/syscall").read_text()
-    seen = 0
-    while seen < 20 and state(pid) in "DS" and Path(f"/proc/{pid}/syscall").read_text() == call != "running\n":
-        seen += 1
-        time.sleep(0.01)
-    return seen == 20
 
 
 def test_killed_outside_the_pid_namespace_of_the_mount(server):
@@ -55,7 +37,7 @@ def test_killed_outside_the_pid_namespace_of_the_mount(server):
         ):
             callers.append(subprocess.Popen([sys.executable, "-S", "-c", program], stderr=subprocess.DEVNULL))
         for caller in callers:
-            until(lambda: waits(caller.pid), "a call that waits")
+            until(lambda: blocked(caller.pid), "a call that waits")
         for caller in callers:
             caller.kill()
         ends = [caller.wait(timeout=GONE) for caller in callers]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from suites import LIMIT, servers_of, start_responder, until
+from suites import LIMIT, servers_of, start_responder, state, until
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Seconds a killed process has to be gone in, with allowance for a busy machine; docs/RELIABILITY.md has what is seen.
@@ -45,14 +45,6 @@ def run(*command, limit=LIMIT):
 def mounted(path):
     # Field 2 of /proc/self/mounts; asks the file system nothing.
     return any(line.split()[1] == str(path) for line in Path("/proc/self/mounts").read_text().splitlines())
-
-
-def state(pid):
-    """The letter of a process's state; None when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
 
 
 class Setup:
