@@ -71,7 +71,7 @@ pub struct TopArgs {
 pub struct MetricsArgs {
     /// Where to serve: ADDRESS:PORT, PORT (on 127.0.0.1) or unix:/PATH
     #[arg(short, long, value_name = "WHERE")]
-    pub listen: super::options::MetricsAt,
+    pub listen: crate::options::MetricsAt,
 }
 
 /// `log`.
@@ -82,7 +82,7 @@ pub struct LogArgs {
     pub dir: PathBuf,
     /// From now on, log events of this level and of graver ones; 'default' is the level that
     /// the mount began with. Without LEVEL the level in force is shown
-    #[arg(value_name = "LEVEL", value_parser = super::log::LEVELS)]
+    #[arg(value_name = "LEVEL", value_parser = crate::mount::log::LEVELS)]
     pub level: Option<String>,
 }
 
@@ -120,7 +120,7 @@ pub struct TraceArgs {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        value_parser = super::observe::procedure
+        value_parser = crate::observe::procedure
     )]
     pub procedure: Vec<u32>,
     /// Show only calls that end with an error
@@ -163,7 +163,8 @@ pub struct CaptureArgs {
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
-    super::size::parse_size(text).ok_or_else(|| "a number of bytes, or with K, M, G".to_owned())
+    crate::options::size::parse_size(text)
+        .ok_or_else(|| "a number of bytes, or with K, M, G".to_owned())
 }
 
 /// Less would cut transport headers.

@@ -1,7 +1,7 @@
 //! Failures as people and mount(8) see them: a sentence and an exit status.
 
-use super::mount_source::MountSourceError;
-use super::options::OptionError;
+use crate::options::OptionError;
+use crate::options::mount_source::MountSourceError;
 use nfsrdma_nfs3::mount::{MountError, Step};
 use std::fmt;
 
@@ -21,15 +21,15 @@ pub enum Exit {
     Failed = 32,
 }
 
-/// Whether a failure may go away by waiting.
+/// Whether to try again what failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// No.
-    Useless,
-    /// Perhaps, where `bg` or `retry` say so: the server's machine is there, its service not.
-    IfAsked,
-    /// Probably: nobody answered.
-    Useful,
+pub enum Retry {
+    /// It would fail in the same way.
+    Never,
+    /// Where `bg` or `retry` say so: the server's machine is there, its service not.
+    IfRequested,
+    /// Nobody answered, which may be over soon.
+    Always,
 }
 
 /// One sentence that names the remedy, and the exit status.
@@ -37,7 +37,7 @@ pub enum Patience {
 pub struct Failure {
     pub exit: Exit,
     pub message: String,
-    pub patience: Patience,
+    pub retry: Retry,
 }
 
 impl Failure {
@@ -45,8 +45,18 @@ impl Failure {
         Failure {
             exit,
             message: message.into(),
-            patience: Patience::Useless,
+            retry: Retry::Never,
         }
+    }
+
+    /// Wrong usage.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// The mount, or what was asked of one, failed.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, message)
     }
 }
 
@@ -60,13 +70,13 @@ impl std::error::Error for Failure {}
 
 impl From<OptionError> for Failure {
     fn from(error: OptionError) -> Self {
-        Failure::new(Exit::Usage, error.to_string())
+        Failure::usage(error.to_string())
     }
 }
 
 impl From<MountSourceError> for Failure {
     fn from(error: MountSourceError) -> Self {
-        Failure::new(Exit::Usage, error.to_string())
+        Failure::usage(error.to_string())
     }
 }
 
@@ -78,12 +88,12 @@ impl From<MountError> for Failure {
                 _ => Exit::Failed,
             },
             message: error.message,
-            patience: match error.step {
+            retry: match error.step {
                 // mount.nfs does not wait for a name, either.
-                Step::Resolve if error.transient => Patience::IfAsked,
-                _ if error.transient => Patience::Useful,
-                Step::Rpcbind | Step::Mount | Step::Connect => Patience::IfAsked,
-                _ => Patience::Useless,
+                Step::Resolve if error.transient => Retry::IfRequested,
+                _ if error.transient => Retry::Always,
+                Step::Rpcbind | Step::Mount | Step::Connect => Retry::IfRequested,
+                _ => Retry::Never,
             },
         }
     }

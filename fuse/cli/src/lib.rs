@@ -1,40 +1,22 @@
 //! The program: command line, mount options, and a mount from its command to its end.
+//!
+//! [`cli`] makes arguments of words, and each command has a function that carries them out: in
+//! [`stats`], [`top`] and [`observe`] those that look at mounts, in [`commands`] the others. [`mount`]
+//! holds what a mount is made of, up to the process that serves it; [`ipc`] is how the commands talk
+//! to that process; [`mounts`] is the kernel's table, by which they find it. A command ends with a
+//! [`Failure`], which is a sentence for people and an exit status for mount(8).
 
 pub mod cli;
-mod connect;
-pub mod control;
-mod control_client;
-pub mod daemon;
-pub mod exit_watch;
+mod commands;
 pub mod failure;
-mod fstab;
-pub mod fuse_mount;
-mod locking;
-pub mod log;
-mod log_level;
+mod ipc;
 mod mount;
-mod mount_list;
-pub mod mount_source;
 pub mod mounts;
-mod nfsmount_conf;
 pub mod observe;
 pub mod options;
 pub mod output;
-mod pending;
-mod privileges;
-pub mod provider;
-mod remount;
-mod server;
-mod service;
-pub mod settings;
-pub mod size;
-pub mod sockets;
 pub mod stats;
-mod summary;
-mod sync;
 mod top;
-mod unmount;
-mod utab;
 
 use cli::Command;
 use failure::{Exit, Failure};
@@ -70,23 +52,23 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 fn run(name: &str, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Mount(args) => {
-            if let Some(line) = mount::run(args, |text| {
+            if let Some(line) = commands::mount::run(args, |text| {
                 output::message(format_args!("{name}: {text}"));
             })? {
                 output::notice(line);
             }
             Ok(())
         }
-        Command::Unmount(args) => unmount::run(args),
-        Command::Exports(args) => server::exports(args),
-        Command::Ping(args) => server::ping(args),
+        Command::Unmount(args) => commands::unmount::run(args),
+        Command::Exports(args) => commands::server::exports(args),
+        Command::Ping(args) => commands::server::ping(args),
         Command::Stats(args) => stats::run(args),
         Command::Top(args) => top::run(args),
         Command::Metrics(args) => stats::metrics::run(args),
-        Command::Log(args) => log_level::run(args),
+        Command::Log(args) => commands::log::run(args),
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),
-        Command::Fstab(args) => fstab::run(args),
+        Command::Fstab(args) => commands::fstab::run(args),
         Command::ListOptions => {
             let names = options::table::entries().map(|entry| (entry.name, entry.kind()));
             let lines: String = names

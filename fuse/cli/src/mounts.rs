@@ -1,15 +1,10 @@
 //! The table of mounts of this namespace, /proc/self/mountinfo (proc(5)).
 
-use super::exit_watch::ExitWatch;
-use super::failure::{Exit, Failure};
-use super::output::without_number;
-use rustix::fs::statvfs;
+use crate::failure::Failure;
+use crate::output::without_number;
 use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 /// The type of our mounts.
@@ -127,46 +122,6 @@ pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// A directory to mount on: its path without symlinks, and which one it was when it was checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountPoint {
-    pub path: PathBuf,
-    device: u64,
-    inode: u64,
-}
-
-impl MountPoint {
-    fn of(path: PathBuf, found: &Metadata) -> MountPoint {
-        MountPoint {
-            path,
-            device: found.dev(),
-            inode: found.ino(),
-        }
-    }
-
-    /// Opens it, to be mounted on. Fails if the path leads to another directory by now, as it may
-    /// after days of trying in the background: somebody has put a symbolic link, or another
-    /// directory, in the place of a part of it.
-    pub fn open(&self) -> Result<File, Failure> {
-        let shown = self.path.display();
-        let directory = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
-            .open(&self.path)
-            .map_err(|error| failed(format!("mount point {shown} cannot be used: {error}")))?;
-        let opened = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-        let found = directory.metadata();
-        let same = opened.is_ok_and(|path| path == self.path)
-            && found.is_ok_and(|at| (at.dev(), at.ino()) == (self.device, self.inode));
-        if same {
-            return Ok(directory);
-        }
-        Err(failed(format!(
-            "mount point {shown} is not the directory any longer that it was: somebody replaced it; mount again"
-        )))
-    }
-}
-
 /// The mount of ours on `dir`, and its path without symbolic links. The error says what is there
 /// instead, and where mounts of ours are.
 pub fn find(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
@@ -177,48 +132,42 @@ pub fn find(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
             return Err(not_ours(format!("{shown} does not exist")));
         }
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            return Err(failed(format!(
+            return Err(Failure::failed(format!(
                 "{shown} is inside a mount whose program has ended: 'nfsrdma umount' takes that away"
             )));
         }
         Err(error) => {
             let why = without_number(&error);
-            return Err(failed(format!(
+            return Err(Failure::failed(format!(
                 "cannot look at {shown}: {why}; check the permissions of its path"
             )));
         }
     };
     let table = |error: io::Error| {
-        failed(format!(
+        Failure::failed(format!(
             "cannot read the table of mounts: {error}; mount /proc"
         ))
     };
     match on_top_of(&path).map_err(table)? {
         Some(mount) if mount.fstype == FSTYPE => Ok((path, mount)),
-        Some(mount) if matches!(mount.fstype.as_str(), "nfs" | "nfs4") => Err(usage(format!(
-            "{shown} is a mount of the kernel's NFS client, not of nfsrdma: \
+        Some(mount) if matches!(mount.fstype.as_str(), "nfs" | "nfs4") => {
+            Err(Failure::usage(format!(
+                "{shown} is a mount of the kernel's NFS client, not of nfsrdma: \
              use mount(8), umount(8) and nfsstat(8) for it"
-        ))),
+            )))
+        }
         Some(mount) => Err(not_ours(format!(
             "{shown} is not an nfsrdma mount but one of type {}",
             mount.fstype
         ))),
         None => match inside(&path).map_err(table)? {
-            Some(point) => Err(usage(format!(
+            Some(point) => Err(Failure::usage(format!(
                 "{shown} is inside the nfsrdma mount on {0}: give {0}",
                 point.display()
             ))),
             None => Err(not_ours(format!("{shown} is not an nfsrdma mount"))),
         },
     }
-}
-
-fn failed(message: String) -> Failure {
-    Failure::new(Exit::Failed, message)
-}
-
-fn usage(message: String) -> Failure {
-    Failure::new(Exit::Usage, message)
 }
 
 /// The mount of ours that holds `path`, which is no mount point.
@@ -247,7 +196,7 @@ fn not_ours(what: String) -> Failure {
     dirs.dedup();
     let more = dirs.len() > LISTED;
     dirs.truncate(LISTED);
-    usage(match dirs.is_empty() {
+    Failure::usage(match dirs.is_empty() {
         true => {
             format!("{what}, and nothing is mounted by nfsrdma here: see 'findmnt -t {FSTYPE}'")
         }
@@ -261,63 +210,6 @@ fn not_ours(what: String) -> Failure {
             }
         ),
     })
-}
-
-/// Places that programs, and this one, cannot do without.
-const INDISPENSABLE: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
-
-/// Checks `dir` as a place to mount `source` on.
-pub fn check_point(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
-    let shown = dir.display();
-    let refused = |error: io::Error| {
-        failed(match error.kind() {
-            io::ErrorKind::NotFound => {
-                format!("mount point {shown} does not exist: make it with 'mkdir -p {shown}'")
-            }
-            io::ErrorKind::PermissionDenied => {
-                format!(
-                    "mount point {shown} cannot be reached: permission denied on its path; \
-                     choose another, or be root"
-                )
-            }
-            io::ErrorKind::NotADirectory => {
-                format!("mount point {shown} is not a directory: choose a directory")
-            }
-            _ if error.raw_os_error() == Some(libc::ENOTCONN) => format!(
-                "{shown} is a mount whose program has ended: remove it with 'nfsrdma umount {shown}' first"
-            ),
-            _ => format!(
-                "mount point {shown} cannot be used: {}; choose another directory",
-                without_number(&error)
-            ),
-        })
-    };
-    let path = resolve(dir).map_err(refused)?;
-    if INDISPENSABLE.iter().any(|place| path == Path::new(place)) {
-        return Err(usage(format!(
-            "{shown} cannot be mounted over, because programs need what is there: \
-             choose a directory below /mnt or /srv"
-        )));
-    }
-    if let Some(mount) = on_top_of(&path).map_err(refused)?
-        && mount.fstype == FSTYPE
-        && mount.source.as_bytes() == source
-    {
-        // Attributes may be cached by the kernel; these numbers never are.
-        if ExitWatch::connect(&mount.device, mount.owner).is_err() {
-            statvfs(&path).map_err(|errno| refused(errno.into()))?;
-        }
-        return Err(failed(format!(
-            "{} is already mounted on {shown}: nothing is to be done; \
-             'nfsrdma umount {shown}' comes before mounting it with other options",
-            String::from_utf8_lossy(source)
-        )));
-    }
-    let found = std::fs::metadata(&path).map_err(refused)?;
-    if !found.is_dir() {
-        return Err(refused(io::ErrorKind::NotADirectory.into()));
-    }
-    Ok(MountPoint::of(path, &found))
 }
 
 #[cfg(test)]
@@ -352,29 +244,6 @@ broken\n\
     fn this_namespace_has_a_root() {
         assert!(on_top_of(Path::new("/")).unwrap().is_some());
         assert_eq!(on_top_of(Path::new("/no/such/place")).unwrap(), None);
-    }
-
-    #[test]
-    fn places_that_cannot_be_mounted_on() {
-        let said = |dir: &str| {
-            check_point(Path::new(dir), b"srv:/x")
-                .expect_err(dir)
-                .message
-        };
-        assert_eq!(
-            said("/no/such/place"),
-            "mount point /no/such/place does not exist: make it with 'mkdir -p /no/such/place'"
-        );
-        let file = std::env::current_exe().unwrap();
-        assert!(said(file.to_str().unwrap()).ends_with("is not a directory: choose a directory"));
-        let here = check_point(Path::new("."), b"srv:/x").unwrap();
-        assert_eq!(
-            here.path,
-            std::env::current_dir().unwrap().canonicalize().unwrap()
-        );
-        here.open().unwrap();
-        let other = MountPoint { inode: 0, ..here };
-        assert!(other.open().unwrap_err().message.contains("replaced"));
     }
 
     proptest! {

@@ -4,7 +4,7 @@
 //! lost, and nothing else: `println!` and `eprintln!`, which panic, are not used. A command whose
 //! result is its output says that it could not be written.
 
-use super::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure};
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -50,6 +50,12 @@ pub fn without_number(error: &io::Error) -> String {
         Some(end) => text[..end].to_owned(),
         None => text,
     }
+}
+
+/// What others wrote, without what a terminal would obey.
+pub(crate) fn plain(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(safe).collect()
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 //! mount(8) hands them on, and the kernel's table of mounts.
 
 use nfsrdma::cli::{self, Command};
-use nfsrdma::mount_source::MountSource;
 use nfsrdma::mounts;
+use nfsrdma::options::mount_source::MountSource;
+use nfsrdma::options::size::{parse_size, show_size};
 use nfsrdma::options::{Options, show::Negotiated};
-use nfsrdma::size::{parse_size, show_size};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 

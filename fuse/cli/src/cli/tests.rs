@@ -142,7 +142,7 @@ fn all_mounts() {
     assert_eq!(run("nfsrdma top -b -n 3 -d 5 /mnt"), Command::Top(top));
     assert!(refused("nfsrdma top -d 0").contains("0 is not in"));
     let metrics = MetricsArgs {
-        listen: super::super::options::MetricsAt::Tcp("127.0.0.1:9000".parse().unwrap()),
+        listen: crate::options::MetricsAt::Tcp("127.0.0.1:9000".parse().unwrap()),
     };
     assert_eq!(
         run("nfsrdma metrics --listen 9000"),

@@ -4,8 +4,8 @@ use super::frame::{self, FRAME_MAX, Frame};
 use super::packet::{Conversation, Packet};
 use super::{GREETING, capture_request};
 use crate::cli::CaptureArgs;
-use crate::control_client;
 use crate::failure::{Exit, Failure};
+use crate::ipc::client;
 use crate::mounts::Mount;
 use crate::output;
 use pcap_file::pcapng::PcapNgWriter;
@@ -195,9 +195,9 @@ enum CaptureEnd {
 /// Runs `capture`.
 pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let system = |error: io::Error| Failure::new(Exit::System, error.to_string());
-    let mount = control_client::mount(&args.dir)?;
+    let mount = client::mount(&args.dir)?;
     let limit = args.snaplen.map_or(FRAME_MAX / 4, |limit| limit as usize);
-    let stream = control_client::connect(&args.dir, &mount, &capture_request(limit))?;
+    let stream = client::connect(&args.dir, &mount, &capture_request(limit))?;
     stream.set_nonblocking(true).map_err(system)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -236,12 +236,12 @@ impl Input {
         while !self.bytes.contains(&b'\n') && self.bytes.len() < 1024 && self.more().await {}
         let line = self.bytes.split(|&byte| byte == b'\n').next();
         let line = line.unwrap_or_default().to_vec();
-        control_client::refusal(dir, &line)?;
+        client::refusal(dir, &line)?;
         if self.bytes.is_empty() {
-            return Err(control_client::gone(dir));
+            return Err(client::gone(dir));
         }
         if line != GREETING.as_bytes() {
-            return Err(control_client::other_version(dir, "it greets otherwise"));
+            return Err(client::other_version(dir, "it greets otherwise"));
         }
         self.at = line.len() + 1;
         Ok(())
@@ -319,7 +319,7 @@ async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Res
                 .map_err(failed)?,
         }
         tokio::select! {
-            more = input.more() => if !more { return Err(control_client::gone(&args.dir)) },
+            more = input.more() => if !more { return Err(client::gone(&args.dir)) },
             _ = interrupt.recv() => break CaptureEnd::Enough,
             _ = terminate.recv() => break CaptureEnd::Enough,
             () = async {
@@ -357,7 +357,7 @@ impl Trouble {
     fn of(self, dir: &Path, file: impl FnOnce(PcapError) -> Failure) -> Failure {
         match self {
             Trouble::File(error) => file(error),
-            Trouble::Stream(error) => control_client::other_version(dir, error),
+            Trouble::Stream(error) => client::other_version(dir, error),
         }
     }
 }

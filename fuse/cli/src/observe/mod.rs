@@ -13,7 +13,7 @@ pub(super) mod trace;
 
 pub(super) use context::FindPath;
 
-use super::control::Feed;
+use crate::ipc::control::Feed;
 use context::Context;
 use nfsrdma_rpcrdma::tap::{Event, Filter, Interest, Listener, Tap};
 use nfsrdma_xdr::nfs3::ProcedureNumber;

@@ -3,8 +3,8 @@
 use super::line::{Line, show};
 use super::{GREETING, trace_request};
 use crate::cli::TraceArgs;
-use crate::control_client;
 use crate::failure::Failure;
+use crate::ipc::client;
 use crate::output::{self, Reader};
 use nfsrdma_rpcrdma::tap::Filter;
 use std::io::{BufRead, BufReader, Read};
@@ -26,8 +26,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         slow: Duration::from_millis(args.slow.into()),
         sendings: args.sent,
     };
-    let mount = control_client::mount(&args.dir)?;
-    let stream = control_client::connect(&args.dir, &mount, &trace_request(&filter))?;
+    let mount = client::mount(&args.dir)?;
+    let stream = client::connect(&args.dir, &mount, &trace_request(&filter))?;
     let mut lines = BufReader::new(stream);
     let mut line = Vec::new();
     let mut first = true;
@@ -37,22 +37,19 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         if !matches!(read, Ok(n) if n > 0) {
             // Who refuses closes without reading on, which is an error behind what was said.
             if first {
-                control_client::refusal(&args.dir, &line)?;
+                client::refusal(&args.dir, &line)?;
             }
-            return Err(control_client::gone(&args.dir));
+            return Err(client::gone(&args.dir));
         }
         if std::mem::take(&mut first) {
-            control_client::refusal(&args.dir, &line)?;
+            client::refusal(&args.dir, &line)?;
             if line.trim_ascii_end() != GREETING.as_bytes() {
-                return Err(control_client::other_version(
-                    &args.dir,
-                    "it greets otherwise",
-                ));
+                return Err(client::other_version(&args.dir, "it greets otherwise"));
             }
             continue;
         }
         let parsed: Line = serde_json::from_slice(&line)
-            .map_err(|error| control_client::other_version(&args.dir, error))?;
+            .map_err(|error| client::other_version(&args.dir, error))?;
         if let Line::Sent(call) | Line::Call(call) = &parsed
             && !super::is_asked_for(&args.procedure, &call.procedure)
         {

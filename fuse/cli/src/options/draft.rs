@@ -6,7 +6,7 @@
 use super::{
     AttributeTimes, IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport,
 };
-use crate::size::parse_size;
+use crate::options::size::parse_size;
 use std::collections::HashMap;
 use std::time::Duration;
 

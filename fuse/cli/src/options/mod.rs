@@ -5,8 +5,10 @@
 
 mod draft;
 mod entry;
+pub mod mount_source;
 mod parse;
 pub mod show;
+pub mod size;
 pub mod table;
 
 pub(super) use parse::split;

@@ -4,7 +4,7 @@ use super::{
     AccessTime, Family, LookupCache, MountProto, Options, Permissions, Recovery, Transport,
     WriteChunk,
 };
-use crate::size::show_size;
+use crate::options::size::show_size;
 use std::fmt::{self, Display};
 
 /// What the server and the connection negotiated.

@@ -1,8 +1,9 @@
 //! All mounts, a line each.
 
 use super::document::Document;
-use super::text::{age, plain};
-use crate::mount_list::{ListedMount, MountState};
+use super::mount_list::{ListedMount, MountState};
+use super::text::age;
+use crate::output::plain;
 use serde::Serialize;
 
 /// One mount for programs.
@@ -19,7 +20,7 @@ pub(super) struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<&'a Document>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pending: Option<&'a crate::pending::Pending>,
+    pending: Option<&'a crate::ipc::pending::Pending>,
 }
 
 /// Whether a call could be sent at this moment.
@@ -99,7 +100,7 @@ pub(super) fn line(found: &ListedMount) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pending::Pending;
+    use crate::ipc::pending::Pending;
 
     #[test]
     fn a_line_of_each_kind() {

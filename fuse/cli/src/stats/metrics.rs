@@ -8,8 +8,8 @@
 use super::prometheus::{self, CONTENT_TYPE};
 use crate::cli::MetricsArgs;
 use crate::failure::{Exit, Failure};
-use crate::mount_list;
 use crate::options::MetricsAt;
+use crate::stats::mount_list;
 use parking_lot::Mutex;
 use rustix::fs::Mode;
 use rustix::process::umask;

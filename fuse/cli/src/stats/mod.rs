@@ -3,6 +3,7 @@
 pub(super) mod document;
 pub(super) mod list;
 pub(super) mod metrics;
+pub(crate) mod mount_list;
 mod mountstats;
 mod process;
 mod prometheus;
@@ -10,14 +11,16 @@ pub(super) mod text;
 
 pub use document::Document;
 
-use super::cli::{StatsArgs, StatsForm};
-use super::control::{self, ControlReply};
-use super::failure::{Exit, Failure};
-use super::mount_list::{self, MountState};
-use super::options::Options;
-use super::output::{self, Reader};
-use super::{control_client, observe, settings};
+use crate::cli::{StatsArgs, StatsForm};
+use crate::failure::{Exit, Failure};
+use crate::ipc::client;
+use crate::ipc::control::{self, ControlReply};
+use crate::mount::settings;
+use crate::observe;
+use crate::options::Options;
+use crate::output::{self, Reader};
 use document::{Limits, ServerLimits};
+use mount_list::MountState;
 use nfsrdma_fs::fs::{Fs, Paths};
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_nfs3::{Nfs3, Nfs3Client};
@@ -121,7 +124,7 @@ impl Source {
 /// Runs `stats`.
 pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
     let mut before: Option<Document> = None;
-    let mut screen = super::top::Plain::default();
+    let mut screen = crate::top::Plain::default();
     loop {
         let mut next = None;
         let text = match &args.dir {
@@ -165,7 +168,7 @@ fn one(
 }
 
 /// Of all mounts: a line each, and with `--watch` after the first time their rates.
-fn everything(args: &StatsArgs, screen: &mut super::top::Plain) -> Result<String, Failure> {
+fn everything(args: &StatsArgs, screen: &mut crate::top::Plain) -> Result<String, Failure> {
     let found = mount_list::all().map_err(mount_list::no_table)?;
     let documents = found.iter().filter_map(|one| match &one.state {
         MountState::Answers(document) => Some(document),
@@ -201,9 +204,9 @@ fn json(what: &impl serde::Serialize, line: bool) -> Result<String, Failure> {
 }
 
 fn fetch(dir: &Path) -> Result<Document, Failure> {
-    let mount = control_client::mount(dir)?;
+    let mount = client::mount(dir)?;
     let answer = control::ask(&mount.device, mount.owner, control::STATS)
-        .map_err(|error| control_client::failure(dir, error))?;
-    control_client::refusal(dir, &answer)?;
-    serde_json::from_slice(&answer).map_err(|error| control_client::other_version(dir, error))
+        .map_err(|error| client::failure(dir, error))?;
+    client::refusal(dir, &answer)?;
+    serde_json::from_slice(&answer).map_err(|error| client::other_version(dir, error))
 }

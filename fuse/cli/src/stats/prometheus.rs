@@ -5,7 +5,7 @@
 //! `prometheus`.
 
 use super::document::{Connection, Document, Procedure, STATES};
-use crate::mount_list::{ListedMount, MountState};
+use super::mount_list::{ListedMount, MountState};
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
@@ -382,7 +382,7 @@ fn connection(link: &Connection, labels: &[Label<'_>], to: &mut Families) {
 mod tests {
     use super::super::document::Bucket as Filled;
     use super::*;
-    use crate::pending::Pending;
+    use crate::ipc::pending::Pending;
 
     fn document() -> Document {
         let bucket = |below_us, calls| Filled { below_us, calls };

@@ -1,13 +1,8 @@
 //! The counters for people.
 
 use super::document::{CACHES, Document, Procedure, STATES};
+use crate::output::plain;
 use std::fmt::{self, Write};
-
-/// What a document holds, without what a terminal would obey.
-pub(crate) fn plain(text: &str) -> String {
-    let safe = |c: char| if c.is_control() { '?' } else { c };
-    text.chars().map(safe).collect()
-}
 
 /// `3.2 MB`; powers of 1000.
 pub(crate) fn bytes(number: u64) -> String {

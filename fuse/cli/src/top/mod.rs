@@ -12,11 +12,12 @@ mod screen;
 mod tests;
 mod view;
 
-use super::cli::TopArgs;
-use super::failure::Failure;
-use super::mount_list::{ListedMount, no_table};
-use super::output::{self, Reader};
-use super::{control_client, mounts};
+use crate::cli::TopArgs;
+use crate::failure::Failure;
+use crate::ipc::client;
+use crate::mounts;
+use crate::output::{self, Reader};
+use crate::stats::mount_list::{ListedMount, no_table};
 use model::Model;
 use poll::{Poll, is_wanted};
 use std::io::{IsTerminal, stdin, stdout};
@@ -28,7 +29,7 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
     // What is no mount now is a mistake; later it may come and go.
     let mut only = Vec::new();
     for dir in &args.dirs {
-        control_client::mount(dir)?;
+        client::mount(dir)?;
         only.push(mounts::resolve(dir).unwrap_or_else(|_| dir.clone()));
     }
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");

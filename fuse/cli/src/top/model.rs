@@ -2,10 +2,11 @@
 //! the last minute. Takes time as an argument and does no I/O.
 
 use super::columns::{self, Column};
-use crate::mount_list::{ListedMount, MountState, Target};
+use crate::output::plain;
 use crate::stats::document::{Connection, Document, Procedure, all_latencies, percentile};
 use crate::stats::list::is_connected;
-use crate::stats::text::{Rates, age, per_second, plain};
+use crate::stats::mount_list::{ListedMount, MountState, Target};
+use crate::stats::text::{Rates, age, per_second};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 

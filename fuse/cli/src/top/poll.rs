@@ -1,7 +1,7 @@
 //! Asks the serving processes without waiting for them.
 
 use super::model::Model;
-use crate::mount_list::{self, ListedMount, Target};
+use crate::stats::mount_list::{self, ListedMount, Target};
 use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;

@@ -12,7 +12,7 @@ use super::poll::{Poll, is_wanted};
 use super::view::{Detail, View};
 use crate::cli::TopArgs;
 use crate::failure::{Exit, Failure};
-use crate::mount_list::no_table;
+use crate::stats::mount_list::no_table;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

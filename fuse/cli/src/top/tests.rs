@@ -3,10 +3,10 @@
 use super::model::Model;
 use super::screen::{Action, Session, action};
 use super::view::{Detail, View};
-use crate::mount_list::{ListedMount, MountState, Target};
+use crate::ipc::pending::Pending;
 use crate::mounts::Mount;
-use crate::pending::Pending;
 use crate::stats::document::{Bucket, Connection, Document, Procedure};
+use crate::stats::mount_list::{ListedMount, MountState, Target};
 use nix::pty::openpty;
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use proptest::prelude::*;

@@ -17,7 +17,7 @@ const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN // to mount and unmount,
 
 /// Gives up what is not needed. Concerns the calling thread and those it starts later: to be
 /// called before there are others. What is refused, a sandbox has taken already.
-pub(super) fn give_up() {
+pub(crate) fn give_up() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!("core dumps may hold file data: {error}");
     }

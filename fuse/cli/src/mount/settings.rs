@@ -1,9 +1,9 @@
 //! Options as the engine, the file system and the adapter want them.
 
-use super::fuse_mount::{allow_other, permissions};
-use super::mount_source::MountSource;
-use super::options::show::Negotiated;
-use super::options::{Family, LocalLock, MAX_IO, MountProto, Options, Permissions, Recovery, cpus};
+use crate::mount::fuse_mount::{allow_other, permissions};
+use crate::options::mount_source::MountSource;
+use crate::options::show::Negotiated;
+use crate::options::{Family, LocalLock, MAX_IO, MountProto, Options, Permissions, Recovery, cpus};
 use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3;
@@ -17,7 +17,7 @@ use std::time::Duration;
 const MESSAGES: usize = 16 << 20;
 
 /// The options with the sizes in force, which a server that comes back may change.
-pub fn effective(options: &Options, client: &Nfs3Client) -> String {
+pub(crate) fn effective(options: &Options, client: &Nfs3Client) -> String {
     let limits = client.limits();
     let options = Options {
         permissions: Some(permissions(options)),
@@ -31,7 +31,7 @@ pub fn effective(options: &Options, client: &Nfs3Client) -> String {
 }
 
 /// The options before a server has said which sizes it takes.
-pub fn wanted(options: &Options) -> String {
+pub(crate) fn wanted(options: &Options) -> String {
     options.effective(Negotiated {
         rsize: options.rsize.unwrap_or(MAX_IO),
         wsize: options.wsize.unwrap_or(MAX_IO),
@@ -39,7 +39,7 @@ pub fn wanted(options: &Options) -> String {
 }
 
 /// What the engine mounts.
-pub fn target(spec: &MountSource) -> MountTarget {
+pub(crate) fn target(spec: &MountSource) -> MountTarget {
     MountTarget {
         host: spec.host.clone(),
         export: spec.export.clone(),
@@ -47,7 +47,7 @@ pub fn target(spec: &MountSource) -> MountTarget {
 }
 
 /// What the engine is told.
-pub fn client(options: &Options) -> ClientOptions {
+pub(crate) fn client(options: &Options) -> ClientOptions {
     ClientOptions {
         port: options.port,
         rsize: options.rsize,
@@ -79,7 +79,7 @@ pub fn client(options: &Options) -> ClientOptions {
 }
 
 /// What the file system is told.
-pub fn file_system(options: &Options) -> FsConfig {
+pub(crate) fn file_system(options: &Options) -> FsConfig {
     let zero = Duration::ZERO;
     let (reg, dir) = match options.attributes {
         Some(times) => (
@@ -113,7 +113,7 @@ pub fn file_system(options: &Options) -> FsConfig {
 }
 
 /// Bytes of the pool that all buffers come from.
-pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
+pub(crate) fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
     // Each credit may have a call and a reply, in blocks of a power of two.
     let message = (options.inline as usize).next_power_of_two().max(4096);
     let calls = options.credits as usize * options.connections() as usize;
@@ -121,7 +121,7 @@ pub fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
 }
 
 /// What the adapter is told. `local_lock`: which locks the kernel keeps.
-pub fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock) -> FuseOptions {
+pub(crate) fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock) -> FuseOptions {
     FuseOptions {
         source: spec.to_string(),
         access: if allow_other(options) {

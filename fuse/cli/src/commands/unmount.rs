@@ -1,12 +1,13 @@
 //! `umount`.
 
-use super::cli::UnmountArgs;
-use super::exit_watch::{ExitOutcome, ExitWatch};
-use super::failure::{Exit, Failure};
-use super::mounts::{self, Mount};
-use super::output;
-use super::sync::{self, Outcome};
-use super::{control_client, pending, utab};
+use crate::cli::UnmountArgs;
+use crate::failure::{Exit, Failure};
+use crate::ipc::exit_watch::{ExitOutcome, ExitWatch};
+use crate::ipc::flush_request::{self, Outcome};
+use crate::ipc::{client, pending};
+use crate::mount::utab;
+use crate::mounts::{self, Mount};
+use crate::output;
 use indicatif::{ProgressBar, ProgressStyle};
 use nfsrdma_fs::adapter::{self, mount_id};
 use rustix::fs::{Mode, OFlags, open, openat};
@@ -27,7 +28,7 @@ const FORCED_FLUSH: Duration = Duration::from_secs(5);
 const RELEASED: Duration = Duration::from_secs(2);
 
 /// Runs `umount`: returns when the mount is gone and its process has ended.
-pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
     let (dir, mount) = match mounts::find(&args.dir) {
         Ok(found) => found,
@@ -105,7 +106,7 @@ pub(super) fn run(args: &UnmountArgs) -> Result<(), Failure> {
 
 /// Ends attempts to mount something on `dir`. False if there are none.
 fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
-    let cancelled = pending::cancel(dir).map_err(|error| control_client::failure(shown, error))?;
+    let cancelled = pending::cancel(dir).map_err(|error| client::failure(shown, error))?;
     for pending in &cancelled {
         let source: String = pending.source.chars().filter(|c| !c.is_control()).collect();
         output::message(format_args!(
@@ -218,7 +219,7 @@ fn wait(watch: ExitWatch, limit: Duration) -> ExitOutcome {
 
 /// Waits until the process has written everything.
 fn ask_for_sync(mount: &Mount, limit: Duration) -> Outcome {
-    with_bar(|progress| sync::ask(mount, limit, progress))
+    with_bar(|progress| flush_request::ask(mount, limit, progress))
 }
 
 /// Draws nothing where standard error is no terminal.
@@ -287,7 +288,7 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
 }
 
 /// Takes away a mount that nobody serves.
-pub(super) fn detach(dir: &Path) -> Result<(), Failure> {
+pub(crate) fn detach(dir: &Path) -> Result<(), Failure> {
     match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => by_helper(dir, true),
         other => other.map_err(|errno| explain(dir, errno)),

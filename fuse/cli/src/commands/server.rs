@@ -1,12 +1,12 @@
 //! `exports` and `ping`: a server without a mount.
 
-use super::cli::ServerArgs;
-use super::failure::{Exit, Failure};
-use super::log::Log;
-use super::mount_source::MountSource;
-use super::options::{LocalLock, Options};
-use super::output::{self, Reader};
-use super::{provider, settings};
+use crate::cli::ServerArgs;
+use crate::failure::{Exit, Failure};
+use crate::mount::log::Log;
+use crate::mount::{provider, settings};
+use crate::options::mount_source::MountSource;
+use crate::options::{LocalLock, Options};
+use crate::output::{self, Reader};
 use nfsrdma_nfs3::mount::{self, PingEvent, PingTarget, Step, Taken};
 use nfsrdma_rdma::Pool;
 use std::ffi::OsString;
@@ -55,7 +55,7 @@ fn prepare(args: &ServerArgs) -> Result<(MountSource, Options), Failure> {
 }
 
 /// Prints a line for each export: the path, and who may mount it.
-pub(super) fn exports(args: &ServerArgs) -> Result<(), Failure> {
+pub(crate) fn exports(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
     let client = settings::client(&options);
     let host = settings::target(&spec).host;
@@ -97,7 +97,7 @@ fn name(step: Step) -> &'static str {
 }
 
 /// Prints a line for each step: its name, its time, what was found.
-pub(super) fn ping(args: &ServerArgs) -> Result<(), Failure> {
+pub(crate) fn ping(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
     let client = settings::client(&options);
     let host = settings::target(&spec).host;

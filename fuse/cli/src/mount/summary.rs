@@ -1,6 +1,6 @@
 //! The line that `mount` prints.
 
-use super::mount_source::MountSource;
+use crate::options::mount_source::MountSource;
 use nfsrdma_nfs3::Description;
 use std::path::Path;
 
@@ -9,7 +9,7 @@ const COLUMNS: usize = 80;
 
 /// What was mounted how, as far as there is room for it in one line of a terminal. The log, and
 /// `-v`, have the rest.
-pub(super) fn line(spec: &MountSource, dir: &Path, what: &Description) -> String {
+pub(crate) fn line(spec: &MountSource, dir: &Path, what: &Description) -> String {
     let Description {
         provider,
         server,

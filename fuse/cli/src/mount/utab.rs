@@ -10,7 +10,7 @@
 //! locked. Where the table cannot be written (no root, no /run) there is none: the mount is then
 //! kept busy while data are unwritten, which every caller of umount(2) respects.
 
-use super::mounts::escape;
+use crate::mounts::escape;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -96,13 +96,13 @@ fn update(change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
 }
 
 /// Enters the mount of `source` on `dir`.
-pub(super) fn add(source: &[u8], dir: &Path) -> io::Result<()> {
+pub(crate) fn add(source: &[u8], dir: &Path) -> io::Result<()> {
     let _ = DirBuilder::new().mode(0o755).create(DIRECTORY);
     update(|table| with(table, source, dir.as_os_str().as_bytes()))
 }
 
 /// Takes it out.
-pub(super) fn remove(source: &[u8], dir: &Path) -> io::Result<()> {
+pub(crate) fn remove(source: &[u8], dir: &Path) -> io::Result<()> {
     if !Path::new(TABLE).exists() {
         return Ok(());
     }

@@ -5,10 +5,9 @@
 //! nobody else puts them. Lines of `debug` and `trace`, which are for those who know the source,
 //! name the module before the message.
 
-use super::control::{Answer, ControlReply};
-use super::failure::{Exit, Failure};
-use super::output::without_number;
-use super::stats::text::plain;
+use crate::failure::{Exit, Failure};
+use crate::ipc::control::{Answer, ControlReply};
+use crate::output::{plain, without_number};
 use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -32,16 +31,16 @@ const DAEMON: u8 = 3;
 const SOCKET: &str = "/dev/log";
 
 /// What `nfsrdma log` takes. The last is what the mount began with.
-pub const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "default"];
+pub(crate) const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "default"];
 /// The request for the level in force; with a blank and a level behind it, the one to change it.
-pub const REQUEST: &str = "log";
+pub(crate) const REQUEST: &str = "log";
 
 /// Changes the filter to that of the text, one of [`LEVELS`].
 type Change = Box<dyn Fn(&str) -> Option<()> + Send + Sync>;
 
 /// The way out of all events.
 #[derive(Debug, Clone)]
-pub struct Log {
+pub(crate) struct Log {
     shared: Arc<Shared>,
 }
 
@@ -130,7 +129,7 @@ fn initial(verbose: u8) -> (EnvFilter, String) {
 impl Log {
     /// Installs the subscriber. RUST_LOG decides on levels, else `verbose` does.
     /// `mount`: whose log it is, for each line.
-    pub fn install(
+    pub(crate) fn install(
         foreground: bool,
         verbose: u8,
         file: Option<&Path>,
@@ -182,7 +181,7 @@ impl Log {
     }
 
     /// Answers requests to change the level; others go on to `next`.
-    pub fn answer(&self, next: Answer) -> Answer {
+    pub(crate) fn answer(&self, next: Answer) -> Answer {
         let shared = self.shared.clone();
         Arc::new(move |request| {
             let level = match request.strip_prefix(REQUEST) {
@@ -206,7 +205,7 @@ impl Log {
     }
 
     /// Opens the file of `--log` anew, if there is one: it may have been renamed.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         let Some(file) = &self.shared.file else {
             return;
         };
@@ -220,12 +219,12 @@ impl Log {
     }
 
     /// Whether the log goes to a file.
-    pub fn has_file(&self) -> bool {
+    pub(crate) fn has_file(&self) -> bool {
         self.shared.file.is_some()
     }
 
     /// From now on nobody watches standard error.
-    pub fn detach(&self) {
+    pub(crate) fn detach(&self) {
         self.shared.detached.store(true, Ordering::Release);
     }
 }
@@ -263,7 +262,7 @@ where
 
 /// Takes one event, a line.
 #[derive(Debug)]
-pub struct Line {
+pub(crate) struct Line {
     shared: Arc<Shared>,
     level: Level,
 }

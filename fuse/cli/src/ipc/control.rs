@@ -1,14 +1,14 @@
 //! A private way to ask the process that serves a mount how it does.
 //!
 //! It listens at a socket named after the mount's device number (see [`sockets`]), apart from the
-//! one of [`exit_watch`](super::exit_watch). A client sends one line and gets one JSON document. Only
+//! one of [`exit_watch`](crate::ipc::exit_watch). A client sends one line and gets one JSON document. Only
 //! root and the user the process runs as are answered; whoever else connects is told so and
 //! let go at once. Nobody can hold more than [`CLIENTS`] conversations, each of them ends
 //! within [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes. Some requests are
 //! answered by a [`Feed`], which goes on until the mount or the client ends; there are at most
 //! [`FEEDS`].
 
-use super::sockets;
+use crate::ipc::sockets;
 use parking_lot::Mutex;
 use rustix::process::geteuid;
 use std::fmt;
@@ -35,12 +35,12 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest answer a client takes, in bytes.
 const ANSWER_MAX: u64 = 4 << 20;
 /// How long the asking side waits for the whole answer.
-pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// What the asking side sends for the statistics.
-pub const STATS: &str = "stats";
+pub(crate) const STATS: &str = "stats";
 
 /// How the names of these sockets end.
-pub(super) const SUFFIX: &str = ".control";
+pub(crate) const SUFFIX: &str = ".control";
 
 /// The name of the socket of the mount with this `major:minor`.
 fn name(device: &str) -> String {
@@ -48,11 +48,11 @@ fn name(device: &str) -> String {
 }
 
 /// Writes to the client for as long as it likes.
-pub type Feed =
+pub(crate) type Feed =
     Box<dyn FnOnce(tokio::net::UnixStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
 /// What a request gets.
-pub enum ControlReply {
+pub(crate) enum ControlReply {
     Document(String),
     Feed(Feed),
 }
@@ -67,17 +67,17 @@ impl fmt::Debug for ControlReply {
 }
 
 /// Answers a request; `None` if there is no such request.
-pub type Answer = Arc<dyn Fn(&str) -> Option<ControlReply> + Send + Sync>;
+pub(crate) type Answer = Arc<dyn Fn(&str) -> Option<ControlReply> + Send + Sync>;
 
 /// The answering side.
-pub struct Control {
+pub(crate) struct Control {
     name: sockets::Name,
     task: JoinHandle<()>,
     feeds: Arc<Mutex<JoinSet<()>>>,
 }
 
 /// The feeds of a control that gave its name back.
-pub struct Feeds(Arc<Mutex<JoinSet<()>>>);
+pub(crate) struct Feeds(Arc<Mutex<JoinSet<()>>>);
 
 impl fmt::Debug for Feeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,7 +87,7 @@ impl fmt::Debug for Feeds {
 
 impl Feeds {
     /// Waits a little for feeds whose source has ended.
-    pub async fn finish(self) {
+    pub(crate) async fn finish(self) {
         let mut feeds = std::mem::take(&mut *self.0.lock());
         let all = async { while feeds.join_next().await.is_some() {} };
         // Whoever does not read has heard enough.
@@ -107,7 +107,7 @@ fn refusal(why: &str) -> String {
 
 impl Control {
     /// Listens for the mount with this `major:minor`. Runs in tokio.
-    pub fn start(device: &str, answer: Answer) -> io::Result<Control> {
+    pub(crate) fn start(device: &str, answer: Answer) -> io::Result<Control> {
         let (listener, name) = sockets::listen(&name(device))?;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
@@ -125,7 +125,7 @@ impl Control {
     }
 
     /// Gives the name back, and ends every conversation except feeds.
-    pub async fn stop(self) -> Feeds {
+    pub(crate) async fn stop(self) -> Feeds {
         drop(self.name);
         self.task.abort();
         // It was told to end; how it did is of no interest.
@@ -230,7 +230,7 @@ async fn converse(
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub(crate) enum AskError {
     /// Nobody listens.
     #[error("{0}")]
     Unreachable(io::Error),
@@ -239,12 +239,12 @@ pub enum AskError {
 }
 
 /// Asks the process that serves `device`, mounted by `owner`. The answer may be anything.
-pub fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, AskError> {
+pub(crate) fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, AskError> {
     ask_within(device, owner, request, ANSWER_TIME)
 }
 
 /// The same, with another limit for the whole answer.
-pub fn ask_within(
+pub(crate) fn ask_within(
     device: &str,
     owner: Option<u32>,
     request: &str,
@@ -262,7 +262,7 @@ fn no_answer(error: io::Error) -> AskError {
 }
 
 /// Connects and sends the request.
-pub fn begin_to_ask(
+pub(crate) fn begin_to_ask(
     device: &str,
     owner: Option<u32>,
     request: &str,

@@ -6,8 +6,8 @@
 //! which copied it; then the connection to the kernel goes on, and the process with it. umount(2)
 //! aborts the connection before it returns if it took the last copy away.
 
-use super::control::{self, Feed};
-use super::mounts::Mount;
+use crate::ipc::control::{self, Feed};
+use crate::mounts::Mount;
 use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 
 /// The request.
-pub(super) const SYNC: &str = "sync";
+pub(crate) const SYNC: &str = "sync";
 /// Between two lines about what is left.
-pub(super) const PROGRESS: Duration = Duration::from_millis(200);
+pub(crate) const PROGRESS: Duration = Duration::from_millis(200);
 /// How long after a file was closed its RELEASE may take to arrive: a mount with files still open
 /// then is in use, and is not waited for.
 const RELEASE: Duration = Duration::from_secs(1);
@@ -32,17 +32,17 @@ const ANSWER_MAX: u64 = 1 << 20;
 
 /// The last line.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// The kernel may still send requests: the mount is there, here or in another namespace.
-    pub(super) connected: bool,
+    pub(crate) connected: bool,
     /// Programs have files open; not everything was waited for.
-    pub(super) in_use: bool,
+    pub(crate) in_use: bool,
     /// What could not be written and nobody was told of.
-    pub(super) lost: Vec<String>,
+    pub(crate) lost: Vec<String>,
 }
 
 /// A line about lost data.
-pub(super) fn lost_line(unwritten: &Unwritten) -> String {
+pub(crate) fn lost_line(unwritten: &Unwritten) -> String {
     let name = unwritten.name.as_deref().unwrap_or("name not known");
     let what = match unwritten.ranges {
         1 => "bytes".to_owned(),
@@ -55,7 +55,7 @@ pub(super) fn lost_line(unwritten: &Unwritten) -> String {
 }
 
 /// Whether the connection behind a descriptor of /dev/fuse is there.
-pub(super) fn is_connected(device: &OwnedFd) -> bool {
+pub(crate) fn is_connected(device: &OwnedFd) -> bool {
     let mut poll_fd = [PollFd::new(device, PollFlags::IN)];
     let polled = poll(&mut poll_fd, Some(&Timespec::default()));
     let events = poll_fd[0].revents();
@@ -69,7 +69,7 @@ fn dirty_bytes<N: Nfs3>(fs: &Fs<N>) -> u64 {
 }
 
 /// Answers one request.
-pub(super) fn feed<N: Nfs3>(fs: Arc<Fs<N>>, device: Arc<OwnedFd>) -> Feed {
+pub(crate) fn feed<N: Nfs3>(fs: Arc<Fs<N>>, device: Arc<OwnedFd>) -> Feed {
     Box::new(move |mut stream| {
         Box::pin(async move {
             let begin = Instant::now();
@@ -110,7 +110,7 @@ pub(super) fn feed<N: Nfs3>(fs: Arc<Fs<N>>, device: Arc<OwnedFd>) -> Feed {
 
 /// How asking ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Answered(Answer),
     /// Nobody is there to ask, or its session has ended.
     NoAnswer,
@@ -118,7 +118,7 @@ pub(super) enum Outcome {
 }
 
 /// Asks the process that serves `mount`, and waits for `limit` at most.
-pub(super) fn ask(mount: &Mount, limit: Duration, mut progress: impl FnMut(u64)) -> Outcome {
+pub(crate) fn ask(mount: &Mount, limit: Duration, mut progress: impl FnMut(u64)) -> Outcome {
     let Ok(stream) = control::begin_to_ask(&mount.device, mount.owner, SYNC) else {
         return Outcome::NoAnswer;
     };

@@ -1,7 +1,7 @@
 //! Whether locks go to the server, and how.
 
-use super::failure::{Exit, Failure};
-use super::options::{LocalLock, Options, Recovery};
+use crate::failure::{Exit, Failure};
+use crate::options::{LocalLock, Options, Recovery};
 use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
 use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
@@ -24,10 +24,10 @@ const CRASH: Duration = Duration::from_secs(10);
 
 /// Locks of a mount, as they were found to be possible.
 #[derive(Debug)]
-pub(super) struct Chosen {
+pub(crate) struct Chosen {
     /// Those that stay on this machine.
-    pub(super) local: LocalLock,
-    pub(super) locks: Option<Arc<Locks>>,
+    pub(crate) local: LocalLock,
+    pub(crate) locks: Option<Arc<Locks>>,
 }
 
 impl Chosen {
@@ -41,7 +41,7 @@ impl Chosen {
 
 /// Looks for the server's lock manager, and falls back on locks of this machine where there is
 /// none, unless `lock` asks for it by name. Runs in tokio.
-pub(super) async fn choose(
+pub(crate) async fn choose(
     server: IpAddr,
     options: &Options,
     tap: &Arc<Tap>,

@@ -1,18 +1,18 @@
-//! The command `mount`: checks, connection, the FUSE mount; then [`service`](super::service) runs it.
+//! The command `mount`: checks, connection, the FUSE mount; then [`service`](crate::mount::service) runs it.
 
-use super::cli::MountArgs;
-use super::connect::{Plan, connect};
-use super::daemon::{self, Reporter, Side};
-use super::failure::{Exit, Failure};
-use super::locking::Chosen;
-use super::log::Log;
-use super::mount_source::MountSource;
-use super::options::Options;
-use super::service::{Service, Signals};
-use super::{
-    control, exit_watch, fuse_mount, locking, mounts, nfsmount_conf, output, privileges, remount,
-    settings, stats, summary, sync, utab,
-};
+use crate::cli::MountArgs;
+use crate::commands::remount;
+use crate::failure::{Exit, Failure};
+use crate::ipc::{control, exit_watch, flush_request};
+use crate::mount::connect::{Plan, connect};
+use crate::mount::daemon::{self, Reporter, Side};
+use crate::mount::locking::{self, Chosen};
+use crate::mount::log::Log;
+use crate::mount::service::{Service, Signals};
+use crate::mount::{fuse_mount, mount_point, nfsmount_conf, privileges, settings, summary, utab};
+use crate::options::Options;
+use crate::options::mount_source::MountSource;
+use crate::{mounts, output, stats};
 use nfsrdma_fs::adapter;
 use nfsrdma_fs::fs::Fs;
 use nfsrdma_nfs3::Nfs3Client;
@@ -28,7 +28,7 @@ use tracing::{debug, error, info, warn};
 
 /// Runs `mount`. Returns a line to print, if any, when the mount works (in the foreground:
 /// when it has ended).
-pub(super) fn run(args: &MountArgs, notice: impl FnMut(&str)) -> Result<Option<String>, Failure> {
+pub(crate) fn run(args: &MountArgs, notice: impl FnMut(&str)) -> Result<Option<String>, Failure> {
     let mut notice = notice;
     let options = Options::parse(&args.options)?;
     let nofail = options.nofail;
@@ -56,7 +56,7 @@ fn mount(
     let (text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
     passed_over.iter().for_each(|line| notice(line));
     let options = Options::parse_with_port(&text, spec.port)?;
-    let point = mounts::check_point(&args.dir, &spec.source())?;
+    let point = mount_point::check(&args.dir, &spec.source())?;
     drop(fuse_mount::open_device(Path::new(fuse_mount::DEVICE))?);
     if args.fake {
         if args.verbose > 0 {
@@ -220,7 +220,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let session = match adapter::serve(fs.clone(), device, &plan.point.path, &fuse) {
         Ok(session) => Arc::new(session),
         Err(error) => {
-            let _ = super::unmount::detach(&plan.point.path);
+            let _ = crate::commands::unmount::detach(&plan.point.path);
             return Err(Failure::new(
                 Exit::System,
                 format!("the kernel does not accept the FUSE mount: {error}"),
@@ -283,14 +283,14 @@ fn enter_in_utab(plan: &Plan) {
     }
 }
 
-/// Answers [`sync::SYNC`] before `next`.
+/// Answers [`flush_request::SYNC`] before `next`.
 fn answer_sync(
     fs: Arc<Fs<Nfs3Client>>,
     device: Arc<OwnedFd>,
     next: control::Answer,
 ) -> control::Answer {
     Arc::new(move |request| match request {
-        sync::SYNC => Some(control::ControlReply::Feed(sync::feed(
+        flush_request::SYNC => Some(control::ControlReply::Feed(flush_request::feed(
             fs.clone(),
             device.clone(),
         ))),

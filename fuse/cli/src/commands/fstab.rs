@@ -1,72 +1,18 @@
 //! `fstab`: translates a line of fstab(5) or /proc/mounts of the kernel's NFS client.
 
-use super::cli::FstabArgs;
-use super::failure::{Exit, Failure};
-use super::mount_source::MountSource;
-use super::mounts::unescape;
-use super::options::{OptionError, Options, split};
-use super::output::{self, Reader, without_number};
-use std::ffi::OsString;
+use crate::cli::FstabArgs;
+use crate::failure::{Exit, Failure};
+use crate::mount::fstab_line::{Line, unescaped};
+use crate::options::mount_source::MountSource;
+use crate::options::{OptionError, Options, split};
+use crate::output::{self, Reader, without_number};
 use std::io::BufRead;
-use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
 
 /// The line to use, and what is to be said about it.
 #[derive(Debug, PartialEq, Eq)]
 struct Translated {
     line: String,
     notes: Vec<String>,
-}
-
-/// The fields of a line that are used.
-#[derive(Debug, Clone, Copy)]
-struct Line<'a> {
-    source: &'a str,
-    dir: &'a str,
-    kind: &'a str,
-    options: &'a str,
-}
-
-impl<'a> Line<'a> {
-    /// Of fstab and /proc/mounts, or of a command `mount -t nfs -o OPTIONS SOURCE DIR`.
-    fn parse(text: &'a str) -> Option<Line<'a>> {
-        let fields: Vec<&str> = text.split_whitespace().collect();
-        if let ["mount", words @ ..] = &fields[..] {
-            return Self::of_command(words);
-        }
-        let (source, dir, kind) = match &fields[..] {
-            [source, dir, kind, ..] if !source.starts_with('#') => (source, dir, kind),
-            _ => return None,
-        };
-        Some(Line {
-            source,
-            dir,
-            kind,
-            options: fields.get(3).unwrap_or(&"defaults"),
-        })
-    }
-
-    fn of_command(words: &[&'a str]) -> Option<Line<'a>> {
-        let (mut kind, mut options, mut names) = ("nfs", "defaults", Vec::new());
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            match *word {
-                "-t" => kind = words.next()?,
-                "-o" => options = words.next()?,
-                word if word.starts_with('-') => return None,
-                word => names.push(word),
-            }
-        }
-        match names[..] {
-            [source, dir] => Some(Line {
-                source,
-                dir,
-                kind,
-                options,
-            }),
-            _ => None,
-        }
-    }
 }
 
 /// What only /proc/mounts shows, of this moment.
@@ -81,27 +27,18 @@ const SHOWN: [&str; 8] = [
     "max_read",
 ];
 
-fn usage(message: String) -> Failure {
-    Failure::new(Exit::Usage, message)
-}
-
-/// A field without its escapes, for the checks.
-fn unescaped(field: &str) -> OsString {
-    OsString::from_vec(unescape(field.as_bytes()))
-}
-
 fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
 fn translate(text: &str) -> Result<Translated, Failure> {
     let line = Line::parse(text).ok_or_else(|| {
-        usage(format!(
+        Failure::usage(format!(
             "'{text}' is not a line of fstab: write its fields, SERVER:/EXPORT DIR nfs OPTIONS"
         ))
     })?;
     if !matches!(line.kind, "nfs" | "nfs4" | "nfsrdma" | "fuse.nfsrdma") {
-        return Err(usage(format!(
+        return Err(Failure::usage(format!(
             "the type {} is not one of NFS: give a line of the type nfs",
             line.kind
         )));
@@ -169,7 +106,7 @@ fn is_of_nfs(text: &str) -> bool {
 }
 
 /// Runs `fstab`.
-pub(super) fn run(args: &FstabArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &FstabArgs) -> Result<(), Failure> {
     let words: Vec<String> = args
         .line
         .iter()
@@ -205,21 +142,6 @@ fn show(translated: Translated) -> Result<Reader, Failure> {
         output::message(format_args!("# {note}"));
     }
     output::result(format!("{}\n", translated.line).as_bytes())
-}
-
-/// The remedy for a mount that fails because the network is not there yet: its line in fstab
-/// does not say that it needs one.
-pub(super) fn lacks_netdev(dir: &Path) -> bool {
-    let table = std::fs::read("/etc/fstab").unwrap_or_default();
-    needs_netdev(&String::from_utf8_lossy(&table), dir)
-}
-
-fn needs_netdev(table: &str, dir: &Path) -> bool {
-    table.lines().filter_map(Line::parse).any(|line| {
-        matches!(line.kind, "nfsrdma" | "fuse.nfsrdma")
-            && Path::new(&unescaped(line.dir)) == dir
-            && !split(line.options).iter().any(|word| word == "_netdev")
-    })
 }
 
 #[cfg(test)]
@@ -290,22 +212,10 @@ mod tests {
         assert!(said("srv:/x /mnt nfs timeo=x").contains("timeo=x"));
     }
 
-    #[test]
-    fn lines_without_netdev() {
-        let table = "srv:/x /a nfsrdma bg 0 0\nsrv:/x /b nfsrdma _netdev 0 0\n\
-                     srv:/x /c nfs bg 0 0\nsrv:/x /e\\134\\040e nfsrdma bg 0 0\n";
-        let lacks = |dir: &str| needs_netdev(table, Path::new(dir));
-        assert_eq!(
-            ["/a", "/b", "/c", "/d", "/e\\ e"].map(lacks),
-            [true, false, false, false, true]
-        );
-    }
-
     proptest! {
         #[test]
         fn any_line_is_answered(text: String) {
             let _ = translate(&text);
-            needs_netdev(&text, Path::new("/"));
         }
 
         #[test]

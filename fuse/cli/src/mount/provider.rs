@@ -1,7 +1,7 @@
 //! Which RDMA provider a mount uses.
 
-use super::failure::Failure;
-use super::options::{Options, Transport};
+use crate::failure::Failure;
+use crate::options::{Options, Transport};
 use nfsrdma_iwarp::{Fpdu, IwarpOptions, IwarpProvider};
 use nfsrdma_nfs3::mount::{MountError, Step};
 use nfsrdma_rdma::Provider;
@@ -13,7 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A provider, and why it is this one.
 #[derive(Debug)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     pub provider: Arc<dyn Provider>,
     pub reason: String,
     /// Whether it is our choice, not the user's.
@@ -22,7 +22,7 @@ pub struct Chosen {
 
 impl Chosen {
     /// Why mounting by it failed. Where the choice may be the cause, it is told.
-    pub fn failed(&self, error: MountError) -> Failure {
+    pub(crate) fn failed(&self, error: MountError) -> Failure {
         let told = self.ours && error.step == Step::Connect;
         let mut failure = Failure::from(error);
         if told {
@@ -33,7 +33,7 @@ impl Chosen {
 }
 
 /// The provider that `transport=` asks for, to reach `host`. May wait for the network.
-pub fn choose(options: &Options, host: &str) -> Result<Chosen, Failure> {
+pub(crate) fn choose(options: &Options, host: &str) -> Result<Chosen, Failure> {
     match options.transport {
         Transport::Iwarp => Ok(Chosen {
             provider: iwarp(options),
@@ -60,7 +60,7 @@ fn verbs() -> Result<Arc<dyn Provider>, Failure> {
 
 #[cfg(not(feature = "verbs"))]
 fn verbs() -> Result<Arc<dyn Provider>, Failure> {
-    use super::failure::Exit;
+    use crate::failure::Exit;
     Err(Failure::new(
         Exit::System,
         "this build has no verbs provider: use transport=iwarp, or a build with the feature 'verbs'",

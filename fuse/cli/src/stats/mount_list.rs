@@ -3,12 +3,12 @@
 //! Bounded: at most [`MOST`] mounts, [`AT_A_TIME`] of them at a time, and [`ANSWER_LIMIT`] for each. A
 //! mount whose process does not answer is reported as silent, and delays nobody but the caller.
 
-use super::control::{self, AskError};
-use super::control_client;
-use super::failure::{Exit, Failure};
-use super::mounts::{self, FSTYPE, Mount};
-use super::pending::{self, Pending, Place};
-use super::stats::document::Document;
+use crate::failure::{Exit, Failure};
+use crate::ipc::client;
+use crate::ipc::control::{self, AskError};
+use crate::ipc::pending::{self, Pending, Place};
+use crate::mounts::{self, FSTYPE, Mount};
+use crate::stats::document::Document;
 use std::collections::HashSet;
 use std::io;
 use std::sync::Mutex;
@@ -19,26 +19,26 @@ const MOST: usize = 1024;
 /// Asked at a time.
 const AT_A_TIME: usize = 16;
 /// For the answer of one.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
 /// A process to ask.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Target {
+pub(crate) enum Target {
     Mounted(Mount),
     Pending(Place),
 }
 
 /// What is known of one mount.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ListedMount {
+pub(crate) struct ListedMount {
     /// SERVER:/EXPORT.
-    pub(super) source: String,
-    pub(super) directory: String,
-    pub(super) state: MountState,
+    pub(crate) source: String,
+    pub(crate) directory: String,
+    pub(crate) state: MountState,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum MountState {
+pub(crate) enum MountState {
     Answers(Box<Document>),
     /// Mounted, and why nothing else is known of it.
     Silent(String),
@@ -48,7 +48,7 @@ pub(super) enum MountState {
 
 /// All there is to ask, in the order of the table of mounts, and then what is still being tried. A
 /// file system mounted at several places is listed for each.
-pub(super) fn targets() -> io::Result<Vec<Target>> {
+pub(crate) fn targets() -> io::Result<Vec<Target>> {
     let mounted = mounts::all()?.into_iter();
     let mounted = mounted.filter(|mount| mount.fstype == FSTYPE);
     let pending = pending::places().into_iter().map(Target::Pending);
@@ -61,7 +61,7 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
 
 impl Target {
     /// Asks it. `None` for an attempt to mount that has ended meanwhile.
-    pub(super) fn ask(&self, limit: Duration) -> Option<ListedMount> {
+    pub(crate) fn ask(&self, limit: Duration) -> Option<ListedMount> {
         match self {
             Target::Mounted(mount) => Some(ListedMount {
                 source: mount.source.to_string_lossy().into_owned(),
@@ -90,13 +90,13 @@ fn document(mount: &Mount, limit: Duration) -> Result<Document, String> {
         }
         AskError::Broken(error) => format!("its process does not answer: {error}"),
     })?;
-    control_client::refusal(&mount.dir, &answer).map_err(|failure| failure.message)?;
+    client::refusal(&mount.dir, &answer).map_err(|failure| failure.message)?;
     serde_json::from_slice(&answer)
         .map_err(|_| "its process is of another version: mount again".to_owned())
 }
 
 /// Asks all, several at a time; in the order of [`targets`].
-pub(super) fn all() -> io::Result<Vec<ListedMount>> {
+pub(crate) fn all() -> io::Result<Vec<ListedMount>> {
     let targets = targets()?;
     let next = Mutex::new(targets.iter().enumerate());
     let found = Mutex::new(Vec::new());
@@ -123,7 +123,7 @@ pub(super) fn all() -> io::Result<Vec<ListedMount>> {
 }
 
 /// One of each directory: the one on top. Metrics are told apart by it.
-pub(super) fn on_top(mut found: Vec<ListedMount>) -> Vec<ListedMount> {
+pub(crate) fn on_top(mut found: Vec<ListedMount>) -> Vec<ListedMount> {
     let mut seen = HashSet::new();
     found.reverse();
     // What is mounted goes before what is still to be mounted there.
@@ -134,7 +134,7 @@ pub(super) fn on_top(mut found: Vec<ListedMount>) -> Vec<ListedMount> {
 }
 
 /// The mounts cannot be listed.
-pub(super) fn no_table(error: io::Error) -> Failure {
+pub(crate) fn no_table(error: io::Error) -> Failure {
     Failure::new(
         Exit::System,
         format!("cannot read the table of mounts: {error}"),

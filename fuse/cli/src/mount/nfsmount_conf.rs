@@ -7,8 +7,8 @@
 //! the kernel's client, so what this program cannot honour (`Nfsvers=4`, `Proto=tcp`) is passed
 //! over and said; only a demand for security that is not available is an error.
 
-use super::failure::Failure;
-use super::options::{OptionError, Options};
+use crate::failure::Failure;
+use crate::options::{OptionError, Options};
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "/etc/nfsmount.conf";
@@ -182,7 +182,7 @@ fn read() -> Vec<Setting> {
 }
 
 /// The options of a mount: `given`, and those of the files.
-pub(super) fn apply(host: &str, dir: &Path, given: &str) -> Result<(String, Vec<String>), Failure> {
+pub(crate) fn apply(host: &str, dir: &Path, given: &str) -> Result<(String, Vec<String>), Failure> {
     complete(&read(), host, &dir.to_string_lossy(), given)
 }
 

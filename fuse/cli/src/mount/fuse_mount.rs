@@ -1,10 +1,11 @@
 //! Getting a mount from the kernel: by mount(2) where permitted, else by `fusermount3`, which
 //! is set-user-id. Both give a mount of type `fuse.nfsrdma` whose source is the export.
 
-use super::failure::{Exit, Failure};
-use super::mounts::{FSTYPE, MountPoint};
-use super::options::{AccessTime, Options, Permissions, VfsFlags};
-use super::output::without_number;
+use crate::failure::{Exit, Failure};
+use crate::mount::mount_point::MountPoint;
+use crate::mounts::FSTYPE;
+use crate::options::{AccessTime, Options, Permissions, VfsFlags};
+use crate::output::without_number;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, mount};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -21,18 +22,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The device of FUSE.
-pub const DEVICE: &str = "/dev/fuse";
+pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 
 /// Whether everybody is let in: as asked, else if root mounts.
-pub fn allow_other(options: &Options) -> bool {
+pub(crate) fn allow_other(options: &Options) -> bool {
     options.allow_other.unwrap_or_else(|| geteuid().is_root())
 }
 
 /// Who checks permissions: as asked, else the kernel where others are let in. Where nobody else
 /// is, modes have nobody to protect, and the server may well grant its user more than they show
 /// (ACLs, `all_squash`).
-pub fn permissions(options: &Options) -> Permissions {
+pub(crate) fn permissions(options: &Options) -> Permissions {
     options.permissions.unwrap_or(match allow_other(options) {
         true => Permissions::Kernel,
         false => Permissions::Server,
@@ -45,7 +46,7 @@ fn default_permissions(options: &Options) -> bool {
 }
 
 /// Flags of mount(2).
-pub fn flags(vfs: &VfsFlags) -> MountFlags {
+pub(crate) fn flags(vfs: &VfsFlags) -> MountFlags {
     let mut flags = MountFlags::empty();
     for (on, flag) in [
         (vfs.read_only, MountFlags::RDONLY),
@@ -82,7 +83,7 @@ fn security_contexts(options: &Options) -> &[String] {
 }
 
 /// Opens the FUSE device, which tells early whether this can work at all.
-pub fn open_device(path: &Path) -> Result<File, Failure> {
+pub(crate) fn open_device(path: &Path) -> Result<File, Failure> {
     let device = path.display();
     OpenOptions::new()
         .read(true)
@@ -103,7 +104,7 @@ pub fn open_device(path: &Path) -> Result<File, Failure> {
                     ),
                     _ => format!(
                         "cannot open {device}: {}; see 'ls -l {device}'",
-                        super::output::without_number(&error)
+                        crate::output::without_number(&error)
                     ),
                 },
             )
@@ -111,7 +112,11 @@ pub fn open_device(path: &Path) -> Result<File, Failure> {
 }
 
 /// Mounts on `point` and gives the descriptor to serve it by.
-pub fn attach(point: &MountPoint, source: &[u8], options: &Options) -> Result<OwnedFd, Failure> {
+pub(crate) fn attach(
+    point: &MountPoint,
+    source: &[u8],
+    options: &Options,
+) -> Result<OwnedFd, Failure> {
     let device = open_device(Path::new(DEVICE))?;
     // By descriptor: nobody can change what the path leads to between the check and the mount.
     let directory = point.open()?;
@@ -258,7 +263,7 @@ fn helper_failure(said: &str, error: &io::Error, dir: &Path) -> Failure {
     } else {
         format!("{HELPER} failed: {}", said.replace('\n', "; "))
     };
-    Failure::new(Exit::Usage, message)
+    Failure::usage(message)
 }
 
 /// The descriptor that the helper sends.

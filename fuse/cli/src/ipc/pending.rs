@@ -4,8 +4,8 @@
 //! There is no mount yet whose device number could name a socket, so the process listens as
 //! `pending-PID` from its first failed attempt until it succeeds or gives up.
 
-use super::control::{self, AskError, Control, ControlReply};
-use super::sockets;
+use crate::ipc::control::{self, AskError, Control, ControlReply};
+use crate::ipc::sockets;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
@@ -26,7 +26,7 @@ const END: Duration = Duration::from_secs(30);
 
 /// What is being tried. Times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Pending {
+pub(crate) struct Pending {
     pub pid: u32,
     /// SERVER:/EXPORT.
     pub source: String,
@@ -47,7 +47,7 @@ fn nanoseconds(time: Duration) -> u64 {
 
 /// The answering side.
 #[derive(Debug)]
-pub(super) struct Announcement {
+pub(crate) struct Announcement {
     shared: Arc<Shared>,
     /// `None`: it could not be announced, and is tried all the same.
     control: Option<Control>,
@@ -88,7 +88,7 @@ impl Shared {
 
 impl Announcement {
     /// `pending` goes on being tried since `since`. Runs in tokio.
-    pub(super) fn new(pending: Pending, since: Instant) -> Self {
+    pub(crate) fn new(pending: Pending, since: Instant) -> Self {
         let name = format!("{PREFIX}{}", pending.pid);
         let shared = Arc::new(Shared {
             pending: Mutex::new(pending),
@@ -103,19 +103,19 @@ impl Announcement {
     }
 
     /// One more attempt failed.
-    pub(super) fn failed(&self, error: &str) {
+    pub(crate) fn failed(&self, error: &str) {
         let mut pending = self.shared.pending.lock();
         pending.attempts += 1;
         error.clone_into(&mut pending.error);
     }
 
     /// Waits until somebody cancels it.
-    pub(super) async fn cancelled(&self) {
+    pub(crate) async fn cancelled(&self) {
         self.shared.cancelled.notified().await;
     }
 
     /// It is mounted, or given up: takes the name away.
-    pub(super) async fn stop(self) {
+    pub(crate) async fn stop(self) {
         if let Some(control) = self.control {
             drop(control.stop().await);
         }
@@ -124,13 +124,13 @@ impl Announcement {
 
 /// Where such a process listens, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(crate) struct Place {
     name: String,
     owner: Option<u32>,
 }
 
 /// All that may be asked: those of this user, for root of everybody.
-pub(super) fn places() -> Vec<Place> {
+pub(crate) fn places() -> Vec<Place> {
     sockets::names(PREFIX, control::SUFFIX, MOST)
         .into_iter()
         .map(|(name, owner)| Place { name, owner })
@@ -139,7 +139,7 @@ pub(super) fn places() -> Vec<Place> {
 
 impl Place {
     /// Asks it. `None` if it has ended meanwhile.
-    pub(super) fn ask(&self, limit: Duration) -> Option<Pending> {
+    pub(crate) fn ask(&self, limit: Duration) -> Option<Pending> {
         let answer = control::ask_within(&self.name, self.owner, control::STATS, limit).ok()?;
         serde_json::from_slice(&answer).ok()
     }
@@ -163,7 +163,7 @@ impl Place {
 
 /// Cancels what is being tried to be mounted on `dir`: each of them, if there are several. Says
 /// what was cancelled.
-pub(super) fn cancel(dir: &Path) -> Result<Vec<Pending>, AskError> {
+pub(crate) fn cancel(dir: &Path) -> Result<Vec<Pending>, AskError> {
     let mut cancelled = Vec::new();
     for place in places() {
         if let Some(pending) = place.ask(control::ANSWER_TIME)

@@ -1,13 +1,13 @@
 //! Connecting to the server of a mount, as often as `retry`, `fg` and `bg` ask for it.
 
-use super::daemon::Reporter;
-use super::failure::{Exit, Failure, Patience};
-use super::log::Log;
-use super::mount_source::MountSource;
-use super::mounts::MountPoint;
-use super::options::Options;
-use super::pending::{Announcement, Pending};
-use super::{fstab, provider, settings};
+use crate::failure::{Exit, Failure, Retry};
+use crate::ipc::pending::{Announcement, Pending};
+use crate::mount::daemon::Reporter;
+use crate::mount::log::Log;
+use crate::mount::mount_point::MountPoint;
+use crate::mount::{fstab_line, provider, settings};
+use crate::options::Options;
+use crate::options::mount_source::MountSource;
 use nfsrdma_nfs3::mount::{self, Mounted};
 use nfsrdma_rdma::Pool;
 use std::path::Path;
@@ -22,25 +22,25 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Everything decided before the server is asked.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) spec: MountSource,
-    pub(super) point: MountPoint,
-    pub(super) options: Options,
-    pub(super) options_given: String,
-    pub(super) verbose: bool,
+pub(crate) struct Plan {
+    pub(crate) spec: MountSource,
+    pub(crate) point: MountPoint,
+    pub(crate) options: Options,
+    pub(crate) options_given: String,
+    pub(crate) verbose: bool,
     /// Without the summary line.
-    pub(super) quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 impl Plan {
     /// The mount in the log.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} on {}", self.spec, self.point.path.display())
     }
 }
 
 /// Connects, again and again as `retry`, `bg` and `fg` say; also gives why by this provider.
-pub(super) async fn connect(
+pub(crate) async fn connect(
     plan: &Plan,
     log: &Log,
     reporter: &mut Reporter,
@@ -69,10 +69,10 @@ pub(super) async fn connect(
             }
             Err(failure) => failure,
         };
-        let wait = match failure.patience {
-            Patience::Useful => true,
-            Patience::IfAsked => options.background || options.retry.is_some(),
-            Patience::Useless => false,
+        let wait = match failure.retry {
+            Retry::Always => true,
+            Retry::IfRequested => options.background || options.retry.is_some(),
+            Retry::Never => false,
         };
         if !wait || start.elapsed() + pause > limit {
             return Err(with_hint(failure, &plan.point.path));
@@ -109,7 +109,7 @@ pub(super) async fn connect(
 
 /// A server that cannot be reached is one that is tried too early, perhaps.
 fn with_hint(mut failure: Failure, dir: &Path) -> Failure {
-    if failure.patience != Patience::Useless && fstab::lacks_netdev(dir) {
+    if failure.retry != Retry::Never && fstab_line::lacks_netdev(dir) {
         failure.message += "; its line in /etc/fstab lacks _netdev, so that it is mounted before the network is up";
     }
     failure

@@ -3,8 +3,8 @@
 //! The child reports over a pipe: notices, then one end, which is success (a line for people)
 //! or failure (exit status and sentence).
 
-use super::failure::{Exit, Failure};
-use super::output;
+use crate::failure::{Exit, Failure};
+use crate::output;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 
 /// The child's end of the pipe.
 #[derive(Debug)]
-pub struct Reporter {
+pub(crate) struct Reporter {
     /// `None` in the foreground, and after the end was reported.
     pipe: Option<PipeWriter>,
     foreground: bool,
@@ -23,7 +23,7 @@ pub struct Reporter {
 
 /// Which process this is after [`fork_off`].
 #[derive(Debug)]
-pub enum Side {
+pub(crate) enum Side {
     /// The one the caller waits for: its outcome.
     Parent(Result<String, Failure>),
     /// The one that mounts.
@@ -32,7 +32,7 @@ pub enum Side {
 
 /// Forks. The caller must not have started a thread. In the parent it returns when the child
 /// has reported, and `notice` gets what the child says before.
-pub fn fork_off(notice: impl FnMut(&str)) -> Result<Side, Failure> {
+pub(crate) fn fork_off(notice: impl FnMut(&str)) -> Result<Side, Failure> {
     let system = |error: io::Error| {
         Failure::new(
             Exit::System,
@@ -79,7 +79,7 @@ fn end_with_parent() {
 
 /// Lets the kernel know that memory reclaim may wait for this process, so that it must not
 /// wait for reclaim itself (prctl(2)). Needs CAP_SYS_RESOURCE; without it, nothing happens.
-pub fn mark_io_flusher() {
+pub(crate) fn mark_io_flusher() {
     let _ = configure_io_flusher_behavior(true);
 }
 
@@ -101,7 +101,7 @@ const IGNORED: [libc::c_int; 11] = [
 ];
 
 /// Ignores the signals that would only kill the mount.
-pub fn ignore_other_signals() {
+pub(crate) fn ignore_other_signals() {
     for number in IGNORED
         .into_iter()
         .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
@@ -180,7 +180,7 @@ fn listen(reader: PipeReader, child: Pid, mut notice: impl FnMut(&str)) -> Resul
 
 impl Reporter {
     /// For the foreground, where there is nobody to report to.
-    pub fn foreground() -> Self {
+    pub(crate) fn foreground() -> Self {
         Reporter {
             pipe: None,
             foreground: true,
@@ -198,7 +198,7 @@ impl Reporter {
     }
 
     /// Something the user should read while waiting.
-    pub fn notice(&mut self, text: &str) {
+    pub(crate) fn notice(&mut self, text: &str) {
         if self.foreground {
             output::message(text);
         }
@@ -207,7 +207,7 @@ impl Reporter {
 
     /// The mount works: the parent prints `line` and returns; this process leaves the
     /// terminal. Later calls do nothing.
-    pub fn success(&mut self, line: &str) -> io::Result<()> {
+    pub(crate) fn success(&mut self, line: &str) -> io::Result<()> {
         if self.pipe.is_none() {
             return Ok(());
         }
@@ -227,7 +227,7 @@ impl Reporter {
     }
 
     /// The mount failed; the parent prints the sentence.
-    pub fn failure(&mut self, failure: &Failure) {
+    pub(crate) fn failure(&mut self, failure: &Failure) {
         let kind = match failure.exit {
             Exit::Usage => b'1',
             Exit::System => b'2',
@@ -240,12 +240,12 @@ impl Reporter {
     }
 
     /// Whether somebody waits for the outcome.
-    pub fn reports(&self) -> bool {
+    pub(crate) fn reports(&self) -> bool {
         self.pipe.is_some()
     }
 
     /// Whether this is the process that the user started.
-    pub fn is_foreground(&self) -> bool {
+    pub(crate) fn is_foreground(&self) -> bool {
         self.foreground
     }
 }

@@ -1,9 +1,11 @@
 //! A mount at work, and its end: requests are served until the mount is gone or a signal comes, then
 //! what programs wrote is flushed, locks are given back, and the server is told.
 
-use super::failure::{Exit, Failure};
-use super::log::Log;
-use super::{control, exit_watch, mounts, sync, utab};
+use crate::failure::{Exit, Failure};
+use crate::ipc::{control, exit_watch, flush_request};
+use crate::mount::log::Log;
+use crate::mount::utab;
+use crate::mounts;
 use nfsrdma_fs::adapter::Session;
 use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3Client;
@@ -21,7 +23,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const COVERED: Duration = Duration::from_secs(1);
 
 /// The signals that end a mount, and SIGHUP, which opens its log anew.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
@@ -31,7 +33,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    pub(super) fn new(foreground: bool, log: &Log) -> std::io::Result<Self> {
+    pub(crate) fn new(foreground: bool, log: &Log) -> std::io::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -42,7 +44,7 @@ impl Signals {
     }
 
     /// The name of the next one.
-    pub(super) async fn next(&mut self) -> &'static str {
+    pub(crate) async fn next(&mut self) -> &'static str {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return "SIGTERM",
@@ -57,19 +59,19 @@ impl Signals {
 }
 
 /// A mount at work.
-pub(super) struct Service {
-    pub(super) mounted: Mounted,
-    pub(super) fs: Arc<Fs<Nfs3Client>>,
-    pub(super) session: Arc<Session>,
-    pub(super) signals: Signals,
+pub(crate) struct Service {
+    pub(crate) mounted: Mounted,
+    pub(crate) fs: Arc<Fs<Nfs3Client>>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) signals: Signals,
     /// Kept for whoever waits for this process: see [`exit_watch`].
-    pub(super) notifier: Option<exit_watch::ExitNotifier>,
-    pub(super) control: Option<control::Control>,
-    pub(super) name: String,
+    pub(crate) notifier: Option<exit_watch::ExitNotifier>,
+    pub(crate) control: Option<control::Control>,
+    pub(crate) name: String,
     /// The mount's source, for /run/mount/utab.
-    pub(super) source: Vec<u8>,
+    pub(crate) source: Vec<u8>,
     /// What could not be written, a line each.
-    pub(super) lost: Vec<String>,
+    pub(crate) lost: Vec<String>,
 }
 
 /// Takes it out again, if no younger mount of the same export is there.
@@ -85,7 +87,7 @@ fn leave_utab(source: &[u8], dir: &Path) {
 
 impl Service {
     /// Serves until the mount is gone, by umount(8) or by a signal; flushes; takes leave.
-    pub(super) async fn run(mut self) -> Result<(), Failure> {
+    pub(crate) async fn run(mut self) -> Result<(), Failure> {
         let session = self.session.clone();
         let mut notifier = self.notifier.take();
         let control = self.control.take();
@@ -184,7 +186,7 @@ impl Service {
         loop {
             tokio::select! {
                 () = &mut flush => return,
-                () = tokio::time::sleep(sync::PROGRESS) => {
+                () = tokio::time::sleep(flush_request::PROGRESS) => {
                     let dirty = fs.statistics().into_iter().find(|(name, _)| *name == "dirty_bytes");
                     if let (Some(notifier), Some((_, bytes))) = (notifier.as_mut(), dirty) {
                         notifier.report_unwritten(bytes);
@@ -247,7 +249,7 @@ impl Service {
 
     /// What cannot be written is in the log, and in what the process says at its end.
     fn note_lost(&mut self, lost: Vec<Unwritten>) {
-        for line in lost.iter().map(sync::lost_line) {
+        for line in lost.iter().map(flush_request::lost_line) {
             if !self.lost.contains(&line) {
                 error!("{line}");
                 self.lost.push(line);

@@ -12,7 +12,7 @@
 //! A session may end before its mount is gone: `umount -f` aborts it, and fails if the mount is in
 //! use. For who comes then the process takes a second name.
 
-use super::sockets;
+use crate::ipc::sockets;
 use nix::sys::socket::{getsockopt, sockopt};
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -32,7 +32,7 @@ const MOST_WATCHERS: usize = 64;
 
 /// The serving side. Ends with the process.
 #[derive(Debug)]
-pub struct ExitNotifier {
+pub(crate) struct ExitNotifier {
     device: String,
     /// The first name, then the second; none if a younger process has taken it.
     name: Option<sockets::Name>,
@@ -44,7 +44,7 @@ pub struct ExitNotifier {
 
 impl ExitNotifier {
     /// Announces the mount with this `major:minor`.
-    pub fn listen(device: &str) -> io::Result<ExitNotifier> {
+    pub(crate) fn listen(device: &str) -> io::Result<ExitNotifier> {
         let (listener, name) = sockets::listen(&name(device))?;
         listener.set_nonblocking(true)?;
         Ok(ExitNotifier {
@@ -57,7 +57,7 @@ impl ExitNotifier {
     }
 
     /// Gives the name back for the second; who watches already still sees the process's end.
-    pub fn end_session(&mut self) {
+    pub(crate) fn end_session(&mut self) {
         if std::mem::replace(&mut self.session_ended, true) {
             return;
         }
@@ -72,7 +72,7 @@ impl ExitNotifier {
     }
 
     /// Takes the name away, for a process that is about to end. The watchers stay.
-    pub fn remove_name(&mut self) {
+    pub(crate) fn remove_name(&mut self) {
         self.name = None;
     }
 
@@ -87,7 +87,7 @@ impl ExitNotifier {
 
     /// Tells those who watch since the end of the session how many bytes are still to be written.
     /// Never waits: who does not read misses it.
-    pub fn report_unwritten(&mut self, bytes: u64) {
+    pub(crate) fn report_unwritten(&mut self, bytes: u64) {
         self.accept();
         for watcher in &mut self.watchers {
             let _ = watcher.write_all(format!("{bytes}\n").as_bytes());
@@ -96,7 +96,7 @@ impl ExitNotifier {
 
     /// Tells them what is lost, a line each. Waits for nobody either: who does not listen has the
     /// log.
-    pub fn report_lost(&mut self, lines: &str) {
+    pub(crate) fn report_lost(&mut self, lines: &str) {
         self.accept();
         let end = lines.floor_char_boundary(LOST_MAX);
         for watcher in &mut self.watchers {
@@ -110,13 +110,13 @@ const LOST_MAX: usize = 16 << 10;
 
 /// The waiting side; connect before unmounting.
 #[derive(Debug)]
-pub struct ExitWatch {
+pub(crate) struct ExitWatch {
     stream: UnixStream,
 }
 
 /// How waiting ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ExitOutcome {
+pub(crate) enum ExitOutcome {
     /// The process is gone; what it said is lost, a line each.
     Exited(String),
     /// It is still there.
@@ -126,26 +126,26 @@ pub enum ExitOutcome {
 impl ExitWatch {
     /// Watches the process that serves `device` for `owner`. An error if there is none here, or
     /// it is in another mount namespace.
-    pub fn connect(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
+    pub(crate) fn connect(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
         let stream = sockets::connect(&name(device), owner)?;
         Ok(ExitWatch { stream })
     }
 
     /// Watches a process that still flushes, though its session on `device` has ended.
-    pub fn connect_last(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
+    pub(crate) fn connect_last(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
         let stream = sockets::connect(&last_name(device), owner)?;
         Ok(ExitWatch { stream })
     }
 
     /// The process, if it is in this PID namespace.
-    pub fn pid(&self) -> Option<i32> {
+    pub(crate) fn pid(&self) -> Option<i32> {
         let peer = getsockopt(&self.stream, sockopt::PeerCredentials).ok()?;
         Some(peer.pid()).filter(|&pid| pid > 0)
     }
 
     /// Waits until the process has ended, `limit` at most. `progress` gets the bytes still to
     /// be written, whenever the process says so.
-    pub fn wait(mut self, limit: Duration, mut progress: impl FnMut(u64)) -> ExitOutcome {
+    pub(crate) fn wait(mut self, limit: Duration, mut progress: impl FnMut(u64)) -> ExitOutcome {
         let begin = Instant::now();
         let (mut line, mut said) = (Vec::new(), Vec::new());
         let mut piece = [0; 4096];

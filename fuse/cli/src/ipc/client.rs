@@ -1,29 +1,25 @@
 //! Finding the process that serves a mount, for commands that ask it.
 
-use super::control::{self, AskError};
-use super::failure::{Exit, Failure};
-use super::mounts::{self, Mount};
+use crate::failure::{Exit, Failure};
+use crate::ipc::control::{self, AskError};
+use crate::mounts::{self, Mount};
 use serde::Deserialize;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-fn failed(message: String) -> Failure {
-    Failure::new(Exit::Failed, message)
-}
-
 /// The mount on `dir`, if it is one of ours.
-pub(super) fn mount(dir: &Path) -> Result<Mount, Failure> {
+pub(crate) fn mount(dir: &Path) -> Result<Mount, Failure> {
     mounts::find(dir).map(|(_, mount)| mount)
 }
 
 /// Sends the request to the process that serves `mount`.
-pub(super) fn connect(dir: &Path, mount: &Mount, request: &str) -> Result<UnixStream, Failure> {
+pub(crate) fn connect(dir: &Path, mount: &Mount, request: &str) -> Result<UnixStream, Failure> {
     control::begin_to_ask(&mount.device, mount.owner, request).map_err(|error| failure(dir, error))
 }
 
 /// Why nobody answers for `dir`.
-pub(super) fn failure(dir: &Path, error: AskError) -> Failure {
+pub(crate) fn failure(dir: &Path, error: AskError) -> Failure {
     let shown = dir.display();
     if let AskError::Unreachable(error) = &error
         && error.kind() == io::ErrorKind::PermissionDenied
@@ -35,7 +31,7 @@ pub(super) fn failure(dir: &Path, error: AskError) -> Failure {
             ),
         );
     }
-    failed(match error {
+    Failure::failed(match error {
         AskError::Unreachable(_) => format!(
             "nobody answers for {shown}: its process has ended ('nfsrdma umount {shown}' takes the \
              mount away), or runs in another mount namespace (ask there)"
@@ -45,16 +41,16 @@ pub(super) fn failure(dir: &Path, error: AskError) -> Failure {
 }
 
 /// The process speaks, but not as expected.
-pub(super) fn other_version(dir: &Path, error: impl std::fmt::Display) -> Failure {
-    failed(format!(
+pub(crate) fn other_version(dir: &Path, error: impl std::fmt::Display) -> Failure {
+    Failure::failed(format!(
         "the process that serves {} is of another version: {error}; mount again",
         dir.display()
     ))
 }
 
 /// The process is gone before it said that the mount ended.
-pub(super) fn gone(dir: &Path) -> Failure {
-    failed(format!(
+pub(crate) fn gone(dir: &Path) -> Failure {
+    Failure::failed(format!(
         "the process that serves {} ended without a word: see its log",
         dir.display()
     ))
@@ -68,7 +64,7 @@ struct Refusal {
 }
 
 /// An error if `answer` is a refusal.
-pub(super) fn refusal(dir: &Path, answer: &[u8]) -> Result<(), Failure> {
+pub(crate) fn refusal(dir: &Path, answer: &[u8]) -> Result<(), Failure> {
     let Ok(Refusal { error }) = serde_json::from_slice(answer) else {
         return Ok(());
     };

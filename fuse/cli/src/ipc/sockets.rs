@@ -88,7 +88,7 @@ fn lock(dir: &Path) -> io::Result<File> {
 /// The name of a socket that this process listens at. Dropped, it removes the name, unless
 /// another process has taken it since.
 #[derive(Debug)]
-pub struct Name {
+pub(crate) struct Name {
     path: PathBuf,
     inode: u64,
 }
@@ -103,7 +103,7 @@ impl Name {
     }
 
     /// Changes it to `name`. False if another process has taken the old one since.
-    pub fn rename(&mut self, name: &str) -> io::Result<bool> {
+    pub(crate) fn rename(&mut self, name: &str) -> io::Result<bool> {
         let _lock = lock(self.dir())?;
         if !self.is_own() {
             return Ok(false);
@@ -126,7 +126,7 @@ impl Drop for Name {
 }
 
 /// Listens as `name`, which an earlier process may have had.
-pub fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
+pub(crate) fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
     let dir = own_directory()?;
     let fresh = dir.join(format!(".{name}.{}", std::process::id()));
     let path = dir.join(name);
@@ -151,7 +151,7 @@ pub fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
 /// Names of sockets in the directories of this user, for root in those of all users, which begin
 /// with `prefix` and end with `suffix`, without the suffix; and whose they are, as [`connect`]
 /// takes it. At most `most` of them.
-pub fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32>)> {
+pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32>)> {
     let own = geteuid().as_raw();
     let mut owners = vec![own];
     if own == 0 {
@@ -181,7 +181,7 @@ pub fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32
 
 /// Connects to `name` of a mount that `owner` made, `None` for root. PermissionDenied if this
 /// process may not.
-pub fn connect(name: &str, owner: Option<u32>) -> io::Result<UnixStream> {
+pub(crate) fn connect(name: &str, owner: Option<u32>) -> io::Result<UnixStream> {
     let owner = owner.unwrap_or(0);
     let uid = geteuid().as_raw();
     if uid != 0 && uid != owner {

@@ -1,12 +1,12 @@
 //! `-o remount`: what belongs to the VFS can change; the rest needs a new mount.
 
-use super::cli::{self, Command};
-use super::exit_watch::ExitWatch;
-use super::failure::{Exit, Failure};
-use super::fuse_mount;
-use super::mounts::{self, Mount};
-use super::options::{Options, Permissions, VfsFlags};
-use super::output::without_number;
+use crate::cli::{self, Command};
+use crate::failure::{Exit, Failure};
+use crate::ipc::exit_watch::ExitWatch;
+use crate::mount::fuse_mount;
+use crate::mounts::{self, Mount};
+use crate::options::{Options, Permissions, VfsFlags};
+use crate::output::without_number;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 use std::ffi::OsString;
@@ -14,9 +14,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 /// Changes the flags of the mount on `dir` to those of `options`, whose text is `text`.
-pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failure> {
+pub(crate) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failure> {
     let shown = dir.display();
-    let failed = |message: String| Failure::new(Exit::Failed, message);
+    let failed = |message: String| Failure::failed(message);
     let (path, found) = mounts::find(dir)?;
     let current = given(&found);
     if !changes_flags_only(current.as_deref().unwrap_or_default(), text) {
@@ -36,7 +36,7 @@ pub(super) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
         flags |= MountFlags::NODEV;
     }
     mount_remount(&path, flags, "").map_err(|errno| match errno {
-        Errno::PERM => Failure::new(Exit::Usage, "not permitted to remount: be root"),
+        Errno::PERM => Failure::usage("not permitted to remount: be root"),
         Errno::BUSY => failed(format!(
             "{shown} has files open for writing: close them before making it read-only"
         )),

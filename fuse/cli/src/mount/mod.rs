@@ -1,0 +1,17 @@
+//! A mount from its options to its end: what the files of the machine add to the options, the
+//! connection to the server, the FUSE mount, the serving process and its log.
+
+pub(crate) mod connect;
+pub(crate) mod daemon;
+pub(crate) mod fstab_line;
+pub(crate) mod fuse_mount;
+pub(crate) mod locking;
+pub(crate) mod log;
+pub(crate) mod mount_point;
+pub(crate) mod nfsmount_conf;
+pub(crate) mod privileges;
+pub(crate) mod provider;
+pub(crate) mod service;
+pub(crate) mod settings;
+pub(crate) mod summary;
+pub(crate) mod utab;

@@ -1,0 +1,136 @@
+//! The directory to mount on: what it has to be, and that it is the same one when the mount is made.
+
+use crate::failure::Failure;
+use crate::ipc::exit_watch::ExitWatch;
+use crate::mounts::{FSTYPE, on_top_of, resolve};
+use crate::output::without_number;
+use rustix::fs::statvfs;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A directory to mount on: its path without symlinks, and which one it was when it was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountPoint {
+    pub path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl MountPoint {
+    fn of(path: PathBuf, found: &Metadata) -> MountPoint {
+        MountPoint {
+            path,
+            device: found.dev(),
+            inode: found.ino(),
+        }
+    }
+
+    /// Opens it, to be mounted on. Fails if the path leads to another directory by now, as it may
+    /// after days of trying in the background: somebody has put a symbolic link, or another
+    /// directory, in the place of a part of it.
+    pub(crate) fn open(&self) -> Result<File, Failure> {
+        let shown = self.path.display();
+        let directory = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
+            .open(&self.path)
+            .map_err(|error| {
+                Failure::failed(format!("mount point {shown} cannot be used: {error}"))
+            })?;
+        let opened = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        let found = directory.metadata();
+        let same = opened.is_ok_and(|path| path == self.path)
+            && found.is_ok_and(|at| (at.dev(), at.ino()) == (self.device, self.inode));
+        if same {
+            return Ok(directory);
+        }
+        Err(Failure::failed(format!(
+            "mount point {shown} is not the directory any longer that it was: somebody replaced it; mount again"
+        )))
+    }
+}
+
+/// Places that programs, and this one, cannot do without.
+const INDISPENSABLE: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
+
+/// Checks `dir` as a place to mount `source` on.
+pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
+    let shown = dir.display();
+    let refused = |error: io::Error| {
+        Failure::failed(match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("mount point {shown} does not exist: make it with 'mkdir -p {shown}'")
+            }
+            io::ErrorKind::PermissionDenied => {
+                format!(
+                    "mount point {shown} cannot be reached: permission denied on its path; \
+                     choose another, or be root"
+                )
+            }
+            io::ErrorKind::NotADirectory => {
+                format!("mount point {shown} is not a directory: choose a directory")
+            }
+            _ if error.raw_os_error() == Some(libc::ENOTCONN) => format!(
+                "{shown} is a mount whose program has ended: remove it with 'nfsrdma umount {shown}' first"
+            ),
+            _ => format!(
+                "mount point {shown} cannot be used: {}; choose another directory",
+                without_number(&error)
+            ),
+        })
+    };
+    let path = resolve(dir).map_err(refused)?;
+    if INDISPENSABLE.iter().any(|place| path == Path::new(place)) {
+        return Err(Failure::usage(format!(
+            "{shown} cannot be mounted over, because programs need what is there: \
+             choose a directory below /mnt or /srv"
+        )));
+    }
+    if let Some(mount) = on_top_of(&path).map_err(refused)?
+        && mount.fstype == FSTYPE
+        && mount.source.as_bytes() == source
+    {
+        // Attributes may be cached by the kernel; these numbers never are.
+        if ExitWatch::connect(&mount.device, mount.owner).is_err() {
+            statvfs(&path).map_err(|errno| refused(errno.into()))?;
+        }
+        return Err(Failure::failed(format!(
+            "{} is already mounted on {shown}: nothing is to be done; \
+             'nfsrdma umount {shown}' comes before mounting it with other options",
+            String::from_utf8_lossy(source)
+        )));
+    }
+    let found = std::fs::metadata(&path).map_err(refused)?;
+    if !found.is_dir() {
+        return Err(refused(io::ErrorKind::NotADirectory.into()));
+    }
+    Ok(MountPoint::of(path, &found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_cannot_be_mounted_on() {
+        let said = |dir: &str| check(Path::new(dir), b"srv:/x").expect_err(dir).message;
+        assert_eq!(
+            said("/no/such/place"),
+            "mount point /no/such/place does not exist: make it with 'mkdir -p /no/such/place'"
+        );
+        let file = std::env::current_exe().unwrap();
+        assert!(said(file.to_str().unwrap()).ends_with("is not a directory: choose a directory"));
+        let here = check(Path::new("."), b"srv:/x").unwrap();
+        assert_eq!(
+            here.path,
+            std::env::current_dir().unwrap().canonicalize().unwrap()
+        );
+        here.open().unwrap();
+        let other = MountPoint { inode: 0, ..here };
+        assert!(other.open().unwrap_err().message.contains("replaced"));
+    }
+}
