@@ -4,6 +4,7 @@ use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
 use crate::procedures::{ErrorCounters, NFS3};
 use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::rpc::Credentials;
 use nfsrdma_rpcrdma::tap::Tap;
 use nfsrdma_rpcrdma::transport::{Engine, Payload, Reply as RpcReply, Request};
@@ -156,6 +157,10 @@ impl Nfs3Client {
             if reply.first_word() != Some(Status::JukeBox as u32) {
                 return Ok(reply);
             }
+            // Others may have changed by now what this was to change.
+            if changes_metadata(procedure) && is_abandoned() {
+                return Ok(reply);
+            }
             request = Request {
                 procedure,
                 max_results,
@@ -208,4 +213,10 @@ impl Nfs3Client {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
+}
+
+/// Whether a procedure, by its index, changes names or attributes.
+fn changes_metadata(procedure: usize) -> bool {
+    let procedure = procedure as u32;
+    procedure == Setattr::NUMBER || (Create::NUMBER..=Link::NUMBER).contains(&procedure)
 }

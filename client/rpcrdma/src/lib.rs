@@ -4,9 +4,10 @@
 //!
 //! From the top: `transport` makes calls over connections, which it replaces and retransmits
 //! on, [`rpc`] gives them XIDs and credentials and says when they are retried, [`protocol`]
-//! is the state machine of one connection without any I/O. [`exec`] runs the callers,
+//! is the state machine of one connection without any I/O. [`exec`] runs the callers, [`abandon`] says which of them have left,
 //! [`tap`] lets others watch, [`stats`] counts.
 
+pub mod abandon;
 pub mod error;
 pub mod exec;
 pub mod options;

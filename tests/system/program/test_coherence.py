@@ -551,6 +551,62 @@ def test_a_truncation_is_not_undone_by_a_killed_direct_write_before_it():
         assert len(found) == 100, (len(found), found[:1])
 
 
+@contextlib.contextmanager
+def killed_while_waiting(script, *words):
+    """Runs a Python script until it is in a system call that goes on; kills it, and waits until it is gone."""
+    program = subprocess.Popen([sys.executable, "-c", script, *words])
+    try:
+        until(lambda: blocked(program.pid), "a program that waits")
+        yield
+    finally:
+        program.kill()
+        program.wait(LIMIT)
+
+
+def test_a_truncation_is_not_undone_by_a_killed_write_that_waited():
+    """A program is killed in write(2), which waits for what others have written to be safe."""
+    script = "import os, sys; os.pwrite(os.open(sys.argv[1], os.O_RDWR), b'd' * 9000, 0)"
+    with scripted() as (server, command):
+        server.mount_well()
+        path = server.mnt / "f"
+        with Opened(path, os.O_RDWR | os.O_CREAT) as own:
+            os.pwrite(own, b"o" * PAGE, 0)
+            command("hold WRITE 1")
+            flushed = threading.Thread(target=lambda: os.close(os.dup(own)))
+            flushed.start()
+            try:
+                command(f"wait-held 1 {LIMIT * 1000}")
+                with killed_while_waiting(script, path):
+                    pass
+                cut = threading.Thread(target=lambda: os.truncate(path, 100))
+                cut.start()
+            finally:
+                command("release")
+            for thread in (flushed, cut):
+                thread.join(LIMIT)
+                assert not thread.is_alive(), "a call hangs"
+            os.fsync(own)
+        found = (server.export / "f").read_bytes()
+        assert found == b"o" * 100, (len(found), found[:1])
+
+
+def test_a_killed_removal_does_not_take_away_what_comes_later():
+    """The server answers REMOVE by JUKEBOX; the program is killed, and its file is replaced by another."""
+    with scripted() as (server, command):
+        (server.export / "f").write_bytes(b"old")
+        (server.export / "new").write_bytes(b"new")
+        server.mount_well()
+        command("jukebox REMOVE")
+        with killed_while_waiting("import os, sys; os.unlink(sys.argv[1])", server.mnt / "f"):
+            until(lambda: came(command, "REMOVE") >= 2, "another try")
+        os.rename(server.mnt / "new", server.mnt / "f")
+        before = came(command, "REMOVE")
+        command("clear")
+        # The next try would come within twice the last pause.
+        comes(command, "REMOVE", before, 2)
+        assert (server.export / "f").read_bytes() == b"new"
+
+
 def test_a_rename_that_is_refused_leaves_no_hidden_name():
     """In a sticky directory, over a file of another user that is open: the hidden name that it got before could not be
     removed again."""

@@ -20,8 +20,8 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let (notifier, queued) = (self.notifier.clone(), self.queued.clone());
         let unflushed = !self.posix_locks();
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let reads = fs.clone();
             let known = async move {
                 let known = move || !reads.may_miss_end(node, 1);
@@ -42,7 +42,7 @@ impl<N: Nfs3> Adapter<N> {
                 },
                 |opened| close(&fs, opened),
             );
-        });
+        }));
     }
 
     pub(super) fn read(
@@ -92,14 +92,19 @@ impl<N: Nfs3> Adapter<N> {
         }
         // The reader's buffer is only lent for this call.
         let (fs, data) = (self.fs.clone(), data.to_vec());
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
-            let result = match guessed {
-                true => fs.write_mapped(handle, offset, &data, flags).await,
-                false => fs.write(handle, offset, &data, flags).await,
-            };
+        if guessed {
+            // The pages are nobody's: whoever waits for them may be killed.
+            let reply = self.waiting.hold(request, reply);
+            return self.start(async move {
+                let result = fs.write_mapped(handle, offset, &data, flags).await;
+                answer_held(reply, result, Reply::written);
+            });
+        }
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
+            let result = fs.write(handle, offset, &data, flags).await;
             answer_held(reply, result, Reply::written);
-        });
+        }));
     }
 
     pub(super) fn flush(&self, request: &Header, handle: u64, owner: u64, reply: Reply) {

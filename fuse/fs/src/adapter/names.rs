@@ -70,11 +70,11 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
             answer_entry(reply, result, &fs);
-        });
+        }));
     }
 
     pub(super) fn mkdir(
@@ -86,27 +86,27 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
             answer_entry(reply, result, &fs);
-        });
+        }));
     }
 
     pub(super) fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             answer_held(reply, fs.unlink(&cred, parent, name.as_bytes()).await, done);
-        });
+        }));
     }
 
     pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             answer_held(reply, fs.rmdir(&cred, parent, name.as_bytes()).await, done);
-        });
+        }));
     }
 
     pub(super) fn symlink(
@@ -119,13 +119,13 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let target = target.to_owned();
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let result = fs
                 .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
                 .await;
             answer_entry(reply, result, &fs);
-        });
+        }));
     }
 
     pub(super) fn rename(
@@ -139,12 +139,12 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request, from.0));
         let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
         let (parent, new_parent) = (from.0, to.0);
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let from = (parent, name.as_bytes());
             let to = (new_parent, new_name.as_bytes());
             answer_held(reply, fs.rename(&cred, from, to, flags).await, done);
-        });
+        }));
     }
 
     pub(super) fn link(
@@ -156,11 +156,11 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
             answer_entry(reply, result, &fs);
-        });
+        }));
     }
 
     pub(super) fn create(
@@ -174,8 +174,8 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let unflushed = !self.posix_locks();
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
             answer_or(
                 reply,
@@ -192,7 +192,7 @@ impl<N: Nfs3> Adapter<N> {
                     close(&fs, opened);
                 },
             );
-        });
+        }));
     }
 }
 

@@ -4,7 +4,8 @@
 //! the reply of a waiting request lies in a [`Table`], for whoever comes first: the operation
 //! with its result, or a thread that answers EINTR for a caller that is being killed. The
 //! operation itself goes on: what it changes at the server is done or not done whole, and what
-//! was written is still written back.
+//! was written is still written back. What it has not begun to change, it does not begin any more
+//! ([`abandon`](nfsrdma_rpcrdma::abandon)).
 //!
 //! The kernel sends FUSE_INTERRUPT, once for a request, when its caller gets a signal, also one
 //! that has a handler. Whether the caller dies of it is seen in /proc. The kernel says nothing
@@ -13,10 +14,11 @@
 //! Of a caller outside this PID namespace nothing can be seen: a signal counts as deadly if the
 //! request is not answered soon after it.
 
-use super::signals::{Caller, caller};
+use super::signals::{self, caller};
 use super::table::{self, Look, OnSignal, Pace, Refuse, Table};
 use crate::locks::Interrupt;
 use nfsrdma_channel::{Header, Reply};
+use nfsrdma_rpcrdma::abandon::Caller;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -75,6 +77,21 @@ impl Waiting {
         (held, interrupt)
     }
 
+    /// The same for an operation that changes something, which is to run for the caller returned.
+    pub(super) fn hold_for_change(&self, request: &Header, reply: Reply) -> (Held, Caller) {
+        let caller = Caller::default();
+        let leaving = caller.clone();
+        let on_signal = OnSignal {
+            any: false,
+            call: Box::new(move || leaving.leave()),
+        };
+        let (pid, unique) = (request.pid(), request.unique);
+        (
+            self.0.hold_with(pid, unique, reply, Some(on_signal)),
+            caller,
+        )
+    }
+
     /// The caller of the request `unique` got a signal.
     pub(super) fn interrupt(&self, unique: u64) {
         self.0.interrupt(unique);
@@ -110,12 +127,12 @@ impl Waiting {
 }
 
 /// Whether a caller in this state is let go.
-fn let_go(caller: &Caller, look: &Look) -> bool {
+fn let_go(caller: &signals::Caller, look: &Look) -> bool {
     match caller {
-        Caller::Killed => true,
-        Caller::Exiting => look.age >= EXIT_PATIENCE,
-        Caller::Alive => false,
-        Caller::Gone => look.signalled.is_some_and(|since| since >= UNSEEN_PATIENCE),
+        signals::Caller::Killed => true,
+        signals::Caller::Exiting => look.age >= EXIT_PATIENCE,
+        signals::Caller::Alive => false,
+        signals::Caller::Gone => look.signalled.is_some_and(|since| since >= UNSEEN_PATIENCE),
     }
 }
 
@@ -134,21 +151,30 @@ mod tests {
     #[test]
     fn who_is_let_go() {
         let long = Duration::from_secs(3600);
-        assert!(let_go(&Caller::Killed, &look(PATIENCE, None)));
+        assert!(let_go(&signals::Caller::Killed, &look(PATIENCE, None)));
         assert!(let_go(
-            &Caller::Killed,
+            &signals::Caller::Killed,
             &look(Duration::ZERO, Some(Duration::ZERO))
         ));
-        assert!(!let_go(&Caller::Alive, &look(long, Some(long))));
-        assert!(!let_go(&Caller::Gone, &look(long, None)));
-        assert!(!let_go(&Caller::Exiting, &look(PATIENCE, None)));
-        assert!(let_go(&Caller::Exiting, &look(EXIT_PATIENCE, None)));
+        assert!(!let_go(&signals::Caller::Alive, &look(long, Some(long))));
+        assert!(!let_go(&signals::Caller::Gone, &look(long, None)));
+        assert!(!let_go(&signals::Caller::Exiting, &look(PATIENCE, None)));
+        assert!(let_go(
+            &signals::Caller::Exiting,
+            &look(EXIT_PATIENCE, None)
+        ));
     }
 
     #[test]
     fn a_caller_that_cannot_be_seen_is_let_go_some_time_after_a_signal() {
         let long = Duration::from_secs(3600);
-        assert!(!let_go(&Caller::Gone, &look(long, Some(Duration::ZERO))));
-        assert!(let_go(&Caller::Gone, &look(long, Some(UNSEEN_PATIENCE))));
+        assert!(!let_go(
+            &signals::Caller::Gone,
+            &look(long, Some(Duration::ZERO))
+        ));
+        assert!(let_go(
+            &signals::Caller::Gone,
+            &look(long, Some(UNSEEN_PATIENCE))
+        ));
     }
 }

@@ -59,23 +59,23 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let value = value.to_vec();
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let name = name.as_bytes();
             answer_held(
                 reply,
                 fs.setxattr(&cred, node, name, &value, flags).await,
                 done,
             );
-        });
+        }));
     }
 
     pub(super) fn removexattr(&self, request: &Header, node: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(async move {
             let removed = fs.removexattr(&cred, node, name.as_bytes()).await;
             answer_held(reply, removed, done);
-        });
+        }));
     }
 }

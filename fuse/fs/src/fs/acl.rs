@@ -10,6 +10,7 @@
 //! 1003.1e draft 17, section 23.3.4). So the kernel leaves the umask to this side (FUSE_DONT_MASK) on a mount with ACLs.
 
 use super::Fs;
+use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind, Stamp};
 use super::search::is_current;
@@ -210,6 +211,7 @@ impl<N: Nfs3> Fs<N> {
         let data = inode.data();
         let _exclusive = self.exclusively(inode, data).await;
         let _hold = data.map(|data| data.hold_writes());
+        not_abandoned()?;
         self.send_acls(cred, inode, new, lists).await
     }
 

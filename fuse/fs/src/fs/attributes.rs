@@ -1,6 +1,7 @@
 //! GETATTR, SETATTR, READLINK, STATFS.
 
 use super::Fs;
+use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::{Inode, Kind, Stamp};
@@ -239,6 +240,7 @@ impl<N: Nfs3> Fs<N> {
         self.hidden_gone(inode).await;
         // No WRITE may start either, whatever becomes dirty again.
         let _hold = data.map(|data| data.hold_writes());
+        not_abandoned()?;
         inode.state.lock().forget_told();
         let send = async |new: &SetAttributes| {
             let change = self.change(inode, kind);

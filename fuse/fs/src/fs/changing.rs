@@ -10,6 +10,7 @@ use crate::sync::thread;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, ReadDone, WriteDone};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_xdr::nfs3::{Attributes, FileType, Stable, Verifier, WccData};
 use std::pin::pin;
 use std::sync::Arc;
@@ -78,13 +79,22 @@ impl<N: Nfs3> Drop for Change<'_, N> {
     }
 }
 
+/// Fails if the caller has left: what it was about to change stays as it is.
+pub(super) fn not_abandoned() -> FsResult<()> {
+    match is_abandoned() {
+        true => Err(NfsError::Interrupted.into()),
+        false => Ok(()),
+    }
+}
+
 impl<N: Nfs3> Fs<N> {
     /// Whom to tell what the kernel must not believe any longer. Once.
     pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
         let _ = self.change_context.kernel.set(kernel);
     }
 
-    /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it.
+    /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it; if
+    /// nobody waits for that any more, it does not.
     ///
     /// Pass a pinned call: the future of an async function has room for what it is given twice,
     /// and each operation's future is allocated and moved whole.
@@ -94,6 +104,7 @@ impl<N: Nfs3> Fs<N> {
         call: impl Future<Output = NfsResult<T>>,
         wcc: impl FnOnce(&T) -> WccData,
     ) -> FsResult<T> {
+        not_abandoned()?;
         let change = self.change(inode, Kind::Contents);
         self.changed(change, inode, call, wcc).await
     }

@@ -9,6 +9,7 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
 use super::{Fs, check_name, inode, names};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::pin::pin;
 use std::sync::Arc;
@@ -264,7 +265,8 @@ impl<N: Nfs3> Fs<N> {
         let call = self.nfs.remove(&silly.cred, &silly.dir, &silly.name);
         let result = match self.table.get(silly.dir_node) {
             Some(dir) if dir.handle == silly.dir => {
-                self.changing(&dir, call, |wcc| *wcc).await.map(|_| ())
+                let call = self.changing(&dir, call, |wcc| *wcc);
+                regardless(call).await.map(|_| ())
             }
             _ => call.await.map(|_| ()).map_err(FsError::from),
         };

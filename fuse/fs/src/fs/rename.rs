@@ -5,6 +5,7 @@ use super::inode::{Inode, Kind};
 use super::remove::{HIDDEN, check_not_hidden, hidden_name_stays, mark_removed};
 use super::{Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3};
+use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,7 +75,8 @@ impl<N: Nfs3> Fs<N> {
             (Ok(()), _, _) => {}
             (Err(error), target, Some(Aside::Linked(hidden))) => {
                 let call = self.nfs.remove(cred, &to_dir.handle, &hidden);
-                if let Err(error) = self.changing(&to_dir, call, |wcc| *wcc).await {
+                let call = self.changing(&to_dir, call, |wcc| *wcc);
+                if let Err(error) = regardless(call).await {
                     hidden_name_stays(&hidden, &error);
                 }
                 if let Some(target) = target {
@@ -83,9 +85,8 @@ impl<N: Nfs3> Fs<N> {
                 return Err(error);
             }
             (Err(error), Some(target), Some(Aside::Renamed(hidden))) => {
-                let back = self
-                    .rename_call(cred, (&to_dir, &hidden), (&to_dir, to.1))
-                    .await;
+                let call = self.rename_call(cred, (&to_dir, &hidden), (&to_dir, to.1));
+                let back = regardless(call).await;
                 if back.is_ok() {
                     let mut state = target.state.lock();
                     state.silly = None;

@@ -2,6 +2,7 @@
 
 use super::Fs;
 use super::change_context::MemoryWait;
+use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::Inode;
@@ -176,6 +177,8 @@ impl<N: Nfs3> Fs<N> {
             if self.ended.load(Ordering::Relaxed) {
                 return Err(FsError::Ended);
             }
+            // Under the lock: a truncation of meanwhile comes behind it.
+            not_abandoned()?;
             let now = self.now();
             let most = self.config.dirty_file_bytes;
             let mut alloc = |len| self.pool.alloc(len);
@@ -448,6 +451,7 @@ impl<N: Nfs3> Fs<N> {
             self.write_back(inode, true).await;
         }
         let void = |inner: &mut FileState| inner.invalidate_range(range.clone());
+        not_abandoned()?;
         data.with(void);
         // As many WRITEs as it takes, all at once.
         let wtmax = self.limits().wtmax.max(1) as usize;

@@ -1,0 +1,111 @@
+//! Operations whose callers are killed begin no more changes.
+
+use crate::support::*;
+use nfsrdma_fs::fs::{FsResult, ROOT};
+use nfsrdma_memory_server::{Fate, MemoryServer, Op};
+use nfsrdma_rpcrdma::abandon::Caller;
+use nfsrdma_rpcrdma::exec::{self, block_on};
+use nfsrdma_xdr::nfs3::{SetAttributes, Status};
+use std::future::Future;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// What comes of an operation whose caller has left before it begins to change anything.
+fn abandoned<T>(operation: impl Future<Output = FsResult<T>>) -> i32 {
+    let caller = Caller::default();
+    caller.leave();
+    errno(block_on(caller.run(operation)))
+}
+
+#[test]
+fn names_and_attributes_stay_as_they_are() {
+    let m = Mount::new();
+    m.server.plant("f", b"text");
+    m.server.plant("open", b"text");
+    let (node, open) = (m.node("f"), m.open(m.node("open"), RW).unwrap());
+    let before = m.server.names("");
+    let (fs, cred) = (&m.fs, &m.cred);
+    let cut = SetAttributes {
+        size: Some(0),
+        ..SetAttributes::default()
+    };
+    for error in [
+        abandoned(fs.unlink(cred, ROOT, b"f")),
+        abandoned(fs.unlink(cred, ROOT, b"open")),
+        abandoned(fs.rename(cred, (ROOT, b"f"), (ROOT, b"g"), 0)),
+        abandoned(fs.rename(cred, (ROOT, b"f"), (ROOT, b"open"), 0)),
+        abandoned(fs.link(cred, node, ROOT, b"g")),
+        abandoned(fs.mkdir(cred, ROOT, b"g", 0o755)),
+        abandoned(fs.symlink(cred, ROOT, b"g", b"f")),
+        abandoned(fs.mknod(cred, ROOT, b"g", 0o644, 0)),
+        abandoned(fs.create(cred, ROOT, b"g", 0o644, RW)),
+        abandoned(fs.open(cred, node, RW | libc::O_TRUNC)),
+        abandoned(fs.setattr(cred, node, &cut, true)),
+        abandoned(fs.write(open, 0, b"new", RW)),
+        abandoned(fs.write(open, 0, b"new", RW | libc::O_DIRECT)),
+    ] {
+        assert_eq!(error, libc::EINTR);
+    }
+    m.close(open).unwrap();
+    assert_eq!(m.server.names(""), before);
+    assert_eq!(m.server.contents("f").unwrap(), b"text");
+    assert_eq!(m.server.contents("open").unwrap(), b"text");
+}
+
+#[test]
+fn a_write_that_waited_does_not_come_after_a_truncation() {
+    let m = Mount::of(&MemoryServer::new(), small());
+    m.server.plant("f", b"");
+    let node = m.node("f");
+    let f = m.open(node, RW).unwrap();
+    m.write(f, 0, &[1; 4096]).unwrap();
+    m.server.keep(Some(Op::Write));
+    let (tell, told) = mpsc::channel();
+    let (fs, done) = (m.fs.clone(), tell.clone());
+    exec::spawn(async move {
+        fs.flush(f, |result| {
+            done.send(errno(result)).unwrap();
+            true
+        })
+        .await;
+    });
+    // Whoever writes while somebody waits for what was written before, waits as well.
+    let (caller, fs) = (Caller::default(), m.fs.clone());
+    exec::spawn(caller.clone().run(async move {
+        let result = fs.write(f, 0, &[2; 8192], RW).await;
+        tell.send(errno(result)).unwrap();
+    }));
+    assert!(told.try_recv().is_err(), "the write waits");
+    caller.leave();
+    m.server.keep(None);
+    let mut errors = [0, 0].map(|_| told.recv_timeout(Duration::from_secs(60)).unwrap());
+    errors.sort();
+    assert_eq!(errors, [0, libc::EINTR]);
+    m.truncate(node, 100).unwrap();
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), [1; 100]);
+}
+
+/// The open target of a rename is out of the way already when the caller is killed.
+#[test]
+fn an_open_target_gets_its_name_back() {
+    let m = Mount::new();
+    m.server.plant("a", b"new");
+    m.server.plant("b", b"old");
+    let b = m.open(m.node("b"), RW).unwrap();
+    let caller = Caller::default();
+    let leaving = caller.clone();
+    m.server.set_hook(move |op, _| match op {
+        Op::Link => Fate::Refused(Status::NotSupp),
+        Op::Rename => {
+            leaving.leave();
+            Fate::Done
+        }
+        _ => Fate::Done,
+    });
+    let rename = m.fs.rename(&m.cred, (ROOT, b"a"), (ROOT, b"b"), 0);
+    assert_eq!(errno(block_on(caller.run(rename))), libc::EINTR);
+    m.close(b).unwrap();
+    assert_eq!(m.server.contents("a").unwrap(), b"new");
+    assert_eq!(m.server.contents("b").unwrap(), b"old");
+}
