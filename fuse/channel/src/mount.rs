@@ -1,4 +1,10 @@
 //! Mounting, INIT and unmounting, which `fuser` does; nothing else names it.
+//!
+//! [`Channel::mount`] mounts by mount(2) or fusermount3; [`Channel::adopt`] takes a descriptor that
+//! is mounted already. Both wait until INIT is answered: `fuser` calls the `init` of a file system
+//! that has nothing else, which turns on those of the wanted features that the kernel offers and
+//! notes them ([`Features`]). From then on requests are read by this crate, and `fuser` is only
+//! kept to unmount when the channel is dropped.
 
 use super::abi::{MIN_READ_BUFFER, init};
 use super::device::Device;

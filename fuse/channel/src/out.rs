@@ -1,4 +1,9 @@
-//! The bodies of replies.
+//! The bodies of replies, and the values they are made of.
+//!
+//! Each function lays out one C structure of include/uapi/linux/fuse.h (`fuse_entry_out`,
+//! `fuse_attr_out` and so on) field by field, in the machine's byte order. A body stays on the
+//! stack: the longest, that of CREATE, takes 144 bytes. Data is no body; `Reply` sends it from
+//! where it is.
 
 use smallvec::SmallVec;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
