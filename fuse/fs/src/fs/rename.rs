@@ -178,8 +178,8 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// Whether `dir` is one in which only the owners of it and of `target` may remove names of the latter
-/// (S_ISVTX), and the caller is neither.
+/// Whether `dir` is one in which only the owners of it and of `target` may remove names of the
+/// latter (S_ISVTX), and the caller is neither.
 fn keeps_links(cred: &Cred, dir: &Inode, target: &Inode) -> bool {
     let owner = |inode: &Inode| inode.state.lock().attributes().map(|known| known.uid);
     let sticky = |inode: &Inode| {

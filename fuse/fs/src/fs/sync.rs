@@ -283,9 +283,9 @@ impl<N: Nfs3> Fs<N> {
         join_all((0..workers).map(|_| worker())).await;
     }
 
-    /// The kernel will ask for nothing more. Data that still waits for room in the cache is not
-    /// taken: who wrote it was told of failure when the mount went, and after the last flush a
-    /// part of it in the middle of nowhere is all the file could get.
+    /// No more requests will arrive from the kernel. Data that still waits for room in the cache is
+    /// not accepted: its write(2) has failed with the end of the mount, and a part of it is all
+    /// that the file could get after the last flush.
     pub fn end_of_requests(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }

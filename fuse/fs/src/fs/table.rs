@@ -43,7 +43,7 @@ impl PartialEq for ByHandle {
 
 impl Eq for ByHandle {}
 
-/// All inodes the kernel has been told of and not forgotten.
+/// All inodes to which the kernel has references.
 #[derive(Debug)]
 pub(super) struct Table {
     nodes: [Mutex<HashMap<u64, Arc<Inode>>>; SHARDS],
@@ -135,7 +135,7 @@ impl Table {
         ))
     }
 
-    /// The kernel is told of `inode` once more. Returns the one to tell it of: the table's,
+    /// The kernel gets one more reference to `inode`. Returns the inode to give to it: the table's,
     /// if it has the same handle.
     pub(super) fn adopt(&self, inode: &Arc<Inode>) -> Arc<Inode> {
         let mut handles = self.handle_shard(&inode.handle).lock();
@@ -157,7 +157,7 @@ impl Table {
         inode
     }
 
-    /// The kernel forgets `count` of the times it was told.
+    /// The kernel gives up `count` of its references.
     pub(super) fn forget(&self, nodeid: u64, count: u64) {
         if nodeid == ROOT {
             return;
