@@ -4,11 +4,11 @@
 //! else is in flight meanwhile, and a NULL is answered first on a connection that has had no reply
 //! yet.
 //!
-//! | trial is  | others wait | until                                                          |
-//! | --------- | ----------- | -------------------------------------------------------------- |
-//! | draining  | yes         | no call is under way                                           |
-//! | probing   | yes         | a NULL is answered: the connection works                       |
-//! | alone     | yes         | the suspect is answered, or [`SOON`] passed, or the connection ended |
+//! | trial is  | others wait | until                                                               |
+//! | --------- | ----------- | ------------------------------------------------------------------- |
+//! | draining  | yes         | no call is under way                                                |
+//! | probing   | yes         | a NULL is answered: the connection works                            |
+//! | alone     | yes         | the suspect is answered, [`SOON`] passed, or the connection ended   |
 
 use super::call::{Call, Payload, Slot};
 use super::launch::encoded;
