@@ -142,7 +142,7 @@ impl Table {
         let known = handles.get(&inode.handle).map(|known| known.0.clone());
         let inode = match known {
             Some(known) if known.kind == inode.kind => known,
-            // A handle is for ever (RFC 1813 section 2.3.3), but this server gives it to an
+            // A handle is for ever (RFC 1813, nfs_fh3), but this server gives it to an
             // object of another type: that is another object.
             _ => {
                 handles.replace(ByHandle(inode.clone()));
