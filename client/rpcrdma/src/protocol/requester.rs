@@ -38,7 +38,7 @@ pub struct Requester<C> {
     used: u32,
     /// Receives posted and not consumed.
     receives: u32,
-    /// A valid reply came.
+    /// A valid reply has arrived.
     proven: bool,
     /// By XID. They count up and the peer does not choose them, so a quick hash will do.
     in_flight: FxHashMap<u32, InFlight<C>>,
@@ -287,7 +287,7 @@ impl<C> Requester<C> {
         self.used.saturating_sub(self.in_flight.len() as u32)
     }
 
-    /// Whether a valid reply came on this connection.
+    /// Whether a valid reply has arrived on this connection.
     pub fn is_proven(&self) -> bool {
         self.proven
     }
