@@ -302,7 +302,7 @@ struct PlainMount<'a> {
 
 impl PlainMount<'_> {
     /// Asks the server's mountd, or that of `mounthost` at each of its addresses until one
-    /// answers. `located` is told where mountd was found.
+    /// answers. `located` is called with what was found.
     async fn run(
         &self,
         mut located: impl FnMut(&Mountd),

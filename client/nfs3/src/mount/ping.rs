@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// NULL calls whose quickest is told.
+/// NULL calls whose quickest is reported.
 const CALLS: u32 = 5;
 
 /// One step that succeeded.

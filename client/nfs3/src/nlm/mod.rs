@@ -47,8 +47,8 @@ pub enum LockCall {
     Test {
         exclusive: bool,
     },
-    /// `block`: to be told when a conflicting lock is gone; `reclaim`: it was held before the
-    /// server restarted.
+    /// `block`: the server calls back when a conflicting lock is gone; `reclaim`: it was held
+    /// before the server restarted.
     Lock {
         exclusive: bool,
         block: bool,
