@@ -205,7 +205,7 @@ pub fn conclude(terms: &Terms, reply: &Frame) -> Result<Agreed, Unacceptable> {
         return Err(Error::PeerMisbehaved(what).into());
     }
     if let Some(enhanced) = reply.enhanced {
-        // RFC 6581 section 5: the responder's ORD must not exceed the IRD it was told.
+        // RFC 6581 section 5: the responder's ORD must not exceed the IRD that was announced.
         if enhanced.ord != Enhanced::UNSPECIFIED && u32::from(enhanced.ord) > terms.reads_in {
             return Err(Unacceptable {
                 error: Error::PeerMisbehaved(format!(

@@ -49,7 +49,7 @@ impl IwarpCompletionQueue {
     //# other Consumer:
     //# Once MPA delivers an error of any type, it MUST NOT pass or deliver any additional FPDUs on
     //# that half connection.
-    /// Ends the connection. A peer that broke a rule is told by a Terminate first. (A request that
+    /// Ends the connection. A peer that broke a rule is sent a Terminate first. (A request that
     /// cannot be made is refused to whoever posts it, and is never queued: none is due for it.)
     pub(super) fn finish(&mut self, end: CloseReason) {
         self.over = true;
