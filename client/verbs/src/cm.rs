@@ -126,7 +126,7 @@ impl Drop for Channel {
 pub(crate) struct Id {
     id: NonNull<ib::rdma_cm_id>,
     channel: Arc<Channel>,
-    /// What is to be told to [`device_fds::release`].
+    /// The argument of [`device_fds::release`].
     device: OnceLock<RawFd>,
 }
 
