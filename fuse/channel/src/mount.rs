@@ -85,8 +85,8 @@ impl Features {
         self.has(init::OVER_IO_URING)
     }
 
-    /// Whether a name can be told to be expired and not only to be gone. INIT only tells; it
-    /// need not be asked for.
+    /// Whether a notification can have a name expire, not only take it away. The kernel just offers
+    /// it by INIT; it need not be turned on.
     pub fn expires_names(&self) -> bool {
         self.offered & init::HAS_EXPIRE_ONLY != 0
     }

@@ -33,7 +33,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// Attributes of nothing.
+    /// All zeros, for what has no attributes.
     pub const NONE: Attr = Attr {
         fileid: 0,
         size: 0,
@@ -53,10 +53,10 @@ impl Attr {
 /// What a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// 0: to nothing, to be believed for `entry_valid`.
+    /// 0: to nothing, which is valid for `entry_valid`.
     pub nodeid: u64,
     pub generation: u64,
-    /// How long the name is to be believed.
+    /// How long the name is valid.
     pub entry_valid: Duration,
     /// How long the attributes are.
     pub attr_valid: Duration,

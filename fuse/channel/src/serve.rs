@@ -27,7 +27,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A request to answer. Other than FORGET, BATCH_FORGET, INTERRUPT and DESTROY.
     fn handle(&self, request: &Request<'_>, reply: Reply);
 
-    /// The kernel forgets a node `count` of the times it was told of it.
+    /// The kernel gives up `count` of its references to a node.
     fn forget(&self, nodeid: u64, count: u64);
 
     /// The caller of the request `unique` got a signal. The request may have been read by
