@@ -264,7 +264,7 @@ impl<N: Nfs3> Fs<N> {
             }
         };
         if let Some(size) = new.size {
-            // Whatever was read meanwhile may be of before, also if nobody knows the outcome.
+            // Whatever was read meanwhile may be older, also if the outcome is not known.
             void();
             result?;
             if let Some(data) = data {

@@ -122,7 +122,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let inode = &file.inode;
         if self.is_unsafe(inode) {
-            // An error is told to those who wrote, by fsync or close.
+            // Those who wrote get an error by fsync or close.
             let flushed = unless(interrupt, self.write_back(inode, true)).await;
             if let Err(error) = flushed {
                 answer(Err(error));
