@@ -1,6 +1,6 @@
 //! The inodes the kernel knows, by node id and by file handle.
 //!
-//! The file handle is the identity of an object (RFC 1813 section 2.3.3): objects with equal
+//! The file handle is the identity of an object (RFC 1813, nfs_fh3): objects with equal
 //! fileids and other handles are other objects, as in snapshots and subvolumes. The node id is
 //! what the kernel calls an object. It comes from a counter and is never used again, so that
 //! a request can never be about another object than the one its caller looked up; fileids are
