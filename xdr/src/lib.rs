@@ -1,6 +1,6 @@
-//! Wire formats of an NFS/RDMA client and server: XDR (RFC 4506), ONC RPC (RFC 5531),
-//! NFSv3 and MOUNT v3 (RFC 1813), NLM version 4 and NSM version 1 (The Open Group, XNFS), NFS_ACL
-//! version 3, rpcbind (RFC 1833), RPC-over-RDMA version 1 (RFC 8166) and its private data (RFC 8797).
+//! Wire formats of an NFS/RDMA client and server: XDR (RFC 4506), ONC RPC (RFC 5531), NFSv3 and
+//! MOUNT v3 (RFC 1813), NLM version 4 and NSM version 1 (The Open Group, XNFS), NFS_ACL version 3,
+//! rpcbind (RFC 1833), RPC-over-RDMA version 1 (RFC 8166) and its private data (RFC 8797).
 //!
 //! Nothing here does I/O, and nothing here copies file data: the payloads of READ and
 //! WRITE are [`codec::Payload`]s, references into memory somebody else owns.

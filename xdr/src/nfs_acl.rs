@@ -1,11 +1,11 @@
 //! NFS_ACL version 3: POSIX access control lists beside NFS version 3.
 //!
-//! No RFC describes it: the layout is that of Solaris's `nfs_acl.x`, the behaviour was seen against Linux. The
-//! program is served on NFS's own port, over RDMA, too.
+//! No RFC describes it: the layout is that of Solaris's `nfs_acl.x`, the behaviour was seen against
+//! Linux. The program is served on NFS's own port, over RDMA, too.
 //!
-//! An access ACL has at least the entries USER_OBJ, GROUP_OBJ and OTHER; the group bits of the mode that GETATTR shows
-//! are those of its CLASS entry (the mask), which servers send equal to GROUP_OBJ where there is none. The types of a
-//! default ACL's entries have [`DEFAULT`] added.
+//! An access ACL has at least the entries USER_OBJ, GROUP_OBJ and OTHER; the group bits of the mode
+//! that GETATTR shows are those of its CLASS entry (the mask), which servers send equal to
+//! GROUP_OBJ where there is none. The types of a default ACL's entries have [`DEFAULT`] added.
 
 use crate::codec::{self, Decode, DecodeError, Decoder, Encode, Encoder, xdr_struct};
 use crate::nfs3::{Attributes, FileHandle, Reply, Void};
@@ -63,7 +63,8 @@ xdr_struct! {
     }
 }
 
-/// secattr: both lists. The counts stand beside the lists, because a list may be left out and its count still be told.
+/// secattr: both lists. The counts stand beside the lists, because a list may be left out and its
+/// count still be told.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AclLists {
     /// Bits of [`mask`].

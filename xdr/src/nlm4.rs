@@ -1,14 +1,15 @@
-//! Network Lock Manager version 4: byte-range locks of NFS version 3 files (The Open Group, "Protocols for Interworking:
-//! XNFS", document C702, chapter on NLM version 4).
+//! Network Lock Manager version 4: byte-range locks of NFS version 3 files (The Open Group,
+//! "Protocols for Interworking: XNFS", document C702, chapter on NLM version 4).
 //!
-//! A lock belongs to an owner: Linux's server knows it by the client's address and `svid` alone. LOCK may be
-//! answered with BLOCKED; the server then either calls back (GRANTED, or GRANTED_MSG answered by GRANTED_RES) or the
-//! client asks again. Each request exists in a synchronous form, answered by its reply, and in an asynchronous one
-//! (`_MSG`), whose reply is empty and whose result comes as a call of its own (`_RES`) with the same cookie.
+//! A lock belongs to an owner: Linux's server knows it by the client's address and `svid` alone.
+//! LOCK may be answered with BLOCKED; the server then either calls back (GRANTED, or GRANTED_MSG
+//! answered by GRANTED_RES) or the client asks again. Each request exists in a synchronous form,
+//! answered by its reply, and in an asynchronous one (`_MSG`), whose reply is empty and whose
+//! result comes as a call of its own (`_RES`) with the same cookie.
 //!
-//! NLM is not carried over RDMA: RFC 8267 gives an upper-layer binding to the NFS versions only and leaves the
-//! programs beside them without one, and Linux's server does not offer NLM there. It goes over TCP or UDP to the port
-//! that rpcbind names.
+//! NLM is not carried over RDMA: RFC 8267 gives an upper-layer binding to the NFS versions only and
+//! leaves the programs beside them without one, and Linux's server does not offer NLM there. It
+//! goes over TCP or UDP to the port that rpcbind names.
 
 use crate::codec::{self, Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
 use crate::nfs3::{FileHandle, Void};

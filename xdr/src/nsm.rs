@@ -1,9 +1,10 @@
-//! Network Status Monitor version 1: who is told when a host restarts (The Open Group, "Protocols for Interworking: XNFS",
-//! document C702, chapter on NSM).
+//! Network Status Monitor version 1: who is told when a host restarts (The Open Group, "Protocols
+//! for Interworking: XNFS", document C702, chapter on NSM).
 //!
-//! A host has a state number, odd while it is up, that grows with each restart. A lock manager asks its local
-//! monitor to watch a peer (MON); after a restart the peer's monitor sends NOTIFY to ours, which calls the lock
-//! manager back with the peer's name, the new state and the 16 private bytes it was given.
+//! A host has a state number, odd while it is up, that grows with each restart. A lock manager asks
+//! its local monitor to watch a peer (MON); after a restart the peer's monitor sends NOTIFY to
+//! ours, which calls the lock manager back with the peer's name, the new state and the 16 private
+//! bytes it was given.
 
 use crate::codec;
 use crate::codec::{Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};

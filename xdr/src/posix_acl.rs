@@ -1,7 +1,8 @@
-//! POSIX access control lists as Linux programs get and set them (the values of the extended attributes
-//! `system.posix_acl_access` and `system.posix_acl_default`, version 2 of `linux/posix_acl_xattr.h`) and as NFS_ACL
-//! carries them, and what POSIX 1003.1e draft 17 says of them: which are valid, which mode they are equivalent to,
-//! and what a new object gets from its directory's default ACL.
+//! POSIX access control lists as Linux programs get and set them (the values of the extended
+//! attributes `system.posix_acl_access` and `system.posix_acl_default`, version 2 of
+//! `linux/posix_acl_xattr.h`) and as NFS_ACL carries them, and what POSIX 1003.1e draft 17 says of
+//! them: which are valid, which mode they are equivalent to, and what a new object gets from its
+//! directory's default ACL.
 
 use crate::nfs_acl::{AclEntry, DEFAULT, MAX_ENTRIES, tag};
 use thiserror::Error;
@@ -35,7 +36,8 @@ pub enum AclError {
     TooLong,
 }
 
-/// An ACL: entries of [`tag`]s without [`DEFAULT`], in the order of the tags, and of the ids within.
+/// An ACL: entries of [`tag`]s without [`DEFAULT`], in the order of the tags, and of the ids
+/// within.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PosixAcl {
     entries: Vec<AclEntry>,
@@ -134,8 +136,8 @@ impl PosixAcl {
         value
     }
 
-    /// The ACL of NFS_ACL's entries; none for none. Four entries whose mask says the same as the group's entry are a
-    /// minimal ACL, which has no mask here.
+    /// The ACL of NFS_ACL's entries; none for none. Four entries whose mask says the same as the
+    /// group's entry are a minimal ACL, which has no mask here.
     pub fn from_wire(entries: &[AclEntry], default: bool) -> Result<Self, AclError> {
         let flag = if default { DEFAULT } else { 0 };
         let entries = entries.iter().map(|entry| AclEntry {
@@ -187,8 +189,8 @@ impl PosixAcl {
         entries
     }
 
-    /// Whether it has exactly one entry each for owner, group and others, ids that exist, and a mask if anybody else
-    /// is named.
+    /// Whether it has exactly one entry each for owner, group and others, ids that exist, and a
+    /// mask if anybody else is named.
     pub fn is_valid(&self) -> bool {
         let count = |tag| self.entries.iter().filter(|entry| entry.tag == tag).count();
         let named = count(tag::USER) + count(tag::GROUP) > 0;
@@ -200,8 +202,8 @@ impl PosixAcl {
             && self.entries.iter().all(ids)
     }
 
-    /// The nine bits of a mode that belong to a valid ACL, where the mask, if there is one, is the group's; and whether
-    /// the ACL says no more than these.
+    /// The nine bits of a mode that belong to a valid ACL, where the mask, if there is one, is the
+    /// group's; and whether the ACL says no more than these.
     pub fn mode(&self) -> (u32, bool) {
         let of = |tag| {
             self.entries
@@ -214,8 +216,8 @@ impl PosixAcl {
         (mode, self.entries.len() == 3)
     }
 
-    /// What an object made with `mode` in a directory with this default ACL gets: its access ACL, and its mode, to
-    /// which the umask is not applied.
+    /// What an object made with `mode` in a directory with this default ACL gets: its access ACL,
+    /// and its mode, to which the umask is not applied.
     pub fn inherited(&self, mode: u32) -> (PosixAcl, u32) {
         let class = match self.mode() {
             (_, true) => tag::GROUP_OBJ,

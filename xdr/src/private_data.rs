@@ -1,4 +1,10 @@
-//! What two RPC-over-RDMA version 1 peers tell each other while they connect (RFC 8797).
+//! What two RPC-over-RDMA version 1 peers announce to each other while they connect (RFC 8797).
+//!
+//! Eight octets of the connection manager's private data: a format identifier, by which they are
+//! found behind octets of lower layers, a version, a flag for remote invalidation, and the sizes of
+//! Send and Receive in units of 1 KiB. A peer that sends none is taken for one with the defaults of
+//! RFC 8166: 1024 bytes and no remote invalidation. The inline threshold of a direction is the
+//! smaller of the sender's Send and the receiver's Receive size.
 
 /// Format Identifier.
 pub const MAGIC: u32 = 0xf6ab_0e18;

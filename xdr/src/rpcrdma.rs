@@ -298,11 +298,12 @@ impl Header {
         let too_short = HeaderError::TooShort(message.len());
         let mut from = Decoder::new(message);
         let fixed = Fixed::decode(&mut from).map_err(|_| too_short)?;
-        // A message shorter than 28 bytes is to be discarded (section 4.5). That is the size of empty chunk lists, and of ERR_VERS. But
-        // ERR_CHUNK is 20 bytes by the RFC's own XDR (section 4.1), Linux sends it so
-        // (svc_rdma_send_error_msg) and takes it so (rpcrdma_reply_handler asks for 16), and
-        // it "indicates a permanent error": discarding it would have the call sent again for
-        // ever. So those 20 bytes are the one message shorter than 28 that is taken.
+        // A message shorter than 28 bytes is to be discarded (section 4.5). That is the size of
+        // empty chunk lists, and of ERR_VERS. But ERR_CHUNK is 20 bytes by the RFC's own XDR
+        // (section 4.1), Linux sends it so (svc_rdma_send_error_msg) and takes it so
+        // (rpcrdma_reply_handler asks for 16), and it "indicates a permanent error": discarding it
+        // would have the call sent again for ever. So those 20 bytes are the one message shorter
+        // than 28 that is taken.
         let is_error = fixed.procedure == procedure::ERROR;
         if message.len() < MIN_HEADER_LEN && !(is_error && message.len() >= Fixed::LEN + 4) {
             return Err(too_short);

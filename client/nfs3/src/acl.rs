@@ -1,7 +1,7 @@
 //! NFS_ACL version 3 beside NFS: access control lists over the connections of the mount.
 //!
-//! Whether the server has the program is found out once, while mounting; a server that does not have it any more after
-//! a restart is found out by the next call.
+//! Whether the server has the program is found out once, while mounting; a server that does not
+//! have it any more after a restart is found out by the next call.
 
 use super::api::{Acls, Cred, NfsError, NfsResult, SetLists};
 use super::checks::misbehaved;

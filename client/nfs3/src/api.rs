@@ -110,7 +110,8 @@ pub enum Special {
     Fifo,
 }
 
-/// The access control lists of an object. Empty stands for none: the mode alone, or nothing to inherit.
+/// The access control lists of an object. Empty stands for none: the mode alone, or nothing to
+/// inherit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Acls {
     pub access: PosixAcl,
@@ -151,8 +152,8 @@ pub struct DirPage {
 
 /// An NFSv3 server, as the file system sees it. Each call is one procedure of RFC 1813.
 ///
-/// Futures run to their end by `nfsrdma_rpcrdma::exec::spawn` or tokio; dropping one abandons the call, whose
-/// buffers stay with the engine until the reply.
+/// Futures run to their end by `nfsrdma_rpcrdma::exec::spawn` or tokio; dropping one abandons the
+/// call, whose buffers stay with the engine until the reply.
 #[rustfmt::skip]
 pub trait Nfs3: Send + Sync + 'static {
     fn getattr(&self, cred: &Cred, object: &FileHandle)

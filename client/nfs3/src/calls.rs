@@ -1,5 +1,15 @@
-//! [`Nfs3`] over the RPC transport: each procedure's arguments, the checks of its results, and
-//! what an error means for a call that was sent twice.
+//! [`Nfs3`] over the RPC transport: each procedure's arguments, the checks of its results, and what
+//! an error means for a call that was sent twice.
+//!
+//! Each method builds the arguments of one procedure (RFC 1813 section 3.3), makes the call
+//! (`Nfs3Client::perform`), and decodes the results. Results that contradict the arguments, as a
+//! count that is not the length of the data, become `PeerMisbehaved`, so that callers need no
+//! checks of their own. The data of READ and WRITE goes by RDMA chunks (RFC 8267 section 4), and
+//! the buffers of a READ come back with the reply.
+//!
+//! A reply may be lost after the server has run the call. If a retransmission of REMOVE, RENAME,
+//! LINK, CREATE and the like then fails with NFS3ERR_NOENT or NFS3ERR_EXIST, and what was asked for
+//! is the case, it counts as done (`retransmitted.rs`).
 
 use crate::api::{
     Acls, CreateMode, Cred, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult, ReadDone,
@@ -370,8 +380,8 @@ impl Nfs3 for Nfs3Client {
         let args = RemoveArgs {
             what: at(dir, name)?,
         };
-        // NOENT after a retransmission: the first sending removed it, its reply was lost, and the
-        // server's duplicate-request cache forgot it. What the caller wanted is the case.
+        // NOENT after a retransmission: the first transmission removed it, its reply was lost, and
+        // the server's duplicate request cache forgot it. What the caller wanted is the case.
         call!(
             self,
             Remove,

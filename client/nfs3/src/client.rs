@@ -1,4 +1,11 @@
-//! [`Nfs3Client`]: how a call is made, retried and counted.
+//! [`Nfs3Client`]: how a call of NFS is made, repeated and counted.
+//!
+//! `perform` computes how large the results can be, for which the transport needs room in a reply,
+//! and encodes the call under the AUTH_SYS header of the caller's credential. `submit` repeats a
+//! call that is answered NFS3ERR_JUKEBOX, with growing pauses and a new XID each time (RFC 1813
+//! section 2.6): with the old XID the server's duplicate request cache could give the same answer
+//! again. Since a server that restarts may have other limits, the first call after a lost
+//! connection has them asked for again.
 
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
@@ -74,7 +81,7 @@ impl Nfs3Client {
         &self.inner.engine
     }
 
-    /// What a caller is told when a soft mount's time ran out: EIO or ETIMEDOUT.
+    /// Decides which error a caller gets when a soft mount has timed out: EIO or ETIMEDOUT.
     pub fn recovery(&self) -> Recovery {
         self.inner.recovery
     }
@@ -191,7 +198,7 @@ impl Nfs3Client {
         Ok(buf.freeze())
     }
 
-    /// Memory of the pool. Where it is empty the caches give some back before long: a hard
+    /// Memory of the pool. If the pool is empty, the caches give some back before long: a hard
     /// mount waits for that, others as long as for the server.
     pub(crate) async fn buffer(&self, len: usize) -> NfsResult<BufMut> {
         let engine = &self.inner.engine;

@@ -1,4 +1,11 @@
-//! CREATE, and what else makes an object: MKDIR, SYMLINK and MKNOD have the same results.
+//! CREATE, and what else makes an object: MKDIR, SYMLINK and MKNOD have the same results (RFC 1813
+//! sections 3.3.8 to 3.3.11).
+//!
+//! If a retransmission is answered NFS3ERR_EXIST, the first transmission may have made the object;
+//! what is there counts as made if it is what was `expected`. An EXCLUSIVE CREATE needs no such
+//! guess, because the server recognises it by its verifier. Servers may keep that verifier in the
+//! file's times, so a SETATTR follows that sets the attributes and the times. A server that does
+//! not have EXCLUSIVE (NFS3ERR_NOTSUPP) gets a GUARDED one.
 
 use crate::api::{Cred, Made, Nfs3, NfsError, NfsResult};
 use crate::checks::{at, made};
@@ -10,8 +17,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Nfs3Client {
-    /// Makes `args.at` with a procedure whose results are those of CREATE. If its reply was
-    /// lost and EXIST answers the second sending, what is `expected` counts as made.
+    /// Makes `args.at` with a procedure whose results are those of CREATE. If a retransmission is
+    /// answered EXIST, and what is there is what was `expected`, it counts as made.
     pub(crate) async fn make<P>(
         &self,
         cred: &Cred,

@@ -1,10 +1,10 @@
 //! NFSv3 (RFC 1813) and MOUNT as typed calls, over the RPC transport of `nfsrdma-rpcrdma`.
 //!
-//! [`mount`] brings an export up, [`api`] is what a file system may ask of a server
-//! ([`Nfs3`]), [`client`] makes calls ([`Nfs3Client`]), and `calls` has one for each procedure;
-//! `create` makes those that make an object. `retransmitted` judges the answers of calls that were sent
-//! twice, `limits` keeps the sizes that the server takes and `renewal` asks for them again,
-//! [`nlm`] asks the server for locks.
+//! [`mount`] brings an export up, [`api`] is what a file system may ask of a server ([`Nfs3`]),
+//! [`client`] makes calls ([`Nfs3Client`]), and `calls` has one for each procedure; `create` makes
+//! those that make an object. `retransmitted` judges the answers of calls that were sent twice,
+//! `limits` keeps the sizes that the server takes and `renewal` asks for them again, [`nlm`] asks
+//! the server for locks.
 
 mod acl;
 pub mod api;

@@ -1,4 +1,7 @@
-//! What a mount may be told.
+//! The options of a client, their ranges, and the export to mount.
+//!
+//! Names and defaults are those of nfs(5) where it has the option. [`ClientOptions::check`] reports
+//! a value outside its range in one sentence, before anything is sent.
 
 pub use nfsrdma_rpcrdma::options::{Recovery, TransportOptions, WriteChunk};
 

@@ -138,8 +138,8 @@ impl Counter {
     }
 }
 
-/// The first random number of a seed. Each event has a generator of its own, so that what happens to it does not depend
-/// on the order in which threads count events.
+/// The first random number of a seed. Each event has a generator of its own, so that what happens
+/// to it does not depend on the order in which threads count events.
 fn mix(seed: u64) -> u64 {
     fastrand::Rng::with_seed(seed).u64(..)
 }

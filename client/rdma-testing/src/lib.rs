@@ -1,6 +1,6 @@
-//! For tests of RDMA: [`conformance`] is the suite that every provider of the
-//! [`nfsrdma_rdma`] contract has to pass, [`loopback`] a provider in this process, [`fault`]
-//! makes any provider fail as told, [`drain`] leaves a pool without memory. Only tests, examples and benchmarks use them.
+//! For tests of RDMA: [`conformance`] is the suite that every provider of the [`nfsrdma_rdma`]
+//! contract has to pass, [`loopback`] a provider in this process, [`fault`] makes any provider fail
+//! as told, [`drain`] leaves a pool without memory. Only tests, examples and benchmarks use them.
 
 pub mod conformance;
 pub mod fault;

@@ -383,10 +383,10 @@ pub trait QueuePair: Send + Sync {
     //= RFC 8166, Section 8.1
     //# The use of an RPC-over-RDMA transport protocol MUST NOT introduce vulnerabilities to system
     //# memory contents nor to memory owned by user processes.
-    /// Gives the peer access to `memory` under fresh handles. A [`WorkRequest::Send`] that
-    /// names them may be posted at once, and who has received it may use them. On error the memory comes back; an empty list or an
-    /// empty buffer is [`Error::Misuse`]. Sinks come back with their lengths, whatever the
-    /// peer wrote.
+    /// Gives the peer access to `memory` under fresh handles. A [`WorkRequest::Send`] that names
+    /// them may be posted at once, and who has received it may use them. On error the memory comes
+    /// back; an empty list or an empty buffer is [`Error::Misuse`]. Sinks come back with their
+    /// lengths, whatever the peer wrote.
     #[allow(clippy::result_large_err, reason = "the memory has to come back")]
     fn expose(&self, memory: Memory) -> std::result::Result<Exposure, (Error, Memory)>;
 
@@ -408,11 +408,11 @@ pub trait QueuePair: Send + Sync {
 /// The polling half of a connection. Dropping it ends the connection and returns what it
 /// still owed to the pool.
 pub trait CompletionQueue: Send {
-    /// Appends what has happened to `out`, waiting for something as `wait` allows, and
-    /// returns at once after [`QueuePair::wake`]. `Err` says why the connection ended, once
-    /// everything posted before was given (`out` may grow in the same call, also with
-    /// [`Wait::No`]), also to who keeps posting; it is given again at each later call, which
-    /// also flush what was posted since. The side whose peer broke a rule gets [`Error::PeerMisbehaved`]; the peer gets
+    /// Appends what has happened to `out`, waiting for something as `wait` allows, and returns at
+    /// once after [`QueuePair::wake`]. `Err` says why the connection ended, once everything posted
+    /// before was given (`out` may grow in the same call, also with [`Wait::No`]), also to who
+    /// keeps posting; it is given again at each later call, which also flushes what was posted
+    /// since. The side whose peer broke a rule gets [`Error::PeerMisbehaved`]; the peer gets
     /// [`Error::PeerReported`] where the transport tells it.
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> Result<()>;
 

@@ -1,4 +1,4 @@
-//! What the transport is told by whoever mounts.
+//! The options of the RPC transport, and the program that it serves.
 
 use std::time::Duration;
 

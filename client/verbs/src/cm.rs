@@ -1,4 +1,11 @@
 //! librdmacm: event channels, connection identifiers, events.
+//!
+//! An identifier ([`Id`]) is what a socket is elsewhere. Each step of connecting (address, route,
+//! connection) is started by a call and ended by an event, for which [`Id::expect`] waits until a
+//! deadline. Channels do not block, so that the poller can wait for their descriptors. Events are
+//! copied and acknowledged at once, because an identifier can only be destroyed when none of its
+//! events is unacknowledged. A connection request is moved to a channel of its own, so that its
+//! events do not mix with those of the listener.
 
 use crate::device_fds;
 use crate::error::local;
@@ -119,7 +126,7 @@ impl Drop for Channel {
 pub(crate) struct Id {
     id: NonNull<ib::rdma_cm_id>,
     channel: Arc<Channel>,
-    /// What is to be told to [`device_fds::release`].
+    /// The argument of [`device_fds::release`].
     device: OnceLock<RawFd>,
 }
 

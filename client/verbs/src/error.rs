@@ -1,4 +1,9 @@
-//! What went wrong on this machine, in one sentence that names the remedy.
+//! Errors of libibverbs and librdmacm, each as one sentence that names the remedy.
+//!
+//! The errno of a call hardly ever tells a user what to do, so [`local`] adds what usually is: load
+//! a driver, open a device file, raise the limit of locked memory. [`NoWay`] is the error of a peer
+//! that no RDMA device reaches, with a short reason for the line that says which provider was
+//! chosen instead.
 
 use nfsrdma_rdma::Error;
 use std::net::SocketAddr;

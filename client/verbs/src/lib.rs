@@ -3,7 +3,8 @@
 //!
 //! One reliable queue pair, one protection domain and one completion queue a connection. The
 //! buffer pool is registered once for local use; what a peer may reach is opened for one
-//! request by a type 2 memory window, or by a registration where the device has none.
+//! request by a type 2 memory window, or by a registration where the device has none, and with
+//! rdma_rxe.
 //! Connection events are taken by the thread that polls for completions, when it sleeps.
 
 mod cm;

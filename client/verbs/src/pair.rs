@@ -1,4 +1,12 @@
 //! The posting half of a connection.
+//!
+//! Each request becomes one or more work requests of the device, whose lists name memory of the
+//! pool's region, and is queued in `Work`, which gives the device what it has room for.
+//! `expose` opens each buffer to the peer by what the device has: a type 2 memory window bound
+//! under a fresh key, a registration for this one call, or a region that is open for the
+//! connection's life. `invalidate` unbinds windows by a posted request, whose completion returns
+//! the memory; otherwise the memory is back at once. A window that the peer has invalidated (Send
+//! with Invalidate) needs no request.
 
 use crate::sys::{Device, Domain, Queue, Region, Remote, Window};
 use crate::work::{By, Exposed, Op, Owed, Work};
@@ -32,7 +40,7 @@ pub(crate) struct Core {
     pub(crate) peer: SocketAddr,
     /// Why the connection ended; the first reason counts.
     pub(crate) reason: Mutex<Option<Error>>,
-    /// Tells the poller to look around.
+    /// Wakes the poller.
     pub(crate) event: EventFd,
     pub(crate) woken: AtomicBool,
 }

@@ -1,4 +1,10 @@
 //! The polling half of a connection: completions, connection events, the end.
+//!
+//! A thread that waits spins for some microseconds, for a time that adapts to how often it pays,
+//! and then sleeps on three descriptors: the completion channel, the connection manager's channel,
+//! and an eventfd by which others wake it. When the connection ends, for whatever reason, the
+//! device gets two seconds to return what it was given as flushed completions; then the queue pair
+//! is destroyed, which takes all memory from it, and the rest is flushed here.
 
 use crate::pair::Core;
 use crate::sys::{Done, status_text};
@@ -20,7 +26,7 @@ const MOST_SPIN: Duration = Duration::from_micros(50);
 /// The least that is worth the clock.
 const LEAST_SPIN: Duration = Duration::from_micros(2);
 
-/// How long to spin, learnt from what the last waits were like.
+/// How long to spin, adapted to how long the last waits were.
 struct Spin {
     budget: Duration,
     most: Duration,
@@ -36,14 +42,14 @@ impl Spin {
         }
     }
 
-    /// Something came while spinning, or soon after: it pays.
+    /// Something arrived while spinning, or soon after: it pays.
     fn paid(&mut self) {
         self.budget = (self.budget * 2)
             .clamp(LEAST_SPIN, MOST_SPIN)
             .min(self.most);
     }
 
-    /// Nothing came for longer than the most.
+    /// Nothing arrived for the time of spinning.
     fn wasted(&mut self) {
         self.budget /= 2;
         if self.budget < LEAST_SPIN {
@@ -60,7 +66,7 @@ pub(crate) struct Poller {
     /// Since when the end is under way.
     ending: Option<Instant>,
     ended: Option<Error>,
-    /// Whether what was flushed with the end, or `ended` itself, was given.
+    /// Whether what was flushed with the end, or `ended` itself, was returned.
     told: bool,
 }
 
@@ -148,7 +154,7 @@ impl Poller {
         let Some(since) = self.ending else {
             return;
         };
-        // Flushed work without a reason: the event that tells it is on its way, perhaps.
+        // Work was flushed, and the reason is not known: the event that has it may be under way.
         self.events();
         let late = since.elapsed() >= GRACE;
         if self.core.reason.lock().is_none() && (late || drained) {

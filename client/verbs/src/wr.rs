@@ -1,4 +1,8 @@
-//! Work requests on their way to the device.
+//! Work requests in the form of libibverbs.
+//!
+//! A chain of requests is encoded, linked and posted by one ibv_post_send(3); if the device refuses
+//! one, those before it are accepted. The window of an accepted binding gets its new key here,
+//! because providers take a window's present key from `ibv_mw::rkey`.
 
 use crate::sys::{Pair, Remote, Window};
 use rdma_sys as ib;

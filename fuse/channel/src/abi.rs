@@ -1,4 +1,8 @@
-//! Numbers of the protocol. The names are those of include/uapi/linux/fuse.h without `FUSE_`.
+//! Numbers of the FUSE protocol: operation codes, flags and sizes.
+//!
+//! The names are those of include/uapi/linux/fuse.h without `FUSE_`. Operation codes have a table
+//! of their names, for messages; the flags of INIT, SETATTR, OPEN and of notifications have a
+//! module each.
 
 /// Declares operation codes and a table of their names.
 macro_rules! opcodes {

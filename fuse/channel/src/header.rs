@@ -2,7 +2,7 @@
 
 use super::fields::{Fields, Malformed};
 
-/// What stands in front of each request: who asks, about which node.
+/// What stands in front of each request: the caller and the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub opcode: u32,

@@ -1,4 +1,10 @@
 //! Mounting, INIT and unmounting, which `fuser` does; nothing else names it.
+//!
+//! [`Channel::mount`] mounts by mount(2) or fusermount3; [`Channel::adopt`] takes a descriptor that
+//! is mounted already. Both wait until INIT is answered: `fuser` calls the `init` of a file system
+//! that has nothing else, which turns on those of the wanted features that the kernel offers and
+//! notes them ([`Features`]). From then on requests are read by this crate, and `fuser` is only
+//! kept to unmount when the channel is dropped.
 
 use super::abi::{MIN_READ_BUFFER, init};
 use super::device::Device;
@@ -79,8 +85,8 @@ impl Features {
         self.has(init::OVER_IO_URING)
     }
 
-    /// Whether a name can be told to be expired and not only to be gone. INIT only tells; it
-    /// need not be asked for.
+    /// Whether a notification can have a name expire, not only take it away. The kernel just offers
+    /// it by INIT; it need not be turned on.
     pub fn expires_names(&self) -> bool {
         self.offered & init::HAS_EXPIRE_ONLY != 0
     }

@@ -1,4 +1,4 @@
-//! Notifications: what the kernel is told without having asked.
+//! Notifications: messages to the kernel that are no replies.
 //!
 //! They take locks of the directory or the inode in the kernel, so they must not be sent by a
 //! thread that the operation holding such a lock waits for.

@@ -1,4 +1,8 @@
 //! The operations that the kernel asks for, with their arguments.
+//!
+//! [`Operation`] has one variant for each opcode of include/uapi/linux/fuse.h, with the fields that
+//! a file system needs. The node concerned is in the request's header. Names and data borrow from
+//! the buffer that the request was read into, so an operation lasts as long as the handler's call.
 
 use super::fields::Fields;
 use std::ffi::OsStr;

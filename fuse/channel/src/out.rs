@@ -1,4 +1,9 @@
-//! The bodies of replies.
+//! The bodies of replies, and the values they are made of.
+//!
+//! Each function lays out one C structure of include/uapi/linux/fuse.h (`fuse_entry_out`,
+//! `fuse_attr_out` and so on) field by field, in the machine's byte order. A body stays on the
+//! stack: the longest, that of CREATE, takes 144 bytes. Data is no body; `Reply` sends it from
+//! where it is.
 
 use smallvec::SmallVec;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +33,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// Attributes of nothing.
+    /// All zeros, for what has no attributes.
     pub const NONE: Attr = Attr {
         fileid: 0,
         size: 0,
@@ -48,10 +53,10 @@ impl Attr {
 /// What a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// 0: to nothing, to be believed for `entry_valid`.
+    /// 0: to nothing, which is valid for `entry_valid`.
     pub nodeid: u64,
     pub generation: u64,
-    /// How long the name is to be believed.
+    /// How long the name is valid.
     pub entry_valid: Duration,
     /// How long the attributes are.
     pub attr_valid: Duration,

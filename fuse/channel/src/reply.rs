@@ -1,4 +1,10 @@
-//! Answers to requests.
+//! Replies to requests.
+//!
+//! A [`Reply`] is given exactly once, from any thread, because its methods consume it; dropped, it
+//! answers EIO, so that no caller is left waiting. It goes where the request came from: to the
+//! descriptor of /dev/fuse that it was read from, in one write(2) or writev(2), or to the entry of
+//! the io_uring queue. A reply that the kernel refuses is followed by EIO; that the request is gone
+//! already, as after its caller was killed, is no error.
 
 use super::abi::opcode;
 use super::device::Device;
@@ -101,7 +107,7 @@ impl Reply {
         self.send(-errno, &[]);
     }
 
-    /// It is done, and there is nothing more to say.
+    /// It succeeded; the reply has no body.
     pub fn ok(self) {
         self.send(0, &[]);
     }

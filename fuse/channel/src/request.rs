@@ -1,4 +1,11 @@
 //! Decoding of the requests that the kernel sends.
+//!
+//! A request is `struct fuse_in_header` followed by the arguments of its operation, which
+//! include/uapi/linux/fuse.h defines as one C structure each. Here they are read field by field, in
+//! that order and in the machine's byte order, so that no layout is taken for granted and each
+//! length is checked. Names and data are borrowed from the buffer. A field that counts only if a
+//! flag is set becomes an `Option`. An opcode that this crate does not know is no error: the file
+//! system answers it with ENOSYS.
 
 use super::abi::{self, fattr, opcode};
 use super::fields::{Fields, Malformed};

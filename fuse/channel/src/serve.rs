@@ -1,5 +1,11 @@
-//! Threads that read requests and hand them over: readers that block ([`Channel::serve`]), or
-//! event loops of the caller's, which wait for other things too ([`Channel::serve_loops`]).
+//! Threads that read requests and hand them over: readers that block ([`Channel::serve`]), or event
+//! loops of the caller's, which wait for other things too ([`Channel::serve_loops`]).
+//!
+//! Each reader has a descriptor of its own, where the kernel can clone it (FUSE_DEV_IOC_CLONE), and
+//! a buffer that is large enough for the largest WRITE. A request is decoded, checked against the
+//! users who may use the mount, and given to the [`Handler`] with the [`Reply`] to it; FORGET and
+//! INTERRUPT, which have no reply, have methods of their own. A request that cannot be decoded is
+//! answered EIO. All threads end with the mount.
 
 use super::abi::{MIN_READ_BUFFER, opcode};
 use super::clone;
@@ -21,7 +27,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A request to answer. Other than FORGET, BATCH_FORGET, INTERRUPT and DESTROY.
     fn handle(&self, request: &Request<'_>, reply: Reply);
 
-    /// The kernel forgets a node `count` of the times it was told of it.
+    /// The kernel gives up `count` of its references to a node.
     fn forget(&self, nodeid: u64, count: u64);
 
     /// The caller of the request `unique` got a signal. The request may have been read by
@@ -32,7 +38,7 @@ pub trait Handler: Send + Sync + 'static {
 /// The threads that serve a mount. They end with it.
 #[derive(Debug)]
 pub struct Serving {
-    /// Taken out of the way last: it unmounts.
+    /// Dropped last, as that unmounts.
     channel: Channel,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }

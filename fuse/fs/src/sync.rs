@@ -1,5 +1,5 @@
-//! What threads wait with. With the feature `shuttle`, which only `tests/models` turns on, these are the same names
-//! over a scheduler that tries the orders threads may run in.
+//! What threads wait with. With the feature `shuttle`, which only `tests/models` turns on, these
+//! are the same names over a scheduler that tries the orders threads may run in.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use nfsrdma_shuttle::{Condvar, Mutex, MutexGuard, RwLock, atomic, thread};

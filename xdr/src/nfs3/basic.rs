@@ -1,4 +1,7 @@
-//! Sizes, statuses, handles, names and times (RFC 1813 sections 2.4 to 2.6).
+//! Sizes, statuses, handles, names and times of NFSv3 (RFC 1813 sections 2.4 to 2.6).
+//!
+//! RFC 1813 leaves the length of names and paths open; here they are bounded as in Linux, before
+//! anything is allocated for them. A status that the RFC does not name is a decoding error.
 
 use crate::codec::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct};
 use std::fmt;

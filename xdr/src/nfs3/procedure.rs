@@ -1,4 +1,10 @@
-//! The 22 procedures as types, and as numbers with names.
+//! The 22 procedures of NFSv3 as types, and as numbers with names.
+//!
+//! Each type ties a procedure's number to its arguments and results, says which item is
+//! DDP-eligible (RFC 8267 section 4) and whether it is idempotent, and computes from the arguments
+//! how large the results can be. The client offers a Reply chunk by that maximum (RFC 8166 section
+//! 4.3.3), so one that is too small makes a legal reply fail; the tests compare each with an
+//! encoded value.
 
 use super::*;
 pub use crate::procedure::{Ddp, Procedure};

@@ -1,4 +1,11 @@
-//! From a TCP connection to an RDMA stream: the initiator, and what both sides share.
+//! Connecting, from TCP to full operation: the initiator's side, and what both sides share.
+//!
+//! After connect(2) the initiator sends an MPA Request, with the upper layer's private data, and
+//! reads the MPA Reply (RFC 5044 section 7.1); `proto::handshake` judges both. These frames are
+//! exchanged in blocking mode under one deadline, and not a byte after the Reply is read, since an
+//! FPDU may follow. [`establish`] then makes the two halves of the connection. The responder may
+//! send only after the initiator's first FPDU, so the initiator sends one at once: the RTR message
+//! agreed on (RFC 6581 section 9.1), or a zero-length RDMA Write.
 
 use super::poller::IwarpCompletionQueue;
 use super::shared::{IwarpQueuePair, Setup, Shared};
@@ -106,7 +113,7 @@ fn terminate_bytes(code: TerminateCode, crc: bool, markers: bool) -> Vec<u8> {
     slices.iter().flat_map(|s| s.iter().copied()).collect()
 }
 
-/// Who began.
+/// Who sent the MPA Request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Initiator,
@@ -251,7 +258,7 @@ fn stays_here(local: SocketAddr, peer: SocketAddr) -> bool {
     peer.ip().to_canonical().is_loopback() || local.ip() == peer.ip()
 }
 
-/// Goes into full operation.
+/// Goes into full operation: makes the two halves of the connection.
 pub(crate) fn establish(
     options: &IwarpOptions,
     params: &ConnectParams,

@@ -1,4 +1,10 @@
-//! The responder's side of connecting.
+//! The responder's side of connecting: [`Listener`] and [`Incoming`].
+//!
+//! `accept` returns each TCP connection at once, before its MPA Request was read, so that a silent
+//! peer does not keep others waiting. The request is read when the caller asks for it, accepts or
+//! rejects, within a time limit (RFC 5044 section 7.1.2). If descriptors or memory run out,
+//! accepting pauses and goes on. Dropping an [`Incoming`] that was not answered rejects it, if its
+//! request has arrived.
 
 use super::connect::{Role, check, establish, first_receives, read_frame, tune, write_frame};
 use super::sys;

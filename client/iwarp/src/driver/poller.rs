@@ -1,4 +1,11 @@
-//! The completion thread's half: receives inside [`CompletionQueue::poll`].
+//! The polling half of a connection: reads the socket inside [`CompletionQueue::poll`].
+//!
+//! The thread that waits for a completion also receives it, so nothing is handed over between
+//! threads. Bytes go from the socket into a stage, where `Receiver` parses the FPDUs. Payload that
+//! is in the stage already is copied to its destination; if 4 KiB or more of a segment are still to
+//! come, the next readv(2) puts them there directly: into the memory behind the STag, whose lock is
+//! held meanwhile so that nothing is placed after an invalidation (RFC 5040 section 8.1.1), or into
+//! the posted Receive. Before it sleeps, the thread announces that, and others wake it only then.
 
 mod close_reason;
 mod ending;

@@ -1,4 +1,10 @@
 //! Memory of ours that the peer writes: the only code that touches it while it is exposed.
+//!
+//! The owner of the buffers keeps them in the `Exposure`, and this module has raw pointers to them.
+//! A writer, the thread that receives, has to hold the [`Sink`]'s lock; [`Sink::end`] takes the
+//! pointers away under that lock. So nobody writes once it has returned (RFC 5040 section 8.1.1),
+//! and it waits for a writer for one system call at most. Memory that the peer reads is shared and
+//! constant, and needs none of that.
 
 use nfsrdma_rdma::buf::KeepAlive;
 use nfsrdma_rdma::{Buf, BufMut, Segs};

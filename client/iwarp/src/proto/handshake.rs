@@ -1,4 +1,11 @@
-//! MPA connection set-up (RFC 5044 section 7.1, RFC 6581), both sides.
+//! MPA connection set-up (RFC 5044 section 7.1, RFC 6581), both sides, without I/O.
+//!
+//! [`request`] and [`answer`] make the frames, [`conclude`] and [`answer`] derive from the peer's
+//! frame what both sides have agreed on: CRCs if either asks for them, markers in one direction if
+//! its receiver asks (this implementation never does), and for each direction the smaller of one
+//! side's ORD and the other's IRD. In the peer-to-peer model a message is agreed on that the
+//! initiator sends first (RTR). [`FrameReader`] collects a frame from a stream, and never takes a
+//! byte of what follows.
 
 use crate::wire::mpa::{
     Enhanced, FRAME_HEADER, Frame, FrameError, FrameHeader, FrameKind, RtrTypes,
@@ -6,7 +13,7 @@ use crate::wire::mpa::{
 use crate::wire::rdmap::TerminateCode;
 use nfsrdma_rdma::Error;
 
-/// Largest IRD or ORD that can be told.
+/// Largest IRD or ORD that can be announced.
 const MAX_DEPTH: u32 = Enhanced::UNSPECIFIED as u32 - 1;
 
 /// Collects one frame. Never holds more than 532 bytes.
@@ -117,7 +124,7 @@ fn depth(value: u32) -> u16 {
     value.min(MAX_DEPTH) as u16
 }
 
-/// The limit after the peer told `peer`.
+/// The limit in force where the peer announced `peer`.
 fn limit(own: u32, peer: u16) -> u32 {
     if peer == Enhanced::UNSPECIFIED {
         own
@@ -153,7 +160,7 @@ pub fn request(terms: &Terms, private_data: &[u8]) -> Frame {
 pub struct Unacceptable {
     /// Why.
     pub error: Error,
-    /// What to tell the responder, which is in full operation already.
+    /// What to send to the responder, which is in full operation already.
     pub terminate: Option<TerminateCode>,
 }
 
@@ -198,7 +205,7 @@ pub fn conclude(terms: &Terms, reply: &Frame) -> Result<Agreed, Unacceptable> {
         return Err(Error::PeerMisbehaved(what).into());
     }
     if let Some(enhanced) = reply.enhanced {
-        // RFC 6581 section 5: the responder's ORD must not exceed the IRD it was told.
+        // RFC 6581 section 5: the responder's ORD must not exceed the IRD that was announced.
         if enhanced.ord != Enhanced::UNSPECIFIED && u32::from(enhanced.ord) > terms.reads_in {
             return Err(Unacceptable {
                 error: Error::PeerMisbehaved(format!(

@@ -14,7 +14,7 @@ pub const PATIENCE: Duration = Duration::from_millis(100);
 pub enum Nudge {
     /// Nothing was sent yet.
     Idle,
-    /// A Send went out; if nothing came by then, nudge.
+    /// A Send went out; if nothing has arrived by then, nudge.
     Armed(Instant),
     /// Something was received, or the nudge was given.
     Done,
@@ -28,7 +28,7 @@ impl Nudge {
         }
     }
 
-    /// Bytes of the peer came.
+    /// Bytes of the peer arrived.
     pub fn on_received(&mut self) {
         *self = Nudge::Done;
     }

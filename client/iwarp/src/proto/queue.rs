@@ -1,4 +1,8 @@
-//! Work requests from posting to completion: start order, RDMA Read limits, completion order.
+//! The send side of a connection: work requests from posting to completion. No I/O.
+//!
+//! Requests start in the order of posting; an RDMA Read that would exceed the ORD waits, and so do
+//! those behind it. Responses to the peer's RDMA Reads take turns with them. Completions come in
+//! the order of posting (RFC 5040 section 5.5), that of an RDMA Read when its response is complete.
 
 use super::handshake::Rtr;
 use super::host::PendingRead;

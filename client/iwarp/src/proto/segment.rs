@@ -1,5 +1,10 @@
-//! Messages into FPDUs, and FPDUs into pieces to gather: headers, padding and CRCs from one
-//! scratch area, payload by reference. Markers are the matter of `marking`.
+//! Messages into FPDUs, and FPDUs into pieces to gather. No I/O.
+//!
+//! Each message is cut into DDP segments of at most the MULPDU (RFC 5041 section 5.2), each of
+//! which becomes one FPDU (RFC 5044 section 4). Headers, padding and CRCs are encoded into one
+//! scratch area, payload is kept by reference, and [`Segmenter::gather`] lists both in order for
+//! one sendmsg(2). The driver reports how many bytes the socket took, and [`Segmenter::advance`]
+//! returns the messages that are sent with them. Markers are the matter of `marking`.
 
 mod marker_position;
 mod marking;

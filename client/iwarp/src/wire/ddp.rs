@@ -1,4 +1,8 @@
 //! DDP segment headers (RFC 5041 section 4), with the octets they reserve for RDMAP.
+//!
+//! A tagged segment (RDMA Write, RDMA Read Response) names its place by STag and offset. An
+//! untagged one (Send, RDMA Read Request, Terminate) names it by queue number, message sequence
+//! number and offset in the message.
 
 use super::opcode::Opcode;
 

@@ -1,4 +1,10 @@
 //! MPA: connection set-up frames, FPDU framing and CRC (RFC 5044, RFC 6581).
+//!
+//! A set-up frame begins with a key that tells request from reply, and carries flags, the revision
+//! and private data; in an enhanced frame of revision 2, IRD, ORD and the RTR messages stand in
+//! front of the private data. An FPDU is a length, a ULPDU, padding to a multiple of four, and a
+//! CRC32c, whose field is there even if CRCs are not in use. Decoding checks lengths before
+//! anything is allocated.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use thiserror::Error;

@@ -1,4 +1,5 @@
-//! The RDMAP opcode, which DDP carries in the control field it leaves to its upper layer (RFC 5040 section 4.1).
+//! The RDMAP opcode, which DDP carries in the control field it leaves to its upper layer (RFC 5040
+//! section 4.1).
 
 /// RDMAP opcodes (RFC 5040 Figure 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

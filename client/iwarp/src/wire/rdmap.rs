@@ -1,5 +1,8 @@
-//! RDMAP opcodes, the RDMA Read Request header and the Terminate message (RFC 5040
-//! section 4).
+//! RDMAP opcodes, the RDMA Read Request header and the Terminate message (RFC 5040 section 4).
+//!
+//! A Terminate says by layer, error type and error code why the connection ends. For errors of
+//! RDMAP and DDP it returns the header of the segment at fault, and for protection errors the RDMA
+//! Read Request, if there was one, so that the peer can find the operation.
 
 use super::ddp::{TAGGED_HEADER, UNTAGGED_HEADER};
 use std::fmt;

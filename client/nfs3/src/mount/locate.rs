@@ -1,5 +1,9 @@
-//! Where a program of the server listens: rpcbind version 4, then 3, then portmap, as the server has them
-//! (RFC 1833).
+//! Where a program of the server listens: the port is asked of its rpcbind (RFC 1833).
+//!
+//! rpcbind is asked at port 111 over TCP, and over UDP if that is not answered, by the newest
+//! version that it has: 4, then 3, then portmap (version 2), which knows IPv4 only. Versions 3 and
+//! 4 answer with a universal address (RFC 5665), of which only the port is used. No port, or an
+//! empty address, means that the program is not registered.
 
 use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
 use nfsrdma_xdr::codec::Text;

@@ -1,5 +1,12 @@
-//! Brings an export up: finds mountd, asks for the root's handle, connects over RDMA, and
-//! learns the server's limits.
+//! Mounts an export: finds mountd, asks it for the root's file handle, connects to the server over
+//! RDMA, and learns the server's limits.
+//!
+//! The addresses of the server are tried one after the other. At each, mountd is asked first (RFC
+//! 1813 section 5.2.1), because its refusals say more than those of a connection; only with
+//! `mountproto=rdma` MNT goes over the RDMA connection and therefore comes later. NULL, FSINFO,
+//! PATHCONF and GETATTR of the root follow, and a NULL of NFS_ACL if ACLs are wanted. Every step
+//! has a time limit and an error of its own ([`MountError`], with its [`Step`]). If all addresses
+//! fail, the error reported is that of the one where mounting got furthest.
 
 mod dial;
 mod error;
@@ -295,7 +302,7 @@ struct PlainMount<'a> {
 
 impl PlainMount<'_> {
     /// Asks the server's mountd, or that of `mounthost` at each of its addresses until one
-    /// answers. `located` is told where mountd was found.
+    /// answers. `located` is called with what was found.
     async fn run(
         &self,
         mut located: impl FnMut(&Mountd),

@@ -1,4 +1,10 @@
-//! MNT and UMNT, over TCP, UDP or RDMA.
+//! MNT and UMNT of the server's mountd, over TCP, UDP or RDMA, and EXPORT over TCP or UDP (RFC 1813
+//! section 5.2).
+//!
+//! mountd's port comes from the options or from rpcbind. Each refusal becomes a sentence for people
+//! that names the remedy. MNT's list of security flavors must contain AUTH_SYS or AUTH_NONE, or be
+//! empty, as with old servers. The answer to UMNT does not matter: it only corrects mountd's list
+//! of clients.
 
 use super::{MountError, Step, locate};
 use crate::api::Cred;

@@ -1,4 +1,10 @@
-//! Trying a server without mounting it: what it exports, and each step of reaching it.
+//! Trying a server without mounting it: what it exports ([`exports`]), and each step of reaching it
+//! ([`ping`]).
+//!
+//! The steps, their time limits and their errors are those of mounting, but each is reported with
+//! its duration and what it has found as soon as it succeeds, so that a failure is seen in its
+//! place. NULL is called several times, and the quickest call is reported. That the server lacks
+//! NFS_ACL or NLM is a finding, no error. The connection is closed in the end.
 
 use super::dial::{Probe, dial};
 use super::error::{MountError, Step};
@@ -12,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// NULL calls whose quickest is told.
+/// NULL calls whose quickest is reported.
 const CALLS: u32 = 5;
 
 /// One step that succeeded.

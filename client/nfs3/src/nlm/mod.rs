@@ -6,8 +6,9 @@
 //!
 //! [`LockServer`] is one call at a time, without any patience: whoever calls decides how often and
 //! how long to try ([`NlmClient`] is the server's lockd, tests have one in memory). [`SvidBlock`]
-//! gives numbers to lock owners that no other mount of this machine uses; [`Journal`] remembers what a
-//! mount that is killed leaves locked; [`Callbacks`] is what the server says by itself, and NSM.
+//! gives numbers to lock owners that no other mount of this machine uses; [`Journal`] remembers
+//! what a mount that is killed leaves locked; [`Callbacks`] is what the server says by itself, and
+//! NSM.
 
 mod callback;
 mod client;
@@ -46,8 +47,8 @@ pub enum LockCall {
     Test {
         exclusive: bool,
     },
-    /// `block`: to be told when a conflicting lock is gone; `reclaim`: it was held before the
-    /// server restarted.
+    /// `block`: the server calls back when a conflicting lock is gone; `reclaim`: it was held
+    /// before the server restarted.
     Lock {
         exclusive: bool,
         block: bool,

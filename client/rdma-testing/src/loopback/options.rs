@@ -13,7 +13,8 @@ pub struct Options {
     pub max_message: usize,
     /// Buffers of one exposure, at most.
     pub max_segments: usize,
-    /// Whether private data is padded with zeros to [`PRIVATE_DATA_MAX`](nfsrdma_rdma::PRIVATE_DATA_MAX), as InfiniBand does.
+    /// Whether private data is padded with zeros to
+    /// [`PRIVATE_DATA_MAX`](nfsrdma_rdma::PRIVATE_DATA_MAX), as InfiniBand does.
     pub pad_private_data: bool,
 }
 

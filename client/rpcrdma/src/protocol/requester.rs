@@ -12,9 +12,9 @@
 //! that takes a new connection, and so a new machine.
 //!
 //! A reply whose header has an error is discarded without notice (RFC 8166 section 4.5). So one
-//! whose chunks are not those that were offered leaves its call in flight, with its credit, as if the reply had
-//! been lost: the call's time-out ends the connection, and the next one gets it. The Receive
-//! is replaced as after any message, so that discarding costs nothing.
+//! whose chunks are not those that were offered leaves its call in flight, with its credit, as if
+//! the reply had been lost: the call's time-out ends the connection, and the next one gets it. The
+//! Receive is replaced as after any message, so that discarding costs nothing.
 
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, WriteChunk};
 use rustc_hash::FxHashMap;
@@ -38,7 +38,7 @@ pub struct Requester<C> {
     used: u32,
     /// Receives posted and not consumed.
     receives: u32,
-    /// A valid reply came.
+    /// A valid reply has arrived.
     proven: bool,
     /// By XID. They count up and the peer does not choose them, so a quick hash will do.
     in_flight: FxHashMap<u32, InFlight<C>>,
@@ -287,7 +287,7 @@ impl<C> Requester<C> {
         self.used.saturating_sub(self.in_flight.len() as u32)
     }
 
-    /// Whether a valid reply came on this connection.
+    /// Whether a valid reply has arrived on this connection.
     pub fn is_proven(&self) -> bool {
         self.proven
     }

@@ -1,5 +1,10 @@
-//! RPC over TCP and UDP, one call a socket: what MOUNT and rpcbind need (RFC 5531 sections 10
-//! and 11).
+//! RPC over TCP and UDP, one call a socket: what MOUNT, rpcbind, and NLM over UDP need (RFC 5531
+//! sections 10 and 11).
+//!
+//! Such calls are rare, so a socket is opened for each and no connection is kept. Over UDP the same
+//! bytes are sent again while no answer arrives, after pauses that double. Messages with another
+//! XID are ignored. Where the target says so, the call comes from a privileged port, if this
+//! process may have one.
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::procedure::Procedure;

@@ -72,8 +72,8 @@ impl Filter {
 pub enum Interest {
     /// [`Event::Sent`](super::Event::Sent) and [`Event::Ended`](super::Event::Ended).
     Calls(Filter),
-    /// [`Event::Outgoing`](super::Event::Outgoing) and [`Event::Incoming`](super::Event::Incoming), with at most this many bytes of each
-    /// message and each chunk.
+    /// [`Event::Outgoing`](super::Event::Outgoing) and [`Event::Incoming`](super::Event::Incoming),
+    /// with at most this many bytes of each message and each chunk.
     Messages { limit: usize },
 }
 

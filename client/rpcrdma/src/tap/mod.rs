@@ -48,7 +48,7 @@ impl fmt::Debug for Tap {
 }
 
 impl Tap {
-    /// Whether anything has to be told. All that a call costs while nobody listens.
+    /// What has to be reported. All that a call costs while there are no listeners.
     pub fn wanted(&self) -> Wanted {
         Wanted(self.wanted.load(Relaxed))
     }

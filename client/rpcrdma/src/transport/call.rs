@@ -1,4 +1,10 @@
-//! A call on its way, and the place where its caller waits.
+//! A call under way ([`Call`]), its reply, and the slot in which its caller waits ([`Slot`]).
+//!
+//! A call has one owner at each moment: the queue of a connection slot, the `Requester` of a
+//! connection, or the thread that is sending or completing it. It keeps what a retransmission
+//! needs: the encoded message, the payload, and the times and counts by which it is given up. A
+//! caller that drops its [`CallFuture`] abandons the call, but its buffers stay with the transport
+//! until the reply arrives or the connection ends, because the server may still access them.
 
 use super::memory::ReplyBytes;
 use super::record::Record;
@@ -113,8 +119,8 @@ pub(super) struct Call {
     pub(super) pid: u32,
     /// Which counter it belongs to.
     pub(super) procedure: usize,
-    /// The encoded RPC message without the DDP-eligible argument; the same bytes at each
-    /// sending.
+    /// The encoded RPC message without the DDP-eligible argument; the same bytes in each
+    /// transmission.
     pub(super) head: Buf,
     /// The same, while there is no registered memory for it.
     pub(super) unregistered: Option<Box<[u8]>>,
@@ -123,19 +129,19 @@ pub(super) struct Call {
     pub(super) slot: Arc<Slot>,
     pub(super) retry: Retry,
     pub(super) started: Instant,
-    /// When it was sent the last time.
+    /// When it was transmitted last.
     pub(super) sent: Option<Instant>,
-    /// Sendings so far, each on a connection of its own.
+    /// Transmissions so far, each on a connection of its own.
     pub(super) sendings: u32,
     /// Order of calls, kept across connections.
     pub(super) sequence: u64,
     /// There was no memory for it when it was to be sent.
     pub(super) starved: bool,
-    /// Its time is over: to be ended, not sent again.
+    /// Its retries are used up: to be failed, not sent again.
     pub(super) given_up: bool,
     /// Whether connections end over it.
     pub(super) suspicion: Suspicion,
-    /// Of its last sending, if somebody listened then.
+    /// What listeners get of its last transmission, if there were any.
     pub(super) record: Option<Box<Record>>,
 }
 
@@ -181,7 +187,7 @@ impl Slot {
         }
     }
 
-    /// Nobody waits, or nobody does any more.
+    /// No caller waits, or none does any more.
     pub(super) fn abandon(&self) {
         let old = std::mem::replace(&mut *self.state.lock(), State::Abandoned);
         drop(old);

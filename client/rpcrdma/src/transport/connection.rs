@@ -1,5 +1,11 @@
-//! The life of a connection slot, on its thread: connect, serve the connection until it ends,
-//! queue its calls for the next one.
+//! The life of a connection slot, on its thread: connect, serve the connection until it ends, queue
+//! its calls for the next one.
+//!
+//! Whatever may block is done here, and not on an event loop: connecting, with pauses that grow up
+//! to ten seconds until a connection has brought a reply, and the clean-up after a connection's
+//! end. While the connection is up, an event loop may borrow the polling ([`super::event_loop`]).
+//! Each connection starts with a new state machine (`Requester`), so no credit or XID of an earlier
+//! one counts in it.
 
 use super::counters::count;
 use super::link::Link;
@@ -80,7 +86,7 @@ impl Link {
         state.shutdown
     }
 
-    /// Lets calls go out on a connection. Its own thread is to follow.
+    /// Makes a connection the one that calls are sent on; the slot's thread polls it afterwards.
     pub(super) fn install(&self, established: &Established) {
         let session = &established.session;
         self.shared.tap.connected(session.connected.clone());
@@ -96,7 +102,7 @@ impl Link {
         }
     }
 
-    /// Uses an installed connection until it ends. Whether a reply came on it.
+    /// Uses an installed connection until it ends. Returns whether a reply has arrived on it.
     fn serve(&self, established: Established) -> bool {
         let mut polling = Polling::new(established);
         exec::batch(|| self.pump(&polling.session));

@@ -1,4 +1,8 @@
-//! The atomics behind [`Stats`](crate::Stats).
+//! The counters behind [`Stats`](crate::Stats): relaxed atomics, for each procedure and each
+//! connection slot.
+//!
+//! They are updated and read without a lock, so the values of a snapshot may be of slightly
+//! different moments. Latencies are counted in buckets of powers of two microseconds.
 
 use crate::options::Program;
 use crate::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};

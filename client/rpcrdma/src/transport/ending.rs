@@ -17,7 +17,7 @@ use nfsrdma_rdma::{Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Link {
-    /// Ends the registrations of a call, then does `outcome`. ("Invalidation [...] of memory
+    /// Invalidates the registrations of a call, then does `outcome`. ("Invalidation [...] of memory
     /// regions should be complete before message integrity checking is done", RFC 8166 section
     /// 8.1.3.)
     pub(super) fn end(
@@ -95,7 +95,7 @@ impl Link {
         }
     }
 
-    /// All registrations of a call are over.
+    /// All registrations of a call are invalidated, and their memory is back.
     fn finish(&self, session: &Session, local: &mut Local, ending: Ending) {
         let Ending {
             mut launched,
@@ -164,7 +164,7 @@ impl Link {
         self.over(call, Ok(reply));
     }
 
-    /// A call is over: tells the caller.
+    /// Completes a call: counts it and wakes its caller.
     pub(super) fn over(&self, mut call: Call, result: Result<Reply>) {
         if call.record.is_some() || self.shared.tap.wanted().calls() {
             self.observe_end(&mut call, &result);
@@ -184,7 +184,7 @@ impl Link {
         call.slot.complete(result);
     }
 
-    /// Ends the registrations of calls that could not be sent.
+    /// Invalidates the registrations of calls that could not be sent.
     pub(super) fn end_failed(&self, session: &Session, local: &mut Local) {
         let failed = {
             let mut state = self.state.lock();

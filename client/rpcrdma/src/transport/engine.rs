@@ -1,5 +1,12 @@
-//! The transport to one server: its connection slots, one thread for time-outs, and the way in
-//! for calls. [`Engine::call`] assigns the XID, encodes the call and picks the slot that sends it.
+//! The transport to one server: its connection slots, one thread for time-outs, and the way in for
+//! calls. It survives its connections, as Linux's `rpc_xprt` does.
+//!
+//! [`Engine::call`] assigns the XID, encodes the call, picks the slot that sends it, and returns a
+//! future, without waiting for the server. The call is encoded once: each retransmission has the
+//! same bytes and the same XID, so that the server's duplicate request cache recognises it. If none
+//! of the registered buffers kept for this is free, the bytes stay in ordinary memory until the
+//! call is sent. An event loop that polls a connection prefers that one for its calls, so that the
+//! thread that sends a call also receives its reply ([`super::event_loop`]).
 
 use super::call::{Call, CallFuture, Payload, Slot};
 use super::counters::Procedures;
@@ -35,7 +42,8 @@ const SMALL: usize = 4096;
 #[derive(Debug)]
 pub struct Request {
     /// Which counter of [`Stats`] it belongs to: the number of a procedure of the transport's
-    /// [`Program`]; any larger number for other programs.
+    /// [`Program`]. Its number of procedures, and any number that has no counter, stands for other
+    /// programs; those in between are for `side_procedures`.
     pub procedure: usize,
     /// Most bytes of the encoded results without the DDP-eligible one.
     pub max_results: usize,
@@ -53,7 +61,7 @@ pub struct SessionInfo {
     pub credits: u32,
 }
 
-/// The connections of one client to one server.
+/// The transport to one server, with its `nconnect` connection slots.
 pub struct Engine {
     shared: Arc<Shared>,
     links: Vec<Arc<Link>>,
@@ -259,12 +267,12 @@ impl Engine {
         self.links.iter().cloned().map(Driver::new).collect()
     }
 
-    /// Calls whose sending was put off ([`crate::exec::deferring`]).
+    /// Calls that are posted and not yet flushed ([`crate::exec::deferring`]).
     pub fn deferred(&self) -> u32 {
         self.links.iter().map(|link| link.deferred()).sum()
     }
 
-    /// Sends them.
+    /// Flushes them: they leave now.
     pub fn flush(&self) {
         self.links.iter().for_each(|link| link.flush());
     }
@@ -332,7 +340,8 @@ impl Engine {
         }
     }
 
-    /// Ends the connections and the threads. Calls pending and later get `Interrupted`.
+    /// Ends the connections and the threads. Calls pending and later fail with
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
     pub fn shut_down(&self) {
         self.timer.stop();
         self.links.iter().for_each(|link| link.shut_down());

@@ -1,4 +1,14 @@
-//! From a call to a posted Send: expose, marshal.
+//! Marshalling: from a [`Call`] to the Send that carries it.
+//!
+//! `plan` decides by the sizes of call and reply which chunks the call needs (RFC 8166 section
+//! 3.5). The memory of each is registered for this transmission alone (`QueuePair::expose`), and
+//! the transport header with these chunks is encoded. The Send is a list of buffers, so that no
+//! payload is copied: the header, then the call, unless it is in a Position Zero Read chunk, and
+//! argument and padding if they are inline. A list that is too long for the device or for the
+//! header is gathered into one buffer, or received into one and copied in the end.
+//!
+//! A call that cannot be marshalled, for lack of memory or because the connection ended, comes back
+//! with the registrations it has got so far; they must be invalidated before it is sent again.
 
 use super::call::{Call, Payload};
 use super::counters::{LinkCounters, count};
@@ -18,7 +28,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What all connections of a client send with.
+/// What all connections of a transport marshal calls with.
 #[derive(Debug)]
 pub(super) struct Kit {
     pub(super) pool: Pool,
@@ -31,7 +41,7 @@ pub(super) struct Kit {
     pub(super) style: WriteChunk,
 }
 
-/// The memory a call has open to the server.
+/// The memory registrations of a call.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
     /// The call itself, or its argument.
@@ -47,7 +57,7 @@ pub(super) struct Registrations {
 pub(super) struct Launched {
     pub(super) call: Call,
     pub(super) registrations: Registrations,
-    /// The sink's registration is a stand-in: its bytes are to be copied into the call's sinks.
+    /// The Write chunk is a buffer of its own, whose bytes are to be copied into the call's sinks.
     pub(super) bounced: bool,
     /// The transport header, kept for reuse.
     pub(super) header: Option<Buf>,
@@ -60,7 +70,7 @@ pub(super) struct Prepared {
     pub(super) send: WorkRequest,
 }
 
-/// A call that cannot be sent. Registrations it had are to be ended first.
+/// A call that cannot be sent. Its registrations are to be invalidated first.
 pub(super) struct Unprepared {
     pub(super) launched: Launched,
     pub(super) why: NotSent,
@@ -130,8 +140,9 @@ pub(super) fn registered(blocks: &Blocks, pool: &Pool, bytes: &[u8]) -> Option<B
     })
 }
 
-/// Copies bytes into a registered buffer that was kept. Calls that wait for a credit take no others:
-/// there is no bound to their number, and the pool is the page cache's.
+/// Copies bytes into a registered buffer that `blocks` has kept for reuse, if there is one. Calls
+/// that may have to wait for a credit take none from the pool: their number has no bound, and the
+/// pool is the page cache's as well.
 pub(super) fn registered_if_kept(blocks: &Blocks, bytes: &[u8]) -> Option<Buf> {
     let buf = blocks.take_kept()?;
     if buf.capacity() < bytes.len() {
@@ -176,7 +187,7 @@ impl Kit {
         NotSent::NoMemory("the buffer pool is empty; a larger cache would help".to_owned())
     }
 
-    /// A buffer of nothing.
+    /// An empty buffer.
     pub(super) fn no_bytes(&self) -> Buf {
         self.zeros.slice(..0)
     }
@@ -192,7 +203,7 @@ impl Kit {
         Some(all.freeze())
     }
 
-    /// Exposes what the plan says and marshals the header. `credits`: to request.
+    /// Registers the memory of the chunks and marshals the header. `credits`: to request.
     pub(super) fn prepare(
         &self,
         call: Call,
@@ -266,7 +277,7 @@ impl Kit {
         }
     }
 
-    /// Opens the registrations. Returns the plan and the buffers of the argument.
+    /// Registers the memory of the chunks. Returns the plan and the buffers of the argument.
     fn expose(
         &self,
         launched: &mut Launched,

@@ -1,10 +1,15 @@
 //! One connection slot, and sending on it.
 //!
-//! A slot has a connection, a thread that polls it, and when it ends another connection. The
-//! thread connects and polls (`connection`), matches messages with calls (`receive`), ends what
-//! a call had open to the server (`ending`), and when the connection ends takes every call out
-//! of the state machine and queues it for the next one (`retransmit`). So a call is sent at
-//! most once on a connection, and nothing of a connection outlives it.
+//! A slot has a connection, a thread that polls it, and when it ends another connection. The thread
+//! connects and polls (`connection`), matches messages with calls (`receive`), ends what a call had
+//! open to the server (`ending`), and when the connection ends takes every call out of the state
+//! machine and queues it for the next one (`retransmit`). So a call is sent at most once on a
+//! connection, and nothing of a connection outlives it.
+//!
+//! Calls are submitted by any thread. One for which there is a connection and a credit is
+//! marshalled and posted right there; any other is queued, and sent by the polling thread when a
+//! reply frees a credit, a connection is up, or memory comes back. A call that cannot be posted is
+//! handed to the polling thread, because only that one gets the completions of its invalidations.
 
 use super::call::Call;
 use super::counters::{LinkCounters, count};
@@ -32,12 +37,12 @@ const BUSY: u32 = 4;
 
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
-    /// Which of the client's, from 0.
+    /// Index of this slot among the transport's, from 0.
     pub(super) slot: usize,
     pub(super) counters: LinkCounters,
-    /// Payload bytes of calls that are not over.
+    /// Payload bytes of calls that are not complete.
     pub(super) load: AtomicU64,
-    /// Calls posted whose sending was put off.
+    /// Calls that are posted and not yet flushed.
     deferred: AtomicU32,
     pub(super) state: Mutex<State>,
     /// Whether `State::no_memory` may be set.
@@ -53,18 +58,19 @@ pub(super) struct State {
     /// The memory of Receives, of the last connection's size.
     receives: Option<Arc<Blocks>>,
     pub(super) machine: Requester<Launched>,
-    /// Not sent on this connection: in order, those sent before in front.
+    /// To be sent on this connection, in order; calls of earlier connections are in front.
     pub(super) waiting: VecDeque<Call>,
-    /// To be sent alone.
+    /// Calls that [`super::suspect`] has sent alone.
     pub(super) suspects: VecDeque<Call>,
-    /// One of them has its turn.
+    /// The trial of one of them that is under way.
     pub(super) trial: Option<Trial>,
-    /// Calls whose reply came and was no reply, when the memory for it had been taken back.
-    /// They wait for their time-out, which ends the connection, as if nothing had come.
+    /// Calls whose Reply chunk did not hold a reply to them, as was found when its memory was
+    /// invalidated. They wait for their time-out, which ends the connection, as if no reply had
+    /// arrived.
     pub(super) unanswered: Vec<Call>,
     /// Nothing is sent before then: the last call found no memory.
     pub(super) no_memory: Option<Instant>,
-    /// Calls some thread could not send; the slot's thread ends their registrations.
+    /// Calls that could not be sent; the polling thread invalidates their registrations.
     pub(super) failed: Vec<Unprepared>,
     pub(super) shutdown: bool,
 }
@@ -178,7 +184,7 @@ impl Link {
         self.launch(&session, call, credits);
     }
 
-    /// Sends a call that has a reservation. May run on any thread.
+    /// Marshals and posts a call that has a reservation. May run on any thread.
     fn launch(&self, session: &Session, mut call: Call, credits: u32) {
         call.sendings += 1;
         call.sent = Some(Instant::now());
@@ -234,7 +240,7 @@ impl Link {
         }
     }
 
-    /// Hands a reserved call that could not be sent to the slot's thread.
+    /// Hands a reserved call that could not be sent to the polling thread.
     fn could_not_send(&self, session: &Session, failed: Box<Unprepared>) {
         let mut state = self.state.lock();
         state.machine.cancel();
@@ -248,12 +254,12 @@ impl Link {
         session.queue_pair.wake();
     }
 
-    /// Calls whose sending was put off.
+    /// Calls that are posted and not yet flushed.
     pub(super) fn deferred(&self) -> u32 {
         self.deferred.load(Relaxed)
     }
 
-    /// Sends them.
+    /// Flushes them: they leave now.
     pub(super) fn flush(&self) {
         if self.deferred() > 0
             && let Some(session) = self.session()
@@ -309,7 +315,7 @@ impl Link {
         }
     }
 
-    /// Ends the slot: every call gets `Interrupted`.
+    /// Ends the slot: every call fails with [`Error::Cancelled`].
     pub(super) fn shut_down(&self) {
         let (session, waiting) = {
             let mut state = self.state.lock();
@@ -383,8 +389,8 @@ impl Link {
 }
 
 impl State {
-    /// Whose turn it is. While memory is short nothing is tried alone, and after a call that found
-    /// none the others go on once it is back in the queue.
+    /// What may be sent now. While memory is short no suspect is sent alone, and after a call that
+    /// found none the others go on once it is back in the queue.
     fn admission(&mut self, now: Instant) -> Admission {
         match self.no_memory {
             None => self.turn(now),
@@ -393,8 +399,8 @@ impl State {
         }
     }
 
-    /// The next to be sent. While memory is short, those that found none are passed over: what
-    /// others have in their hands, as READs have, may be what they wait for.
+    /// The next to be sent. While memory is short, those that found none are passed over: the
+    /// memory they wait for may be held by calls behind them, as by READs, which bring their sinks.
     fn next_waiting(&mut self) -> Option<Call> {
         let next = match self.no_memory {
             None => 0,
@@ -405,7 +411,7 @@ impl State {
         Some(call)
     }
 
-    /// The calls that are on no connection.
+    /// Takes the calls that are not in flight.
     pub(super) fn take_unsent(&mut self) -> VecDeque<Call> {
         let mut calls = std::mem::take(&mut self.waiting);
         calls.extend(std::mem::take(&mut self.suspects));

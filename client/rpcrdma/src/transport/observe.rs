@@ -1,5 +1,10 @@
-//! Tells the listeners of [`Tap`](crate::tap::Tap) what a connection slot does. Nothing here
-//! runs while nobody listens.
+//! Reports to the listeners of [`Tap`](crate::tap::Tap) what a connection slot does. Nothing here
+//! runs while there are no listeners.
+//!
+//! A call is reported when it is posted and when it completes. A reply is reported together with
+//! the data in the chunks of its call, and therefore not before their memory is invalidated: until
+//! then the server could still change it. In between the call carries a `Record` of what was sent
+//! and received.
 
 use super::call::{Call, Payload, Reply};
 use super::launch::{Launched, Prepared};
@@ -101,7 +106,7 @@ impl Link {
         call.record = Some(Box::new(record));
     }
 
-    /// The reply to a call came; told when the call's memory is ours again.
+    /// The reply to a call arrived; it is reported when the call's memory is ours again.
     pub(super) fn observe_reply(call: &mut Call, message: &[u8], invalidated: Option<Handle>) {
         if let Some(record) = &mut call.record
             && record.offer.is_some()
@@ -110,7 +115,7 @@ impl Link {
         }
     }
 
-    /// A message came that answers no call.
+    /// A message arrived that answers no call.
     pub(super) fn observe_stray(
         &self,
         session: &Session,
@@ -192,7 +197,7 @@ impl Link {
         });
     }
 
-    /// A call is over.
+    /// A call completes.
     pub(super) fn observe_end(&self, call: &mut Call, result: &Result<Reply>) {
         let record = call.record.take();
         let now = Instant::now();

@@ -1,5 +1,9 @@
 //! The polling half of a connection, and how a slot's thread and an event loop hand it over.
 //!
+//! A `CompletionQueue` has one owner, so exactly one thread polls. [`Lending`] is the place of the
+//! exchange: the slot's thread leaves its [`Polling`] there and sleeps, the event loop takes it and
+//! returns it, with the reason, when the connection has ended or the loop itself ends.
+//!
 //! See [`super::event_loop`].
 
 use super::call::Call;
@@ -12,13 +16,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What only the slot's thread knows.
+/// What only the thread that polls the connection uses.
 #[derive(Default)]
 pub(super) struct Local {
     pub(super) ending: Slab<Ending>,
     /// To be sent on the next connection.
     pub(super) again: Vec<Call>,
-    /// To be sent alone there.
+    /// To be sent alone on the next connection.
     pub(super) suspects: Vec<Call>,
     /// The last call that found no memory, and how long it waits.
     pub(super) wait: (u32, Duration),

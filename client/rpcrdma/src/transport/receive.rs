@@ -1,4 +1,11 @@
-//! From a completion to the end of a call: which call a message answers, and how it ended.
+//! Completions: which call a received message answers, and what becomes of it.
+//!
+//! A Receive is posted anew before the message of the old one is looked at, so that the server
+//! never finds fewer Receives than credits; if the pool has no buffer for that, the message is
+//! copied and the same buffer posted again. The `Requester` then finds the call by the XID and
+//! checks the chunk lengths. The call's registrations are invalidated in every case (`ending`)
+//! before it completes. A message that cannot be used is discarded (RFC 8166 section 4.5), and its
+//! call, if there is one, stays in flight until it times out.
 
 use super::counters::count;
 use super::link::Link;

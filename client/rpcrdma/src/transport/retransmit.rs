@@ -1,5 +1,13 @@
-//! Calls that are sent again: when their connection ended, when their time is over, and when
-//! there was no memory to send them.
+//! Calls that are sent again: when their connection ended, when they have timed out, and when there
+//! was no memory to send them.
+//!
+//! A call is never retransmitted on the connection it was sent on: RDMA delivers reliably, so
+//! sending it there again helps nothing. A call that times out ends the connection instead
+//! (`check_time`). `lost` then invalidates the registrations of all calls in flight and queues them
+//! for the next connection, in their first order and with the same XIDs; those of `soft` mounts
+//! that have used up their retries fail. A call over which the server ends one connection after the
+//! other is sent alone, or fails in the end (`suspect`). A call that found no memory on this
+//! machine was never sent; it waits on the same connection, for growing pauses.
 
 use super::call::Call;
 use super::counters::count;
@@ -25,7 +33,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(10);
 
 impl Link {
-    /// The connection ended: ends every registration and queues the calls for the next connection.
+    /// The connection ended: invalidates every registration and queues the calls for the next
+    /// connection. Returns whether a reply had arrived on this one.
     pub(super) fn lost(
         &self,
         session: &Session,
@@ -121,10 +130,10 @@ impl Link {
         proven
     }
 
-    /// The connection is gone, and the provider has not given a call's memory back. What the
-    /// call sends is its own still, and only read by others: it can be sent again, while the
-    /// provider keeps its share. A sink is the provider's, and the server may yet write into
-    /// it: the caller has to come with another one.
+    /// The connection is gone, and the provider has not given a call's memory back. What the call
+    /// sends is shared and only read, so it can be sent again while the provider keeps a reference.
+    /// A sink belongs to the provider, and the server may yet write into it: the call fails, and
+    /// the caller has to make it again with other memory.
     fn memory_kept(&self, local: &mut Local, ending: Ending) {
         let mut call = ending.launched.call;
         call.record = None;
@@ -138,7 +147,7 @@ impl Link {
         }
     }
 
-    /// The error of a call over which the connections ended, told once.
+    /// The error of a call over which the connections ended, logged once.
     fn convicted(&self, call: &Call, why: &str) -> Error {
         let procedures = self.shared.program.procedures;
         let procedure = procedures.get(call.procedure).copied().unwrap_or("a call");
@@ -151,7 +160,7 @@ impl Link {
         Error::PeerMisbehaved(error)
     }
 
-    /// Looks for calls whose time is over.
+    /// Finds the calls that have timed out.
     pub(super) fn check_time(&self, now: Instant) {
         self.flush();
         let policy = &self.shared.policy;
@@ -216,7 +225,7 @@ impl Link {
     }
 
     /// A call that was not sent, for want of memory, is the next when some comes back. Until then
-    /// others go before it that bring the memory they need, among them READs that hold what it
+    /// calls that bring the memory they need overtake it; among them may be READs that hold what it
     /// waits for.
     pub(super) fn wait_for_memory(&self, local: &mut Local, mut call: Call) {
         call.record = None;

@@ -1,4 +1,11 @@
-//! From a provider's connection to one that RPC-over-RDMA can use.
+//! Connection set-up: from a provider's connection to one that RPC-over-RDMA can use.
+//!
+//! Both sides announce their inline thresholds, and whether they support remote invalidation, in
+//! the private data of the connection (RFC 8797 section 4). The server's may differ from those of
+//! the last connection, so each [`Session`] has thresholds of its own. A Receive has to be as large
+//! as the messages the server may send: Receives are posted after these are known, one for each
+//! credit that is requested, but fewer where these would take more than `RECEIVE_MEMORY`. The
+//! server sends nothing before the first call, so none can come too early.
 
 use super::memory::Blocks;
 use super::shared::Shared;
@@ -29,7 +36,7 @@ pub(super) struct Session {
     pub(super) thresholds: Thresholds,
     pub(super) receives: Arc<Blocks>,
     pub(super) connected: Arc<Connected>,
-    /// Why we ended it, if we did.
+    /// Why this side ended it, if it did.
     pub(super) ended_here: OnceLock<&'static str>,
 }
 

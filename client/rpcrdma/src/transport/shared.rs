@@ -1,4 +1,9 @@
-//! What the engine and its connections both know.
+//! What a transport and its connection slots share: the server's address and options, the XIDs, the
+//! memory for marshalling, and the log.
+//!
+//! Messages that could come many times a second, as with a failing server, are logged once a
+//! minute, with the number of those left out. "Not responding" and "OK" are logged once for each
+//! change, in the words of Linux's client.
 
 use super::counters::Procedures;
 use super::launch::Kit;
@@ -57,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// A connection ended that was not wanted to.
+    /// A connection ended, and not by a shutdown.
     pub(super) fn connection_lost(&self, why: &str, calls: usize) {
         if calls == 0 {
             // A server that hangs up on an idle client, as servers may.
@@ -79,7 +84,7 @@ impl Shared {
         }
     }
 
-    /// A reply was thrown away; its call waits for the time-out.
+    /// A reply was discarded; its call waits for the time-out.
     pub(super) fn reply_discarded(&self, why: &str) {
         if let Some(more) = self.log.discards.lock().event(Instant::now()) {
             let more = and_more(more);
@@ -101,7 +106,7 @@ impl Shared {
         }
     }
 
-    /// Logs what was kept back, when its minute is over.
+    /// Logs how many messages were left out, when their minute is over.
     pub(super) fn check_logs(&self, now: Instant) {
         let logs = [
             (&self.log.losses, "connections lost"),
@@ -120,7 +125,7 @@ impl Shared {
         let _ = self.log.memory.lock().expired(now);
     }
 
-    /// A reply came.
+    /// A reply arrived.
     pub(super) fn answered(&self) {
         if self.unresponsive.load(Relaxed) && self.unresponsive.swap(false, Relaxed) {
             tracing::warn!("server {} OK", self.server);

@@ -5,11 +5,13 @@
 //! the server hangs up over it), no other call of the mount is answered either. So the blame
 //! is found out:
 //!
-//! | a call is   | because                                                            | and is                                    |
-//! | ----------- | ------------------------------------------------------------------ | ----------------------------------------- |
-//! | trusted     | nothing yet                                                        | sent with others                          |
-//! | suspected   | [`LOSSES`] connections in a row ended soon after it was sent       | sent alone, after a NULL was answered     |
-//! | convicted   | [`STRIKES`] connections in a row ended while it was alone like that | failed                                    |
+//! | a call is | because                                              | and is                     |
+//! | --------- | ---------------------------------------------------- | -------------------------- |
+//! | trusted   | nothing yet                                          | sent with others           |
+//! | suspected | [`LOSSES`] connections in a row ended soon after it  | sent alone, after a NULL   |
+//! |           | was sent                                             | was answered               |
+//! | convicted | [`STRIKES`] connections in a row ended while it was  | failed                     |
+//! |           | alone like that                                      |                            |
 //!
 //! "Soon" is [`SOON`]. What clears a call of all suspicion: its reply; that the connection
 //! ended later than that, or by us (a time-out); and a connection that could not be made,

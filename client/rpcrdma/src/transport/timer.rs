@@ -1,4 +1,8 @@
-//! The client's clock: one thread that looks at time-outs and wakes sleepers.
+//! The transport's clock: a thread that checks time-outs at a fixed period, and wakes sleepers.
+//!
+//! [`Sleep`] is a future, so that a caller that pauses before it tries again holds no thread.
+//! Sleepers are in a heap, ordered by the time at which they wake; when the transport is shut down
+//! all of them wake at once.
 
 use crate::sync::{Condvar, Mutex};
 use std::cmp::Reverse;

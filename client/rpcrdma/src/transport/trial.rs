@@ -1,10 +1,14 @@
 //! Sending suspected calls alone ([`super::suspect`] has the rule).
 //!
-//! | trial is  | others wait | until                                                          |
-//! | --------- | ----------- | -------------------------------------------------------------- |
-//! | draining  | yes         | no call is under way                                           |
-//! | probing   | yes         | a NULL is answered: the connection works                       |
-//! | alone     | yes         | the suspect is answered, or [`SOON`] passed, or the connection ended |
+//! A trial has to prove that it is this call over which the server ends the connection. So nothing
+//! else is in flight meanwhile, and a NULL is answered first on a connection that has had no reply
+//! yet.
+//!
+//! | trial is  | others wait | until                                                               |
+//! | --------- | ----------- | ------------------------------------------------------------------- |
+//! | draining  | yes         | no call is under way                                                |
+//! | probing   | yes         | a NULL is answered: the connection works                            |
+//! | alone     | yes         | the suspect is answered, [`SOON`] passed, or the connection ended   |
 
 use super::call::{Call, Payload, Slot};
 use super::launch::encoded;
@@ -16,7 +20,7 @@ use nfsrdma_xdr::rpc::{Auth, CallTemplate};
 use std::time::Instant;
 
 impl State {
-    /// Whose turn it is.
+    /// What may be sent now: the state of the trial goes on as far as it can.
     pub(super) fn turn(&mut self, now: Instant) -> Admission {
         loop {
             let in_use = self.machine.used() > 0;
@@ -61,7 +65,8 @@ impl State {
             .position(|call| call.suspicion.is_due(now))
     }
 
-    /// No connection could be made: whatever ended the last ones, it was no call.
+    /// No connection could be made, so the server or the network is at fault: clears all calls of
+    /// suspicion.
     pub(super) fn acquit(&mut self) {
         for mut call in std::mem::take(&mut self.suspects) {
             call.suspicion = Suspicion::default();

@@ -1,5 +1,10 @@
-//! Whether the kernel offers requests by io_uring, asked before a mount is made: once INIT has
-//! agreed on it, the mount serves nobody until all queues are registered.
+//! Whether the kernel offers requests by io_uring (FUSE_OVER_IO_URING, Linux 6.14).
+//!
+//! This is asked, and the rings are set up, before a mount is made: once INIT has agreed on
+//! io_uring, the mount serves nobody until all queues are registered. The module parameter
+//! `enable_uring` tells whether the kernel has it and whether root has switched it on; a probe
+//! tells whether io_uring has the command. Each reason for a refusal names its remedy
+//! ([`RingRefused`]).
 
 use super::answer::Shared;
 use super::{Ring, Uring};
@@ -48,7 +53,7 @@ impl fmt::Display for RingRefused {
 
 impl std::error::Error for RingRefused {}
 
-/// What the files of `enable_uring` says; `None` if there is none.
+/// What the file of `enable_uring` says; `None` if there is none.
 fn switch() -> Option<bool> {
     let text = fs::read_to_string(SWITCH).ok()?;
     Some(matches!(text.trim(), "Y" | "1"))

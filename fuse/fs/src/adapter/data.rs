@@ -1,4 +1,11 @@
 //! OPEN, READ, WRITE, FSYNC, and what a close asks for: FLUSH and RELEASE.
+//!
+//! READ, WRITE and FLUSH are first tried against memory (`read_cached`, `write_cached`,
+//! `flush_cached`), and answered before the handler returns. Otherwise the reply is put into
+//! `waiting`, where a caller that is killed can be answered at once, and the operation of `Fs` runs
+//! as a future. OPEN, and a READ behind the end of a file that another client has truncated, also
+//! wait for the kernel's queue of requests to be empty, for a bounded time: [`super::queued`]
+//! explains why.
 
 use super::replies::{answer, answer_held, answer_or, done, file_flags, reply_data};
 use super::signals::hears;

@@ -1,4 +1,8 @@
 //! OPENDIR, READDIR, READDIRPLUS and what ends them.
+//!
+//! A reply is filled with entries until the size that the kernel asked for is reached; the kernel
+//! goes on from the last one's cookie. Each entry of READDIRPLUS counts as a LOOKUP, a reference to
+//! the node that the kernel gives back with FORGET; one that did not fit is forgotten here.
 
 use super::convert::kind;
 use super::replies::{answer, answer_held, answer_or, channel_entry, done};

@@ -16,8 +16,8 @@
 //! ([`super::queued`]).
 //!
 //! Of a directory that somebody else has changed the kernel is told to ask again for each name that
-//! is not believed here any more. That waits for the directory's lock, which whoever changes names in
-//! it holds until it is answered, so it has a thread, too.
+//! is not believed here any more. That waits for the directory's lock, which whoever changes names
+//! in it holds until it is answered, so it has a thread, too.
 //!
 //! What waits is a set of inode numbers, at most one for each inode the kernel knows.
 

@@ -1,4 +1,13 @@
-//! The file system as the kernel's requests want it, by way of [`nfsrdma_channel`].
+//! The adapter between FUSE and [`Fs`]: makes the mount, runs its threads, and turns the kernel's
+//! requests into operations of the file system, by way of [`nfsrdma_channel`].
+//!
+//! [`mount`] and [`serve`] negotiate INIT and start what a mount needs: the workers, which are
+//! event loops that read requests and poll the connections to the server (with `workers=0`, threads
+//! that block in read(2)); threads that send notifications to the kernel (`invalidate`), one for
+//! killed callers (`waiting`), and one that calls [`Fs::tick`] each second. `dispatch` hands each
+//! request to the file for its group of operations. A request that memory can answer is answered on
+//! the thread that read it; for any other the reply is kept in `waiting`, and the operation becomes
+//! a future. Dropping the [`Session`] unmounts.
 
 mod attributes;
 mod bdi;
@@ -197,10 +206,10 @@ fn ring_flag(rings: &Result<Vec<Ring>, String>) -> u64 {
     }
 }
 
-/// What is wanted of the kernel besides on a mount with ACLs.
+/// The INIT flags that a mount with ACLs asks for in addition.
 ///
-/// With extended attributes the kernel asks for `security.capability` at each write(2), unless HANDLE_KILLPRIV_V2 lets it
-/// remember that there is none.
+/// With extended attributes the kernel asks for `security.capability` at each write(2), unless
+/// HANDLE_KILLPRIV_V2 lets it remember that there is none.
 fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
     if !fs.has_acl() {
         return 0;
@@ -223,7 +232,7 @@ fn wanted(options: &FuseOptions, more: u64) -> Wanted {
             | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::CACHE_SYMLINKS
-            // The server clears set-id bits (RFC 1813 section 4.8 leaves it to it).
+            // The server clears set-id bits.
             | init::HANDLE_KILLPRIV
             // Without one of these the kernel keeps that kind of locks by itself.
             | if options.posix_locks { init::POSIX_LOCKS } else { 0 }

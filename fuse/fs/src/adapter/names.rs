@@ -1,4 +1,10 @@
 //! LOOKUP, and the operations that make, remove and change names.
+//!
+//! Each handler takes the caller's credential, holds the reply in `waiting`, and starts the
+//! operation of `Fs` as a future. A LOOKUP that the cache of names can answer is answered at once,
+//! and reads the caller's supplementary groups only if the answer depends on them. If the caller
+//! was killed before the reply, nobody takes the entry: the reference to the node that it would
+//! have given to the kernel is forgotten again, and a file that CREATE opened is closed.
 
 use super::credentials::user_of;
 use super::replies::{

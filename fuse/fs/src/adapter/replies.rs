@@ -58,7 +58,7 @@ pub(super) fn reply_entry(reply: Reply, entry: Entry) {
     reply.entry(&channel_entry(&entry));
 }
 
-/// FUSE's way to say that there is nothing, to be believed for a time: node 0.
+/// A name that does not exist, which the kernel may cache for a time: node 0.
 pub(super) fn reply_absent(reply: Reply, ttl: Duration) {
     if ttl.is_zero() {
         return reply.error(libc::ENOENT);
@@ -81,7 +81,7 @@ pub(super) fn reply_data(reply: Reply, data: Segs<Buf>) {
     }
 }
 
-/// What the kernel is told of an open file. `unflushed`: nothing but written data matters when it
+/// The flags of the reply to OPEN. `unflushed`: nothing but written data matters when it
 /// is closed.
 pub(super) fn file_flags(opened: &Opened, flags: i32, unflushed: bool) -> u32 {
     let mut answer = 0;

@@ -49,7 +49,7 @@ pub(super) fn caller(tid: u32) -> Caller {
 }
 
 /// Whether the thread `tid` will see what its system call returns. One that cannot be looked at
-/// (of another PID namespace) counts as deaf: a loss that is told twice does no harm.
+/// (of another PID namespace) counts as deaf: a loss that is reported twice does no harm.
 pub(super) fn hears(tid: u32) -> bool {
     caller(tid) == Caller::Alive
 }

@@ -14,11 +14,11 @@ pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
     pub(super) credentials: Arc<Credentials>,
     pub(super) waiting: Arc<Waiting>,
-    /// Tells the kernel what it must not believe any more.
+    /// Invalidates what the kernel caches.
     pub(super) notifier: Notifier,
     pub(super) queued: Arc<Queued>,
     pub(super) sending: Sending,
-    /// Requests that came, and inodes the kernel forgot.
+    /// Requests that arrived, and inodes that the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
     /// The kernel leaves the umask to this side.
     pub(super) applies_umask: bool,
@@ -95,7 +95,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 }
 
-/// Closes a file that nobody got to know.
+/// Closes a file whose handle the kernel did not get.
 pub(super) fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
     let fs = fs.clone();
     exec::spawn(async move {

@@ -26,7 +26,7 @@ pub struct Pace {
     pub alert: Duration,
 }
 
-/// What an operation is told of its caller.
+/// How an operation gets to know of signals to its caller.
 pub struct OnSignal {
     /// Of every signal, and not only when the caller is let go.
     pub any: bool,
@@ -97,7 +97,7 @@ struct State<A> {
     early: VecDeque<u64>,
     /// A signal is new.
     urgent: bool,
-    /// The thread looks at the table from time to time; else it sleeps until told.
+    /// The thread looks at the table from time to time; else it sleeps until it is woken.
     awake: bool,
     stopped: bool,
 }

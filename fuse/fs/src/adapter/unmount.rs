@@ -40,9 +40,9 @@ fn open_root(dir: &Path) -> io::Result<OwnedFd> {
     Ok(open(dir, flags, Mode::empty())?)
 }
 
-/// The ID of the mount that a descriptor is on, by proc(5). That asks nothing of the file system and
-/// works where this user may not look into it, and under emulators, whose statx(2) does not know
-/// STATX_MNT_ID.
+/// The ID of the mount that a descriptor is on, by proc(5). That asks nothing of the file system
+/// and works where this user may not look into it, and under emulators, whose statx(2) does not
+/// know STATX_MNT_ID.
 pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
     let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
     let text = std::fs::read_to_string(path)?;

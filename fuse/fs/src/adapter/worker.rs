@@ -43,7 +43,7 @@ pub(super) const CONNECTION: u64 = 2;
 pub(super) struct Workers {
     listeners: Listeners,
     event_fds: Vec<Arc<EventFd>>,
-    /// The mount is gone, as a worker that listens was told.
+    /// The mount is gone, as a worker that listens has found.
     pub(super) ended: AtomicBool,
 }
 

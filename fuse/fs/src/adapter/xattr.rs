@@ -7,7 +7,8 @@ use nfsrdma_nfs3::Nfs3;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Answers GETXATTR and LISTXATTR: with the bytes, or how many they are if the caller has no room (`size` 0).
+/// Answers GETXATTR and LISTXATTR: with the bytes, or how many they are if the caller has no room
+/// (`size` 0).
 fn reply_bytes(reply: Reply, bytes: &[u8], size: u32) {
     match u32::try_from(bytes.len()) {
         Ok(len) if size == 0 => reply.xattr_size(len),

@@ -31,7 +31,7 @@ pub(super) struct Block {
     pub(super) overtaken: RangeSet,
     /// Used since the last round of eviction.
     pub(super) referenced: bool,
-    /// The budget was told that it can be dropped, and nothing else since.
+    /// The budget last heard of it as one that can be dropped.
     pub(super) listed: bool,
 }
 

@@ -1,4 +1,10 @@
-//! One limit for the cached blocks of all files.
+//! The memory limit of the page cache, over the cached blocks of all files.
+//!
+//! Files report the bytes their blocks take, and which blocks are clean. When more memory is
+//! needed, clean blocks are evicted, least recently used first; a block that was used since it was
+//! last considered only loses its mark and goes to the back of the list (second chance), so that a
+//! hit need not take the lock of this list. Dirty and unstable blocks are not in the list: they
+//! cannot be dropped, and eviction must not have to search among them.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -15,9 +21,6 @@ pub trait Evict: Send + Sync {
 }
 
 /// The clean blocks of all files in order of use, and the bytes that all blocks take.
-///
-/// Blocks that are not safe at the server are not in the list: however many there are, nobody
-/// looks through them for one to drop.
 pub struct Budget<T> {
     limit: usize,
     used: AtomicUsize,
@@ -34,7 +37,7 @@ impl<T: Evict> Budget<T> {
         }
     }
 
-    /// Bytes in force.
+    /// The limit, in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }

@@ -1,4 +1,8 @@
 //! Sets of byte ranges inside a block.
+//!
+//! A block has several such sets (valid, dirty, writing and so on), and most of them are empty or
+//! one range, so they are a sorted list without allocation for up to two ranges. Ranges that touch
+//! are joined.
 
 use smallvec::SmallVec;
 use std::ops::Range;

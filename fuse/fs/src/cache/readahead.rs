@@ -1,4 +1,11 @@
-//! What to fetch before it is asked for.
+//! Readahead of one open file: which data to fetch before it is read.
+//!
+//! [`ReadAhead::note`] is given each range that is read. Reads in order, or slightly out of order,
+//! as the kernel's requests of one sequence arrive from several threads, open a window of one READ,
+//! which doubles, up to the limit, each time that no more than half of it is left. Reads of equal
+//! length at equal distances are taken for a strided stream, whose next parts are fetched. Any
+//! other read closes the window, so that random reads fetch nothing. [`ReadAhead::left_behind`]
+//! names what a long sequence has passed: the kernel has it in its own page cache.
 
 use std::ops::Range;
 

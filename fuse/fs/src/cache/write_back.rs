@@ -123,7 +123,7 @@ pub struct WriteBack<C, W> {
     /// Who keeps WRITEs from being started.
     held: usize,
     /// Whose data is not on stable storage yet. Others' must be there first: what a restart of the
-    /// server forgets is written again, and each is told of their own errors only.
+    /// server forgets is written again, and each gets their own errors only.
     cred: Option<C>,
     /// Open files that wrote, to hear of errors.
     writers: Vec<Weak<W>>,

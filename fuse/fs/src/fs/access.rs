@@ -1,7 +1,7 @@
 //! ACCESS: the server decides who may do what.
 //!
-//! Its answers are kept for each credential, for as long as the attributes that came with them
-//! are believed and as long as mode, owner, group and ctime stay the same.
+//! Its answers are kept for each credential, for as long as the attributes that arrived with them
+//! are valid and as long as mode, owner, group and ctime stay the same.
 
 use super::Fs;
 use super::config::Permissions;
@@ -104,7 +104,7 @@ impl<N: Nfs3> Fs<N> {
         self.ask_access(cred, &inode, access::MODIFY).await
     }
 
-    /// Asks the server. Its attributes are learned, so this also revalidates.
+    /// Sends ACCESS. The attributes in its reply are applied, so this also revalidates.
     pub(super) async fn ask_access(
         &self,
         cred: &Cred,

@@ -1,13 +1,17 @@
-//! Access control lists as extended attributes: `system.posix_acl_access` and `system.posix_acl_default`.
+//! Access control lists as extended attributes: `system.posix_acl_access` and
+//! `system.posix_acl_default`.
 //!
-//! They are asked for by GETACL and kept with the attributes: for as long as these are believed and stay the same (a
-//! change of an ACL changes the ctime), or change only by own calls that change no ACL, as those that make and remove names
-//! do with a directory's ctime. Otherwise each new object would cost a GETACL of its directory. An access ACL that says no more than the mode is none. Linux's server takes
-//! away the list that a SETACL leaves out, so the other one of a directory is asked for and sent along; if there is none it
-//! is left out, as to set an access ACL clears the set-gid bit of a directory whose group the caller is not in.
+//! They are asked for by GETACL and kept with the attributes: for as long as these are valid and
+//! stay the same (a change of an ACL changes the ctime), or are changed only by calls of this mount
+//! that change no ACL, as those that make and remove names change a directory's ctime. Otherwise
+//! each new object would cost a GETACL of its directory. An access ACL that says no more than the
+//! mode is none. Linux's server removes the list that a SETACL leaves out, so the other one of a
+//! directory is asked for and sent along; if there is none it is left out, since setting an access
+//! ACL clears the set-gid bit of a directory whose group the caller is not in.
 //!
-//! A new object gets what its directory's default ACL hands on, and the umask counts only where there is none (POSIX
-//! 1003.1e draft 17, section 23.3.4). So the kernel leaves the umask to this side (FUSE_DONT_MASK) on a mount with ACLs.
+//! A new object gets its ACL from its directory's default ACL, and the umask counts only where
+//! there is none (POSIX 1003.1e draft 17, section 23.3.4). So on a mount with ACLs the kernel
+//! leaves the umask to this side (FUSE_DONT_MASK).
 
 use super::Fs;
 use super::changing::not_abandoned;
@@ -113,8 +117,8 @@ impl<N: Nfs3> Fs<N> {
         let inode = self.with_acls(nodeid)?;
         match self.acls(cred, &inode).await {
             Ok(acls) => value(list(&acls, which)),
-            // It was removed. The kernel asks in order to check permissions, does so by the mode then,
-            // and goes on to the operation, whose error says what a local file system's does.
+            // It was removed. The kernel asks in order to check permissions, does so by the mode
+            // then, and goes on to the operation, whose error says what a local file system's does.
             Err(error) if error.status() == Some(Status::Stale) => Err(FsError::NoData),
             Err(error) => Err(error),
         }
@@ -254,7 +258,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// GETACL. Its attributes are learned, so this also revalidates.
+    /// Sends GETACL. The attributes in its reply are applied, so this also revalidates.
     async fn fetch_acls(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Arc<Acls>> {
         let stamp = Stamp::now();
         let call = self.nfs.getacl(cred, &inode.handle, inode.is_dir());
@@ -314,8 +318,9 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Gives an object that was just made its ACLs, unless the server has done so by itself: setting them would clear
-    /// the set-gid bit that a directory takes over, for who is not in its group. A refusal changes nothing.
+    /// Gives an object that was just made its ACLs, unless the server has done so by itself:
+    /// setting them would clear the set-gid bit that a directory takes over, for who is not in its
+    /// group. A refusal changes nothing.
     pub(super) async fn finish_new(&self, cred: &Cred, inode: &Arc<Inode>, new: NewObject) {
         // Few directories hand ACLs on: the usual operation has no room for it.
         if let Some(acls) = new.acls {
@@ -339,8 +344,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether `has`, which GETACL has just shown, is the access ACL `wanted`. One that is all in the mode is shown as
-    /// none.
+    /// Whether `has`, which GETACL has just shown, is the access ACL `wanted`. One that is all in
+    /// the mode is shown as none.
     fn has_access(&self, inode: &Inode, has: &PosixAcl, wanted: &PosixAcl) -> bool {
         let (permissions, in_the_mode) = wanted.mode();
         match in_the_mode {

@@ -21,15 +21,15 @@ use nfsrdma_xdr::nfs3::{Attributes, WccAttributes, WccData};
 /// States behind the newest that are remembered when changes are over.
 const MOST_PAST: usize = 8;
 
-/// How long attributes are believed.
+/// How long attributes are valid (`acregmin` to `acregmax`, and so on).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub(super) min: Nanos,
     pub(super) max: Nanos,
 }
 
-/// When a reply's call was sent and when the reply came: numbers of events that grow, all
-/// taken from one counter.
+/// When a reply's call was sent and when the reply arrived: numbers of events, all taken from one
+/// counter that only grows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) sent: u64,
@@ -48,19 +48,19 @@ pub(super) struct Seen {
     pub(super) own_ctime: bool,
     /// The server's pre-operation attributes are not taken in one step with the change.
     pub(super) not_atomic: bool,
-    /// Nothing says whether the reply is older or newer than what is known: contents that came
-    /// with it may be those of before somebody else's change.
+    /// The reply cannot be ordered against what is known: contents that arrived with it may be
+    /// those of before somebody else's change.
     pub(super) ambiguous: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct AttributeCache {
     known: Option<Attributes>,
-    /// When the reply with them came.
+    /// When the reply with them arrived.
     arrived: u64,
     fresh_until: Nanos,
     timeout: Nanos,
-    /// The latest sending of a call whose reply showed whose contents these are.
+    /// When the latest call was sent whose reply confirmed the cached contents, or replaced them.
     verified: u64,
     /// What the cached contents belong to.
     contents: Option<WccAttributes>,
@@ -78,18 +78,18 @@ struct Own {
     changed: u64,
     /// States that own changes have left behind, the newest last.
     past: Box<[WccAttributes]>,
-    /// They could not be verified: until when the cached contents are believed.
+    /// They could not be verified: until when the cached contents are valid.
     unverified_until: Option<Nanos>,
     /// This mount made the file, and it is still as empty as it was then.
     made: bool,
-    /// A call on a name changed the ctime to something its reply did not say.
+    /// A call on a name changed the ctime, and its reply did not show the new one.
     ctime_open: bool,
-    /// When one was last answered: calls sent before may tell of the links of before.
+    /// When one was last answered: replies to calls sent before may have the old number of links.
     named: u64,
 }
 
 impl Own {
-    /// What is cached is believed until then, and not over the next open.
+    /// What is cached is valid until then at most, and not beyond the next open.
     fn unverified_by(&mut self, until: Nanos) {
         self.unverified_until = Some(self.unverified_until.unwrap_or(until).min(until));
     }
@@ -103,17 +103,17 @@ fn alike(a: &Attributes, b: &Attributes) -> bool {
 }
 
 impl AttributeCache {
-    /// The attributes last heard of.
+    /// The newest attributes known, valid or not.
     pub(super) fn attributes(&self) -> Option<&Attributes> {
         self.known.as_ref()
     }
 
-    /// The attributes, if they are to be believed now.
+    /// The attributes, if they are valid now.
     pub(super) fn fresh(&self, now: Nanos) -> Option<&Attributes> {
         self.known.as_ref().filter(|_| self.fresh_for(now) > 0)
     }
 
-    /// How much longer the attributes are believed.
+    /// How much longer the attributes are valid.
     pub(super) fn fresh_for(&self, now: Nanos) -> Nanos {
         let until = match (&self.known, self.unverified_until()) {
             (None, _) => return 0,
@@ -123,12 +123,12 @@ impl AttributeCache {
         until.saturating_sub(now)
     }
 
-    /// Ask the server before believing the attributes again.
+    /// Ends the validity of the attributes: the next use asks the server.
     pub(super) fn expire(&mut self) {
         self.fresh_until = 0;
     }
 
-    /// Whether no own change was under way since the call was sent.
+    /// Whether no change by this mount was under way since the call was sent.
     pub(super) fn undisturbed(&self, sent: u64) -> bool {
         let own = self.own.as_ref();
         own.is_none_or(|own| own.changes.is_none() && own.changed <= sent)
@@ -162,13 +162,13 @@ impl AttributeCache {
         }
     }
 
-    /// Whether a call sent at `since` or later showed that the cached contents are the
-    /// server's, with nothing left open.
+    /// Whether a call sent at `since` or later has confirmed the cached contents, and no change by
+    /// this mount leaves them unverified.
     pub(super) fn verified_since(&self, since: u64) -> bool {
         self.verified >= since && self.changes().is_none() && self.unverified_until().is_none()
     }
 
-    /// Whether own changes that are over left it open whose contents these are.
+    /// Whether changes by this mount, all answered, have left the cached contents unverified.
     pub(super) fn is_unverified(&self) -> bool {
         self.changes().is_none() && self.unverified_until().is_some()
     }
@@ -178,8 +178,8 @@ impl AttributeCache {
         self.changes().is_none() && self.contents.is_some_and(|contents| contents.size > 0)
     }
 
-    /// The attributes are fresh from now on, if their call was sent at `sent`, after all changes of
-    /// names were answered.
+    /// Makes the attributes valid from now on, if their call, sent at `sent`, was sent after all
+    /// changes of names were answered.
     fn believe(&mut self, sent: u64, now: Nanos) {
         let named = self.own.as_ref().map_or(0, |own| own.named);
         self.fresh_until = match named > sent {
@@ -202,7 +202,7 @@ impl AttributeCache {
         old.is_none_or(|old| rights(&old) != rights(new))
     }
 
-    /// Attributes came with the reply to a call that changed nothing (post_op_attr).
+    /// Applies the attributes in the reply to a call that changed nothing (post_op_attr).
     pub(super) fn apply(&mut self, span: Span, new: &Attributes, now: Nanos, times: Times) -> Seen {
         let mut result = Seen::default();
         let state = wcc(new);
@@ -251,8 +251,8 @@ impl AttributeCache {
         })
     }
 
-    /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not say to
-    /// what: the next one heard of is believed, if size and mtime are the same.
+    /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not show the new
+    /// one: that of the next reply is accepted, if size and mtime are the same.
     pub(super) fn named_otherwise(&mut self, event: u64) {
         let own = self.own.get_or_insert_default();
         own.named = event;

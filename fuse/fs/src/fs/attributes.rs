@@ -1,4 +1,12 @@
-//! GETATTR, SETATTR, READLINK, STATFS.
+//! GETATTR, SETATTR, READLINK and STATFS (RFC 1813 sections 3.3.1, 3.3.2, 3.3.5 and 3.3.18).
+//!
+//! GETATTR is answered from the `AttributeCache` while what it has is valid; the size shown is
+//! never less than the end of what this mount has written. stat(2) of a file with dirty data writes
+//! that first, because the server sets mtime and ctime when it gets the data.
+//!
+//! SETATTR runs alone: all data written before is on stable storage when it is sent, and programs'
+//! writes wait until it is answered. So no WRITE that is late, or is repeated because the server
+//! restarted, can undo a truncation, a time that was set, or the clearing of a set-id bit.
 
 use super::Fs;
 use super::changing::not_abandoned;
@@ -12,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What fstat(2) says of an object that this mount removed and a program still holds: the server
-/// knows its handle no more (`error`), so it is what was last known, without links.
+/// What fstat(2) shows of an object that this mount removed and a program has open: the server no
+/// longer knows its handle (`error`), so these are its last known attributes, without links.
 fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
     let gone = matches!(error.status(), Some(Status::Stale | Status::BadHandle));
     if !gone || !inode.removed.load(Ordering::Relaxed) {
@@ -26,14 +34,14 @@ fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
     })
 }
 
-/// The size of a regular file, as last heard of. `None` if it has set-id bits: the server clears
-/// them when it sets a size.
+/// The last known size of a regular file. `None` if it has set-id bits: the server clears them
+/// when it sets a size.
 fn known_size(inode: &Inode) -> Option<u64> {
     let known = inode.state.lock().attributes().copied()?;
     (known.kind == FileType::Regular && known.mode & 0o6000 == 0).then_some(known.size)
 }
 
-/// Nothing is taken to be written to the file while this lives.
+/// Programs' writes to the file wait while this lives.
 pub(super) struct Exclusive<'a>(&'a FileData);
 
 impl<'a> Exclusive<'a> {
@@ -51,9 +59,9 @@ impl Drop for Exclusive<'_> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Attributes from memory, for as long as they are believed. `revalidate`: the kernel
-    /// asks for its own sake (to see whether its cache is still good), not for a program's
-    /// stat: then data not written back does not matter, and the times need not be final.
+    /// Attributes from memory, while they are valid, and for how long they still are.
+    /// `revalidate`: the kernel asks for its own sake (to see whether its cache is still valid),
+    /// not for a program's stat(2): then dirty data does not matter, as times need not be final.
     pub fn getattr_cached(&self, nodeid: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
         let inode = self.table.get(nodeid)?;
         let now = self.now();
@@ -95,7 +103,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
         if !revalidate && inode.is_dirty() {
-            // mtime and ctime are the server's to give: it gives them with the data.
+            // The server sets mtime and ctime when it gets the data.
             self.write_back(&inode, false).await;
             let state = inode.state.lock();
             if let Some(attributes) = state.fresh(self.now()) {
@@ -118,7 +126,7 @@ impl<N: Nfs3> Fs<N> {
         Ok((self.shown(&inode, attributes), ttl))
     }
 
-    /// GETATTR, learned.
+    /// Sends GETATTR and applies the attributes of its reply.
     pub(super) async fn fetch(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
         self.shared.stats.attribute_misses.add(1);
         self.hidden_gone(inode).await;
@@ -130,7 +138,7 @@ impl<N: Nfs3> Fs<N> {
             }
             Ok(attributes) => {
                 self.learn(inode, stamp, Some(&attributes));
-                // A newer reply may have been learned meanwhile.
+                // A newer reply may have been applied meanwhile.
                 let newest = inode.state.lock().attributes().copied();
                 Ok(newest.unwrap_or(attributes))
             }
@@ -138,7 +146,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// What is known of `inode`, however old; asks if nothing is.
+    /// The attributes known of `inode`, however old; sends GETATTR if there are none.
     pub(super) async fn known(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
         let known = inode.state.lock().attributes().copied();
         match known {
@@ -189,10 +197,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// SETATTR, with write-back held off. `by_name`: a new size is that of truncate(2). Everything written before is on stable storage when
-    /// it is sent, and nothing is taken to be written until it is answered: so no WRITE, and
-    /// none that has to be sent again because the server restarted, can come after it and undo
-    /// a truncation, a time, or a set-id bit.
+    /// SETATTR, while no WRITE is under way and programs' writes wait (see the head of this
+    /// module). `by_name`: a new size is that of truncate(2).
     pub(super) async fn set(
         self: &Arc<Self>,
         cred: &Cred,
@@ -260,7 +266,7 @@ impl<N: Nfs3> Fs<N> {
             }
         };
         if let Some(size) = new.size {
-            // Whatever was read meanwhile may be of before, also if nobody knows the outcome.
+            // Whatever was read meanwhile may be older, also if the outcome is not known.
             void();
             result?;
             if let Some(data) = data {
@@ -276,7 +282,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// For a call that changes attributes: everything written before is on stable storage, and
-    /// nothing is taken to be written until what this returns is dropped.
+    /// programs' writes wait until what this returns is dropped.
     pub(super) async fn exclusively<'a>(
         self: &Arc<Self>,
         inode: &Arc<Inode>,

@@ -1,4 +1,5 @@
-//! Own changes of one object that overlap in time, and whether anybody else's came in between.
+//! Changes of one object by this mount that overlap in time, and whether anybody else changed it in
+//! between.
 //!
 //! Each reply to a change carries a pair of states (wcc_data, RFC 1813 section 2.6): size, mtime
 //! and ctime just before the change and just after it. Replies arrive in any order, and the
@@ -87,7 +88,7 @@ pub(super) enum Verdict {
     NotAtomic,
 }
 
-/// Own changes from the first that was sent until none is under way.
+/// Changes by this mount, from the first that was sent until none is under way.
 #[derive(Debug)]
 pub(super) struct Changes {
     /// Changes, and checks of the start, that are not answered.
@@ -100,7 +101,7 @@ pub(super) struct Changes {
     start: Start,
     /// Where the trail has got to: the origin at first.
     head: Option<WccAttributes>,
-    /// The attributes that came with the head.
+    /// The attributes that arrived with the head.
     newest: Option<Attributes>,
     /// States the trail went through, the newest last.
     passed: Vec<WccAttributes>,
@@ -110,7 +111,7 @@ pub(super) struct Changes {
     joints: u32,
     /// The trail has gone over a joint.
     joined: bool,
-    /// States at the ends of changes that came without a `before`.
+    /// States at the ends of changes that were answered without a `before`.
     unpaired: Vec<WccAttributes>,
     /// Changes that were answered without a `before`, and without an `after`.
     no_before: u32,
@@ -251,7 +252,8 @@ impl Changes {
         }
     }
 
-    /// An own call on one of the object's names changes the ctime, and its reply has no pair.
+    /// A call by this mount on one of the object's names changes the ctime, and its reply has no
+    /// pair of states for the object.
     pub(super) fn allow_joint(&mut self) {
         self.joints += 1;
     }

@@ -1,6 +1,13 @@
-//! Own changes of objects on their way to the server: what is noted when a call is sent and when
-//! it is answered, the check ahead of a WRITE, calls that this machine could not send and sends
-//! again, and what the kernel is told at once.
+//! Changes by this mount: what is noted when a call that changes an object is sent, and what
+//! follows from its reply.
+//!
+//! While such a call is under way, replies to other calls cannot be ordered against it, so its
+//! begin and its end are noted in the object's `AttributeCache`, which takes in the wcc_data of the
+//! reply (RFC 1813 section 2.6) and decides whether this mount alone has changed the object. If it
+//! has not, what is cached of the contents is dropped, here and in the kernel ([`Fs::follow`]).
+//! [`Change`] ends a change even if its future is dropped. Where a server gives no pre-operation
+//! attributes, a GETATTR is sent ahead of the first of several WRITEs instead. Calls that this
+//! machine could not send, for want of memory, are made again on a `hard` mount ([`Fs::again`]).
 
 use super::Fs;
 use super::change_context::{KernelCache, MemoryWait};
@@ -27,7 +34,7 @@ const IDLE_LOOKS: u32 = 10;
 /// Tries for memory at once, before the first look.
 const QUICK_TRIES: u32 = 3;
 
-/// An own change under way; a future that is dropped ends it, too.
+/// A change by this mount that is under way. A future that is dropped ends it as well.
 pub(super) struct Change<'a, N: Nfs3> {
     fs: &'a Fs<N>,
     inode: &'a Arc<Inode>,
@@ -38,7 +45,7 @@ pub(super) struct Change<'a, N: Nfs3> {
 
 impl<N: Nfs3> Change<'_, N> {
     /// It was answered with what the object was before and after; `None` if it failed without
-    /// an answer of the server's, and may have been made.
+    /// an answer of the server's; it may have been made all the same.
     pub(super) fn end(self, data: Option<&WccData>) {
         match data {
             Some(data) => self.end_at(data, 0),
@@ -88,13 +95,13 @@ pub(super) fn not_abandoned() -> FsResult<()> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Whom to tell what the kernel must not believe any longer. Once.
+    /// Sets how caches of the kernel are invalidated. To be called once.
     pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
         let _ = self.change_context.kernel.set(kernel);
     }
 
-    /// Runs a call that changes `inode`, a directory mostly, and takes in what it says of it; if
-    /// nobody waits for that any more, it does not.
+    /// Runs a call that changes `inode`, mostly a directory, and takes in its wcc_data. If the caller
+    /// has left, the call is not made.
     ///
     /// Pass a pinned call: the future of an async function has room for what it is given twice,
     /// and each operation's future is allocated and moved whole.
@@ -211,7 +218,7 @@ impl<N: Nfs3> Fs<N> {
         self.drop_kernel_data(inode, known);
     }
 
-    /// Has the kernel ask for the names in a directory again, that are not believed here any more.
+    /// Has the kernel look up again the names in a directory that are no longer valid here.
     fn expire_names_in(&self, inode: &Inode) {
         if inode.is_dir()
             && let Some(kernel) = self.change_context.kernel.get()
@@ -220,7 +227,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Up to `most` of these names, for the kernel to be told: each once.
+    /// Up to `most` of these names, for notifications to the kernel. Each is returned once.
     pub fn names_to_expire(&self, nodeid: u64, most: usize) -> Vec<Box<[u8]>> {
         let Some(dir) = self.table.get(nodeid) else {
             return Vec::new();
@@ -245,15 +252,16 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether the kernel has data of a file that somebody else has changed since, and would not
-    /// drop them by what it was told.
+    /// Whether the kernel has data of a file that somebody else has changed since, and has no
+    /// attributes that make it drop them.
     pub fn kernel_is_behind(&self, nodeid: u64) -> bool {
         let inode = self.table.get(nodeid);
         inode.is_some_and(|inode| inode.state.lock().kernel_is_behind())
     }
 
-    /// Close-to-open: what was cached before `since`, when the opening of the file or directory
-    /// began, is known to be the server's, or given up. In most cases the reply to ACCESS has shown that already.
+    /// Close-to-open: confirms with the server what was cached before `since`, when the opening of
+    /// the file or directory began, or gives it up. In most cases the reply to ACCESS has confirmed
+    /// it already.
     pub(super) async fn revalidate(
         self: &Arc<Self>,
         cred: &Cred,
@@ -279,7 +287,7 @@ impl<N: Nfs3> Fs<N> {
             return Ok(());
         }
         if self.may_be_cached(inode) {
-            // Own changes were under way, or replies overtook each other.
+            // Changes by this mount were under way, or replies overtook each other.
             if !inode.state.lock().is_unverified() {
                 self.write_back(inode, false).await;
                 self.fetch(cred, inode).await?;
@@ -294,9 +302,9 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// WRITE, with what it says of the file learned. Where the server does not say what the
-    /// file was before, a GETATTR goes ahead of the first of several WRITEs, to be run before
-    /// it; there is no waiting for the answer in between.
+    /// Sends WRITE and takes in its wcc_data. Where the server gives no pre-operation attributes, a
+    /// GETATTR is sent ahead of the first of several WRITEs, to be run before it; its reply is not
+    /// waited for in between.
     pub(super) async fn write_call(
         self: &Arc<Self>,
         cred: &Cred,
@@ -361,7 +369,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// COMMIT of the whole file, with what it says of the file learned.
+    /// Sends COMMIT of the whole file and takes in its wcc_data.
     pub(super) async fn commit_call(
         &self,
         cred: &Cred,
@@ -414,9 +422,9 @@ impl<N: Nfs3> Fs<N> {
 
     /// Whether a call that ended with `error` is to be sent again, which is when it returns.
     ///
-    /// An empty buffer pool and a registration that fails are this machine's passing troubles,
-    /// and a mount that is `hard` waits them out; so it does when a connection took the call's
-    /// memory with it. What was not answered stays dirty meanwhile.
+    /// An empty buffer pool and a registration that fails are temporary failures of this machine,
+    /// which a `hard` mount waits out; so is memory of the call that was lost with a connection.
+    /// What was not answered stays dirty meanwhile.
     pub(super) async fn again(&self, error: &NfsError, tries: &mut u32) -> bool {
         let passing = match error {
             NfsError::Local(_) => true,

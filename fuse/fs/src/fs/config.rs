@@ -30,7 +30,7 @@ pub enum Permissions {
 /// Settings of one mount.
 #[derive(Debug, Clone)]
 pub struct FsConfig {
-    /// How long attributes of a file are believed: at least and at most. Both zero is `noac`.
+    /// How long attributes of a file are valid: at least and at most. Both zero is `noac`.
     pub acregmin: Duration,
     pub acregmax: Duration,
     /// The same for directories, and for the names in them.

@@ -1,4 +1,14 @@
-//! CREATE, MKNOD, MKDIR, SYMLINK.
+//! CREATE, MKNOD, MKDIR and SYMLINK (RFC 1813 sections 3.3.8 to 3.3.11).
+//!
+//! Each sends one call under the caller's credential, takes in the directory's wcc_data, puts the
+//! new name into the cache of names, and answers with the new object as an entry. A server may
+//! leave out its handle or attributes; LOOKUP or GETATTR then asks for them. Mode and ACL of a new
+//! object come from the umask or from the directory's default ACL (`acl.rs`).
+//!
+//! FUSE's CREATE opens the file as well, and the kernel takes a file that it returns for a new one
+//! and checks no permission. So whether the file is new must be certain: the call is sent GUARDED,
+//! or EXCLUSIVE with O_EXCL, and never UNCHECKED. If a GUARDED one is answered NFS3ERR_EXIST, the
+//! name is looked up, and the file is opened only after ACCESS has granted it.
 
 use super::access::wanted_to_open;
 use super::acl::{NewMode, NewObject};

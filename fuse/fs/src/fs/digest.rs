@@ -1,10 +1,10 @@
-//! Digests of the attributes that the kernel was told, by which it is found out whether what
-//! it believes is out of date.
+//! Digests of the attributes that the kernel was given, by which it is found out whether what it
+//! caches is out of date.
 
 use nfsrdma_xdr::nfs3::{Attributes, Time};
 
-/// A digest of what the kernel is told and has no reason of its own to ask for again. Size and
-/// times it takes for out of date after each of its own WRITEs; mode, owner and links not.
+/// A digest of the attributes that the kernel has no reason of its own to ask for again. It takes
+/// size and times for out of date after each of its own WRITEs, but not mode, owner and links.
 pub(super) fn digest(attributes: &Attributes) -> u32 {
     let fields = [
         attributes.mode,
@@ -15,7 +15,7 @@ pub(super) fn digest(attributes: &Attributes) -> u32 {
     hash(&fields)
 }
 
-/// The same of what makes the kernel drop its pages when it is told others.
+/// The same of those whose change makes the kernel drop its pages.
 pub(super) fn digest_of_contents(size: u64, mtime: Time) -> u32 {
     let fields = [
         size as u32,
@@ -26,7 +26,7 @@ pub(super) fn digest_of_contents(size: u64, mtime: Time) -> u32 {
     hash(&fields)
 }
 
-/// FNV-1a; 0 means that nothing was told.
+/// FNV-1a; never 0, which stands for none.
 fn hash(fields: &[u32; 4]) -> u32 {
     let mixed = fields.iter().fold(0xcbf2_9ce4_8422_2325, |hash, field| {
         (hash ^ u64::from(*field)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,10 +1,13 @@
-//! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR.
+//! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR (RFC 1813 sections 3.3.16 and 3.3.17).
 //!
-//! The kernel's position in a directory is the server's cookie. Entries come in large parts,
-//! of which the kernel takes small ones. They are asked for with attributes (READDIRPLUS) even
-//! for a plain listing: FUSE entries carry a type, which READDIR does not tell. Where the server
-//! gives no attributes, names are looked up; what cannot be looked up, as in a directory that the
-//! caller may read and not search, is listed without a type (DT_UNKNOWN of readdir(3)).
+//! The kernel's position in a directory is the server's cookie. Entries come in large parts, of
+//! which the kernel takes small ones; from the second part on, the next page is requested while the
+//! kernel takes this one. Entries are asked for with attributes (READDIRPLUS) even for a plain
+//! listing: FUSE entries carry a type, which READDIR does not tell. Where the server gives no
+//! attributes, names are looked up; what cannot be looked up, as in a directory that the caller may
+//! read and not search, is listed without a type (DT_UNKNOWN of readdir(3)). If the server no
+//! longer accepts a cookie (NFS3ERR_BAD_COOKIE), the listing starts over, without the names that
+//! were given already.
 
 use super::clock::{Nanos, nanos};
 use super::error::{FsError, FsResult};
@@ -40,7 +43,7 @@ type Page = (DirPage, Stamp, u64);
 #[derive(Debug)]
 struct Ahead {
     cookie: u64,
-    /// Which asking of this handle: the listing may have begun again since.
+    /// Counts the requests of this handle: the listing may have begun again since.
     number: u64,
     /// `None`: on its way.
     page: Option<FsResult<Page>>,
@@ -352,8 +355,8 @@ impl<N: Nfs3> Fs<N> {
         });
     }
 
-    /// The page at `cookie` if it was asked for ahead and the directory is still the same;
-    /// what is gone must not be told to the kernel as being there.
+    /// The page at `cookie` if it was asked for ahead and the directory has not changed since: a
+    /// name that was removed must not be listed.
     async fn page_ahead(&self, dir: &DirHandle, cookie: u64) -> Option<Page> {
         loop {
             let mut arrived = std::pin::pin!(dir.arrived.notified());
@@ -542,8 +545,8 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// What to tell the kernel of an entry of a listing; counts as a look-up. `None` for `.`
-    /// and `..`, and for what has no attributes.
+    /// An entry of a listing as the kernel gets it; counts as a look-up. `None` for `.` and `..`,
+    /// and for what has no attributes.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
         let attributes = *inode.state.lock().attributes()?;

@@ -1,4 +1,7 @@
 //! Errors of the file system, and the errno for each.
+//!
+//! Errors of calls are kept as [`NfsError`] up to here, so that callers can look at the NFS status.
+//! The errno is chosen in one place, when the request is answered ([`FsError::errno`]).
 
 use crate::locks::LockError;
 use nfsrdma_nfs3::NfsError;
@@ -44,7 +47,8 @@ pub enum FsError {
     /// The object is no longer what it was: its name leads to another one.
     #[error("stale file handle")]
     Stale,
-    /// Nothing more is taken to be written: see [`Fs::end_of_requests`](super::Fs::end_of_requests).
+    /// Nothing more is taken to be written: see
+    /// [`Fs::end_of_requests`](super::Fs::end_of_requests).
     #[error("the mount is at its end")]
     Ended,
     #[error("lock: {0:?}")]
@@ -68,7 +72,7 @@ impl FsError {
         }
     }
 
-    /// What a program is told. The one table: a new error does not compile without an entry.
+    /// What a system call returns. The one table: a new error does not compile without an entry.
     pub fn errno(&self) -> i32 {
         match self {
             FsError::Nfs(error) => errno_of_call(error),

@@ -1,4 +1,4 @@
-//! What the log is told of data that could not be written: the first failure of a file at
+//! What is logged of data that could not be written: the first failure of a file at
 //! once, then one line a minute with counts, so that a full disk does not fill the log's, too.
 
 use super::clock::Nanos;
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(lines.len(), 1);
         let expected = "49999 ranges, 399992 bytes between 4096 and 204795912 of file 1";
         assert!(lines[0].contains(expected), "{lines:?}");
-        // Quiet since: forgotten, and a new failure is told at once.
+        // Quiet since: forgotten, and a new failure is logged at once.
         assert!(log.due(3 * MINUTE).is_empty());
         assert!(note(&mut log, 1, 0, 3 * MINUTE));
     }

@@ -1,5 +1,12 @@
-//! A regular file's data on this side: cached pages, reads and writes under way, and who is
-//! to be told of errors.
+//! The cached data of one regular file ([`FileData`]), and the totals of all files ([`Shared`]).
+//!
+//! One lock protects the file's [`FileState`]: its `WriteBack` with the cached blocks, its READs
+//! that are under way, SETATTRs and O_DIRECT writes that exclude others, and the kernel's READs
+//! that are not answered. Operations change the state in [`FileData::with`], which afterwards adds
+//! what has changed in memory, dirty bytes and WRITEs to the totals, so that no operation can
+//! forget to. A READ is void once its range was written or invalidated while it was under way: its
+//! data must not be cached. Whoever has to wait for a READ, WRITE or COMMIT looks again after each
+//! notification of `changed`.
 
 use super::clock::Nanos;
 use super::stats::Stats;
@@ -29,7 +36,7 @@ pub struct Shared {
     pub calls: AtomicUsize,
     /// READs and WRITEs under way: their buffers come back.
     pub busy: AtomicUsize,
-    /// Told when buffers came back or dirty data became clean.
+    /// Notified when buffers came back or dirty data became clean.
     pub freed: Notify,
     pub stats: Stats,
 }
@@ -81,7 +88,7 @@ pub struct FileState {
     direct: usize,
     /// The kernel's READs that are not answered.
     kernel_reads: Vec<UnansweredRead>,
-    /// When the last of its READs came or was answered.
+    /// When the last of its READs arrived or was answered.
     last_kernel_read: Nanos,
 }
 
@@ -96,8 +103,8 @@ impl FileState {
         self.write_back.pages()
     }
 
-    /// Once all data are safe, and all who wrote have heard of what is not, what is lost later
-    /// concerns none of them.
+    /// Takes the open files off the list of writers, once all data is on stable storage and no
+    /// call is under way: what is lost later concerns none of them.
     pub fn release_writers(&mut self) {
         if self.write_back.is_safe() && !self.write_back.is_under_way() {
             for writer in self.write_back.take_writers() {
@@ -106,7 +113,7 @@ impl FileState {
         }
     }
 
-    /// A SETATTR is to come: nothing is taken to be written until [`FileState::end_exclusive`].
+    /// A SETATTR is to be sent: programs' writes wait until [`FileState::end_exclusive`].
     pub fn begin_exclusive(&mut self) {
         self.exclusive += 1;
         self.write_back.begin_flush();
@@ -133,7 +140,7 @@ impl FileState {
         self.direct > 0
     }
 
-    /// The kernel sent a READ, which came `now`. Returns its number.
+    /// The kernel sent a READ, which arrived at `now`. Returns its number.
     pub fn begin_kernel_read(&mut self, offset: u64, now: Nanos) -> u64 {
         self.next_pending += 1;
         let id = self.next_pending;
@@ -143,13 +150,13 @@ impl FileState {
         id
     }
 
-    /// It was answered `now`.
+    /// It was answered at `now`.
     pub fn end_kernel_read(&mut self, id: u64, now: Nanos) {
         self.kernel_reads.retain(|read| read.id != id);
         self.last_kernel_read = now;
     }
 
-    /// Whether a READ of the kernel's came or was answered after `time`.
+    /// Whether a READ of the kernel's arrived or was answered after `time`.
     pub fn has_kernel_read_since(&self, time: Nanos) -> bool {
         self.last_kernel_read > time
     }
@@ -164,7 +171,7 @@ impl FileState {
         self.kernel_reads.iter().any(|read| read.id <= last)
     }
 
-    /// Whether a READ of the kernel's that came before `time` is not answered.
+    /// Whether a READ of the kernel's that arrived before `time` is not answered.
     pub fn is_kernel_reading_since(&self, time: Nanos) -> bool {
         self.kernel_reads.iter().any(|read| read.since < time)
     }
@@ -215,7 +222,7 @@ impl FileState {
             .find(|p| p.range.start < range.end && range.start < p.range.end)
     }
 
-    /// What READs under way bring of `range` is out of date.
+    /// Marks the READs under way that touch `range`: their data must not be cached.
     pub fn void_reads(&mut self, range: Range<u64>) {
         for pending in &mut self.pending {
             pending.void |= pending.range.start < range.end && range.start < pending.range.end;
@@ -292,7 +299,7 @@ impl Drop for WriteHold<'_> {
 pub struct FileData {
     pub id: u64,
     inner: Mutex<FileState>,
-    /// Told when a READ, WRITE or COMMIT of the file ended.
+    /// Notified when a READ, WRITE or COMMIT of the file ended.
     pub changed: Notify,
     shared: Arc<Shared>,
     this: Weak<FileData>,
@@ -367,8 +374,8 @@ impl FileData {
 }
 
 impl FileData {
-    /// `blocks`, offset and bytes, were read for a program: the kernel will have them. Lets the
-    /// oldest of such go, of all files.
+    /// `blocks`, offset and bytes, were read for a program, so the kernel will cache them as well.
+    /// Drops the oldest blocks of that kind here, of all files, if there are too many.
     pub fn lend(&self, blocks: impl Iterator<Item = (u64, u32)>) {
         let lent = &self.shared.lent;
         for (offset, len) in blocks {
@@ -381,8 +388,8 @@ impl FileData {
         }
     }
 
-    /// Drops the block at `offset` if a program was given of it and the kernel may be believed
-    /// to keep that: it drops the pages of a file that is written to.
+    /// Drops the block at `offset` if a program has read from it and the kernel can be expected to
+    /// keep the pages: it drops those of a file that is written to.
     fn let_go(&self, offset: u64) {
         let mut inner = self.inner.lock();
         if inner.write_back().was_written() {

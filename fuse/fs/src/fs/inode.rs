@@ -1,8 +1,8 @@
 //! An object of the server, and what is known of it.
 //!
 //! Which attributes are the newest, and whether somebody else changed the contents, is decided
-//! in `attribute_cache`; here are the numbers by which caches name contents (epochs), what the
-//! kernel was told, and what ACCESS granted.
+//! in `attribute_cache`; here are the numbers by which caches name contents (epochs), which
+//! attributes the kernel was given, and what ACCESS granted.
 
 pub(super) use super::attribute_cache::{Seen, Times};
 pub(super) use super::changes::Kind;
@@ -21,11 +21,11 @@ use std::sync::{Arc, OnceLock};
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 /// [`State::told_epoch`] when the size was one that this mount has written, and the server did not
-/// show. It need not come to that: what was written may have been at the server already, and
+/// show. The file need not get so long: what was written may have been at the server already, and
 /// somebody else have cut the file since.
 const BEYOND: u64 = u64::MAX - 1;
 /// [`State::kernel_epoch`] of contents that somebody else has changed since, leaving size and
-/// mtime as the kernel knows them: it does not drop them by what it is told.
+/// mtime as the kernel knows them: no attributes make it drop them.
 const BEHIND: u64 = u64::MAX;
 
 fn next_epoch() -> u64 {
@@ -40,7 +40,7 @@ pub const ROOT: u64 = 1;
 pub enum Asked {
     #[default]
     No,
-    /// For those it is told from now on.
+    /// For those it is given from now on.
     New,
     /// For all.
     All,
@@ -54,22 +54,22 @@ pub struct Inode {
     pub fileid: u64,
     pub kind: FileType,
     pub handle: FileHandle,
-    /// How often the kernel was told of it and has not forgotten.
+    /// The kernel's references: how often it was given the node, less what it has forgotten.
     pub lookups: AtomicU64,
     /// Open files of this mount.
     pub opens: AtomicU32,
-    /// The server said STALE or BADHANDLE since attributes last came.
+    /// The server answered STALE or BADHANDLE since attributes last arrived.
     refused: AtomicBool,
-    /// Hidden names that are at the server, or on their way out.
+    /// Hidden names that are at the server, or are being removed.
     pub hidden_links: AtomicU16,
     /// This mount removed a name of it.
     pub removed: AtomicBool,
     /// A RENAME or LINK to a hidden name is under way, or not recorded. Changed with `state`
     /// locked.
     pub hiding: AtomicBool,
-    /// The directory in which the kernel was last told a name of it; 0 before.
+    /// The directory in which the kernel was last given a name of it; 0 before.
     pub named_in: AtomicU64,
-    /// Of a directory: whether the kernel may believe the names in it for a time. See
+    /// Of a directory: whether the kernel may cache the names in it for a time. See
     /// `sibling_names`.
     pub names_asked: Mutex<Asked>,
     pub state: Mutex<State>,
@@ -155,7 +155,7 @@ pub struct Listed {
 pub(super) struct Outcome {
     /// Somebody else changed the contents.
     pub foreign: bool,
-    /// The kernel believes attributes that are out of date.
+    /// The kernel caches attributes that are out of date.
     pub misled: bool,
     /// See [`Seen::not_atomic`].
     pub not_atomic: bool,
@@ -170,16 +170,16 @@ pub struct State {
     pub epoch: u64,
     /// Number of the contents in the kernel's cache; 0 before it had any.
     pub kernel_epoch: u64,
-    /// Number of the contents whose attributes the kernel was last told; 0 before, and
+    /// Number of the contents whose attributes the kernel was last given; 0 before, and
     /// [`BEYOND`].
     pub told_epoch: u64,
-    /// Of the attributes the kernel was last told; 0 if it asks anyhow.
+    /// Digest of the attributes the kernel was last given; 0 if it asks anyhow.
     told: u32,
-    /// Of size and mtime among these.
+    /// Digest of size and mtime among these.
     told_contents: u32,
     /// Exactly as long as it need be: it changes seldom, and there are many inodes.
     granted: Box<[Granted]>,
-    /// What GETACL said of the object as it is now.
+    /// What GETACL returned of the object as it is now.
     acls: Option<Box<KnownAcls>>,
     pub silly: Option<Box<Silly>>,
     /// Of a directory that was listed.
@@ -202,7 +202,7 @@ impl State {
         }
     }
 
-    /// The kernel is given the attributes, with this size, to be believed while they are fresh.
+    /// The kernel is given the attributes, with this size, to cache while they are valid.
     pub fn record_told(&mut self, size: u64) {
         let known = self.cache.attributes();
         let beyond = known.is_some_and(|known| known.size < size);
@@ -226,8 +226,8 @@ impl State {
         self.listed.get_or_insert_default()
     }
 
-    /// Whether the kernel has data of before somebody else's change, and has not been told of
-    /// any attributes since that would make it drop them.
+    /// Whether the kernel has data of before somebody else's change, and has not been given
+    /// attributes since that make it drop them.
     pub fn kernel_is_behind(&self) -> bool {
         self.kernel_epoch == BEHIND
             || (self.kernel_epoch != 0
@@ -235,8 +235,8 @@ impl State {
                 && self.told_epoch != self.epoch)
     }
 
-    /// What was written is lost, and the kernel's cache has it: no open leaves it there. Whether
-    /// the kernel has any data.
+    /// What was written is lost, and the kernel's cache has it: the next open drops it there.
+    /// Returns whether the kernel has any data.
     pub fn contents_lost(&mut self) -> bool {
         self.epoch = next_epoch();
         let known = self.kernel_epoch != 0;
@@ -246,32 +246,32 @@ impl State {
         known
     }
 
-    /// The attributes last heard of.
+    /// The newest attributes known, valid or not.
     pub fn attributes(&self) -> Option<&Attributes> {
         self.cache.attributes()
     }
 
-    /// The attributes, if they are to be believed now.
+    /// The attributes, if they are valid now.
     pub fn fresh(&self, now: Nanos) -> Option<&Attributes> {
         self.cache.fresh(now)
     }
 
-    /// How much longer the attributes are believed.
+    /// How much longer the attributes are valid.
     pub fn fresh_for(&self, now: Nanos) -> Nanos {
         self.cache.fresh_for(now)
     }
 
-    /// Ask the server before believing the attributes again.
+    /// Ends the validity of the attributes: the next use asks the server.
     pub fn expire(&mut self) {
         self.cache.expire();
     }
 
-    /// Whether no own change was under way since the call started.
+    /// Whether no change by this mount was under way since the call was sent.
     pub fn undisturbed(&self, stamp: Stamp) -> bool {
         self.cache.undisturbed(stamp.0)
     }
 
-    /// Whether no attributes came since the call started.
+    /// Whether no attributes arrived since the call was sent.
     pub fn unheard_since(&self, stamp: Stamp) -> bool {
         self.cache.unheard_since(stamp.0)
     }
@@ -281,17 +281,17 @@ impl State {
         self.cache.is_changing()
     }
 
-    /// Whether the contents were seen to be the server's by a call sent since.
+    /// Whether a call sent since then has confirmed the cached contents.
     pub fn verified_since(&self, stamp: Stamp) -> bool {
         self.cache.verified_since(stamp.0)
     }
 
-    /// Whether own changes left something open.
+    /// Whether changes by this mount, all answered, have left the cached contents unverified.
     pub fn is_unverified(&self) -> bool {
         self.cache.is_unverified()
     }
 
-    /// Takes over what the cache found out.
+    /// Draws the consequences of what a reply showed.
     fn learned(&mut self, seen: Seen) -> Outcome {
         if seen.changed {
             let carried = self.acls.take_if(|_| seen.own_ctime && !seen.foreign);
@@ -323,7 +323,7 @@ impl State {
         }
     }
 
-    /// Attributes came with the reply to a call that changed nothing.
+    /// Applies the attributes in the reply to a call that changed nothing.
     pub(super) fn apply(
         &mut self,
         stamp: Stamp,
@@ -335,8 +335,8 @@ impl State {
         self.learned(seen)
     }
 
-    /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not say to
-    /// what.
+    /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not show the new
+    /// one.
     pub fn named_otherwise(&mut self) {
         self.cache.named_otherwise(next_event());
     }

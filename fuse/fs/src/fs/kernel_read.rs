@@ -132,8 +132,8 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Whether a notification might now make the kernel ignore the end of the file in the reply to
-    /// a READ: one is under way; or the file is open, beside `opens` that are under way, and one was
-    /// answered so lately that its reader may have made the next.
+    /// a READ: one is under way; or the file is open, beside `opens` that are under way, and one
+    /// was answered so lately that its reader may have made the next.
     pub fn may_miss_end(&self, nodeid: u64, opens: u32) -> bool {
         let since = self.now().saturating_sub(nanos(GOES_ON / 10));
         let inode = self.table.get(nodeid);
@@ -155,7 +155,7 @@ impl<N: Nfs3> Fs<N> {
     /// before. Returns when these are answered, however long the server takes, and then when
     /// `queued` is done: that waits for those which the kernel has made and nobody has read.
     ///
-    /// All this before the open counts as one whose attributes the kernel was told.
+    /// All this happens before the attributes of this open count as given to the kernel.
     pub(super) async fn reads_before_open(&self, inode: &Inode, queued: impl Future<Output = ()>) {
         let misled = {
             let state = inode.state.lock();

@@ -29,7 +29,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(self.entry(&dir, &inode, attributes))
     }
 
-    /// LINK, with what it says of both learned.
+    /// Sends LINK and takes in what its reply shows of both objects.
     pub(super) async fn link_inode(
         &self,
         cred: &Cred,

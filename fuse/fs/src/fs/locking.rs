@@ -2,7 +2,7 @@
 //!
 //! Locks are a boundary of the cache, as with Linux's client: who takes one sees what others
 //! wrote before they gave it back. So everything written is on stable storage before a lock is
-//! given back (or asked for), and after one is taken nothing is believed that was cached before:
+//! given back (or asked for), and after one is taken nothing is valid that was cached before:
 //! times of files are too coarse to tell two writers of the same instant apart. That includes the
 //! names beside the file (`beside`).
 
@@ -122,7 +122,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let inode = &file.inode;
         if self.is_unsafe(inode) {
-            // An error is told to those who wrote, by fsync or close.
+            // Those who wrote get an error by fsync or close.
             let flushed = unless(interrupt, self.write_back(inode, true)).await;
             if let Err(error) = flushed {
                 answer(Err(error));
@@ -155,7 +155,7 @@ impl<N: Nfs3> Fs<N> {
         taken
     }
 
-    /// Nothing that is cached of the contents is believed any more.
+    /// Invalidates all that is cached of the contents.
     fn forget_cached(&self, inode: &Inode) {
         if let Some(data) = inode.data() {
             data.with(|inner| inner.invalidate());

@@ -1,4 +1,12 @@
-//! LOOKUP, FORGET.
+//! LOOKUP and FORGET: what a name in a directory leads to.
+//!
+//! A name is answered from the cache of names (`lookup_cached`) if the directory's attributes are
+//! valid, its contents have the same epoch as when the name was cached, and the caller may search
+//! the directory (`search.rs`). Otherwise LOOKUP (RFC 1813 section 3.3.3) is sent. Its answer is
+//! cached, NFS3ERR_NOENT as well, but only if no change of the directory by this mount was under
+//! way since the call was sent, and none by others was noticed: an answer that a RENAME or CREATE
+//! has overtaken would otherwise be used until the attributes expire. Each answer that names an
+//! object counts as one reference of the kernel to its node, which FORGET gives back.
 
 use super::config::LookupCache;
 use super::error::FsResult;
@@ -42,8 +50,9 @@ impl<N: Nfs3> Fs<N> {
             }
             Child::Absent => None,
             Child::Is(inode) => {
-                // The name is the directory's. Old attributes go with it as such, with no time
-                // to be believed: who needs them asks (GETATTR), UNLINK and OPEN do not.
+                // The name is valid with its directory. Attributes that have expired go with it
+                // with a validity of zero: the kernel sends GETATTR where it needs them, and
+                // UNLINK and OPEN do not.
                 let attributes = inode.last_known()?;
                 let inode = self.table.adopt(&inode);
                 self.shared.stats.name_hits.add(1);
@@ -83,8 +92,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Asks the server for a name and learns the answer. The inode may not be the kernel's
-    /// yet.
+    /// Sends LOOKUP and takes in its reply: attributes, and the name. The kernel need not have a
+    /// reference to the inode yet.
     pub(super) async fn find(
         &self,
         cred: &Cred,
@@ -115,7 +124,8 @@ impl<N: Nfs3> Fs<N> {
         Ok((inode, attributes))
     }
 
-    /// Remembers a name if the directory certainly is what it was when the question was sent.
+    /// Caches a name if no change of the directory is known, or was under way, since the call was
+    /// sent.
     fn remember_name(&self, dir: &Inode, stamp: Stamp, epoch: u64, name: &[u8], child: Child) {
         let state = dir.state.lock();
         if state.undisturbed(stamp) && state.epoch == epoch {
@@ -124,7 +134,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The inode of a handle, with `attributes` learned. Not in the table yet if it is new.
+    /// The inode of a file handle, with `attributes` applied to it. Not in the table yet if it is
+    /// new.
     pub(super) fn intern(
         &self,
         stamp: Stamp,
@@ -136,7 +147,7 @@ impl<N: Nfs3> Fs<N> {
         inode
     }
 
-    /// Learns which file system the export's root is on, for the inode numbers that are shown.
+    /// Asks once for the fsid of the export's root, on which the inode numbers shown depend.
     pub(super) async fn know_fsid(&self, cred: &Cred) -> FsResult<()> {
         if self.fsid_known.load(Ordering::Relaxed) {
             return Ok(());
@@ -162,7 +173,8 @@ impl<N: Nfs3> Fs<N> {
         self.table.forget(nodeid, count);
     }
 
-    /// The inode a name leads to: from memory if that is still true, else from the server.
+    /// The inode a name leads to: from the cache of names if the entry is valid, else from the
+    /// server.
     pub(super) async fn child(
         &self,
         cred: &Cred,
@@ -183,7 +195,7 @@ impl<N: Nfs3> Fs<N> {
             .map(|found| found.0)
     }
 
-    /// An own change made `name` lead to `inode`, or to nothing.
+    /// A change by this mount made `name` lead to `inode`, or to nothing.
     pub(super) fn own_name(&self, dir: &Inode, name: &[u8], child: Option<&Arc<Inode>>) {
         let epoch = dir.state.lock().epoch;
         let child = child.map_or(Child::Absent, |inode| Child::Is(inode.clone()));
@@ -195,6 +207,6 @@ impl<N: Nfs3> Fs<N> {
 #[derive(Debug, Clone)]
 pub enum Found {
     Is(Entry),
-    /// There is no such name, to be believed for this long.
+    /// There is no such name; the kernel may cache that for this long.
     Absent(Duration),
 }

@@ -6,8 +6,8 @@
 //! because the guess fell on somebody who may not write any more, another's data would be lost,
 //! and that one's msync(2) and fsync(2) would report nothing.
 //!
-//! So such data are written in the name of one of those who have the file open for writing and
-//! may write it now, and all of them are told if that fails.
+//! So such data are written with the credential of one of those who have the file open for writing
+//! and may write it now, and all of them get the error if that fails.
 
 use super::Fs;
 use super::error::FsResult;

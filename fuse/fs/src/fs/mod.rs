@@ -84,12 +84,12 @@ use table::Table;
 use tokio::sync::Notify;
 use unsafe_files::UnsafeFiles;
 
-/// What the kernel is told of a name or an object.
+/// What the kernel is given for a name or an object.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub nodeid: u64,
     pub attributes: Attributes,
-    /// How long the attributes are to be believed.
+    /// How long the attributes are valid.
     pub attr_ttl: Duration,
     /// How long the name is.
     pub entry_ttl: Duration,
@@ -117,7 +117,7 @@ pub struct Fs<N> {
     sweeping: AtomicBool,
     /// Data lost after its file was closed.
     lost: Mutex<Vec<Unwritten>>,
-    /// What the log was told of failed WRITEs.
+    /// Which failed WRITEs were logged.
     failures: Mutex<FailureLog>,
     next_file: AtomicU64,
     silly_number: AtomicU64,
@@ -129,7 +129,7 @@ pub struct Fs<N> {
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquash>,
     superuser: squash::Superuser,
-    /// Being shut down: what cannot be written is remembered even if somebody was told.
+    /// Being shut down: what cannot be written is listed even if a program gets the error.
     closing: AtomicBool,
     /// No program waits for an answer any longer.
     ended: AtomicBool,
@@ -261,8 +261,8 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Attributes came with a reply to a call that began at `stamp`.
-    /// Returns whether they may be older than what is known, as contents that came with them.
+    /// Applies the attributes in the reply to a call that was sent at `stamp`. Returns whether
+    /// they, and contents that arrived with them, may be older than what is known.
     fn learn(&self, inode: &Arc<Inode>, stamp: Stamp, attributes: Option<&Attributes>) -> bool {
         let Some(attributes) = attributes else {
             return false;
@@ -285,7 +285,7 @@ impl<N: Nfs3> Fs<N> {
         outcome.ambiguous
     }
 
-    /// What an error of a call on `inode` teaches.
+    /// Takes in what an error of a call on `inode` shows: a stale handle, or a refusal.
     fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
         match error {
             NfsError::Status(Status::Stale | Status::BadHandle) => inode.refuse(),
@@ -297,7 +297,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// The attributes as programs are to see them: with data that is not at the server yet.
     /// `heard` may be older than what is known: its reply may be from before a WRITE that has
-    /// ended. A size too small for a moment would have the kernel cut its pages.
+    /// ended. A size that is too small for a moment would have the kernel truncate its pages.
     fn shown(&self, inode: &Inode, heard: Attributes) -> Attributes {
         // Before the attributes.
         let end = inode.unwritten_end();

@@ -77,8 +77,8 @@ impl Names {
         drop(old);
     }
 
-    /// Forgets the names of directories for which `holds`, given the directory and the number of its
-    /// contents, is false. Goes through everything: for when nothing else is to be done.
+    /// Forgets the names of directories for which `holds`, given the directory and the number of
+    /// its contents, is false. Goes through everything: for when nothing else is to be done.
     pub(super) fn retain(&self, holds: impl Fn(u64, u64) -> bool) {
         let directory = |key: &[u8]| {
             let (dir, _) = key.split_at(size_of::<u64>());

@@ -1,7 +1,12 @@
-//! OPEN and RELEASE. For close-to-open consistency an open asks the server by ACCESS (with
-//! `nocto`, only if what is known is too old); cached contents that its attributes do not confirm
-//! get a new epoch (`revalidate`). `opened` compares that with the epoch of the kernel's pages,
-//! and so tells the kernel whether to keep them.
+//! OPEN and RELEASE of regular files, neither of which NFSv3 has.
+//!
+//! For close-to-open consistency an open asks the server by ACCESS (with `nocto`, only if what is
+//! known has expired), whose reply carries the attributes. Cached contents that these do not
+//! confirm get a new epoch (`revalidate`). `opened` compares that with the epoch of the kernel's
+//! pages, and so tells the kernel whether to keep them (FOPEN_KEEP_CACHE). The open file keeps the
+//! credential of whoever opened it, with which its READs and WRITEs are made, since descriptors may
+//! be handed on. RELEASE, the last close, writes back what FLUSH has not, gives up the locks, and
+//! removes the hidden name of a file that was unlinked while it was open.
 
 use super::Fs;
 use super::access::wanted_to_open;
@@ -19,9 +24,9 @@ use std::sync::atomic::Ordering;
 pub struct Opened {
     /// Its number.
     pub handle: u64,
-    /// Whether what the kernel caches of it is still true.
+    /// Whether what the kernel caches of it is still valid.
     pub keep_cache: bool,
-    /// Whether the attributes the kernel was told, the size among them, no longer are.
+    /// Whether the attributes that the kernel has, the size among them, are out of date.
     pub attributes_changed: bool,
 }
 
@@ -49,8 +54,9 @@ impl<N: Nfs3> Fs<N> {
         opened
     }
 
-    /// Whether `cred` may open `inode` for what `wanted` says, and what others changed before
-    /// `since`: close-to-open asks the server, and `nocto` believes what is fresh.
+    /// Checks that `cred` has the rights `wanted` to `inode`, and revalidates what is cached
+    /// against others' changes before `since`. With `nocto`, rights that are known and valid need
+    /// no call.
     pub(super) async fn check_open(
         self: &Arc<Self>,
         cred: &Cred,
@@ -75,7 +81,7 @@ impl<N: Nfs3> Fs<N> {
                 self.revalidate(cred, inode, since).await?;
                 let overtaken = |data: &Arc<FileData>| data.with(|i| i.pages().has_overtaken());
                 if inode.data().is_some_and(overtaken) {
-                    // What comes of it is told to who wrote it.
+                    // Errors go to the open files that wrote.
                     self.write_back(inode, true).await;
                 }
             }
@@ -168,7 +174,7 @@ impl<N: Nfs3> Fs<N> {
             self.write_back(&inode, true).await;
         }
         self.release_locks(&inode, locked).await;
-        // Nobody hears of what the kernel is told here.
+        // No program gets the result of RELEASE: what was lost is kept for the unmount.
         let (reported, lost) = file.writer.take_failure();
         self.lose(lost);
         drop(file);

@@ -56,7 +56,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// OPEN failed: if it came too late, the kernel is going to look the name up again.
+    /// OPEN failed: if the file was gone, the kernel is going to look the name up again.
     pub(super) fn note_open_error(&self, error: &FsError) {
         let stale = matches!(error, FsError::Stale | FsError::UnknownInode)
             || matches!(error.status(), Some(Status::Stale | Status::BadHandle));
@@ -77,14 +77,14 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// OPEN came for `inode`.
+    /// OPEN has arrived for `inode`.
     fn release_held(self: &Arc<Self>, inode: &Arc<Inode>) {
         if self.opening.release(inode) {
             self.count_closed(inode);
         }
     }
 
-    /// Lets files go for which no OPEN came; with `all`, at once.
+    /// Releases files for which no OPEN arrived in time; with `all`, at once.
     pub(super) fn release_expired(self: &Arc<Self>, all: bool) {
         for inode in self.opening.release_expired(self.now(), all) {
             self.count_closed(&inode);

@@ -1,5 +1,5 @@
-//! Which files count as open although no OPEN of theirs has been answered; [`opening`](super::opening)
-//! says why.
+//! Which files count as open although no OPEN of theirs has been answered;
+//! [`opening`](super::opening) says why.
 
 use super::clock::Nanos;
 use super::inode::Inode;

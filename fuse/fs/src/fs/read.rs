@@ -1,4 +1,17 @@
-//! READ: from the cache, into the cache, past the cache, ahead of the program.
+//! READ: answers from the page cache, fetches what is missing, and reads ahead.
+//!
+//! A request whose blocks are all cached is answered with slices of them (`read_cached`). Otherwise
+//! `read` takes buffers from the registered pool and sends a READ (RFC 1813 section 3.3.6) whose
+//! Write chunk consists of these buffers, which become the blocks when the reply arrives; so the
+//! data needs no copy. A request longer than one READ is split into several that are sent
+//! together.
+//!
+//! Each READ into the cache is registered in the file's state while it is under way. Another reader
+//! of the same range waits for it instead of sending a second one. A write, a truncation or an
+//! invalidation of the range voids it, and its data is not cached, because it may be older. Nor is
+//! the data of a reply that cannot be ordered against the attributes known (docs/COHERENCE.md). The
+//! READ is then repeated, and after a number of attempts it is made without the cache, as for
+//! O_DIRECT.
 
 use super::Fs;
 use super::change_context::MemoryWait;
@@ -19,24 +32,24 @@ use std::sync::Arc;
 /// What to do about missing data.
 enum Step {
     Done(Segs<Buf>),
-    /// Others read it already.
+    /// A READ of it is under way: wait for its end.
     Wait,
-    /// Read these pieces; the number ends the pending READ.
+    /// Send a READ for these pieces; it is registered as pending under this number.
     Fetch(u64, Vec<Piece>),
 }
 
-/// What a READ brought.
+/// The reply to a READ.
 struct ReadReply {
     sent: Stamp,
     start: u64,
     got: u64,
-    /// The server's end of the file is there.
+    /// The file ends behind the data.
     ends: bool,
-    /// It may be what the file held before somebody else's change that is known.
+    /// Not known to be newer than another client's change, so the data may be from before it.
     ambiguous: bool,
 }
 
-/// A READ into the cache under way, with its number. Dropped, it has ended.
+/// A READ into the cache that is under way, with its number. Dropping it ends it.
 pub(super) struct PendingRead<'a>(pub(super) &'a FileData, pub(super) u64);
 
 impl Drop for PendingRead<'_> {
@@ -108,7 +121,8 @@ impl<N: Nfs3> Fs<N> {
             let rest = (offset / unit + 1) * unit..end.min(size);
             self.start_reads(&file, rest, unit);
         }
-        // Data that is voided as fast as it comes is read past the cache in the end.
+        // After so many attempts whose data was invalidated before it arrived, it is read without
+        // the cache.
         for _ in 0..16 + u64::from(len) / unit {
             let step = data
                 .until(|inner| {
@@ -337,7 +351,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(self.take_read(inode, id, came, sink))
     }
 
-    /// Past the cache, straight from registered memory: O_DIRECT.
+    /// Reads without the cache (O_DIRECT); the kernel gets the data from the registered buffers.
     async fn read_direct(
         self: &Arc<Self>,
         file: &OpenFile,
@@ -346,8 +360,8 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Segs<Buf>> {
         let inode = &file.inode;
         let wanted = offset..offset + u64::from(len);
-        // A server that restarted has lost what was not committed, the size included, and READ
-        // does not tell.
+        // A server that restarted has lost what was not committed, the size included, and the
+        // reply to READ does not show that.
         if let Some(data) = inode.data()
             && data.with(|inner| !inner.is_safe())
         {
@@ -480,8 +494,8 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// The file's size with what is not at the server yet, if it is known. Asked with the data
-/// locked: what `end` no longer says the attributes know.
+/// The file's size, including data that is not at the server yet, if the size is known. The data
+/// stays locked meanwhile: an end that `end` no longer has is in the attributes already.
 pub(super) fn size_with(inner: &FileState, inode: &Inode) -> Option<u64> {
     let end = inner.end();
     let size = inode.state.lock().attributes()?.size;

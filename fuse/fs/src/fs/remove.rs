@@ -1,9 +1,12 @@
 //! UNLINK, RMDIR, and files that are unlinked while open.
 //!
 //! NFSv3 has no open files: what is removed is gone. A file this mount has open is therefore
-//! renamed to a hidden name instead, and removed when it is closed. Until then the hidden name
-//! is all that keeps its data: nobody on this machine can remove or rename it (EBUSY, as with
-//! Linux's client).
+//! renamed to a hidden name instead (silly rename), and removed at the last close, under the
+//! credential of whoever unlinked it. Until then the hidden name is all that keeps its data: nobody
+//! on this machine can remove or rename it (EBUSY, as with Linux's client). `Hiding` lets one
+//! call at a time hide a file, because a file with several names must not get two hidden ones.
+//! RMDIR waits for hidden names that are being removed, since a directory with one in it is not
+//! empty. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
@@ -18,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// How hidden names begin.
 pub(super) const HIDDEN: &[u8] = b".nfs";
 
-/// A hidden file is on its way out; rmdir of its directory waits.
+/// A hidden name is being removed; RMDIR waits while this lives.
 pub(super) struct Removal<'a, N: Nfs3>(&'a Fs<N>);
 
 impl<N: Nfs3> Drop for Removal<'_, N> {
@@ -103,7 +106,8 @@ impl<N: Nfs3> Fs<N> {
         let dir = self.inode(parent)?;
         // Files closed just now may still be leaving the directory.
         self.removals_done().await;
-        // For who has it open: mostly known, as the kernel has just looked it up.
+        // To mark it for those who have it open: mostly cached, since the kernel has just looked
+        // it up.
         let child = match self.known_child(&dir, name) {
             Some(child) => Some(child),
             None => Box::pin(self.child(cred, &dir, name)).await.ok(),
@@ -118,7 +122,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// What memory has for a name, true or not.
+    /// What the cache of names has for a name, whether or not the directory's attributes are valid.
     pub(super) fn known_child(&self, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
         let epoch = dir.state.lock().epoch;
         match self.names.get(dir.nodeid, epoch, name)? {
@@ -127,7 +131,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Waits until no hidden file is on its way out.
+    /// Waits until no hidden name is being removed.
     pub(super) async fn removals_done(&self) {
         loop {
             let mut removed = std::pin::pin!(self.removed.notified());
@@ -245,8 +249,8 @@ impl<N: Nfs3> Fs<N> {
         self.remove_silly(silly).await;
     }
 
-    /// Waits while the hidden name of `inode` is on its way out: a reply of meanwhile may count it
-    /// as a link or not.
+    /// Waits while the hidden name of `inode` is being removed: a reply of this time may or may not
+    /// count it as a link.
     pub(super) async fn hidden_gone(&self, inode: &Inode) {
         loop {
             let mut removed = std::pin::pin!(self.removed.notified());
@@ -276,7 +280,7 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// Says that a hidden name is an ordinary one from now on.
+/// Logs that a hidden name could not be removed, and is an ordinary name from now on.
 pub(super) fn hidden_name_stays(name: &[u8], error: &FsError) {
     tracing::warn!(
         name = %String::from_utf8_lossy(name),

@@ -1,4 +1,12 @@
-//! RENAME.
+//! RENAME (RFC 1813 section 3.3.14).
+//!
+//! RENAME removes the file that the new name led to. NFSv3 has no open files, so its data would be
+//! lost to programs of this mount that have it open. Such a target is put aside first: LINK gives
+//! it a hidden name, so that the new name exists at every moment, or, where LINK is refused, it is
+//! renamed to the hidden name. If the server then refuses the RENAME, the link is removed or the
+//! name restored. While no file is open, none of this is needed, and RENAME is the only call. In
+//! the end the cache of names is brought up to date, by what this change did. The flags of
+//! renameat2(2) are refused with EINVAL, because NFSv3 has nothing like them.
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
@@ -13,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// S_ISVTX.
 const STICKY: u32 = 0o1000;
 
-/// How a target that is open was put out of the way.
+/// How the hidden name of an open target was made.
 enum Aside {
     /// It has a second, hidden name.
     Linked(Box<[u8]>),
@@ -142,10 +150,11 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Keeps an open file reachable by a hidden name while its own is taken over. A second
-    /// link leaves no moment without the name; where that is refused, it is renamed. So it is where
-    /// the caller could not remove the link again, if the server refuses the RENAME: the same that
-    /// keeps it from that refuses the RENAME to the hidden name, and nothing has happened.
+    /// Keeps an open file reachable by a hidden name while its own name is replaced. A second link
+    /// is preferred, because `name` then exists at every moment; where LINK is refused, the file is
+    /// renamed. It is renamed also where the caller could not remove the link again after a refused
+    /// RENAME ([`keeps_links`]): the sticky bit that protects the link has the server refuse this
+    /// first RENAME as well, and nothing has changed.
     async fn put_aside(
         &self,
         cred: &Cred,
@@ -170,8 +179,8 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// Whether `dir` is one in which only the owners of it and of `target` may remove names of the latter
-/// (S_ISVTX), and the caller is neither.
+/// Whether `dir` is one in which only the owners of it and of `target` may remove names of the
+/// latter (S_ISVTX), and the caller is neither.
 fn keeps_links(cred: &Cred, dir: &Inode, target: &Inode) -> bool {
     let owner = |inode: &Inode| inode.state.lock().attributes().map(|known| known.uid);
     let sticky = |inode: &Inode| {

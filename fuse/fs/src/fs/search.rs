@@ -68,9 +68,9 @@ impl<N: Nfs3> Fs<N> {
         state.granted(&cred, access::LOOKUP, now) == Some(access::LOOKUP)
     }
 
-    /// Whether a LOOKUP in `parent` may be sent without the caller's supplementary groups, which take
-    /// a system call to read: where everybody may search it and the kernel keeps its names, the
-    /// answer is everybody's. What it says of the directory has to confirm that
+    /// Whether a LOOKUP in `parent` may be sent without the caller's supplementary groups, which
+    /// take a system call to read: where everybody may search it and the kernel keeps its names,
+    /// the answer is everybody's. What it says of the directory has to confirm that
     /// ([`Fs::lookup_holds_without_groups`]).
     pub fn looks_up_without_groups(&self, parent: u64) -> bool {
         let Some(dir) = self.table.get(parent) else {
@@ -192,8 +192,8 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// Whether `heard`, which a reply told, is what is known now: another reply may have told of a
-/// change of mode or owner since.
+/// Whether `heard`, the attributes of a reply, are what is known now: another reply may have shown
+/// a change of mode or owner since.
 pub(super) fn is_current(state: &inode::State, heard: &Attributes) -> bool {
     let rights = |a: &Attributes| (a.ctime, a.mode, a.uid, a.gid);
     state

@@ -22,7 +22,7 @@ impl<N: Nfs3> Fs<N> {
         self.table.get(inode.named_in.load(Ordering::Relaxed))
     }
 
-    /// No name that is cached here of the directory of `inode` is believed any more.
+    /// Invalidates all names that are cached here of the directory of `inode`.
     pub(super) fn forget_names_beside(&self, inode: &Inode) {
         let Some(dir) = self.dir_of(inode) else {
             return;

@@ -1,5 +1,13 @@
-//! FLUSH, FSYNC, and writing back in general: data is on the server's stable storage when
-//! close or fsync returns (RFC 1813 sections 3.3.7, 3.3.21, 4.11).
+//! FLUSH, FSYNC and write-back: data is on the server's stable storage when close(2) or fsync(2)
+//! returns (RFC 1813 sections 3.3.7, 3.3.21, 4.11).
+//!
+//! `write_back` asks the file's `WriteBack` for the next action until nothing is dirty or unstable:
+//! it starts WRITEs, waits for their replies, and sends a COMMIT. If the COMMIT returns another
+//! write verifier than the WRITEs, the server has restarted, and `WriteBack` has the data written
+//! again. Errors are stored in each open file that wrote, and returned once, by its next FSYNC or
+//! FLUSH. Data that is lost without any program getting the error is listed (`lose`) and reported
+//! at the unmount. `tick`, about once a second, starts the write-back of files that have been dirty
+//! for too long; `shutdown` writes back everything after the last request of the kernel.
 
 use super::Fs;
 use super::clock::{Nanos, nanos};
@@ -25,7 +33,7 @@ const REST: Nanos = 10_000_000_000;
 /// Files that are written back at the same time.
 const FILES_AT_A_TIME: usize = 8;
 
-/// By file and place: ranges that touch as one, and many ranges of one file as one entry.
+/// Sorts by file and offset, and joins ranges that touch, and many ranges of one file to one entry.
 fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
     lost.sort_by(|a, b| {
         (a.fileid, &a.reason, a.range.start).cmp(&(b.fileid, &b.reason, b.range.start))
@@ -52,7 +60,7 @@ fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
     entries.collect()
 }
 
-/// Writers wait while this lives.
+/// Programs' writes to the file wait while this lives.
 struct Flushing<'a>(&'a FileData);
 
 impl<'a> Flushing<'a> {
@@ -87,18 +95,19 @@ impl<N: Nfs3> Fs<N> {
             let under_way = inner.write_back().is_under_way();
             !under_way && inner.is_safe()
         });
-        // An error goes the long way, which finds out whether anybody hears of it. So does a file
-        // that still counts as unsafe: after close(2) it must not keep the mount busy.
+        // An error is left to `flush`, which finds out whether a program gets it. So is a file that
+        // still counts as unsafe: after close(2) it must not keep the mount busy.
         let quick =
             clean && !file.writer.has_failed() && !self.unsafe_files.lock().contains(data.id);
         quick.then_some(Ok(()))
     }
 
     /// A descriptor is closed: if it may write, everything written to the file, by whatever
-    /// descriptor, is on stable storage, or the error is told to those who wrote.
+    /// descriptor, is on stable storage, or the error is stored in the open files that wrote.
     ///
-    /// `tell` hands the result over and says whether a program heard it, which one that is being
-    /// killed does not: what is lost without anybody hearing of it is told at the unmount.
+    /// `tell` sends the result as the reply and returns whether a program gets it, which one that
+    /// is being killed does not: what is lost without a program getting the error is reported at
+    /// the unmount.
     pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
         self.flush_and_unlock(handle, None, tell).await;
     }
@@ -274,9 +283,9 @@ impl<N: Nfs3> Fs<N> {
         join_all((0..workers).map(|_| worker())).await;
     }
 
-    /// The kernel will ask for nothing more. Data that still waits for room in the cache is not
-    /// taken: who wrote it was told of failure when the mount went, and after the last flush a
-    /// part of it in the middle of nowhere is all the file could get.
+    /// No more requests will arrive from the kernel. Data that still waits for room in the cache is
+    /// not accepted: its write(2) has failed with the end of the mount, and a part of it is all
+    /// that the file could get after the last flush.
     pub fn end_of_requests(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -307,7 +316,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// What is lost and no descriptor was told of. It stays to be said by [`Fs::shutdown`].
+    /// The lost data of which no descriptor has got the error. [`Fs::shutdown`] returns it as well.
     pub fn lost(&self) -> Vec<Unwritten> {
         let lost = self.lost.lock().clone();
         self.summed_up(lost)
@@ -349,7 +358,7 @@ impl<N: Nfs3> Fs<N> {
         self.summed_up(lost.into_iter().chain(unsaved.flatten()).collect())
     }
 
-    /// Remembers what nobody could be told of.
+    /// Keeps lost data of which no program got the error, for the report at the unmount.
     pub(super) fn lose(&self, lost: impl IntoIterator<Item = Unwritten>) {
         let mut all = self.lost.lock();
         all.extend(lost);

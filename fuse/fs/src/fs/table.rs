@@ -1,6 +1,6 @@
 //! The inodes the kernel knows, by node id and by file handle.
 //!
-//! The file handle is the identity of an object (RFC 1813 section 2.3.3): objects with equal
+//! The file handle is the identity of an object (RFC 1813, nfs_fh3): objects with equal
 //! fileids and other handles are other objects, as in snapshots and subvolumes. The node id is
 //! what the kernel calls an object. It comes from a counter and is never used again, so that
 //! a request can never be about another object than the one its caller looked up; fileids are
@@ -43,7 +43,7 @@ impl PartialEq for ByHandle {
 
 impl Eq for ByHandle {}
 
-/// All inodes the kernel has been told of and not forgotten.
+/// All inodes to which the kernel has references.
 #[derive(Debug)]
 pub(super) struct Table {
     nodes: [Mutex<HashMap<u64, Arc<Inode>>>; SHARDS],
@@ -135,14 +135,14 @@ impl Table {
         ))
     }
 
-    /// The kernel is told of `inode` once more. Returns the one to tell it of: the table's,
+    /// The kernel gets one more reference to `inode`. Returns the inode to give to it: the table's,
     /// if it has the same handle.
     pub(super) fn adopt(&self, inode: &Arc<Inode>) -> Arc<Inode> {
         let mut handles = self.handle_shard(&inode.handle).lock();
         let known = handles.get(&inode.handle).map(|known| known.0.clone());
         let inode = match known {
             Some(known) if known.kind == inode.kind => known,
-            // A handle is for ever (RFC 1813 section 2.3.3), but this server gives it to an
+            // A handle is for ever (RFC 1813, nfs_fh3), but this server gives it to an
             // object of another type: that is another object.
             _ => {
                 handles.replace(ByHandle(inode.clone()));
@@ -157,7 +157,7 @@ impl Table {
         inode
     }
 
-    /// The kernel forgets `count` of the times it was told.
+    /// The kernel gives up `count` of its references.
     pub(super) fn forget(&self, nodeid: u64, count: u64) {
         if nodeid == ROOT {
             return;

@@ -41,7 +41,7 @@ impl fmt::Debug for UnsafeFiles {
 }
 
 impl UnsafeFiles {
-    /// From now on `hold` is told when a reference is wanted and when not.
+    /// From now on `hold` is called when a reference is wanted, and when it no longer is.
     pub(super) fn set_hold(&mut self, hold: Hold) {
         if self.held {
             hold(true);

@@ -1,4 +1,17 @@
-//! WRITE: into the cache, and from there to the server.
+//! WRITE: from a program's write(2) into the page cache, and from there to the server.
+//!
+//! A buffered write is copied into blocks of the cache and answered at once (`write_cached`).
+//! `write` waits where that is impossible: the limit of dirty memory is reached, the buffer pool is
+//! empty, the file is being flushed, or it has another user's data that is not on stable storage.
+//! The file's `WriteBack` keeps the state of each byte and names the next action, which this file
+//! carries out: a WRITE (RFC 1813 section 3.3.7) is sent as soon as `wtmax` bytes are dirty,
+//! several at a time, but with about half of the server's credits at most, so that READs and
+//! LOOKUPs do not queue behind a flush. The reply makes the bytes unstable or clean. If the WRITE
+//! fails, its data is dropped, and the error goes to each open file that wrote, to be returned by
+//! its next fsync(2) or close(2).
+//!
+//! O_DIRECT bypasses the cache: what is cached of the range is committed first, and the data is
+//! sent FILE_SYNC, in as many WRITEs at once as it takes.
 
 use super::Fs;
 use super::change_context::MemoryWait;
@@ -26,11 +39,11 @@ const RELIEVED: usize = 16;
 const LEAST_JOINED: usize = 64;
 
 impl<N: Nfs3> Fs<N> {
-    /// Writes into the cache if it has room, which is all there is to do now.
+    /// Writes into the cache and returns, if there is room; `None` if [`Fs::write`] has to wait.
     ///
-    /// The offset of an append says nothing. The kernel goes by the size that it was told last, and
-    /// by what it wrote itself at offsets that were moved: others may have appended since, or have
-    /// cut the file, and one write(2) may be several requests.
+    /// The kernel's offset of an append is not used. The kernel computes it from the size in its
+    /// last reply and from its own writes, whose offsets may have been moved here: others may have
+    /// appended since, or have truncated the file, and one write(2) may be several requests.
     pub fn write_cached(
         self: &Arc<Self>,
         handle: u64,
@@ -75,8 +88,8 @@ impl<N: Nfs3> Fs<N> {
         self.write_by(&file, &[], offset, bytes, flags).await
     }
 
-    /// Writes in the name of who opened `file`; if that fails, who opened one of `others` is told as
-    /// well.
+    /// Writes with the credential of whoever opened `file`. If a WRITE fails, the error is reported
+    /// to `file` and to `others`.
     pub(super) async fn write_by(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -122,8 +135,8 @@ impl<N: Nfs3> Fs<N> {
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
                     if !self.is_busy() && !data.with(|inner| inner.write_back().is_flushing()) {
-                        // All that was in the way is done already; others may be quicker
-                        // again. Memory, only calls can give back.
+                        // What this waited for has ended already, so try again: another
+                        // writer may have been quicker. Memory comes back only from calls.
                         if let Accepted::Short = waits
                             && !self.memory_may_come_back(&mut waited).await
                         {
@@ -197,7 +210,7 @@ impl<N: Nfs3> Fs<N> {
             Ok(accepted)
         })?;
         if !matches!(result, Accepted::OtherUser) {
-            // Behind the data: who finds the file safe before takes it out.
+            // After the data: whoever found the file safe before that takes it off the list.
             let mut files = self.unsafe_files.lock();
             files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
         }
@@ -222,8 +235,8 @@ impl<N: Nfs3> Fs<N> {
         let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
         let wtmax = self.limits().wtmax.max(1);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
-        // As long as the attributes are believed, nothing says that others change the file. Who
-        // locks it expects others to write to it.
+        // As long as the attributes are valid, there is no sign that others change the file. A
+        // program that locks it expects others to write to it.
         let locked = self
             .locks()
             .is_some_and(|locks| locks.has_file(inode.nodeid));
@@ -242,7 +255,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Starts WRITEs as `goal`, [`Goal::Full`] or [`Goal::Started`], has it.
+    /// Starts the WRITEs that `goal` asks for, which is [`Goal::Full`] or [`Goal::Started`].
     pub(super) fn start_writes(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
@@ -302,7 +315,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Commits if at least `least` bytes wait for that: only then may they be dropped.
+    /// Sends a COMMIT if at least `least` bytes are unstable: they can be evicted only after it.
     fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
         let cred = loop {
             match data.with(|inner| inner.write_back().commit_of(least as u64)) {
@@ -380,21 +393,22 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// What a file keeps of a long run of writes in order, in bytes.
+    /// Bytes of a long sequential run of writes that stay cached.
     fn stream_bytes(&self) -> u64 {
         self.config.cache_bytes as u64 / 8
     }
 
-    /// What a long run of writes in order need not leave behind once the server has it: all
-    /// but its beginning, and the block it goes on in. To keep it would push out what others
-    /// use, and fill ever more memory where little does.
+    /// The part of a long sequential run of writes that can be dropped once the server has it:
+    /// all but its beginning and the block in which it continues. To keep it would evict the
+    /// blocks of other files, and fill memory with data that is hardly ever read again.
     pub(super) fn behind(&self, inner: &mut FileState) -> Option<Range<u64>> {
         let run = inner.pages().run();
         let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
         (left.start < left.end).then_some(left)
     }
 
-    /// Data is lost: tells those who wrote, or remembers it if nobody is left.
+    /// Data could not be written: reports the error to each open file that wrote, or keeps it for
+    /// the unmount if none is left.
     pub(super) fn write_failed(
         &self,
         inode: &Inode,
@@ -465,7 +479,8 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// At most one WRITE of it; several if the server takes less at a time.
+    /// A part of a direct write, of at most `wtmax` bytes: one WRITE, or several if the server
+    /// takes less at a time.
     async fn write_part(
         self: &Arc<Self>,
         file: &OpenFile,

@@ -1,4 +1,4 @@
-//! Who writes to a file, and is told if that fails.
+//! The errors of write-back, as each open file that wrote gets them.
 
 use super::error::FsError;
 use super::unwritten::Unwritten;

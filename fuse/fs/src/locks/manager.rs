@@ -1,4 +1,9 @@
-//! What all requests share: the table, owners, gates, and calls that are tried again.
+//! What all lock requests of a mount share ([`Locks`]), and the calls to the server's lock manager.
+//!
+//! A [`Holding`] stands for one owner's locks on one file. Its gate lets one request change them at
+//! a time, so that the table and the server agree. A call without an answer is repeated with
+//! growing pauses, for ever on a `hard` mount. An answer that the server is in its grace period
+//! starts the recovery of all locks, since it means that the server restarted.
 
 use super::interrupt::Interrupt;
 use super::range::{ByteRange, Mode};
@@ -37,8 +42,8 @@ pub struct Kinds {
 #[derive(Debug, Clone, Copy)]
 pub struct LockConfig {
     pub kinds: Kinds,
-    /// How long a call is tried for a process (`soft`, `softerr`), and whether ETIMEDOUT tells
-    /// so; `None` is for ever (`hard`).
+    /// How long a call is tried for a process (`soft`, `softerr`), and whether it then fails with
+    /// ETIMEDOUT, not EIO; `None` is for ever (`hard`).
     pub patience: Option<(Duration, bool)>,
 }
 
@@ -124,7 +129,7 @@ pub struct Request {
     pub cred: Cred,
 }
 
-/// What F_GETLK is told.
+/// The conflicting lock that F_GETLK returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tested {
     pub range: ByteRange,
@@ -153,7 +158,7 @@ pub(super) struct HoldingState {
     /// Open files by which locks were asked for.
     pub(super) opens: BTreeSet<u64>,
     pub(super) pid: u32,
-    /// The server forgot a lock of it: it is told until it lets go of everything.
+    /// The server lost a lock of it: its requests fail until it has released everything.
     pub(super) lost: bool,
 }
 
@@ -185,7 +190,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Tells waiters that their turn has come.
+    /// Wakes waiters whose turn has come.
     pub(super) fn tell(&self, due: &[WaiterId]) {
         for turn in due.iter().filter_map(|id| self.turns.get(id)) {
             turn.notify_one();

@@ -1,4 +1,9 @@
 //! Ranges of bytes, and what one owner has locked of a file.
+//!
+//! Ends are included, as in FUSE's and the kernel's locks; NLM's offset and length are converted at
+//! the edge ([`ByteRange::from_wire`], [`ByteRange::to_wire`]), where a length of 0 is to the end
+//! of the file. A [`RangeSet`] keeps ranges that do not overlap, in order: locking or unlocking
+//! splits, cuts and merges them, so that it always equals what fcntl(2) has the server hold.
 
 /// The last byte that can be locked: a lock that ends here is to the end of the file, however it
 /// grows.

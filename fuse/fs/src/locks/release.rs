@@ -1,4 +1,10 @@
-//! Letting go: unlock, close, exit.
+//! Releasing locks: by an unlock request, by close(2), and by the end of an open file.
+//!
+//! The lock leaves the table only when the server has answered UNLOCK, and UNLOCK is repeated until
+//! it does, also after a `soft` mount has returned an error to the program: otherwise the server
+//! would keep a lock that nobody here knows. A server in its grace period may meanwhile have been
+//! asked to restore the lock by a reclaim; what the table does not have is then unlocked once more
+//! when the period is over.
 
 use super::manager::{Holding, LockError, Locks, grace_pause};
 use super::range::ByteRange;
@@ -69,7 +75,7 @@ impl Locks {
             let due = state.table.apply(file, owner, range, None);
             state.tell(&due);
             if lost && (range == ByteRange::ALL || state.table.held(file, owner).is_none()) {
-                // It was told, and holds nothing any more.
+                // It got the error, and holds nothing any more.
                 holding.state.lock().lost = false;
             }
         }

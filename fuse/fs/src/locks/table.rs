@@ -1,4 +1,11 @@
-//! Who holds what, who waits for it, and in which order they get it.
+//! The locks of a mount as the server has granted them, and the requests that wait for one. No I/O.
+//!
+//! Requests of this mount that conflict wait here, in the order of their arrival, so that of many
+//! that wait for one lock only the first polls the server. A request overtakes an earlier one only
+//! if that one waits, directly or by way of others, for a lock of the request's own owner. A POSIX
+//! request whose wait would close a cycle of owners fails with EDEADLK, as fcntl(2) asks.
+//! [`LockTable::apply`] takes in what the server has granted or unlocked; each change returns the
+//! waiters whose turn has come by it.
 
 use super::range::{ByteRange, Mode, RangeSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -43,7 +50,7 @@ struct Waiter {
     owner: Owner,
     range: ByteRange,
     mode: Mode,
-    /// It was said that its turn has come.
+    /// It was returned as one whose turn has come.
     told: bool,
 }
 

@@ -16,7 +16,7 @@ impl From<Fault> for CloseReason {
     }
 }
 
-/// A connection whose peer broke a rule and is told so.
+/// A connection whose peer broke a rule and is sent a Terminate.
 pub(super) struct Lingering {
     pub(super) until: Instant,
     pub(super) half_closed: bool,

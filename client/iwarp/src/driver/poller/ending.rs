@@ -1,4 +1,11 @@
-//! How a connection ends: at once, or after its peer was told by a Terminate what it did wrong.
+//! The end of a connection: at once, or after the peer was sent a Terminate that says which rule it
+//! broke.
+//!
+//! Whatever the reason, work that is posted is flushed, and `poll` returns the error from then on.
+//! With a Terminate (RFC 5040 section 4.8), all STags are closed first, so that nothing more is
+//! placed. Then the connection lingers, for 200 ms at most: the Terminate is sent, the sending
+//! direction is shut down, and what still arrives is read and dropped, because closing a socket
+//! with unread bytes resets the connection, and the peer might lose the Terminate.
 
 use super::IwarpCompletionQueue;
 use super::close_reason::{CloseReason, Lingering};
@@ -42,7 +49,7 @@ impl IwarpCompletionQueue {
     //# other Consumer:
     //# Once MPA delivers an error of any type, it MUST NOT pass or deliver any additional FPDUs on
     //# that half connection.
-    /// Ends the connection. A peer that broke a rule is told by a Terminate first. (A request that
+    /// Ends the connection. A peer that broke a rule is sent a Terminate first. (A request that
     /// cannot be made is refused to whoever posts it, and is never queued: none is due for it.)
     pub(super) fn finish(&mut self, end: CloseReason) {
         self.over = true;

@@ -1,4 +1,11 @@
-//! What a connection's user posts by.
+//! The posting half of a connection.
+//!
+//! A request is queued, and sent as far as the socket takes it, by the posting thread itself unless
+//! another one is sending already (after `post_later`, at the next flush). `expose` enters the
+//! memory into the table of STags; `invalidate` removes it and waits for a placement that is under
+//! way, at most one system call long. So invalidation is always complete at once
+//! (`Invalidation::Done`), and no completion follows. Once the connection has ended, requests are
+//! accepted and complete as flushed.
 
 use super::{Shared, end, flushed_receive, no_random};
 use crate::driver::region::{Region, Sink};

@@ -1,4 +1,9 @@
 //! RDMA Read Requests and Terminates: messages of one segment, taken whole.
+//!
+//! They are small, so they are decoded from the stage once all of the FPDU is there; nothing is
+//! placed. Queue number, message sequence number and length are checked, and the number of Read
+//! Requests that are under way against the IRD. A Read Request of no bytes needs no valid STag; for
+//! any other, the range is checked against the table of STags (RFC 5040 sections 5.2.1 and 7.2).
 
 use super::{Current, Event, Host, MAX_CONTROL, Receiver, Step};
 use crate::proto::fault::Fault;

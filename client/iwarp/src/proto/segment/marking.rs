@@ -1,4 +1,8 @@
-//! FPDUs with markers, for a peer that asks for them.
+//! FPDUs with markers, for a peer that asks for them (RFC 5044 section 4.3).
+//!
+//! A marker stands at every 512th byte of the stream, whatever is there, and says how far back the
+//! FPDU begins that it falls into. So header and payload are cut where a marker is due; payload
+//! still goes by reference, in pieces of at most 508 bytes. Markers are in the CRC of their FPDU.
 
 use super::marker_position::MarkerPosition;
 use super::{Open, Piece, Segmenter};

@@ -1,4 +1,9 @@
-//! The port where servers and rpc.statd call: one number for UDP and TCP.
+//! The port at which the server's lock manager and rpc.statd call this mount: one number for UDP
+//! and TCP.
+//!
+//! Both sockets are served by tasks of tokio, which hold the service by a weak reference and end
+//! with it. What anybody could cause by calling is bounded: the length of a call, the number of TCP
+//! connections, and the time in which a connection has to complete its next call.
 
 use nfsrdma_rpcrdma::rpc::plain::Protocol;
 use nfsrdma_xdr::record::{self, RecordReader};

@@ -17,7 +17,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "nfsrdma-locks-";
-/// Mounts that are told.
+/// Mounts that messages are passed on to, at most.
 const MOST: usize = 256;
 /// Longest message in bytes: two words, an address, a number, a file handle, a cookie.
 pub(super) const MESSAGE_MAX: usize = 512;
@@ -26,7 +26,7 @@ const COOKIE_MAX: usize = 64;
 /// The list of names is read so seldom.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What is passed on. None of them is believed: each makes the mount ask the server.
+/// What is passed on. None of them is relied on: each makes the mount ask the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Hint {
     /// A server called GRANTED, or GRANTED_MSG with this cookie.
