@@ -97,7 +97,7 @@ macro_rules! procedures {
 
 /// Portmap version 2 (RFC 1833 section 3).
 pub mod portmap {
-    use super::*;
+    use super::{Ddp, List, MAX_LIST_LEN, Mapping, PROGRAM, Procedure, Void};
 
     /// Its version.
     pub const VERSION: u32 = 2;
@@ -117,7 +117,8 @@ pub mod portmap {
 /// Rpcbind versions 3 and 4 (RFC 1833 section 2), which have these procedures in common;
 /// `V` is the version.
 pub mod rpcb {
-    use super::*;
+    use super::{Binding, Ddp, List, MAX_LIST_LEN, PROGRAM, Procedure, STRING_MAX, Text, Void};
+    use crate::codec;
 
     const MAX_STRING_LEN: usize = 4 + codec::roundup(STRING_MAX);
 

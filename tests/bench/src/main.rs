@@ -5,6 +5,7 @@ mod bound;
 mod data;
 mod mixed;
 mod requester;
+mod scale;
 mod target;
 mod wire;
 mod workload;
@@ -222,7 +223,7 @@ fn groups(all: &[Workload], names: &[String]) -> Result<Vec<Vec<usize>>> {
 /// A run: what is measured, and what was.
 struct Bench {
     arguments: Arguments,
-    scale: data::Scale,
+    scale: scale::Scale,
     all: Vec<Workload>,
     targets: Vec<Target>,
     samples: Samples,
@@ -362,8 +363,8 @@ impl Bench {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let scale = match arguments.quick {
-        true => data::Scale::QUICK,
-        false => data::Scale::FULL,
+        true => scale::Scale::QUICK,
+        false => scale::Scale::FULL,
     };
     data::prepare(&arguments.data, &scale).context("preparing the data")?;
     if arguments.prepare {

@@ -1,30 +1,13 @@
 //! Calls that set, show and remove access control lists.
 
+use crate::acl_attribute::{attribute, value};
 use crate::call::{Call, Place};
 use crate::observe;
 use crate::sys::{self, Sys};
 use crate::worker::{Worker, c_string, raw};
-use std::ffi::CStr;
 
 /// A list of some hundred entries is longer.
 const LONGEST: usize = 1024;
-
-/// The extended attribute of an access ACL, or a default one.
-pub(crate) fn attribute(default: bool) -> &'static CStr {
-    match default {
-        true => c"system.posix_acl_default",
-        false => c"system.posix_acl_access",
-    }
-}
-
-/// The value of that attribute (linux/posix_acl_xattr.h).
-pub(crate) fn value(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-    let entries = entries.iter().flat_map(|&(tag, permissions, id)| {
-        let words = [tag.to_le_bytes(), permissions.to_le_bytes()].concat();
-        [&words[..], &id.to_le_bytes()].concat()
-    });
-    2u32.to_le_bytes().into_iter().chain(entries).collect()
-}
 
 /// Left out: an ACL of an object with the set-gid bit whose group is none of the user's.
 /// NFS_ACL replaces lists that a local file system leaves alone, and with an access ACL the bit

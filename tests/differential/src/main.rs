@@ -9,6 +9,7 @@
 //! that are no defects are rows of `accepted.rs`.
 
 mod accepted;
+mod acl_attribute;
 mod acls;
 mod call;
 mod compare;

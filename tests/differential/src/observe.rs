@@ -3,7 +3,7 @@
 //! Times are compared where a call set them: such times are years away from now
 //! (`generate.rs`). All others are shown as `now`, since two calls never happen at one moment.
 
-use crate::acls;
+use crate::acl_attribute;
 use crate::sys::{self, Sys};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -312,7 +312,7 @@ fn lists(path: &Path) -> String {
     let mut text = String::new();
     for (default, what) in [(false, "acl"), (true, "default")] {
         let mut out = vec![0; 1024];
-        match sys::getxattr(&c_path, acls::attribute(default), &mut out) {
+        match sys::getxattr(&c_path, acl_attribute::attribute(default), &mut out) {
             Ok(n) => {
                 let _ = write!(text, " {what}={}", bytes(&out[..n as usize]));
             }

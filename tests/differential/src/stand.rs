@@ -1,6 +1,6 @@
 //! The trees: a file system in memory with an export, its mount, and a local directory.
 
-use crate::acls;
+use crate::acl_attribute;
 use crate::observe::errno_name;
 use crate::sys;
 use anyhow::{Context, Result, bail, ensure};
@@ -80,8 +80,8 @@ impl Stand {
             _ => (tag, 7, u32::MAX),
         });
         let path = CString::new(stand.local.as_os_str().as_bytes())?;
-        let name = acls::attribute(true);
-        stand.acls = match sys::setxattr(&path, name, &acls::value(&list)) {
+        let name = acl_attribute::attribute(true);
+        stand.acls = match sys::setxattr(&path, name, &acl_attribute::value(&list)) {
             Err(libc::EOPNOTSUPP) => false,
             Err(errno) => bail!("setting an ACL: {}", errno_name(errno)),
             Ok(_) => sys::removexattr(&path, name).is_ok(),

@@ -5,12 +5,14 @@
 
 mod cases;
 mod fill;
+mod place;
 mod sys;
 mod tree;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use std::path::{Path, PathBuf};
+use place::Place;
+use std::path::PathBuf;
 use std::time::Instant;
 
 #[derive(Parser, Debug)]
@@ -37,38 +39,6 @@ struct Arguments {
     /// Print the cases and end.
     #[arg(long)]
     list: bool,
-}
-
-/// Where a case works.
-#[derive(Debug)]
-pub(crate) struct Place {
-    /// A fresh directory inside the mount.
-    pub mounted: PathBuf,
-    /// The same directory at the server, if it can be seen.
-    pub direct: Option<PathBuf>,
-    pub shrink: usize,
-    pub seed: u64,
-}
-
-impl Place {
-    /// `n` divided by the shrink factor, at least `least`.
-    pub(crate) fn scaled(&self, n: usize, least: usize) -> usize {
-        (n / self.shrink).max(least)
-    }
-
-    /// Fails unless the file has exactly `expected` through the mount and at the server.
-    pub(crate) fn same_everywhere(
-        &self,
-        relative: impl AsRef<Path>,
-        expected: &[u8],
-    ) -> Result<()> {
-        let relative = relative.as_ref();
-        fill::expect_same(&self.mounted.join(relative), expected)?;
-        if let Some(direct) = &self.direct {
-            fill::expect_same(&direct.join(relative), expected)?;
-        }
-        Ok(())
-    }
 }
 
 fn run(case: &cases::Case, arguments: &Arguments, seed: u64) -> Result<()> {

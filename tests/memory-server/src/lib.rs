@@ -21,6 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
+pub use tree::PreOp;
 use tree::Tree;
 pub use wire::Answer;
 
@@ -65,18 +66,6 @@ pub enum Fate {
     Lost,
     /// It cannot be sent for want of something on the client's machine.
     Local,
-}
-
-/// What a WRITE is answered with as the state before it (pre_op_attr).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PreOp {
-    /// The state it was applied to.
-    #[default]
-    Atomic,
-    /// Nothing, as Linux knfsd does.
-    Never,
-    /// The state when the call came, as of a server that does not lock the file from then on.
-    NotAtomic,
 }
 
 /// The server.

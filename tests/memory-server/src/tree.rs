@@ -1,6 +1,5 @@
 //! The objects of the export.
 
-use super::PreOp;
 use super::data::Data;
 use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FileType, SetAttributes, SetTime, SpecData, Status, Time,
@@ -8,6 +7,18 @@ use nfsrdma_xdr::nfs3::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What a WRITE is answered with as the state before it (pre_op_attr).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PreOp {
+    /// The state it was applied to.
+    #[default]
+    Atomic,
+    /// Nothing, as Linux knfsd does.
+    Never,
+    /// The state when the call came, as of a server that does not lock the file from then on.
+    NotAtomic,
+}
 
 pub(super) type Id = u64;
 

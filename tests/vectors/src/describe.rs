@@ -1,6 +1,7 @@
 //! From bytes to fields, in tshark's names, by this project's codecs alone.
 
 use crate::nfs;
+use crate::same::same;
 use crate::vector::{Side, Vector};
 use nfsrdma_iwarp::wire::ddp::{self, Control, Tagged, Untagged};
 use nfsrdma_iwarp::wire::mpa::{self, Frame, FrameHeader, FrameKind};
@@ -283,16 +284,4 @@ fn reply(
         .and_then(|chunks| chunks.writes.first())
         .map(|chunk| chunk.len() as u32);
     nfs::results(procedure, &rpc[from.position()..], placed)
-}
-
-pub(crate) fn same(what: &str, ours: &[u8], theirs: &[u8]) -> Result<(), String> {
-    if ours == theirs {
-        return Ok(());
-    }
-    let at = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
-    Err(format!(
-        "{what}: encoded again it differs at byte {at} of {} (ours) and {} (theirs)",
-        ours.len(),
-        theirs.len()
-    ))
 }

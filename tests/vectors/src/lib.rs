@@ -4,6 +4,7 @@
 
 mod describe;
 mod nfs;
+mod same;
 mod vector;
 
 pub use describe::describe;

@@ -1,6 +1,6 @@
 //! NFSv3 arguments and results: decoded to the last byte, and encoded again.
 
-use crate::describe::same;
+use crate::same::same;
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode};
 use nfsrdma_xdr::nfs3::{self, Procedure};
 

@@ -6,7 +6,14 @@
 //! 4.3.3), so one that is too small makes a legal reply fail; the tests compare each with an
 //! encoded value.
 
-use super::*;
+use super::{
+    AccessArgs, AccessRes, CommitArgs, CommitRes, CreateArgs, CreateRes, FHSIZE, FsinfoRes,
+    FsstatRes, GetattrArgs, GetattrRes, LinkArgs, LinkRes, LookupArgs, LookupRes, MkdirArgs,
+    MknodArgs, PATH_MAX, PROGRAM, PathconfRes, ReadArgs, ReadRes, ReaddirArgs, ReaddirRes,
+    ReaddirplusArgs, ReaddirplusRes, ReadlinkArgs, ReadlinkRes, RemoveArgs, RemoveRes, RenameArgs,
+    RenameRes, RootArgs, SetattrArgs, SetattrRes, SymlinkArgs, VERSION, Verifier, Void, WriteArgs,
+    WriteRes,
+};
 pub use crate::procedure::{Ddp, Procedure};
 
 /// Largest encodings of what results are made of, in bytes. The tests compare each
@@ -154,6 +161,7 @@ procedures! {
 mod tests {
     use super::*;
     use crate::codec::{Encode, Payload};
+    use crate::nfs3::*;
 
     const ATTRIBUTES: Attributes = Attributes {
         kind: FileType::Regular,

@@ -1,7 +1,7 @@
 //! The server's side of a connection: calls are taken with their chunks, run, and answered, or what the script of a test
 //! wants instead.
 
-use super::{Act, Manners, RECEIVE, Script, Seen};
+use super::script::{Act, Manners, Script, Seen};
 use nfsrdma_memory_server::{Answer, MemoryServer};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::*;
@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+
+const RECEIVE: usize = 262_144;
 
 struct Conn {
     queue_pair: Arc<dyn QueuePair>,

@@ -23,6 +23,7 @@
 
 mod answer;
 mod buffers;
+mod cpus;
 mod layout;
 mod offer;
 mod queue;
@@ -183,7 +184,7 @@ impl Ring {
         payload: usize,
         share: Share,
     ) -> io::Result<()> {
-        let (possible, online) = offer::possible_and_online()?;
+        let (possible, online) = cpus::possible_and_online()?;
         let usual = (ENTRIES / online.max(1)).clamp(FEWEST, MOST_AT_FIRST);
         self.device = Some(device.clone());
         self.payload = payload;

@@ -16,8 +16,6 @@ use std::io;
 
 /// Of the module `fuse`: whether INIT offers FUSE_OVER_IO_URING.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
-const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// Entries of a ring's submission queue; if more are wanted at a time, they are submitted in
 /// several steps. Twice as many completions fit, and the kernel keeps those that do not.
@@ -97,41 +95,9 @@ fn setup() -> io::Result<Uring> {
         .build(SUBMISSIONS)
 }
 
-/// The number of CPUs in a list like `0-3,8`.
-fn count(list: &str) -> Option<u32> {
-    let mut number = 0u32;
-    for range in list.trim().split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        number = number.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
-    }
-    Some(number)
-}
-
-fn cpus(file: &str) -> io::Result<u32> {
-    let unreadable = || io::Error::other(format!("{file} holds no list of CPUs"));
-    count(&fs::read_to_string(file)?).ok_or_else(unreadable)
-}
-
-/// CPUs that there may ever be, each of which has a queue, and those there are.
-pub(super) fn possible_and_online() -> io::Result<(u16, u16)> {
-    let small = |number: u32| u16::try_from(number).map_err(io::Error::other);
-    Ok((small(cpus(POSSIBLE)?)?, small(cpus(ONLINE)?)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_cpus() {
-        assert_eq!(count("0\n"), Some(1));
-        assert_eq!(count("0-127\n"), Some(128));
-        assert_eq!(count("0-3,8,10-11\n"), Some(7));
-        for bad in ["", "a", "3-1", "0-", "0-4294967295", "1,,2"] {
-            assert_eq!(count(bad), None, "{bad:?}");
-        }
-    }
 
     #[test]
     fn reasons_name_the_remedy() {

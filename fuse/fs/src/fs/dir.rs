@@ -10,131 +10,20 @@
 //! were given already.
 
 use super::clock::{Nanos, nanos};
+use super::dir_handle::{
+    Ahead, DirHandle, Listed, Listing, Page, Part, Place, going_round, listing,
+};
 use super::error::{FsError, FsResult};
-use super::inode::{Inode, Stamp, State};
+use super::inode::{Stamp, State};
 use super::names::Child;
 use super::open::Opened;
 use super::{Entry, Fs};
-use crate::sync::Mutex;
 use nfsrdma_nfs3::{Cred, DirEntry, DirPage, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::{FileType, Status, Verifier};
-use std::collections::HashSet;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::Notify;
-
-/// An open directory.
-#[derive(Debug)]
-pub struct DirHandle {
-    inode: Arc<Inode>,
-    cred: Cred,
-    place: Mutex<Place>,
-    hasher: RandomState,
-    /// A page asked for ahead is there.
-    arrived: Notify,
-}
-
-/// A page as the server gave it, when it was asked for, and the directory's epoch then.
-type Page = (DirPage, Stamp, u64);
-
-/// The page behind the part at hand, asked for before the kernel wants it.
-#[derive(Debug)]
-struct Ahead {
-    cookie: u64,
-    /// Counts the requests of this handle: the listing may have begun again since.
-    number: u64,
-    /// `None`: on its way.
-    page: Option<FsResult<Page>>,
-}
-
-#[derive(Debug, Default)]
-struct Place {
-    ahead: Option<Ahead>,
-    /// Pages asked for ahead so far.
-    asked_ahead: u64,
-    /// One of them was of no use: the directory is changed while it is listed.
-    ahead_is_vain: bool,
-    part: Option<Arc<Part>>,
-    /// Of the pages listed through this handle.
-    verifier: Option<Verifier>,
-    /// Whether `given` holds every name given: not if the kernel's cache gave the first ones.
-    complete: bool,
-    /// Hashes of the names given since the beginning.
-    given: Vec<u64>,
-    /// After the server lost its place: names not to give again.
-    skip: Option<HashSet<u64>>,
-    /// Positions where pages began, since the reader last went to a place of its own choice.
-    starts: HashSet<u64>,
-}
-
-/// Consecutive entries.
-#[derive(Debug)]
-struct Part {
-    /// Position before the first entry.
-    start: u64,
-    /// Whether that is what the server was asked for: not after it lost its place.
-    asked: bool,
-    entries: Vec<Listed>,
-    /// Position after the last entry, for the server.
-    next: u64,
-    eof: bool,
-}
-
-/// One entry, with its inode (not for `.` and `..`, and for what could not be looked up).
-#[derive(Debug)]
-pub struct Listed {
-    pub name: Box<[u8]>,
-    pub fileid: u64,
-    /// `None`: not known.
-    pub kind: Option<FileType>,
-    /// Position after it.
-    pub cookie: u64,
-    inode: Option<Arc<Inode>>,
-}
-
-/// Entries from a position on.
-#[derive(Debug)]
-pub struct Listing {
-    dir: Arc<Inode>,
-    part: Arc<Part>,
-    from: usize,
-}
-
-impl Listing {
-    pub fn entries(&self) -> &[Listed] {
-        &self.part.entries[self.from..]
-    }
-}
-
-/// The server's positions lead back to where the reader was: a listing would never end.
-fn going_round() -> FsError {
-    NfsError::PeerMisbehaved("a directory whose positions repeat".into()).into()
-}
-
-impl Part {
-    /// Where to go on from `cookie`; an error if that may be more than one place. (Servers
-    /// that make cookies of short hashes do that by accident: only who has to go on from such
-    /// a one is troubled.)
-    fn find(&self, cookie: u64) -> Option<FsResult<usize>> {
-        let mut places = (1..)
-            .zip(&self.entries)
-            .filter(|(_, entry)| entry.cookie == cookie)
-            .map(|(place, _)| place);
-        Some(match (places.next(), self.start == cookie) {
-            (Some(place), start) => {
-                if places.next().is_some() || (start && self.asked) {
-                    Err(going_round())
-                } else {
-                    Ok(place)
-                }
-            }
-            (None, true) => Ok(0),
-            (None, false) => return None,
-        })
-    }
-}
 
 impl<N: Nfs3> Fs<N> {
     pub async fn opendir(self: &Arc<Self>, cred: &Cred, nodeid: u64) -> FsResult<Opened> {
@@ -152,13 +41,7 @@ impl<N: Nfs3> Fs<N> {
             let unchanged = std::mem::replace(&mut state.kernel_epoch, epoch) == epoch;
             unchanged && !self.children_need_attributes(&state, now)
         };
-        let dir = Arc::new(DirHandle {
-            inode,
-            cred: cred.clone(),
-            place: Mutex::default(),
-            hasher: RandomState::new(),
-            arrived: Notify::new(),
-        });
+        let dir = Arc::new(DirHandle::new(inode, cred.clone()));
         let handle = self.dirs.write().insert(dir) as u64;
         Ok(Opened {
             handle,
@@ -558,19 +441,4 @@ impl<N: Nfs3> Fs<N> {
     pub fn fsyncdir(&self, handle: u64) -> FsResult<()> {
         self.dir(handle).map(|_| ())
     }
-}
-
-fn listing(dir: &DirHandle, offset: u64) -> Option<FsResult<Listing>> {
-    let part = dir.place.lock().part.clone()?;
-    let from = match part.find(offset)? {
-        Ok(from) => from,
-        Err(error) => return Some(Err(error)),
-    };
-    (from < part.entries.len() || part.eof).then(|| {
-        Ok(Listing {
-            dir: dir.inode.clone(),
-            part,
-            from,
-        })
-    })
 }

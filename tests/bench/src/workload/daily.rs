@@ -7,9 +7,9 @@
 //! close-to-open consistency does (RFC 1813 section 4.11 lets a client choose); a local file system and sshfs do not,
 //! and libnfs' FUSE client writes stably at each write.
 
-use super::{Done, Unit, Workload, pages, program, row, timed};
+use super::row::{Done, Unit, Workload, pages, program, row, timed};
 use crate::bound::Bound;
-use crate::data::Scale;
+use crate::scale::Scale;
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

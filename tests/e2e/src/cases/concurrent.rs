@@ -1,6 +1,7 @@
 //! Many threads at once.
 
-use crate::{Place, fill};
+use crate::fill;
+use crate::place::Place;
 use anyhow::{Context, Result, anyhow, ensure};
 use nfsrdma_test_support::Random;
 use std::fs::{self, OpenOptions};

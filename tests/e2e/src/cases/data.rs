@@ -1,8 +1,9 @@
 //! Contents of files.
 
+use crate::fill;
+use crate::place::Place;
 use crate::sys;
 use crate::tree::ODD_SIZES;
-use crate::{Place, fill};
 use anyhow::{Context, Result, ensure};
 use nfsrdma_test_support::Random;
 use std::fs::{self, File, OpenOptions};

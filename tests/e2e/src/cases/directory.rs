@@ -1,6 +1,6 @@
 //! Large directories.
 
-use crate::Place;
+use crate::place::Place;
 use anyhow::{Context, Result, ensure};
 use std::collections::HashSet;
 use std::fs::{self, File};

@@ -1,6 +1,7 @@
 //! Whose rights a call has.
 
-use crate::{Place, sys};
+use crate::place::Place;
+use crate::sys;
 use anyhow::{Result, bail, ensure};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

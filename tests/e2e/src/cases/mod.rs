@@ -8,7 +8,7 @@ mod names;
 mod programs;
 mod trees;
 
-use crate::Place;
+use crate::place::Place;
 use anyhow::Result;
 
 /// One check.

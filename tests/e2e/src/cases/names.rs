@@ -1,7 +1,8 @@
 //! Objects, names and attributes.
 
+use crate::fill;
+use crate::place::Place;
 use crate::sys::{self, expect_errno};
-use crate::{Place, fill};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};

@@ -1,7 +1,8 @@
 //! Programs people use.
 
+use crate::place::Place;
 use crate::sys::{need, program};
-use crate::{Place, tree};
+use crate::tree;
 use anyhow::{Result, ensure};
 use std::fs;
 

@@ -1,7 +1,8 @@
 //! A whole tree.
 
+use crate::place::Place;
 use crate::tree::{self, expect_same};
-use crate::{Place, fill, sys};
+use crate::{fill, sys};
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;

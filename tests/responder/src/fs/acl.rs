@@ -1,7 +1,8 @@
 //! GETACL and SETACL of NFS_ACL version 3: the access control lists of the exported file system itself, which its
 //! kernel checks and inherits.
 
-use super::{FileSystem, Identity, Inode, Result, inode::proc_path, stat, status};
+use super::attributes::stat;
+use super::{FileSystem, Identity, Inode, Result, inode::proc_path, status};
 use nfsrdma_xdr::nfs_acl::{AclEntry, AclLists, GetaclArgs, GetaclOk, GetaclRes, SetaclRes, mask};
 use nfsrdma_xdr::nfs3::{FileHandle, Reply, Status};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, DEFAULT_NAME, PosixAcl};

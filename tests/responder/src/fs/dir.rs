@@ -4,7 +4,8 @@
 //! it stays valid while others add and remove names, in directories of any size. The
 //! verifier therefore never changes; it only tells cookies of this kind from others.
 
-use super::{FileSystem, Identity, Inode, Result, open_component, status};
+use super::export::open_component;
+use super::{FileSystem, Identity, Inode, Result, status};
 use nfsrdma_xdr::codec::roundup;
 use nfsrdma_xdr::nfs3::{
     Attributes, DirList, Entry, EntryPlus, FHSIZE, FileHandle, Name, ReaddirArgs, ReaddirRes,

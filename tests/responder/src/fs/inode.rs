@@ -1,6 +1,7 @@
 //! Open objects, and the cache of them by file handle.
 
-use super::{Result, attr, status};
+use super::attributes;
+use super::status::{self, Result};
 use lru::LruCache;
 use nfsrdma_xdr::nfs3::{FileHandle, FileType};
 use parking_lot::Mutex;
@@ -34,7 +35,7 @@ impl Inode {
         Inode {
             export,
             handle,
-            kind: attr::kind(stat),
+            kind: attributes::kind(stat),
             fd,
             key: (stat.st_dev, stat.st_ino),
             reader: Mutex::new(None),

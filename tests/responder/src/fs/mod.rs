@@ -7,7 +7,9 @@
 
 pub mod acl;
 pub mod attr;
+mod attributes;
 pub mod dir;
+mod export;
 pub mod file;
 pub mod handle;
 pub mod identity;
@@ -21,20 +23,23 @@ pub mod status;
 mod sync;
 pub mod variants;
 
+pub use export::{Export, ExportSpec};
 pub use identity::{Identity, Mapping};
 pub use inode::Inode;
+pub use status::Result;
 
 use crate::sys;
+use attributes::stat;
+use export::open_component;
 use handle::Key;
 use inode::Cache;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Status, Verifier, WccAttributes, WccData};
 use overlay::Overlay;
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{OFlags, Stat};
 use search::Places;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use sync::SyncTime;
@@ -43,18 +48,6 @@ use variants::{PreOp, Variants};
 /// How often, and after which pause, a handle is tried again that the kernel had no memory for.
 const ENOMEM_TRIES: usize = 50;
 const ENOMEM_PAUSE: Duration = Duration::from_millis(1);
-
-/// Result of file system work.
-pub type Result<T> = std::result::Result<T, Status>;
-
-/// A directory clients may mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExportSpec {
-    /// What clients call it: an absolute path.
-    pub name: Vec<u8>,
-    /// Where it is.
-    pub dir: PathBuf,
-}
 
 /// How the file system behaves.
 #[derive(Debug, Clone)]
@@ -76,25 +69,6 @@ pub struct Settings {
     pub cache_size: usize,
     /// Habits of other servers.
     pub variants: variants::Settings,
-}
-
-/// An export, open.
-#[derive(Debug)]
-pub struct Export {
-    pub name: Vec<u8>,
-    /// Stands for the export in handles.
-    id: u32,
-    root: OwnedFd,
-    /// The root once more, for opening by handle: an `O_PATH` descriptor does not do.
-    mount: Option<OwnedFd>,
-    device: u64,
-    root_inode: u64,
-    /// fsid of everything in it.
-    fsid: u64,
-    /// The largest size of a file that its file system takes.
-    max_file_size: u64,
-    /// Where it is in this process's name space, as the kernel tells it.
-    path: PathBuf,
 }
 
 /// Locks against interleaving of "attributes before", change and "attributes after".
@@ -130,10 +104,6 @@ fn new_verifier() -> io::Result<Verifier> {
     let mut verifier = [0; 8];
     getrandom::fill(&mut verifier).map_err(|e| io::Error::other(e.to_string()))?;
     Ok(Verifier(verifier))
-}
-
-fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
-    rustix::fs::fstat(fd).map_err(status::of)
 }
 
 impl FileSystem {
@@ -349,7 +319,7 @@ impl FileSystem {
     }
 
     fn attributes_of(&self, inode: &Inode, stat: &Stat) -> Attributes {
-        let mut attributes = attr::from_stat(self.export(inode).fsid, stat);
+        let mut attributes = attributes::from_stat(self.export(inode).fsid, stat);
         if let Some(overlay) = &self.overlay {
             overlay.adjust(inode.handle, &mut attributes);
         }
@@ -510,17 +480,6 @@ fn stripe(inode: &Inode) -> usize {
     inode.key().1 as usize % LOCKS
 }
 
-/// Opens one component without following it, without leaving `dir` or its mount.
-fn open_component(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::openat2(
-        dir,
-        name,
-        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS,
-    )
-}
-
 /// Without slashes at the end.
 fn trim(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
@@ -531,81 +490,4 @@ fn trim(path: &[u8]) -> &[u8] {
 fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(root)?;
     (rest.is_empty() || rest[0] == b'/').then_some(rest)
-}
-
-impl Export {
-    fn open(spec: &ExportSpec) -> io::Result<Self> {
-        let root = rustix::fs::open(
-            &spec.dir,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        let stat = rustix::fs::fstat(&root)?;
-        let fsid = match rustix::fs::fstatvfs(&root)?.f_fsid {
-            0 => stat.st_dev,
-            fsid => fsid,
-        };
-        Ok(Export {
-            name: spec.name.clone(),
-            id: Key::export_id(&spec.name),
-            device: stat.st_dev,
-            root_inode: stat.st_ino,
-            fsid,
-            path: path_of(root.as_fd())?,
-            max_file_size: max_file_size(&root),
-            mount: rustix::fs::open(
-                inode::proc_path(root.as_fd()),
-                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-                Mode::empty(),
-            )
-            .ok(),
-            root,
-        })
-    }
-
-    fn open_root(&self) -> Result<OwnedFd> {
-        self.root.try_clone().map_err(status::of_io)
-    }
-
-    fn is_root(&self, inode: &Inode) -> bool {
-        inode.key() == (self.device, self.root_inode)
-    }
-
-    /// Whether a directory is the root or below it.
-    fn contains(&self, dir: BorrowedFd<'_>) -> Result<bool> {
-        let path = path_of(dir).map_err(status::of_io)?;
-        Ok(path.starts_with(&self.path))
-    }
-}
-
-/// The largest size of a file in the file system of `dir`. No system call tells: it is the
-/// largest that a file without a name can be given, all of it a hole.
-fn max_file_size(dir: &OwnedFd) -> u64 {
-    const MOST: u64 = i64::MAX as u64;
-    let file = rustix::fs::open(
-        inode::proc_path(dir.as_fd()),
-        OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC,
-        Mode::RUSR | Mode::WUSR,
-    );
-    // Read-only, or without such files: each WRITE has its own answer then.
-    let Ok(file) = file else { return MOST };
-    let takes = |size| rustix::fs::ftruncate(&file, size).is_ok();
-    if takes(MOST) {
-        return MOST;
-    }
-    // Every file system takes files of 2 GiB, as they were before large file support.
-    let (mut low, mut high) = (i32::MAX as u64, MOST);
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        match takes(middle) {
-            true => low = middle,
-            false => high = middle,
-        }
-    }
-    low
-}
-
-/// Where the kernel says an open directory is.
-fn path_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
-    std::fs::read_link(Path::new(&inode::proc_path(fd)))
 }

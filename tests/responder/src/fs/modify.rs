@@ -1,8 +1,8 @@
 //! LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK
 //! (RFC 1813 sections 3.3.3 and 3.3.8 to 3.3.15).
 
-use super::attr::{self, MODE_BITS};
-use super::{FileSystem, Identity, Inode, Result, inode::proc_path, search, stat, status};
+use super::attributes::{self, MODE_BITS, stat};
+use super::{FileSystem, Identity, Inode, Result, inode::proc_path, search, status};
 use nfsrdma_xdr::nfs3::{
     Attributes, CreateArgs, CreateHow, CreateRes, Created, DirOp, FileHandle, LinkArgs, LinkRes,
     LinkWcc, LookupArgs, LookupOk, LookupRes, MkdirArgs, MknodArgs, MknodWhat, Name, RemoveArgs,
@@ -358,7 +358,7 @@ impl FileSystem {
     fn bury(&self, dir: &Inode, victim: Option<OwnedFd>) {
         let Some(fd) = victim else { return };
         let Ok(stat) = stat(fd.as_fd()) else { return };
-        if stat.st_nlink > 0 && attr::kind(&stat) != nfsrdma_xdr::nfs3::FileType::Directory {
+        if stat.st_nlink > 0 && attributes::kind(&stat) != nfsrdma_xdr::nfs3::FileType::Directory {
             return;
         }
         let id = self.export(dir).id;

@@ -2,7 +2,8 @@
 //! the privilege, and for file systems without handles. What was seen where is remembered;
 //! anything else (after a restart, or moved by others) is looked for in the whole export.
 
-use super::{Export, Result, open_component, status};
+use super::export::{Export, open_component};
+use super::status::{self, Result};
 use crate::sys::{self, KernelHandle};
 use lru::LruCache;
 use parking_lot::Mutex;

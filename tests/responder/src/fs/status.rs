@@ -3,6 +3,9 @@
 use nfsrdma_xdr::nfs3::Status;
 use std::io;
 
+/// Result of file system work.
+pub type Result<T> = std::result::Result<T, Status>;
+
 /// The status for a raw errno. What has no counterpart is an I/O error.
 pub fn of_errno(errno: i32) -> Status {
     match errno {

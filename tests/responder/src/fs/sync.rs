@@ -1,6 +1,6 @@
 //! What fsync takes here, to know whether a thread that others wait for may wait for it.
 
-use super::{Result, status};
+use super::status::{self, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 

@@ -8,7 +8,9 @@
 //! as they are, as on a server whose clock is set. A time that a client set (SETATTR with
 //! SET_TO_CLIENT_TIME) is shown as it was set: these are remembered, by object.
 
-use super::{Export, Inode, Result, status};
+use super::export::{Export, path_of};
+use super::inode::Inode;
+use super::status::{self, Result};
 use lru::LruCache;
 use nfsrdma_xdr::nfs3::{Attributes, FileType, Time};
 use parking_lot::Mutex;
@@ -231,7 +233,7 @@ fn shared_fileid_of_directory(depth: u64) -> u64 {
 
 /// How many directories are between a directory and the root of its export.
 fn depth(export: &Export, dir: &Inode) -> Result<u64> {
-    let path = super::path_of(dir.fd()).map_err(status::of_io)?;
+    let path = path_of(dir.fd()).map_err(status::of_io)?;
     let below = path.strip_prefix(&export.path).unwrap_or(&path);
     Ok(below.components().count() as u64)
 }

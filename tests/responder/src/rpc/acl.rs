@@ -29,24 +29,3 @@ impl Service {
         Ok(None)
     }
 }
-
-/// How often each procedure was called.
-#[derive(Debug, Default)]
-pub struct AclCalls([std::sync::atomic::AtomicU64; 3]);
-
-impl AclCalls {
-    fn count(&self, procedure: u32) {
-        if let Some(count) = self.0.get(procedure as usize) {
-            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        }
-    }
-
-    /// By name.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = [Null::NAME, Getacl::NAME, Setacl::NAME];
-        let counts = self.0.iter();
-        names
-            .into_iter()
-            .zip(counts.map(|count| count.load(std::sync::atomic::Ordering::Relaxed)))
-    }
-}

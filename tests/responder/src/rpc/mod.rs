@@ -1,22 +1,27 @@
 //! RPC calls to replies, whatever transport they came by.
 
 mod acl;
+mod acl_calls;
 mod drc;
 mod failing;
+mod failure;
 mod mount;
+mod mounts;
 mod nfs;
 mod nlm;
 mod portmap;
+mod ports;
 mod script;
 mod status_monitor;
+mod weight;
 
-pub use acl::AclCalls;
+pub use acl_calls::AclCalls;
 pub use drc::{Admission, CallKey, Drc, Ticket, Waiter};
 pub use failing::{Failing, procedure};
-pub use mount::Mounts;
-pub use nfs::Weight;
-pub use portmap::Ports;
+pub use mounts::Mounts;
+pub use ports::Ports;
 pub use script::{Delaying, Script, Stage};
+pub use weight::Weight;
 
 use crate::fs::{FileSystem, Identity};
 use crate::lock::LockService;
@@ -227,7 +232,9 @@ impl Service {
         }
         let mut from = message.decoder();
         match Call::parse(&mut from) {
-            Ok(call) if call.program == nfs3::PROGRAM => nfs::weigh(&self.fs, call.procedure, from),
+            Ok(call) if call.program == nfs3::PROGRAM => {
+                weight::weigh(&self.fs, call.procedure, from)
+            }
             _ => Weight::Light,
         }
     }
@@ -275,7 +282,7 @@ impl Service {
         let failure = procedure.and_then(|procedure| self.script.arrive(procedure));
         let mut out = begin(call.xid, Accepted::Success);
         if let (Some(procedure), Some(Failure::Status(status))) = (procedure, failure) {
-            nfs::fail(procedure, status, &mut out);
+            failure::fail(procedure, status, &mut out);
             let head = out.into_vec();
             if let Some(ticket) = ticket {
                 ticket.finish(&head);

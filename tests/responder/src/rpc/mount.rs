@@ -9,34 +9,6 @@ use nfsrdma_xdr::mount3::{
 use nfsrdma_xdr::nfs3::Status;
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{Accepted, flavor};
-use parking_lot::Mutex;
-use std::collections::VecDeque;
-
-/// Mounts remembered for DUMP; the oldest are forgotten first.
-const REMEMBERED: usize = 256;
-
-/// Who has mounted what: advice only, as clients may go without a word.
-#[derive(Debug, Default)]
-pub struct Mounts {
-    list: Mutex<VecDeque<(String, Vec<u8>)>>,
-}
-
-impl Mounts {
-    fn add(&self, host: String, path: &[u8]) {
-        self.remove(&host, Some(path));
-        let mut list = self.list.lock();
-        if list.len() == REMEMBERED {
-            list.pop_front();
-        }
-        list.push_back((host, path.to_vec()));
-    }
-
-    fn remove(&self, host: &str, path: Option<&[u8]>) {
-        self.list
-            .lock()
-            .retain(|(h, p)| h != host || path.is_some_and(|path| p != path));
-    }
-}
 
 fn status(status: Status) -> MountStatus {
     match status {

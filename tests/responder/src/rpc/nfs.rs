@@ -1,57 +1,15 @@
 //! NFSv3: from procedure numbers to the file system's operations.
 
+use super::failure::fail;
 use super::{Context, Done, Service, Stop};
-use crate::fs::{FileSystem, dir};
+use crate::fs::dir;
 use nfsrdma_xdr::codec::{Decode, DecodeError, Decoder, Encode, Encoder, Payload};
 use nfsrdma_xdr::nfs3::{
     AccessArgs, CommitArgs, CreateArgs, Ddp, GetattrArgs, LinkArgs, LookupArgs, MkdirArgs,
     MknodArgs, ProcedureNumber, ReadArgs, ReaddirArgs, ReaddirplusArgs, ReadlinkArgs, RemoveArgs,
-    RenameArgs, RootArgs, SetattrArgs, Stable, Status, SymlinkArgs, WriteArgs,
+    RenameArgs, RootArgs, SetattrArgs, Status, SymlinkArgs, WriteArgs,
 };
 use nfsrdma_xdr::rpc::Accepted;
-
-/// Payloads from this size on are worth handing to another thread, in bytes. (Handing over
-/// costs 25 to 60 us, about what copying this much takes.)
-const BULK: usize = 128 * 1024;
-
-/// How long a call takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weight {
-    /// Less than handing it to another thread.
-    Light,
-    /// Moves much data, or waits for a disk.
-    Heavy,
-}
-
-/// Weighs a call by its arguments.
-pub(super) fn weigh(fs: &FileSystem, procedure: u32, mut from: Decoder<'_>) -> Weight {
-    let Ok(procedure) = ProcedureNumber::try_from(procedure) else {
-        return Weight::Light;
-    };
-    let heavy = match procedure {
-        ProcedureNumber::Commit => true,
-        ProcedureNumber::Read => {
-            // Several threads that copy what is in memory only wait for the same connection,
-            // and push each other's data out of the CPU's caches.
-            ReadArgs::decode(&mut from)
-                .is_ok_and(|args| args.count as usize >= BULK && !fs.is_at_hand(&args))
-        }
-        ProcedureNumber::Write => WriteArgs::decode(&mut from).is_ok_and(|args| {
-            // Where fsync takes less than handing over, nobody waits for it.
-            let waits = args.stable != Stable::Unstable && !fs.syncs.is_quick();
-            waits || args.data.len() >= BULK
-        }),
-        ProcedureNumber::Setattr => {
-            SetattrArgs::decode(&mut from).is_ok_and(|args| args.new.size.is_some())
-        }
-        ProcedureNumber::Readdirplus => true,
-        _ => false,
-    };
-    match heavy {
-        true => Weight::Heavy,
-        false => Weight::Light,
-    }
-}
 
 /// The status for arguments that are well formed but beyond what this server takes; `None`
 /// for anything else (GARBAGE_ARGS).
@@ -171,32 +129,4 @@ fn argument<'a>(
         }
         (Payload::Placed(_), _) => Err(Stop::BadChunks),
     }
-}
-
-/// A failure without any attributes.
-pub(super) fn fail(
-    procedure: ProcedureNumber,
-    status: Status,
-    out: &mut Encoder,
-) -> Option<nfsrdma_rdma::Buf> {
-    let words = match procedure {
-        ProcedureNumber::Null | ProcedureNumber::Getattr => 0,
-        ProcedureNumber::Setattr
-        | ProcedureNumber::Write
-        | ProcedureNumber::Create
-        | ProcedureNumber::Mkdir
-        | ProcedureNumber::Symlink
-        | ProcedureNumber::Mknod
-        | ProcedureNumber::Remove
-        | ProcedureNumber::Rmdir
-        | ProcedureNumber::Commit => 2,
-        ProcedureNumber::Rename => 4,
-        ProcedureNumber::Link => 3,
-        _ => 1,
-    };
-    status.encode(out);
-    for _ in 0..words {
-        out.bool(false);
-    }
-    None
 }

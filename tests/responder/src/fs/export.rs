@@ -1,0 +1,125 @@
+//! An exported directory, open: its file system, and what can be opened in it by name.
+
+use super::handle::Key;
+use super::inode::{Inode, proc_path};
+use super::status::{self, Result};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// A directory clients may mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportSpec {
+    /// What clients call it: an absolute path.
+    pub name: Vec<u8>,
+    /// Where it is.
+    pub dir: PathBuf,
+}
+
+/// An export, open.
+#[derive(Debug)]
+pub struct Export {
+    pub name: Vec<u8>,
+    /// Stands for the export in handles.
+    pub(super) id: u32,
+    pub(super) root: OwnedFd,
+    /// The root once more, for opening by handle: an `O_PATH` descriptor does not do.
+    pub(super) mount: Option<OwnedFd>,
+    pub(super) device: u64,
+    pub(super) root_inode: u64,
+    /// fsid of everything in it.
+    pub(super) fsid: u64,
+    /// The largest size of a file that its file system takes.
+    pub(super) max_file_size: u64,
+    /// Where it is in this process's name space, as the kernel tells it.
+    pub(super) path: PathBuf,
+}
+
+impl Export {
+    pub(super) fn open(spec: &ExportSpec) -> io::Result<Self> {
+        let root = rustix::fs::open(
+            &spec.dir,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let stat = rustix::fs::fstat(&root)?;
+        let fsid = match rustix::fs::fstatvfs(&root)?.f_fsid {
+            0 => stat.st_dev,
+            fsid => fsid,
+        };
+        Ok(Export {
+            name: spec.name.clone(),
+            id: Key::export_id(&spec.name),
+            device: stat.st_dev,
+            root_inode: stat.st_ino,
+            fsid,
+            path: path_of(root.as_fd())?,
+            max_file_size: max_file_size(&root),
+            mount: rustix::fs::open(
+                proc_path(root.as_fd()),
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            .ok(),
+            root,
+        })
+    }
+
+    pub(super) fn open_root(&self) -> Result<OwnedFd> {
+        self.root.try_clone().map_err(status::of_io)
+    }
+
+    pub(super) fn is_root(&self, inode: &Inode) -> bool {
+        inode.key() == (self.device, self.root_inode)
+    }
+
+    /// Whether a directory is the root or below it.
+    pub(super) fn contains(&self, dir: BorrowedFd<'_>) -> Result<bool> {
+        let path = path_of(dir).map_err(status::of_io)?;
+        Ok(path.starts_with(&self.path))
+    }
+}
+
+/// The largest size of a file in the file system of `dir`. No system call tells: it is the
+/// largest that a file without a name can be given, all of it a hole.
+fn max_file_size(dir: &OwnedFd) -> u64 {
+    const MOST: u64 = i64::MAX as u64;
+    let file = rustix::fs::open(
+        proc_path(dir.as_fd()),
+        OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    );
+    // Read-only, or without such files: each WRITE has its own answer then.
+    let Ok(file) = file else { return MOST };
+    let takes = |size| rustix::fs::ftruncate(&file, size).is_ok();
+    if takes(MOST) {
+        return MOST;
+    }
+    // Every file system takes files of 2 GiB, as they were before large file support.
+    let (mut low, mut high) = (i32::MAX as u64, MOST);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match takes(middle) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    low
+}
+
+/// Where the kernel says an open directory is.
+pub(super) fn path_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    std::fs::read_link(Path::new(&proc_path(fd)))
+}
+
+/// Opens one component without following it, without leaving `dir` or its mount.
+pub(super) fn open_component(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat2(
+        dir,
+        name,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS,
+    )
+}
