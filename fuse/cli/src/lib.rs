@@ -16,6 +16,7 @@ mod mount;
 mod mount_list;
 pub mod mount_source;
 pub mod mounts;
+mod nearest;
 mod nfsmount_conf;
 pub mod observe;
 pub mod options;
