@@ -3,6 +3,7 @@
 
 mod arguments;
 mod helper;
+mod wrong;
 
 pub use arguments::{MountArgs, UnmountArgs};
 
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use wrong::number;
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,11 +57,12 @@ pub struct TopArgs {
     #[arg(value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
     /// Seconds between two updates
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 2,
-        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 2, allow_negative_numbers = true,
+        value_parser = |text: &str| number::<u32>(text, 1..=3600, ("seconds", "--delay 5")))]
     pub delay: u32,
     /// End after COUNT intervals
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "COUNT", allow_negative_numbers = true,
+        value_parser = |text: &str| number::<u64>(text, 1..=u64::MAX, ("intervals", "-n 10")))]
     pub count: Option<u64>,
     /// Print plain text, a block for each interval, also on a terminal
     #[arg(short, long)]
@@ -131,7 +134,11 @@ pub struct TraceArgs {
         long,
         value_name = "MS",
         default_value_t = 0,
-        hide_default_value = true
+        hide_default_value = true,
+        allow_negative_numbers = true,
+        value_parser = |text: &str| {
+            number::<u32>(text, 0..=u32::MAX.into(), ("milliseconds", "--slow 100"))
+        }
     )]
     pub slow: u32,
     /// Print a line also when a call is sent, not only when it has ended
@@ -149,31 +156,37 @@ pub struct CaptureArgs {
     #[arg(value_name = "FILE.pcapng")]
     pub file: PathBuf,
     /// Record at most N bytes of each message and of each chunk's data (all of them by default)
-    #[arg(long, value_name = "N", value_parser = snapshot)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = snapshot)]
     pub snaplen: Option<u32>,
     /// End after N seconds
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| {
+        number::<u32>(text, 1..=u32::MAX.into(), ("seconds", "--seconds 10"))
+    })]
     pub seconds: Option<u32>,
     /// End after N packets
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| {
+        number::<u64>(text, 1..=u64::MAX, ("packets", "--packets 1000"))
+    })]
     pub packets: Option<u64>,
     /// End when the file has N bytes, or NK, NM, NG
-    #[arg(long, value_name = "N", value_parser = bytes)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = size)]
     pub size: Option<u64>,
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
-    crate::options::size::parse_size(text)
-        .ok_or_else(|| "a number of bytes, or with K, M, G".to_owned())
+fn size(text: &str) -> Result<u64, String> {
+    crate::options::size::parse_size(text).ok_or_else(|| {
+        "it takes a number of bytes, or one with K, M or G, for example --size 100M".to_owned()
+    })
 }
 
 /// Less would cut transport headers.
 fn snapshot(text: &str) -> Result<u32, String> {
-    let size = bytes(text)?;
-    u32::try_from(size)
-        .ok()
+    crate::options::size::parse_size(text)
+        .and_then(|size| u32::try_from(size).ok())
         .filter(|size| *size >= 64)
-        .ok_or_else(|| "at least 64 bytes".to_owned())
+        .ok_or_else(|| {
+            "it takes a number of bytes, at least 64, for example --snaplen 256".to_owned()
+        })
 }
 
 /// NFSv3 over RDMA in user space
@@ -310,7 +323,8 @@ struct CliStats {
         value_name = "SECONDS",
         num_args = 0..=1,
         default_missing_value = "2",
-        value_parser = clap::value_parser!(u32).range(1..=86400)
+        allow_negative_numbers = true,
+        value_parser = |text: &str| number::<u32>(text, 1..=86400, ("seconds", "--watch 5"))
     )]
     watch: Option<u32>,
 }
@@ -367,9 +381,9 @@ fn check_blanks(arguments: &[OsString]) -> Result<(), clap::Error> {
         );
         if matches!(&*flag, "-o" | "--options") && options.ends_with(',') && !next.starts_with('-')
         {
-            return Err(command().error(
+            return Err(wrong::usage(
                 clap::error::ErrorKind::UnknownArgument,
-                format!("no blanks between options: write -o {options}{next}"),
+                &format!("no blanks between options: write -o {options}{next}"),
             ));
         }
     }
@@ -393,6 +407,10 @@ pub fn command() -> clap::Command {
 /// Parses a whole command line, `argv[0]` included. An error prints itself and knows whether
 /// it is one (`--help` is not).
 pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
+    parse_as_clap(arguments).map_err(wrong::explain)
+}
+
+fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     let name = program_name(&arguments);
     check_blanks(&arguments)?;
     if matches!(name.as_str(), "mount.nfsrdma" | "mount.fuse.nfsrdma") {

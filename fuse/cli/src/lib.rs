@@ -12,6 +12,7 @@ pub mod failure;
 mod ipc;
 mod mount;
 pub mod mounts;
+mod nearest;
 pub mod observe;
 pub mod options;
 pub mod output;

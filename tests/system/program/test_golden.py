@@ -3,7 +3,8 @@
     NFSRDMA_GOLDEN=write ./tests/system/run program wrong_inputs
 
 writes the file anew; read the difference before you commit it. Addresses, ports and directories that differ from run
-to run are replaced by words. Every message has to name a remedy.
+to run are replaced by words. Every message has to name a remedy itself: that there is help, or how the command is
+called, is none.
 """
 
 import difflib
@@ -59,6 +60,12 @@ COMMANDS = [
     "trace MNT --procedure REED", "trace", "trace MNT --sent --errors", "trace MNT --slow x", "capture MNT",
     "capture MNT f --snaplen 3", "capture MNT f --seconds 0", "capture MNT f --packets 0", "capture MNT f --size x",
     "fstab", "stats MNT --json --prometheus", "stats MNT --watch 0", "stats MNT --watch x",
+    "stats MNT --json --mountstats --prometheus", "stats MNT --jsno", "stats MNT --json --json", "stats MNT --json=1",
+    "stats MNT --watch 86401", "--zork", "help zork", "trace MNT --procedure OPEN", "trace MNT --slow 4294967296",
+    "trace MNT --slow", "trace MNT --slow -1", "top -n -1", "capture MNT f --size -1", "stats --watch -1",
+    "trace MNT --sent --slow 5", "capture MNT f --seconds x",
+    "capture MNT f --packets x", "capture MNT f --snaplen x", "capture MNT f --size", "log MNT debgu", "top --delay 0",
+    "top --delay 3601", "top -n 0", "top -n x", "metrics", "metrics --listen nowhere", "metrics --listen unix:x",
 ]  # fmt: skip
 """A blank is the shell's."""
 
@@ -67,7 +74,7 @@ PLACES = ["MISSING", "BASE", "FILE", "/proc"]
 
 REMEDY = re.compile(
     r"\b(write|put|give|leave|choose|use|check|see|make|takes|load|install|raise|close|listed|lists|shows|"
-    r"did you mean|do without|be root|start|allow|turn)\b|--help|-s passes|'(?:nfsrdma|mount|modprobe|fuser|findmnt) |mount (?:again|it|the one)|\[MOUNTS\]|Usage:|is listed|possible values|ip route"
+    r"did you mean|do without|be root|start|allow|turn)\b|-s passes|'(?:nfsrdma|mount|modprobe|fuser|findmnt) |mount (?:again|it|the one)|\[MOUNTS\]|is listed|\nCommands:\n|ip route"
 )
 
 
@@ -123,6 +130,8 @@ def run_all(inputs):
     for place in ("MISSING", "FILE", "/", "/proc", "/dev", "/sys"):
         inputs.run("mount", "127.0.0.1:/x", place, "-o", "retry=0")
     inputs.run("127.0.0.1:/x", "MNT", "-t", "nfs", program=inputs.helper)
+    inputs.run("127.0.0.1:/x", program=inputs.helper)
+    inputs.run("127.0.0.1:/x", "MNT", "--zork", program=inputs.helper)
     inputs.run("mount", "nfs://127.0.0.1:1/x", "MNT", "-o", "port=2")
     # With a server that is there.
     own = f"{server.options()},retry=0"

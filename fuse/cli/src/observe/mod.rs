@@ -14,6 +14,7 @@ pub(super) mod trace;
 pub(super) use context::FindPath;
 
 use crate::ipc::control::Feed;
+use crate::nearest::nearest;
 use context::Context;
 use nfsrdma_rpcrdma::tap::{Event, Filter, Interest, Listener, Tap};
 use nfsrdma_xdr::nfs3::ProcedureNumber;
@@ -56,7 +57,15 @@ pub fn procedure(name: &str) -> Result<u32, String> {
         .iter()
         .find(|number| number.label() == name)
         .map(|number| *number as u32)
-        .ok_or_else(|| "no procedure of NFS version 3, NFS_ACL or NLM".to_owned())
+        .ok_or_else(|| {
+            let of_nfs = ProcedureNumber::ALL.iter().map(|number| number.label());
+            let all: Vec<_> = of_nfs.chain(SIDE).chain(["OTHER"]).collect();
+            let none = "no procedure of NFS version 3, NFS_ACL or NLM";
+            match nearest(&name, all.iter().copied()) {
+                Some(meant) => format!("{none}; did you mean '{meant}'?"),
+                None => format!("{none}: use one of {}", all.join(", ")),
+            }
+        })
 }
 
 /// Whether a procedure, by the name that a line has, is among those asked for.

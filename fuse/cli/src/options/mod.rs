@@ -158,13 +158,14 @@ impl FromStr for MetricsAt {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path.starts_with('/') {
                 true => Ok(MetricsAt::Unix(path.into())),
-                false => Err("the path of the socket begins with /".to_owned()),
+                false => Err("the path of the socket begins with /: write unix:/PATH".to_owned()),
             };
         }
         if let Ok(port) = text.parse::<u16>() {
             return Ok(MetricsAt::Tcp(([127, 0, 0, 1], port).into()));
         }
-        let wrong = |_| "an address is 127.0.0.1:9100, [::1]:9100, 9100 or unix:/PATH".to_owned();
+        let wrong =
+            |_| "it takes an address: 127.0.0.1:9100, [::1]:9100, 9100 or unix:/PATH".to_owned();
         text.parse().map(MetricsAt::Tcp).map_err(wrong)
     }
 }

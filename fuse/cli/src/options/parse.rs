@@ -4,6 +4,7 @@ use super::draft::{Draft, Outcome};
 use super::entry::Action;
 use super::table::entries;
 use super::{OptionError, Options};
+use crate::nearest::nearest;
 
 /// Cuts at commas outside double quotes, and drops the quotes.
 pub(crate) fn split(text: &str) -> Vec<String> {
@@ -20,15 +21,10 @@ pub(crate) fn split(text: &str) -> Vec<String> {
     words
 }
 
-/// The known name most like `name`, if one is near enough to be meant.
-fn nearest(name: &str) -> Option<&'static str> {
-    let lower = name.to_ascii_lowercase();
-    entries()
-        .filter(|entry| !matches!(entry.action, Action::Refuse(_)))
-        .map(|entry| (strsim::damerau_levenshtein(&lower, entry.name), entry.name))
-        .min()
-        .filter(|&(distance, known)| distance <= 1 + known.len().min(name.len()) / 5)
-        .map(|(_, known)| known)
+/// The option most like `name` that can be honoured.
+fn meant(name: &str) -> Option<&'static str> {
+    let honoured = entries().filter(|entry| !matches!(entry.action, Action::Refuse(_)));
+    nearest(name, honoured.map(|entry| entry.name))
 }
 
 /// What FUSE shows of its own in /proc/mounts, which mount(8) repeats with `remount`.
@@ -78,7 +74,7 @@ fn one(draft: &mut Draft, word: &str) -> Outcome {
     let Some(entry) = entries().find(|entry| entry.name == name) else {
         return Err(OptionError::Unknown {
             name: name.into(),
-            nearest: nearest(name),
+            nearest: meant(name),
         });
     };
     match (&entry.action, value) {

@@ -1,0 +1,160 @@
+//! What is said to a wrong command line: one sentence that names the remedy, as everywhere else,
+//! in place of clap's paragraphs.
+
+use super::command;
+use crate::nearest::nearest;
+use clap::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::error::Error as _;
+use std::ops::RangeInclusive;
+
+/// Wrong usage, with the sentence to say.
+pub(super) fn usage(kind: ErrorKind, sentence: &str) -> Error {
+    // For the colour of "error:" on a terminal.
+    Error::raw(kind, format!("{sentence}\n")).with_cmd(&command())
+}
+
+/// An error of clap in one sentence. Help and the version, and what has no sentence here, stay as
+/// clap has them.
+pub(super) fn explain(error: Error) -> Error {
+    said(&error).unwrap_or(error)
+}
+
+fn said(error: &Error) -> Option<Error> {
+    let kind = error.kind();
+    let usage = |sentence: String| usage(kind, &sentence);
+    let argument = || words(error, ContextKind::InvalidArg).join(" and ");
+    let value = || words(error, ContextKind::InvalidValue).join(" ");
+    Some(match kind {
+        ErrorKind::InvalidSubcommand => {
+            let name = words(error, ContextKind::InvalidSubcommand).join(" ");
+            let command = command();
+            let names = || command.get_subcommands().map(clap::Command::get_name);
+            match nearest(&name, names()) {
+                Some(meant) => usage(format!("unknown command '{name}'; did you mean '{meant}'?")),
+                None => {
+                    let all = names().collect::<Vec<_>>().join(", ");
+                    usage(format!("unknown command '{name}': use one of {all}"))
+                }
+            }
+        }
+        ErrorKind::UnknownArgument if !argument().starts_with('-') => usage(format!(
+            "one argument too many, '{}': write {}",
+            argument(),
+            form(error)?
+        )),
+        ErrorKind::UnknownArgument => {
+            let name = argument();
+            match &words(error, ContextKind::SuggestedArg)[..] {
+                [meant] => usage(format!("unknown option '{name}'; did you mean '{meant}'?")),
+                _ => usage(format!(
+                    "unknown option '{name}': leave it out; '{} --help' lists what there is",
+                    called(&form(error)?)
+                )),
+            }
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let verb = match words(error, ContextKind::InvalidArg).len() {
+                1 => "is",
+                _ => "are",
+            };
+            usage(format!(
+                "{} {verb} missing: write {}",
+                argument(),
+                form(error)?
+            ))
+        }
+        ErrorKind::ArgumentConflict => {
+            let (one, others) = (argument(), words(error, ContextKind::PriorArg));
+            match &others[..] {
+                [] => return None,
+                [other] if *other == one => usage(format!("'{one}' was given twice: give it once")),
+                [other] => usage(format!(
+                    "'{one}' cannot be used with '{other}': leave one of them out"
+                )),
+                others => usage(format!(
+                    "'{one}' cannot be used with '{}': leave out either it or those",
+                    others.join("' and '")
+                )),
+            }
+        }
+        ErrorKind::InvalidValue => {
+            let (name, value) = (argument(), value());
+            let all = words(error, ContextKind::ValidValue);
+            if !all.is_empty() {
+                let remedy = match nearest(&value, all.iter().copied()) {
+                    Some(meant) => format!("; did you mean '{meant}'?"),
+                    None => format!(": use one of {}", all.join(", ")),
+                };
+                usage(format!("invalid value '{value}' for '{name}'{remedy}"))
+            } else if !value.is_empty() {
+                return None;
+            } else if let Some(option) = name.split(' ').next().filter(|o| o.starts_with('-')) {
+                usage(format!("'{option}' needs a value: write {name}"))
+            } else {
+                usage(format!("{name} is empty: write a path there"))
+            }
+        }
+        // The value's parser names the remedy.
+        ErrorKind::ValueValidation => usage(format!(
+            "invalid value '{}' for '{}': {}",
+            value(),
+            argument(),
+            error.source()?
+        )),
+        ErrorKind::TooManyValues => usage(format!(
+            "'{}' takes no value: leave out '={}'",
+            argument(),
+            value()
+        )),
+        ErrorKind::InvalidUtf8 => {
+            usage("an argument is not UTF-8: write options and their values in UTF-8".to_owned())
+        }
+        _ => return None,
+    })
+}
+
+fn words(error: &Error, kind: ContextKind) -> Vec<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => vec![word],
+        Some(ContextValue::Strings(words)) => words.iter().map(String::as_str).collect(),
+        _ => vec![],
+    }
+}
+
+/// How to call the command, as clap shows it: `nfsrdma umount [OPTIONS] <DIR>`.
+fn form(error: &Error) -> Option<String> {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
+        return None;
+    };
+    let usage = usage.to_string();
+    Some(usage.strip_prefix("Usage: ")?.trim_end().to_owned())
+}
+
+/// The words before the first argument: `nfsrdma umount`.
+fn called(form: &str) -> &str {
+    let end = form
+        .match_indices(' ')
+        .find(|&(at, _)| form[at + 1..].starts_with(['[', '<', '-']));
+    end.map_or(form, |(at, _)| &form[..at])
+}
+
+/// Parses a number of `range`. `takes` says of what, and gives an example.
+pub(super) fn number<T: TryFrom<u64>>(
+    text: &str,
+    range: RangeInclusive<u64>,
+    (takes, example): (&str, &str),
+) -> Result<T, String> {
+    let given = text.parse::<u64>().ok();
+    let allowed = given.filter(|given| range.contains(given));
+    allowed
+        .and_then(|allowed| T::try_from(allowed).ok())
+        .ok_or_else(|| {
+            let bound = match given {
+                Some(given) if given > *range.end() => format!(", at most {}", range.end()),
+                _ if *range.start() > 0 => format!(", at least {}", range.start()),
+                _ => String::new(),
+            };
+            format!("it takes a number of {takes}{bound}, for example {example}")
+        })
+}

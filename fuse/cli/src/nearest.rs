@@ -1,0 +1,30 @@
+//! What a misspelt name may have meant.
+
+/// The known name most like `name`, in any case, if one is near enough to be meant.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let name = name.to_ascii_lowercase();
+    known
+        .into_iter()
+        .map(|known| {
+            let distance = strsim::damerau_levenshtein(&name, &known.to_ascii_lowercase());
+            (distance, known)
+        })
+        .min()
+        .filter(|&(distance, known)| distance <= 1 + known.len().min(name.len()) / 5)
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_and_other_words() {
+        let known = ["READ", "WRITE", "READDIR"];
+        assert_eq!(nearest("REED", known), Some("READ"));
+        assert_eq!(nearest("wirte", known), Some("WRITE"));
+        assert_eq!(nearest("readir", known), Some("READDIR"));
+        assert_eq!(nearest("open", known), None);
+        assert_eq!(nearest("READ", []), None);
+    }
+}
