@@ -46,10 +46,13 @@ for page in nfsrdma.5 nfsrdma.8 mount.nfsrdma.8 mount.fuse.nfsrdma.8 umount.nfsr
     fi
 done
 for file in changelog.Debian.gz copyright CONFIGURATION.md TROUBLESHOOTING.md SECURITY.md INSTALL.md README.md \
+    CHANGELOG.md RELIABILITY.md PERFORMANCE.md GLOSSARY.md demo.svg \
     examples/fstab examples/auto.nfsrdma examples/container/Containerfile examples/container/entrypoint \
     examples/container/kubernetes/{daemonset,sidecar,consumer}.yaml; do
     check "documentation: $file" test -s "$work/content/usr/share/doc/nfsrdma/$file"
 done
+links="$(dirname "$0")/../docs"
+check "what its documents link to is there" "$links" "$work/content/usr/share/doc/nfsrdma"
 # Everybody can read what is installed; only programs and scripts are executable.
 check "modes are those of a package" gives "" find "$work/content" ! -type l ! -perm -444
 doc=usr/share/doc
@@ -73,6 +76,7 @@ fi
 for file in changelog.Debian.gz copyright README.md; do
     check "the server's documentation: $file" test -s "$work/server/$doc/nfsrdma-responder/$file"
 done
+check "what they link to is there" "$links" "$work/server/$doc/nfsrdma-responder"
 cp "$responder" "$root/tmp/responder.deb"
 check "apt installs the server" inside apt-get -qq -y --no-install-recommends install /tmp/responder.deb
 rm "$root/tmp/responder.deb"
