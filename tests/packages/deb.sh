@@ -7,11 +7,6 @@ root=$work/root
 deb=$1 responder=$2
 furnish
 
-# Without what dpkg and apt keep for themselves.
-files() {
-    find "$root" -xdev \( -path "$root/var/lib/dpkg" -o -path "$root/var/lib/apt" -o -path "$root/var/cache" \
-        -o -path "$root/var/log" -o -path "$root/etc/ld.so.cache" -o -path "$root/tmp/*" \) -prune -o -printf '%y %P %l\n' | sort
-}
 depends() { dpkg-deb -f "$deb" Depends | grep -qw -- "$1"; }
 
 check "depends on fuse3" depends fuse3
@@ -46,10 +41,13 @@ for page in nfsrdma.5 nfsrdma.8 mount.nfsrdma.8 mount.fuse.nfsrdma.8 umount.nfsr
     fi
 done
 for file in changelog.Debian.gz copyright CONFIGURATION.md TROUBLESHOOTING.md SECURITY.md INSTALL.md README.md \
+    CHANGELOG.md RELIABILITY.md PERFORMANCE.md GLOSSARY.md demo.svg \
     examples/fstab examples/auto.nfsrdma examples/container/Containerfile examples/container/entrypoint \
     examples/container/kubernetes/{daemonset,sidecar,consumer}.yaml; do
     check "documentation: $file" test -s "$work/content/usr/share/doc/nfsrdma/$file"
 done
+links="$(dirname "$0")/../docs"
+check "what its documents link to is there" "$links" "$work/content/usr/share/doc/nfsrdma"
 # Everybody can read what is installed; only programs and scripts are executable.
 check "modes are those of a package" gives "" find "$work/content" ! -type l ! -perm -444
 doc=usr/share/doc
@@ -73,6 +71,7 @@ fi
 for file in changelog.Debian.gz copyright README.md; do
     check "the server's documentation: $file" test -s "$work/server/$doc/nfsrdma-responder/$file"
 done
+check "what they link to is there" "$links" "$work/server/$doc/nfsrdma-responder"
 cp "$responder" "$root/tmp/responder.deb"
 check "apt installs the server" inside apt-get -qq -y --no-install-recommends install /tmp/responder.deb
 rm "$root/tmp/responder.deb"
@@ -184,9 +183,7 @@ else
 fi
 
 # Purged while mounted: the mount goes on, as for every program in use.
-check "purge" inside apt-get -qq -y purge nfsrdma nfsrdma-responder
-check "its dependencies go" inside apt-get -qq -y -o APT::AutoRemove::RecommendsImportant=false \
-    -o APT::AutoRemove::SuggestsImportant=false autoremove --purge
+check "purge, and its dependencies go" purge nfsrdma nfsrdma-responder
 : >"$root/etc/fstab"
 rm -rf "$root/srv/data"
 check "the responder stops" stop_serving

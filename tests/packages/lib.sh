@@ -89,6 +89,18 @@ as_user() {
     inside setpriv --reuid 1000 --regid 1000 --clear-groups "$@"
 }
 
+# The files of $root, without what dpkg and apt keep for themselves, and copies that groupadd makes.
+files() {
+    find "$root" -xdev \( -path "$root/var/lib/dpkg" -o -path "$root/var/lib/apt" -o -path "$root/var/cache" \
+        -o -path "$root/var/log" -o -path "$root/etc/ld.so.cache" -o -path "$root/etc/gshadow-" -o -path "$root/tmp/*" \) -prune -o -printf '%y %P %l\n' | sort
+}
+
+# purge PACKAGE...: and what was installed because of them.
+purge() {
+    inside apt-get -qq -y purge "$@" && inside apt-get -qq -y -o APT::AutoRemove::RecommendsImportant=false \
+        -o APT::AutoRemove::SuggestsImportant=false autoremove --purge
+}
+
 # Starts the responder on loopback, at the usual ports, with the export server:/export.
 serve() {
     ip link set lo up

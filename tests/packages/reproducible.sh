@@ -30,11 +30,11 @@ there() {
     )
 }
 
-# The program, unstripped.
+# The program, unstripped, and with nothing in it that cargo kept of an earlier build of other sources.
 target=$(uname -m)-unknown-linux-musl
 [ -d "$(rustc --print target-libdir --target "$target")" ] || target=$(rustc -vV | sed -n 's/^host: //p')
 program=$target/debug/nfsrdma
-build='RUSTFLAGS=$(packaging/rustflags) cargo build --locked --quiet --target "$0" -p nfsrdma --bin nfsrdma'
+build='RUSTFLAGS=$(packaging/rustflags) CARGO_INCREMENTAL=0 cargo build --locked --quiet --target "$0" -p nfsrdma --bin nfsrdma'
 same() {
     cmp "$1" "$2" && return
     echo "the first differences, by lines of text:"

@@ -55,6 +55,7 @@ for name in man5/nfsrdma.5.gz man8/nfsrdma.8.gz nfsrdma/TROUBLESHOOTING.md nfsrd
     examples/container/kubernetes/daemonset.yaml; do
     check "documentation: $name" grep -q "/$name\$" <<<"$documents"
 done
+check "what its documents link to is there" "$(dirname "$0")/../docs" "$root/usr/share/doc/nfsrdma"
 check "the licences are marked as such" gives "/usr/share/licenses/nfsrdma/LICENSE
 /usr/share/licenses/nfsrdma/THIRD-PARTY-LICENSES" in_root -q --licensefiles nfsrdma
 check "the licences of others and the bill of materials are the program's" python3 "$(dirname "$0")/sbom" \

@@ -552,32 +552,45 @@ def test_a_truncation_is_not_undone_by_a_killed_direct_write_before_it():
 
 
 @contextlib.contextmanager
-def killed_while_waiting(script, *words):
-    """Runs a Python script until it is in a system call that goes on; kills it, and waits until it is gone."""
-    program = subprocess.Popen([sys.executable, "-c", script, *words])
-    try:
+def to_be_killed(script, *words):
+    """A Python script that waits to be told to go on; what is yielded tells it, waits until it is in a system call that
+    goes on, and kills it."""
+    program = subprocess.Popen([sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def kill():
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == b"now\n"
         until(lambda: blocked(program.pid), "a program that waits")
-        yield
+        program.kill()
+        assert program.wait(LIMIT) == -signal.SIGKILL, "it did not wait"
+
+    try:
+        yield kill
     finally:
         program.kill()
-        program.wait(LIMIT)
+        program.communicate()
+
+
+TOLD = "sys.stdin.readline(); print('now', flush=True); "
 
 
 def test_a_truncation_is_not_undone_by_a_killed_write_that_waited():
     """A program is killed in write(2), which waits for what others have written to be safe."""
-    script = "import os, sys; os.pwrite(os.open(sys.argv[1], os.O_RDWR), b'd' * 9000, 0)"
+    script = f"import os, sys; own = os.open(sys.argv[1], os.O_RDWR); {TOLD} os.pwrite(own, b'd' * 9000, 0)"
     with scripted() as (server, command):
         server.mount_well()
         path = server.mnt / "f"
-        with Opened(path, os.O_RDWR | os.O_CREAT) as own:
+        path.touch()
+        # Started before there is anything to wait for: a child closes what its parent has open.
+        with to_be_killed(script, path) as kill, Opened(path, os.O_RDWR) as own:
             os.pwrite(own, b"o" * PAGE, 0)
             command("hold WRITE 1")
             flushed = threading.Thread(target=lambda: os.close(os.dup(own)))
             flushed.start()
             try:
                 command(f"wait-held 1 {LIMIT * 1000}")
-                with killed_while_waiting(script, path):
-                    pass
+                kill()
                 cut = threading.Thread(target=lambda: os.truncate(path, 100))
                 cut.start()
             finally:
@@ -597,8 +610,8 @@ def test_a_killed_removal_does_not_take_away_what_comes_later():
         (server.export / "new").write_bytes(b"new")
         server.mount_well()
         command("jukebox REMOVE")
-        with killed_while_waiting("import os, sys; os.unlink(sys.argv[1])", server.mnt / "f"):
-            until(lambda: came(command, "REMOVE") >= 2, "another try")
+        with to_be_killed(f"import os, sys; {TOLD} os.unlink(sys.argv[1])", server.mnt / "f") as kill:
+            kill()
         os.rename(server.mnt / "new", server.mnt / "f")
         before = came(command, "REMOVE")
         command("clear")
