@@ -68,7 +68,10 @@ impl Waiting {
         let fired = interrupt.clone();
         let on_signal = OnSignal {
             any,
-            call: Box::new(move || fired.fire()),
+            call: Box::new(move |killed| match killed {
+                true => fired.kill(),
+                false => fired.fire(),
+            }),
         };
         let (pid, unique) = (request.pid(), request.unique);
         let held = self.0.hold_with(pid, unique, reply, Some(on_signal));

@@ -155,6 +155,8 @@ pub(super) struct HoldingState {
     pub(super) pid: u32,
     /// The server forgot a lock of it: it is told until it lets go of everything.
     pub(super) lost: bool,
+    /// How often what it holds has become another, so that a late change sees that it is late.
+    pub(super) changes: u64,
 }
 
 impl HoldingState {
@@ -185,6 +187,13 @@ pub(super) struct State {
 }
 
 impl State {
+    /// What the server has answered: a range of an owner is locked so, or free.
+    pub(super) fn apply(&mut self, of: &Holding, range: ByteRange, mode: Option<Mode>) {
+        of.state.lock().changes += 1;
+        let due = self.table.apply(of.file.id, of.owner, range, mode);
+        self.tell(&due);
+    }
+
     /// Tells waiters that their turn has come.
     pub(super) fn tell(&self, due: &[WaiterId]) {
         for turn in due.iter().filter_map(|id| self.turns.get(id)) {

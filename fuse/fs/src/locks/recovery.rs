@@ -208,11 +208,7 @@ impl Locks {
             state.lost = true;
             state.pid
         };
-        let mut state = self.state.lock();
-        let due = state
-            .table
-            .apply(holding.file.id, holding.owner, range, None);
-        state.tell(&due);
+        self.state.lock().apply(holding, range, None);
         let (offset, length) = range.to_wire();
         tracing::error!(
             fileid = holding.file.fileid,
