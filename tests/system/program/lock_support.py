@@ -14,11 +14,20 @@ from program.support import *  # noqa: F403
 F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
 
 DRIVER = r"""
-import errno, fcntl, json, os, signal, struct, sys
+import ctypes, errno, fcntl, json, os, signal, struct, sys
 files = {}
+libc = ctypes.CDLL(None, use_errno=True)
 def interrupted(*_):
     raise InterruptedError(errno.EINTR, 'a signal')  # Python would go on by itself.
 signal.signal(signal.SIGUSR1, interrupted)
+signal.signal(signal.SIGALRM, lambda *_: None)
+def once(function, name, how, *words):
+    # One system call: Python's own are repeated after a signal whose handler returns.
+    if words:
+        words = (ctypes.create_string_buffer(struct.pack('hhqqi', words[0], 0, *words[1:], 0)),)
+    if getattr(libc, function)(files[name].fileno(), how, *words) != 0:
+        raise OSError(ctypes.get_errno(), function)
+    return 0
 def lock(command, name, kind, start, length):
     flock = struct.pack('hhqqi', kind, 0, start, length, 0)
     return struct.unpack('hhqqi', fcntl.fcntl(files[name], command, flock))
@@ -35,6 +44,8 @@ for line in sys.stdin:
             result = lock(*words[1:])
         elif words[0] == 'flock':
             result = fcntl.flock(files[words[1]], words[2])
+        elif words[0] == 'once':
+            result = once(*words[1:])
         elif words[0] == 'read':
             result = os.pread(files[words[1]].fileno(), words[3], words[2]).decode('latin1')
         elif words[0] == 'write':
@@ -48,12 +59,12 @@ for line in sys.stdin:
 
 
 class Process:
-    """Another process that locks what it is told to."""
+    """Another process that locks what it is told to. It can be given files that are open ("open" with the number)."""
 
-    def __init__(self):
+    def __init__(self, *files):
         command = [sys.executable, "-c", DRIVER]
         pipe = subprocess.PIPE
-        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, pass_fds=files)
 
     def __enter__(self):
         return self

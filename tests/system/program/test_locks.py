@@ -14,6 +14,7 @@ import sys
 
 from program.lock_support import *  # noqa: F403
 from program.support import *  # noqa: F403
+from program.wire import Datagrams
 
 def test_locks_of_two_mounts_exclude_each_other():
     with LockServer() as server, Process() as one, Process() as two:
@@ -397,6 +398,23 @@ def test_locks_are_claimed_again_when_the_server_restarts():
         assert one.set("f", FREE) == 0
         assert two.set("f", WRITE, 0, 100) == 0
         assert counters(a)["locks_lost"] == counters(b)["locks_lost"] == 0
+
+
+def test_a_restart_is_noticed_where_locks_go_over_udp():
+    """There is no connection that ends, and its holder makes no calls: that of NFS, which is made again, tells."""
+    with LockServer("--grace", "8s") as server, Datagrams(server.mountport) as udp, Process() as one:
+        expect(server.mount(f"lock,lockport={udp.port}"), 0)
+        (server.export / "f").write_bytes(b"x" * 100)
+        one.do("open", "f", str(server.mnt / "f"))
+        assert one.set("f", WRITE, 0, 10) == 0
+        assert udp.calls >= 2, "NULL and LOCK"
+        refused = counters(server.mnt)["lock_grace_waits"]
+        server.control("disconnect")
+        until(lambda: counters(server.mnt)["lock_grace_waits"] > refused, "a claim of what the server has not forgotten")
+        server.control("restart")
+        until(lambda: counters(server.mnt)["locks_reclaimed"] == 1, "the lock")
+        assert counters(server.mnt)["locks_lost"] == 0
+        assert one.do("read", "f", 0, 1) == "x"
 
 
 def test_a_lock_that_the_server_forgot_is_told_to_its_holder():

@@ -1,6 +1,12 @@
 //! Calls the server's lock manager, over TCP or, where it does not listen there, UDP. Its port
 //! comes from an option or from rpcbind, which is asked again when nobody answers: a server that
 //! restarted may have another port.
+//!
+//! What says that the server may have restarted ([`LockServer::suspicions`]) is the end of the
+//! connection over TCP. Over UDP there is none. There it is an answer after calls without one, and
+//! a connection of NFS that is made again: the two programs are one server's, and end together.
+//! (Not the end of that connection: a server that is about to end may still say that it has all
+//! locks.)
 
 use super::callback::{CallbackOptions, Callbacks, LockManager};
 use super::{Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
@@ -21,7 +27,7 @@ use parking_lot::Mutex;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
@@ -56,6 +62,10 @@ pub struct NlmClient {
     privileged: bool,
     machine: String,
     stream: StreamClient,
+    /// How often the server may have restarted.
+    suspicions: watch::Sender<u64>,
+    /// Over UDP: the last call had no answer.
+    silent: AtomicBool,
     cookie: AtomicU64,
     callbacks: OnceLock<Arc<Callbacks>>,
     tap: OnceLock<Arc<Tap>>,
@@ -103,6 +113,7 @@ impl NlmClient {
                 None => return Ok(None),
             },
         };
+        let suspicions = watch::Sender::new(0);
         let client = NlmClient {
             server,
             port,
@@ -110,7 +121,9 @@ impl NlmClient {
             look_up: Mutex::new(false),
             privileged,
             machine: identity::machine_name(),
-            stream: StreamClient::default(),
+            stream: StreamClient::telling(suspicions.clone()),
+            suspicions,
+            silent: AtomicBool::new(false),
             cookie: AtomicU64::new(1),
             callbacks: OnceLock::new(),
             tap: OnceLock::new(),
@@ -136,9 +149,34 @@ impl NlmClient {
         self.server
     }
 
-    /// Where those listen who watch the mount's calls.
-    pub fn set_tap(&self, tap: Arc<Tap>) {
+    /// The mount's calls: where those listen who watch them, and whose connections say, over UDP,
+    /// that the server may have restarted.
+    pub fn set_tap(self: &Arc<Self>, tap: Arc<Tap>) {
+        let this = Arc::downgrade(self);
+        tap.on_connection(move || {
+            if let Some(this) = this.upgrade() {
+                this.nfs_connected();
+            }
+        });
         let _ = self.tap.set(tap);
+    }
+
+    fn nfs_connected(&self) {
+        if self.protocol() == Protocol::Udp {
+            self.suspect();
+        }
+    }
+
+    fn suspect(&self) {
+        self.suspicions.send_modify(|count| *count += 1);
+    }
+
+    /// Over UDP: a call has an answer, or none.
+    fn heard(&self, answered: bool) {
+        let silent = self.silent.swap(!answered, Ordering::AcqRel);
+        if silent && answered {
+            self.suspect();
+        }
     }
 
     /// Has the server call back, and monitored, from the first lock on.
@@ -182,7 +220,11 @@ impl NlmClient {
                 let call = self.stream.call::<P, T>(&target, credential, args, with);
                 call.await
             }
-            Protocol::Udp => plain::call::<P, T>(&target, credential, args, with).await,
+            Protocol::Udp => {
+                let result = plain::call::<P, T>(&target, credential, args, with).await;
+                self.heard(!result.as_ref().is_err_and(PlainError::is_transient));
+                result
+            }
         };
         if let Err(error) = &result {
             *self.look_up.lock() = true;
@@ -343,7 +385,7 @@ impl LockServer for NlmClient {
     }
 
     fn suspicions(&self) -> watch::Receiver<u64> {
-        self.stream.losses()
+        self.suspicions.subscribe()
     }
 
     fn idle<'a>(&'a self, still: &'a (dyn Fn() -> bool + Send + Sync)) -> Done<'a> {
@@ -360,5 +402,62 @@ impl LockServer for NlmClient {
                 callbacks.end().await;
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_xdr::rpc::{Accepted, Reply};
+    use std::net::Ipv4Addr;
+    use tokio::net::UdpSocket;
+
+    /// Answers one call.
+    async fn answer(socket: &UdpSocket) {
+        let mut call = [0; 1024];
+        let (len, from) = socket.recv_from(&mut call).await.unwrap();
+        assert!(len > 24);
+        let xid = u32::from_be_bytes(call[..4].try_into().unwrap());
+        let reply = Reply::accepted(xid, Accepted::Success).to_xdr();
+        socket.send_to(&reply, from).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn over_udp_an_answer_after_none_and_a_new_connection_of_nfs_are_suspicions() {
+        let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let server = UdpSocket::bind((host, 0)).await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        // Nobody listens there over TCP.
+        let locating = NlmClient::locate(host, Some(port), false);
+        let (client, ()) = tokio::join!(locating, answer(&server));
+        let client = Arc::new(client.unwrap().unwrap());
+        assert_eq!(client.place().protocol, Protocol::Udp);
+        let suspicions = client.suspicions();
+        let (answered, ()) = tokio::join!(client.null(), answer(&server));
+        answered.unwrap();
+        assert!(
+            !suspicions.has_changed().unwrap(),
+            "it was there all the time"
+        );
+
+        drop(server);
+        client.null().await.unwrap_err();
+        assert!(
+            !suspicions.has_changed().unwrap(),
+            "it can be claimed nowhere"
+        );
+        let server = UdpSocket::bind((host, port)).await.unwrap();
+        let (answered, ()) = tokio::join!(client.null(), answer(&server));
+        answered.unwrap();
+        assert_eq!(*suspicions.borrow(), 1);
+        let (answered, ()) = tokio::join!(client.null(), answer(&server));
+        answered.unwrap();
+        assert_eq!(*suspicions.borrow(), 1, "once");
+
+        client.nfs_connected();
+        assert_eq!(*suspicions.borrow(), 2);
+        client.place.lock().protocol = Protocol::Tcp;
+        client.nfs_connected();
+        assert_eq!(*suspicions.borrow(), 2, "its own connection tells");
     }
 }

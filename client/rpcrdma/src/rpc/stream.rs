@@ -2,7 +2,7 @@
 //! section 11 has the record marks).
 //!
 //! It is made with the first call and made again when it is gone. That it is gone is told at
-//! once, also while no call is under way ([`StreamClient::losses`]): a server that restarts
+//! once, also while no call is under way ([`StreamClient::telling`]): a server that restarts
 //! closes it, and with it goes what the server had granted.
 
 use super::plain::{self, MAX_REPLY, PlainError, Target};
@@ -38,19 +38,10 @@ impl Drop for Connection {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct StreamClient {
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
     losses: watch::Sender<u64>,
-}
-
-impl Default for StreamClient {
-    fn default() -> Self {
-        StreamClient {
-            connection: tokio::sync::Mutex::default(),
-            losses: watch::Sender::new(0),
-        }
-    }
 }
 
 /// Takes a call out of those that wait, however its caller leaves.
@@ -68,9 +59,12 @@ impl Drop for Waiting<'_> {
 }
 
 impl StreamClient {
-    /// How many connections were lost; changes when one is.
-    pub fn losses(&self) -> watch::Receiver<u64> {
-        self.losses.subscribe()
+    /// A client that adds one to `losses` when a connection is lost.
+    pub fn telling(losses: watch::Sender<u64>) -> Self {
+        StreamClient {
+            connection: tokio::sync::Mutex::default(),
+            losses,
+        }
     }
 
     /// This machine's end of the connection, while there is one.
@@ -271,8 +265,9 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_ends_is_told_and_made_again() {
         let (listener, target) = server().await;
-        let client = StreamClient::default();
-        let mut losses = client.losses();
+        let sender = watch::Sender::new(0);
+        let mut losses = sender.subscribe();
+        let client = StreamClient::telling(sender);
         for round in 0..3 {
             let serve = async {
                 let (mut stream, _) = listener.accept().await.unwrap();

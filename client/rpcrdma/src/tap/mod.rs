@@ -19,8 +19,8 @@ pub use interest::{Filter, Interest, Wanted};
 use parking_lot::Mutex;
 use queue::Queue;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// Where the engine's connections tell what happens.
 #[derive(Default)]
@@ -29,6 +29,8 @@ pub struct Tap {
     wanted: AtomicU32,
     serial: AtomicU64,
     inner: Mutex<Listeners>,
+    /// Called when there is a new connection.
+    on_connection: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -94,7 +96,15 @@ impl Tap {
         self.serial.fetch_add(1, Relaxed) + 1
     }
 
+    /// Has `call` called when a connection has been made, from now on; it must not block. Once.
+    pub fn on_connection(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_connection.set(Box::new(call));
+    }
+
     pub(crate) fn connected(&self, connected: Arc<Connected>) {
+        if let Some(call) = self.on_connection.get() {
+            call();
+        }
         let mut inner = self.inner.lock();
         for queue in &inner.listeners {
             queue.push(connected.cost(), || Event::Connected(connected.clone()));

@@ -53,6 +53,7 @@ pub(crate) async fn choose(
     let found = NlmClient::locate(server, options.lock_port, options.reserved_port).await;
     let why = match found {
         Ok(Some(client)) => {
+            let client = Arc::new(client);
             client.set_tap(tap.clone());
             let place = client.place();
             let port = place.port;
@@ -97,7 +98,7 @@ fn journals() -> Vec<PathBuf> {
 }
 
 /// Unlocks what mounts that were killed have left, and starts with a journal of its own.
-async fn start(client: NlmClient, local: LocalLock, options: &Options) -> Arc<Locks> {
+async fn start(client: Arc<NlmClient>, local: LocalLock, options: &Options) -> Arc<Locks> {
     let server = client.server();
     let dirs = journals();
     let find = |dir: &PathBuf| Abandoned::find(dir, server);
@@ -110,7 +111,6 @@ async fn start(client: NlmClient, local: LocalLock, options: &Options) -> Arc<Lo
         Some((dir.clone(), made))
     });
     let (dir, journal) = journal.unzip();
-    let client = Arc::new(client);
     let port = options.callback_port;
     let callbacks = client.listen(CallbackOptions { port, dir });
     if abandoned.iter().any(Abandoned::may_have_locks) {

@@ -11,7 +11,7 @@ use super::replies::{answer_held, done};
 use super::state::Adapter;
 use super::waiting::Held;
 use crate::fs::{Fs, SetLock};
-use crate::locks::{Interrupt, Mode, Tested};
+use crate::locks::{Mode, Tested};
 use nfsrdma_channel::{self as channel, Header, Reply};
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
@@ -55,8 +55,11 @@ impl<N: Nfs3> Adapter<N> {
             return reply.error(libc::ENOSYS);
         };
         let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
-        let queued = self.queued.clone();
-        let (reply, interrupt) = self.waiting.hold_interruptible(request, reply, of.wait);
+        let (queued, undoing) = (self.queued.clone(), locks.clone());
+        // An unlock comes with `wait`, too, unless it says LOCK_NB or F_SETLK. Interrupted, it would
+        // leave the lock held.
+        let any = of.wait && of.mode.is_some();
+        let (reply, interrupt) = self.waiting.hold_interruptible(request, reply, any);
         locks.spawn(async move {
             let mut reply = Some(reply);
             let answer = |result| {
@@ -80,13 +83,14 @@ impl<N: Nfs3> Adapter<N> {
                     () = interrupt.wait() => {}
                 }
             }
-            if !fs.set_lock(of, &interrupt, answer).await {
+            let Some(granted) = fs.set_lock(of, &interrupt, answer).await else {
                 return;
-            }
+            };
+            // It is held, and a signal that the caller survives is too late.
             let free = tokio::select! {
                 biased;
                 () = reads_answered(&fs, &queued, node) => true,
-                () = interrupt.wait() => false,
+                () = interrupt.killed() => false,
             };
             if free {
                 // It takes locks of pages: not on a thread that others wait for.
@@ -103,13 +107,8 @@ impl<N: Nfs3> Adapter<N> {
                     return reply.ok();
                 }
             }
-            // Who asked for it was killed meanwhile, and the open file may live on; or a signal
-            // came while the kernel has data that may be older than the lock.
-            let unlock = SetLock { mode: None, ..of };
-            fs.set_lock(unlock, &Interrupt::default(), |_| {}).await;
-            if let Some(reply) = reply.and_then(Held::take) {
-                reply.error(libc::EINTR);
-            }
+            // Who asked for it was killed meanwhile, and has its answer; the open file may live on.
+            undoing.undo(granted).await;
         });
     }
 }

@@ -30,8 +30,8 @@ pub struct Pace {
 pub struct OnSignal {
     /// Of every signal, and not only when the caller is let go.
     pub any: bool,
-    /// Must not come back to the table.
-    pub call: Box<dyn Fn() + Send + Sync>,
+    /// Whether the caller is let go. Must not come back to the table.
+    pub call: Box<dyn Fn(bool) + Send + Sync>,
 }
 
 impl OnSignal {
@@ -39,7 +39,7 @@ impl OnSignal {
         if let Some(of) = this
             && of.any
         {
-            (of.call)();
+            (of.call)(false);
         }
     }
 }
@@ -285,7 +285,7 @@ impl<A: Refuse> Table<A> {
                     waiter
                         .filter(|waiter| waiter.unique == unique)
                         .and_then(|waiter| {
-                            waiter.on_signal.iter().for_each(|of| (of.call)());
+                            waiter.on_signal.iter().for_each(|of| (of.call)(true));
                             waiter.reply.take()
                         })
                 else {

@@ -70,7 +70,10 @@ impl Waiting {
         let fired = interrupt.clone();
         let on_signal = OnSignal {
             any,
-            call: Box::new(move || fired.fire()),
+            call: Box::new(move |killed| match killed {
+                true => fired.kill(),
+                false => fired.fire(),
+            }),
         };
         let (pid, unique) = (request.pid(), request.unique);
         let held = self.0.hold_with(pid, unique, reply, Some(on_signal));
@@ -83,7 +86,7 @@ impl Waiting {
         let leaving = caller.clone();
         let on_signal = OnSignal {
             any: false,
-            call: Box::new(move || leaving.leave()),
+            call: Box::new(move |_| leaving.leave()),
         };
         let (pid, unique) = (request.pid(), request.unique);
         (

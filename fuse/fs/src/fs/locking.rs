@@ -11,7 +11,8 @@ use super::error::{FsError, FsResult};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use crate::locks::{
-    ByteRange, Interrupt, LockError, LockFile, Locks, Mode, Owner, Request as LockRequest, Tested,
+    ByteRange, Granted, Interrupt, LockError, LockFile, Locks, Mode, Owner, Request as LockRequest,
+    Tested,
 };
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::FileType;
@@ -49,7 +50,7 @@ impl SetLock {
     }
 }
 
-/// What flushes before a lock: not longer than the program waits.
+/// Not longer than the program waits.
 async fn unless<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> FsResult<T> {
     tokio::select! {
         done = work => Ok(done),
@@ -99,60 +100,70 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Takes or gives back a lock. Everything but a lock that was taken is handed to `answer` as
-    /// soon as it is known, though the future goes on while something is to be cleared up.
-    /// `true`: the lock was taken, and nothing was handed over: the kernel must drop what it has
+    /// soon as it is known, though the future goes on while something is to be cleared up. A lock
+    /// that was taken is returned, and nothing was handed over: the kernel must drop what it has
     /// cached of the file before the program goes on.
+    ///
+    /// A signal ends the wait for a lock, and not that for an unlock: who gets EINTR would hold
+    /// it still. If it is killed, it has its answer, and this goes on without it.
     pub async fn set_lock(
         self: &Arc<Self>,
         of: SetLock,
         interrupt: &Interrupt,
         answer: impl FnOnce(FsResult<()>) + Send,
-    ) -> bool {
+    ) -> Option<Granted> {
         let Some(locks) = self.locks.get() else {
             answer(Err(FsError::NotSupported));
-            return false;
+            return None;
         };
         let request = self.lock_request(&of, of.mode.unwrap_or(Mode::Read));
         let (file, request) = match request {
             Ok(request) => request,
             Err(error) => {
                 answer(Err(error));
-                return false;
+                return None;
             }
         };
         let inode = &file.inode;
         if self.is_unsafe(inode) {
             // Those who wrote get an error by fsync or close.
-            let flushed = unless(interrupt, self.write_back(inode, true)).await;
+            let flush = self.write_back(inode, true);
+            let flushed = match of.mode {
+                Some(_) => unless(interrupt, flush).await,
+                None => {
+                    flush.await;
+                    Ok(())
+                }
+            };
             if let Err(error) = flushed {
                 answer(Err(error));
-                return false;
+                return None;
             }
         }
         if of.mode.is_none() {
             let answer = |result: Result<(), LockError>| answer(result.map_err(Into::into));
             let (id, owner) = (request.file.id, request.owner);
             locks.unlock(id, owner, request.range, answer).await;
-            return false;
+            return None;
         }
         if of.mode == Some(Mode::Write) && !file.can_write() {
             // fcntl(2) has been refused by the kernel; the server would refuse flock(2), too.
             answer(Err(LockError::BadFile.into()));
-            return false;
+            return None;
         }
-        let mut taken = false;
-        let told = |result: Result<(), LockError>| match result {
-            Ok(()) => taken = true,
-            Err(error) => answer(Err(error.into())),
+        let told = |result: Result<(), LockError>| {
+            if let Err(error) = result {
+                answer(Err(error.into()));
+            }
         };
-        locks.lock(&request, interrupt, told).await;
-        if taken {
+        let granted = locks.lock(&request, interrupt, told).await;
+        if granted.is_some() {
             self.forget_cached(inode);
             self.forget_names_beside(inode);
             // The lock is held, whatever GETATTR says: the next operation asks again.
             let _ = unless(interrupt, self.fetch(&file.cred, inode)).await;
         }
-        taken
+        granted
     }
 
     /// Invalidates all that is cached of the contents.

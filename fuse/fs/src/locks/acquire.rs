@@ -3,8 +3,9 @@
 //! server calls back. The caller gets the result as soon as it is known; an attempt whose outcome
 //! at the server is uncertain is undone afterwards (`restore`). F_GETLK is answered here, too.
 
+use super::error::LockError;
 use super::interrupt::Interrupt;
-use super::manager::{Holding, LockError, Locks, Request, Retry, Stop, Tested, grace_pause};
+use super::manager::{Holding, Locks, Request, Retry, Stop, Tested, grace_pause};
 use super::range::{ByteRange, Mode};
 use super::table::{Owner, WaiterId};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
@@ -19,6 +20,17 @@ use tokio::task::JoinHandle;
 const FIRST_POLL: Duration = Duration::from_millis(5);
 const LAST_POLL: Duration = Duration::from_secs(1);
 
+/// A lock that was taken, for who has to put back what was there before it ([`Locks::undo`]).
+#[derive(Debug)]
+pub struct Granted {
+    pub(super) holding: Arc<Holding>,
+    pub(super) mode: Mode,
+    /// How the range was locked before.
+    pub(super) before: Vec<(ByteRange, Option<Mode>)>,
+    /// [`changes`](super::manager::HoldingState) with it.
+    pub(super) changes: u64,
+}
+
 /// What an attempt leaves behind.
 #[derive(Default)]
 struct Attempt {
@@ -28,9 +40,10 @@ struct Attempt {
     under_way: Option<JoinHandle<Result<LockAnswer, PlainError>>>,
     gate: Option<OwnedMutexGuard<()>>,
     waiter: Option<WaiterId>,
+    granted: Option<Granted>,
 }
 
-fn lock_call(mode: Mode, block: bool) -> LockCall {
+pub(super) fn lock_call(mode: Mode, block: bool) -> LockCall {
     LockCall::Lock {
         exclusive: mode == Mode::Write,
         block,
@@ -40,16 +53,19 @@ fn lock_call(mode: Mode, block: bool) -> LockCall {
 
 impl Locks {
     /// Takes a lock, and hands the result over as soon as it is known; what is to be cleared up
-    /// after it is done before this returns.
+    /// after it is done before this returns. `None`: it was not taken.
     pub async fn lock(
         self: &Arc<Self>,
         request: &Request,
         interrupt: &Interrupt,
         reply: impl FnOnce(Result<(), LockError>) + Send,
-    ) {
+    ) -> Option<Granted> {
         let holding = match self.enter(request) {
             Ok(holding) => holding,
-            Err(error) => return reply(Err(error)),
+            Err(error) => {
+                reply(Err(error));
+                return None;
+            }
         };
         let mut attempt = Attempt::default();
         let result = self
@@ -69,10 +85,12 @@ impl Locks {
             state.tell(&due);
         }
         reply(result);
+        let granted = attempt.granted.take();
         if attempt.uncertain {
             self.restore(request, &holding, attempt).await;
         }
         self.leave(&holding);
+        granted
     }
 
     async fn attempt(
@@ -100,22 +118,7 @@ impl Locks {
             let waits = request.wait && matches!(answer, Ok(Status::Blocked | Status::Denied));
             let pause = match answer {
                 Ok(Status::Granted) => {
-                    let mut state = self.state.lock();
-                    let (file, owner) = (request.file.id, request.owner);
-                    // The waiter first, so that nobody is behind it any more.
-                    let mut due = Vec::new();
-                    if let Some(id) = attempt.waiter.take() {
-                        state.turns.remove(&id);
-                        due = state.table.end_wait(id);
-                    }
-                    due.extend(
-                        state
-                            .table
-                            .apply(file, owner, request.range, Some(request.mode)),
-                    );
-                    state.tell(&due);
-                    holding.state.lock().opens.insert(request.open);
-                    attempt.uncertain = false;
+                    self.granted(request, holding, attempt);
                     return Ok(());
                 }
                 Ok(Status::Blocked) if request.wait => {
@@ -161,6 +164,29 @@ impl Locks {
         }
     }
 
+    /// The server has granted it. The caller has the gate.
+    fn granted(&self, request: &Request, holding: &Arc<Holding>, attempt: &mut Attempt) {
+        let mut state = self.state.lock();
+        // The waiter first, so that nobody is behind it any more.
+        if let Some(id) = attempt.waiter.take() {
+            state.turns.remove(&id);
+            let due = state.table.end_wait(id);
+            state.tell(&due);
+        }
+        let (file, owner) = (request.file.id, request.owner);
+        let before = state.table.pieces(file, owner, request.range);
+        state.apply(holding, request.range, Some(request.mode));
+        let mut of = holding.state.lock();
+        of.opens.insert(request.open);
+        attempt.uncertain = false;
+        attempt.granted = Some(Granted {
+            holding: holding.clone(),
+            mode: request.mode,
+            before,
+            changes: of.changes,
+        });
+    }
+
     /// flock(2): a lock that is to become another is freed first if somebody is in the way.
     async fn let_go_of_flock(
         self: &Arc<Self>,
@@ -178,7 +204,7 @@ impl Locks {
             Err(_) => false,
         };
         if taken {
-            self.free_flock(request, holding).await;
+            self.free_flock(holding).await;
         }
         Ok(())
     }
@@ -195,16 +221,13 @@ impl Locks {
     }
 
     /// Frees a lock that is to become another. The caller has the gate.
-    async fn free_flock(&self, request: &Request, holding: &Holding) {
+    async fn free_flock(&self, holding: &Holding) {
         if self
             .insist(holding, ByteRange::ALL, LockCall::Unlock)
             .await
             .is_some_and(|answer| answer.status != Status::DeniedGracePeriod)
         {
-            let (file, owner) = (request.file.id, request.owner);
-            let mut state = self.state.lock();
-            let due = state.table.apply(file, owner, ByteRange::ALL, None);
-            state.tell(&due);
+            self.state.lock().apply(holding, ByteRange::ALL, None);
         }
     }
 
@@ -214,7 +237,7 @@ impl Locks {
     async fn refused(&self, request: &Request, holding: &Holding) {
         self.counters.lock_polls.fetch_add(1, Ordering::Relaxed);
         if self.converts_flock(request) {
-            self.free_flock(request, holding).await;
+            self.free_flock(holding).await;
         }
     }
 

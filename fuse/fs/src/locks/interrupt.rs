@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
-/// Whether the caller of a request got a signal. It stays so.
+/// Whether the caller of a request got a signal, and whether it dies of one. It stays so.
 #[derive(Debug, Default)]
 pub struct Interrupt {
     fired: AtomicBool,
+    killed: AtomicBool,
     told: Notify,
 }
 
@@ -16,16 +17,31 @@ impl Interrupt {
         self.told.notify_waiters();
     }
 
+    /// The caller is gone, or about to go: it has its answer.
+    pub fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
+        self.fire();
+    }
+
     pub fn is_fired(&self) -> bool {
         self.fired.load(Ordering::Acquire)
     }
 
-    /// Waits for it.
+    /// Waits for a signal.
     pub async fn wait(&self) {
+        self.until(&self.fired).await;
+    }
+
+    /// Waits for one to die of.
+    pub async fn killed(&self) {
+        self.until(&self.killed).await;
+    }
+
+    async fn until(&self, what: &AtomicBool) {
         loop {
             let mut told = std::pin::pin!(self.told.notified());
             told.as_mut().enable();
-            if self.is_fired() {
+            if what.load(Ordering::Acquire) {
                 return;
             }
             told.await;

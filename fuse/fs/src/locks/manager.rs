@@ -5,6 +5,7 @@
 //! growing pauses, for ever on a `hard` mount. An answer that the server is in its grace period
 //! starts the recovery of all locks, since it means that the server restarted.
 
+use super::error::LockError;
 use super::interrupt::Interrupt;
 use super::range::{ByteRange, Mode};
 use super::svids::Svids;
@@ -45,63 +46,6 @@ pub struct LockConfig {
     /// How long a call is tried for a process (`soft`, `softerr`), and whether it then fails with
     /// ETIMEDOUT, not EIO; `None` is for ever (`hard`).
     pub patience: Option<(Duration, bool)>,
-}
-
-/// Why a request failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockError {
-    /// EAGAIN: somebody else has it.
-    WouldBlock,
-    Deadlock,
-    /// EINTR.
-    Interrupted,
-    /// EBADF: the file is not open for that.
-    BadFile,
-    /// ENOLCK.
-    NoLocks,
-    ReadOnly,
-    Stale,
-    /// EOVERFLOW: the server cannot lock that far.
-    TooBig,
-    /// EIO: the server lost the lock, or does not answer a `soft` mount.
-    Lost,
-    GivenUp,
-    TimedOut,
-    /// EACCES: the server does not accept the caller.
-    Denied,
-}
-
-impl LockError {
-    pub fn errno(self) -> i32 {
-        match self {
-            LockError::WouldBlock => libc::EAGAIN,
-            LockError::Deadlock => libc::EDEADLK,
-            LockError::Interrupted => libc::EINTR,
-            LockError::BadFile => libc::EBADF,
-            LockError::NoLocks => libc::ENOLCK,
-            LockError::ReadOnly => libc::EROFS,
-            LockError::Stale => libc::ESTALE,
-            LockError::TooBig => libc::EOVERFLOW,
-            LockError::Lost | LockError::GivenUp => libc::EIO,
-            LockError::TimedOut => libc::ETIMEDOUT,
-            LockError::Denied => libc::EACCES,
-        }
-    }
-
-    /// Of a status that is neither a grant nor a reason to wait.
-    pub(super) fn of(status: Status) -> Self {
-        match status {
-            Status::Denied | Status::Blocked => LockError::WouldBlock,
-            Status::Deadlock => LockError::Deadlock,
-            Status::ReadOnly => LockError::ReadOnly,
-            Status::StaleHandle => LockError::Stale,
-            Status::TooBig => LockError::TooBig,
-            Status::Granted
-            | Status::DeniedNoLocks
-            | Status::DeniedGracePeriod
-            | Status::Failed => LockError::NoLocks,
-        }
-    }
 }
 
 /// A file, as the table and as the server know it.
@@ -160,6 +104,8 @@ pub(super) struct HoldingState {
     pub(super) pid: u32,
     /// The server lost a lock of it: its requests fail until it has released everything.
     pub(super) lost: bool,
+    /// How often what it holds has become another, so that a late change sees that it is late.
+    pub(super) changes: u64,
 }
 
 impl HoldingState {
@@ -190,6 +136,13 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Enters what the server has answered: a range of an owner is locked in a mode, or free.
+    pub(super) fn apply(&mut self, of: &Holding, range: ByteRange, mode: Option<Mode>) {
+        of.state.lock().changes += 1;
+        let due = self.table.apply(of.file.id, of.owner, range, mode);
+        self.tell(&due);
+    }
+
     /// Wakes waiters whose turn has come.
     pub(super) fn tell(&self, due: &[WaiterId]) {
         for turn in due.iter().filter_map(|id| self.turns.get(id)) {

@@ -23,11 +23,14 @@
 //!   a lock for us that the table does not have. So CANCEL follows, and for each piece of the
 //!   range UNLOCK, or LOCK as the table has it, until they are answered, while the gate stays
 //!   closed: no later request of this owner can come in between. The process has had its answer.
+//!   Once a lock is granted only the death of who asked for it takes it back ([`Locks::undo`]).
+//! * **An unlock is not given up**: it is done though who asked for it is killed.
 //! * **Nobody waits for a server that does not answer** but by their own will: every wait ends with
 //!   a signal, and all of them end with the mount ([`Locks::finish`]).
 
 mod acquire;
 mod ending;
+mod error;
 mod interrupt;
 mod manager;
 mod probe;
@@ -37,7 +40,9 @@ mod release;
 mod svids;
 mod table;
 
+pub use acquire::Granted;
+pub use error::LockError;
 pub use interrupt::Interrupt;
-pub use manager::{Kinds, LockConfig, LockError, LockFile, Locks, Request, Tested};
+pub use manager::{Kinds, LockConfig, LockFile, Locks, Request, Tested};
 pub use range::{ByteRange, LAST, Mode, RangeSet};
 pub use table::{Conflict, Deadlock, FileId, LockTable, Owner, WaiterId};

@@ -1,6 +1,7 @@
 //! After a restart of the server: it has forgotten every lock, and takes reclaims for a time.
 //!
-//! That it restarted shows in several ways: its connection ends, a LOCK is answered with
+//! That it restarted shows in several ways: its connection ends (what stands for that over UDP,
+//! where there is none, [`NlmClient`](nfsrdma_nfs3::nlm::NlmClient) knows), a LOCK is answered with
 //! DENIED_GRACE_PERIOD, the verifier of WRITE or COMMIT is another one, or its NSM tells. None of
 //! them is proof. So each lock is claimed with `reclaim`, which a server grants in its grace
 //! period. One that is not in it refuses: either it did not restart, and we hold the lock still, or
@@ -24,6 +25,8 @@ use tokio::task::JoinSet;
 /// How often the server is asked whether it is there, while something is held: that keeps the
 /// connection, whose end is the sign of a restart.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// The same while it does not answer: its grace period is not to be missed.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Between two recoveries because somebody said that the server restarted: anybody may say so in
 /// its name.
@@ -60,6 +63,7 @@ fn watch(locks: &Arc<Locks>) {
     let weak: Weak<Locks> = Arc::downgrade(locks);
     locks.runtime.spawn(async move {
         let (mut told, mut next_told) = (false, Instant::now());
+        let mut pause = KEEP_ALIVE;
         loop {
             let Some(locks) = weak.upgrade() else { return };
             let held = !locks.state.lock().table.is_empty();
@@ -75,8 +79,9 @@ fn watch(locks: &Arc<Locks>) {
                     Err(_) => tokio::time::sleep(KEEP_ALIVE).await,
                 },
                 () = locks.suspected.notified() => lost = true,
-                () = tokio::time::sleep(KEEP_ALIVE), if held => {
-                    let _ = locks.server.null().await;
+                () = tokio::time::sleep(pause), if held => {
+                    let there = locks.server.null().await.is_ok();
+                    pause = if there { KEEP_ALIVE } else { ASK_AGAIN };
                 }
                 () = tokio::time::sleep(KEEP_ALIVE), if !held => {
                     if locks.is_unused() {
@@ -208,11 +213,7 @@ impl Locks {
             state.lost = true;
             state.pid
         };
-        let mut state = self.state.lock();
-        let due = state
-            .table
-            .apply(holding.file.id, holding.owner, range, None);
-        state.tell(&due);
+        self.state.lock().apply(holding, range, None);
         let (offset, length) = range.to_wire();
         tracing::error!(
             fileid = holding.file.fileid,

@@ -6,7 +6,9 @@
 //! asked to restore the lock by a reclaim; what the table does not have is then unlocked once more
 //! when the period is over.
 
-use super::manager::{Holding, LockError, Locks, grace_pause};
+use super::acquire::{Granted, lock_call};
+use super::error::LockError;
+use super::manager::{Holding, Locks, grace_pause};
 use super::range::ByteRange;
 use super::table::{FileId, Owner};
 use nfsrdma_nfs3::nlm::{LockCall, Status};
@@ -72,8 +74,7 @@ impl Locks {
         }
         {
             let mut state = self.state.lock();
-            let due = state.table.apply(file, owner, range, None);
-            state.tell(&due);
+            state.apply(holding, range, None);
             if lost && (range == ByteRange::ALL || state.table.held(file, owner).is_none()) {
                 // It got the error, and holds nothing any more.
                 holding.state.lock().lost = false;
@@ -81,15 +82,56 @@ impl Locks {
         }
         drop(gate);
         if again {
-            // The server has restarted, and may have been asked to give the lock back already.
-            let (this, of) = (self.clone(), holding.clone());
-            holding.state.lock().enter();
-            self.spawn(async move {
-                this.unlock_after_grace(&of, range).await;
-                this.leave(&of);
-            });
+            self.again_after_grace(holding, range);
         }
         if lost { Err(LockError::Lost) } else { Ok(()) }
+    }
+
+    /// Puts back what an owner held before a lock was granted, whose caller was killed before it
+    /// knew: by way of an open file that others have, too, it may hold it for long. Nothing is
+    /// done if the owner has locked or unlocked something since, or has let go of all.
+    pub async fn undo(self: &Arc<Self>, granted: Granted) {
+        let holding = &granted.holding;
+        let gate = holding.gate.clone().lock_owned().await;
+        {
+            let state = self.state.lock();
+            let there = state.holdings.get(&(holding.file.id, holding.owner));
+            let mut of = holding.state.lock();
+            let same = there.is_some_and(|there| Arc::ptr_eq(there, holding));
+            if !same || of.lost || of.changes != granted.changes {
+                return;
+            }
+            of.enter();
+        }
+        for &(range, mode) in &granted.before {
+            let call = match mode {
+                None => LockCall::Unlock,
+                Some(mode) if mode == granted.mode => continue,
+                Some(mode) => lock_call(mode, false),
+            };
+            let Some(answer) = self.insist(holding, range, call).await else {
+                break;
+            };
+            // Else it stays as it was granted: others may share what was held alone before.
+            if mode.is_none() || answer.status == Status::Granted {
+                self.state.lock().apply(holding, range, mode);
+            }
+            if mode.is_none() && answer.status == Status::DeniedGracePeriod {
+                self.again_after_grace(holding, range);
+            }
+        }
+        drop(gate);
+        self.leave(holding);
+    }
+
+    /// The server has restarted, and may have been asked to give the lock back already.
+    fn again_after_grace(self: &Arc<Self>, holding: &Arc<Holding>, range: ByteRange) {
+        let (this, of) = (self.clone(), holding.clone());
+        holding.state.lock().enter();
+        self.spawn(async move {
+            this.unlock_after_grace(&of, range).await;
+            this.leave(&of);
+        });
     }
 
     /// Unlocks what the table does not have, when the grace period is over.

@@ -1,0 +1,109 @@
+"""Signals to who takes a lock or gives one back, and what is held after them."""
+
+import fcntl
+import os
+import signal
+
+from program.lock_support import *  # noqa: F403
+from program.support import *  # noqa: F403
+
+SIZE = 4 << 20
+
+
+def reads(process, point):
+    """Has a process read the end of the file, which the server of `slow_reads` answers after two seconds."""
+    assert process.do("open", "f", str(point / "f")) == 0
+    process.send("read", "f", SIZE - 1, 1)
+    assert waits(process)
+
+
+def slow_reads():
+    return LockServer("--delay", "READ=2000")
+
+
+def test_a_signal_after_the_grant_takes_no_lock_away():
+    """The lock is told when others' READs are answered, so that the kernel can drop what it has: a signal in between."""
+    for command in (fcntl.F_SETLKW, F_OFD_SETLKW):
+        with slow_reads() as server, Process() as one, Process() as reader, Process() as other:
+            a, b = server.mounts()
+            (server.export / "f").write_bytes(b"x" * SIZE)
+            assert one.do("open", "f", str(a / "f")) == other.do("open", "f", str(b / "f")) == 0
+            assert one.set("f", READ, 0, 100, command) == 0
+            reads(reader, a)
+            one.send("once", "fcntl", "f", command, WRITE, 0, 100)
+            until(lambda: counters(a)["locks_granted"] == 2, "the grant")
+            os.kill(one.child.pid, signal.SIGALRM)
+            result = one.got()
+            assert other.set("f", WRITE, 0, 1) == AGAIN, f"{result}, and not even the lock from before is held"
+            assert result == 0
+            assert other.set("f", READ, 0, 1) == AGAIN
+            assert reader.receive() == "x"
+            assert one.set("f", FREE, 0, 100, command) == 0
+            assert other.set("f", WRITE, 0, 100) == 0
+
+
+def test_who_is_killed_after_the_grant_leaves_the_open_file_what_it_held():
+    with slow_reads() as server, Process() as reader, Process() as other:
+        a, b = server.mounts()
+        (server.export / "f").write_bytes(b"x" * SIZE)
+        assert other.do("open", "f", str(b / "f")) == 0
+        with open(a / "f", "r+b", buffering=0) as file, Process(file.fileno()) as one:
+            assert one.do("open", "f", file.fileno()) == 0
+            assert one.set("f", READ, 0, 50, F_OFD_SETLK) == one.set("f", WRITE, 80, 20, F_OFD_SETLK) == 0
+            reads(reader, a)
+            one.wait_for("f", WRITE, 0, 100, F_OFD_SETLKW)
+            until(lambda: counters(a)["locks_granted"] == 3, "the grant")
+            assert other.set("f", READ, 60, 1) == AGAIN
+            one.child.kill()
+            one.child.wait(LIMIT)
+            until(lambda: other.set("f", READ, 0, 80) == 0, "the end of what was not held before")
+            assert other.set("f", FREE) == 0
+            assert other.set("f", WRITE, 50, 30) == 0
+            assert other.set("f", WRITE, 0, 50) == other.set("f", READ, 80, 20) == AGAIN, "held before"
+        until(lambda: other.set("f", WRITE) == 0, "the end of a closed file's locks")
+
+
+UNLOCKS = [
+    (("flock", "f", fcntl.LOCK_EX), ("flock", "f", fcntl.LOCK_UN)),
+    (("fcntl", "f", fcntl.F_SETLKW, WRITE, 0, 100), ("fcntl", "f", fcntl.F_SETLKW, FREE, 0, 100)),
+    (("fcntl", "f", F_OFD_SETLKW, WRITE, 0, 100), ("fcntl", "f", F_OFD_SETLKW, FREE, 0, 100)),
+]
+
+
+def test_an_unlock_that_waits_for_data_is_not_interrupted():
+    """The kernel says of an unlock that it waits, as of a lock: that signals may end it would be too much."""
+    for lock, unlock in UNLOCKS:
+        with LockServer("--delay", "COMMIT=2000") as server, Process() as one, Process() as other:
+            a, b = server.mounts()
+            (server.export / "f").write_bytes(b"x" * 100)
+            assert one.do("open", "f", str(a / "f")) == other.do("open", "f", str(b / "f")) == 0
+            assert one.do("once", *lock) == 0
+            assert one.do("write", "f", 0, "y" * (1 << 20)) == 1 << 20
+            one.send("once", *unlock)
+            assert waits(one)
+            os.kill(one.child.pid, signal.SIGALRM)
+            assert one.got() == 0, unlock
+            assert other.do("once", *lock) == 0
+            assert other.do("read", "f", (1 << 20) - 1, 1) == "y"
+
+
+def test_an_unlock_whose_caller_is_killed_is_done_all_the_same():
+    """By way of an open file that another process has, too: no close ends the lock."""
+    for lock, unlock in (UNLOCKS[0], UNLOCKS[2]):
+        with LockServer("--delay", "COMMIT=2000") as server, Process() as other:
+            a, b = server.mounts()
+            (server.export / "f").write_bytes(b"x" * 100)
+            assert other.do("open", "f", str(b / "f")) == 0
+            with open(a / "f", "r+b", buffering=0) as file, Process(file.fileno()) as one:
+                assert one.do("open", "f", file.fileno()) == 0
+                assert one.do("once", *lock) == 0
+                assert one.do("write", "f", 0, "y" * (1 << 20)) == 1 << 20
+                one.send("once", *unlock)
+                assert waits(one)
+                one.child.kill()
+                one.child.wait(LIMIT)
+                attempt = ("flock", "f", fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if lock[0] == "fcntl":
+                    attempt = ("fcntl", "f", F_OFD_SETLK, WRITE, 0, 100)
+                until(lambda: other.do("once", *attempt) == 0, f"the end of the lock: {unlock}")
+                assert other.do("read", "f", (1 << 20) - 1, 1) == "y", "written before the lock was given back"
