@@ -77,9 +77,8 @@ pub trait CallbackSink: Debug + Send + Sync {
 
 /// Where the server's lock manager is, for results that are calls of their own.
 pub(super) trait LockManager: Debug + Send + Sync {
-    fn address(&self) -> SocketAddr;
-
-    fn protocol(&self) -> Protocol;
+    /// `None` if that is not known yet.
+    fn place(&self) -> Option<(SocketAddr, Protocol)>;
 
     /// Whether calls to it come from a privileged port.
     fn is_privileged(&self) -> bool;
@@ -389,10 +388,13 @@ impl Callbacks {
         let Some(lock_manager) = self.lock_manager.upgrade() else {
             return;
         };
+        let Some((address, _)) = lock_manager.place() else {
+            return;
+        };
         let cookie = cookie.to_vec();
         tokio::spawn(async move {
             let target = Target {
-                address: lock_manager.address(),
+                address,
                 protocol: from.protocol,
                 privileged: lock_manager.is_privileged(),
                 timeout: RESULT,
@@ -514,11 +516,9 @@ async fn hear_others(callbacks: Weak<Callbacks>, socket: UnixDatagram) {
                 ..
             } = &hint
             && let Some(lock_manager) = this.lock_manager.upgrade()
+            && let Some((address, protocol)) = lock_manager.place()
         {
-            let from = Caller {
-                address: lock_manager.address(),
-                protocol: lock_manager.protocol(),
-            };
+            let from = Caller { address, protocol };
             this.send_result(cookie, Status::Granted, from);
         }
     }

@@ -1,0 +1,109 @@
+"""Servers that cannot be asked for locks while they are mounted."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import socket
+
+from program.lock_support import *  # noqa: F403
+from program.support import *  # noqa: F403
+from program.test_monitors import Isolated, in_namespaces
+from program.wire import Relay
+
+RPCBIND = 111
+LOCAL = "locks are kept on this machine only"
+WAITING = "locks wait until"
+
+
+@contextlib.contextmanager
+def silent_rpcbind():
+    """Over TCP it takes connections and says nothing; nobody listens over UDP."""
+    with socket.create_server(("127.0.0.1", RPCBIND)):
+        yield
+
+
+def mount_at(server, name, options=None):
+    """The mount point and the log."""
+    point, log = server.base / name, server.base / f"{name}.log"
+    point.mkdir(exist_ok=True)
+    options = server.options() if options is None else options
+    expect(nfsrdma("mount", server.spec, point, "-o", options, "--log", log), 0)
+    return point, log
+
+
+def one_gets_it(one, two):
+    """Both wait for a lock: who has it, and who has not."""
+    ready, _, _ = select.select([one.child.stdout, two.child.stdout], [], [], LIMIT)
+    assert ready, "nobody gets the lock"
+    first, second = (one, two) if one.child.stdout in ready else (two, one)
+    assert first.got() == 0
+    return first, second
+
+
+@in_namespaces
+def test_a_server_that_cannot_be_asked_for_locks_gives_none_of_this_machine_only():
+    with Isolated() as server, Process() as one, Process() as two:
+        (server.export / "f").write_bytes(b"x")
+        with silent_rpcbind():
+            for process, name in (one, "a"), (two, "b"):
+                point, log = mount_at(server, name)
+                assert WAITING in log.read_text() and LOCAL not in log.read_text()
+                assert process.do("open", "f", str(point / "f")) == 0
+                process.wait_for("f", WRITE)
+            assert waits(one) and waits(two), "a lock of one machine"
+        # The responder answers for rpcbind at any port.
+        with Relay(server.mountport, port=RPCBIND):
+            first, second = one_gets_it(one, two)
+            assert waits(second)
+            (held,) = [lock for lock in server.locks() if lock.startswith("held:")]
+            assert first.set("f", FREE) == 0
+            assert second.got() == 0
+            (now,) = [lock for lock in server.locks() if lock.startswith("held:")]
+            assert now != held
+            assert "locks go to 127.0.0.1, NLM over TCP" in log.read_text()
+
+
+@in_namespaces
+def test_rpcbind_that_was_there_for_mountd_and_is_away_for_locks_is_waited_for():
+    with Isolated() as server, Process() as one:
+        (server.export / "f").write_bytes(b"x")
+        with Relay(server.mountport, port=RPCBIND, most=1):
+            point, log = mount_at(server, "a", f"port={server.port},noresvport")
+        assert WAITING in log.read_text() and LOCAL not in log.read_text(), log.read_text()
+        one.do("open", "f", str(point / "f"))
+        one.wait_for("f", WRITE)
+        assert waits(one)
+        with Relay(server.mountport, port=RPCBIND):
+            assert one.got() == 0
+            assert len(server.locks()) == 1
+
+
+@in_namespaces
+def test_a_server_that_says_later_that_it_has_no_locks_gives_none():
+    with Isolated("--no-locks") as server, Process() as one:
+        (server.export / "f").write_bytes(b"x")
+        with silent_rpcbind():
+            point, _ = mount_at(server, "a")
+        one.do("open", "f", str(point / "f"))
+        with Relay(server.mountport, port=RPCBIND):
+            for _ in range(2):
+                assert one.set("f", WRITE) == -errno.ENOLCK
+                assert one.flock("f", fcntl.LOCK_EX) == -errno.ENOLCK
+
+
+@in_namespaces
+def test_a_server_without_rpcbind_that_is_mounted_without_it_has_locks_of_this_machine():
+    with Isolated() as server, Process() as one, Process() as two:
+        (server.export / "f").write_bytes(b"x")
+        point, log = mount_at(server, "a")
+        assert LOCAL in log.read_text() and WAITING not in log.read_text()
+        for process in (one, two):
+            process.do("open", "f", str(point / "f"))
+        assert one.set("f", WRITE) == 0
+        assert two.set("f", WRITE) == AGAIN
+        assert not server.locks()
+        # To a mount that has asked it, rpcbind that refuses is away.
+        with silent_rpcbind():
+            expect(nfsrdma("mount", server.spec, server.mnt, "-o", server.options("lock,retry=0")), 32, "takes no locks")
