@@ -1,9 +1,10 @@
-"""Servers that cannot be asked for locks while they are mounted."""
+"""Servers that cannot be asked for locks or access control lists while they are mounted."""
 
 import contextlib
 import errno
 import fcntl
 import os
+import re
 import select
 import socket
 
@@ -107,3 +108,23 @@ def test_a_server_without_rpcbind_that_is_mounted_without_it_has_locks_of_this_m
         # To a mount that has asked it, rpcbind that refuses is away.
         with silent_rpcbind():
             expect(nfsrdma("mount", server.spec, server.mnt, "-o", server.options("lock,retry=0")), 32, "takes no locks")
+
+
+def test_a_lost_answer_about_access_control_lists_is_asked_for_again_and_silence_is_told():
+    root()
+    with LockServer() as server:
+        (server.export / "f").write_bytes(b"x")
+
+        def calls(name):
+            return int(re.search(rf"\b{name}=(\d+)", server.control("acl-calls"))[1])
+
+        for dropped, told in (1, False), (1000, True):
+            assert server.control(f"acl-drop {dropped}").startswith("ok")
+            asked, got = calls("NULL"), calls("GETACL")
+            point, log = mount_at(server, f"mount{dropped}")
+            assert server.control("acl-drop 0").startswith("ok")
+            assert calls("NULL") - asked == 2
+            assert ("does not say whether it has access control lists" in log.read_text()) == told, log.read_text()
+            with contextlib.suppress(OSError):
+                os.getxattr(point / "f", "system.posix_acl_access")
+            assert (calls("GETACL") == got) == told, "used as if it were not there, or the reverse"

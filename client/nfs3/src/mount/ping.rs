@@ -226,9 +226,9 @@ async fn ping_at(
     if options.acl {
         let probe = tokio::time::timeout(timeout, client.probe_acl(&cred));
         let found = match probe.await {
-            Ok(true) => "NFS_ACL version 3",
-            Ok(false) => "none: the server does not have NFS_ACL",
-            Err(_) => "none: the server does not answer NFS_ACL",
+            Ok(Ok(true)) => "NFS_ACL version 3",
+            Ok(Ok(false)) => "none: the server does not have NFS_ACL",
+            Ok(Err(_)) | Err(_) => "none: the server does not answer NFS_ACL",
         };
         taken(Step::Acl, found.to_owned());
     }

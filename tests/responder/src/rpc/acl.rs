@@ -6,6 +6,7 @@ use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::nfs_acl::{Getacl, GetaclArgs, Null, Setacl, SetaclArgs};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::Accepted;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Service {
     pub(super) fn acl(
@@ -15,6 +16,9 @@ impl Service {
         out: &mut Encoder,
     ) -> Done {
         self.acl_calls.count(context.procedure);
+        if self.acl_calls.is_dropped() {
+            return Err(Stop::NoReply);
+        }
         match context.procedure {
             Null::NUMBER => {}
             Getacl::NUMBER => self.fs.getacl(&GetaclArgs::decode(&mut from)?).encode(out),
@@ -30,14 +34,14 @@ impl Service {
     }
 }
 
-/// How often each procedure was called.
+/// How often each procedure was called, and how many calls are still to be dropped.
 #[derive(Debug, Default)]
-pub struct AclCalls([std::sync::atomic::AtomicU64; 3]);
+pub struct AclCalls([AtomicU64; 3], AtomicU64);
 
 impl AclCalls {
     fn count(&self, procedure: u32) {
         if let Some(count) = self.0.get(procedure as usize) {
-            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -47,6 +51,18 @@ impl AclCalls {
         let counts = self.0.iter();
         names
             .into_iter()
-            .zip(counts.map(|count| count.load(std::sync::atomic::Ordering::Relaxed)))
+            .zip(counts.map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// The next `count` calls are neither run nor answered.
+    pub fn drop_next(&self, count: u64) {
+        self.1.store(count, Ordering::Relaxed);
+    }
+
+    fn is_dropped(&self) -> bool {
+        let less = |left: u64| left.checked_sub(1);
+        self.1
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
     }
 }
