@@ -1,12 +1,16 @@
-"""Servers that cannot be asked for locks or access control lists while they are mounted."""
+"""Servers that cannot be asked for locks or access control lists while they are mounted, and names of locks that
+another user has."""
 
 import contextlib
 import errno
 import fcntl
 import os
 import re
+import resource
 import select
 import socket
+import subprocess
+import sys
 
 from program.lock_support import *  # noqa: F403
 from program.support import *  # noqa: F403
@@ -108,6 +112,54 @@ def test_a_server_without_rpcbind_that_is_mounted_without_it_has_locks_of_this_m
         # To a mount that has asked it, rpcbind that refuses is away.
         with silent_rpcbind():
             expect(nfsrdma("mount", server.spec, server.mnt, "-o", server.options("lock,retry=0")), 32, "takes no locks")
+
+
+NAMES = 65_536
+TAKE_NAMES = """
+import resource, socket, sys
+_, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+taken = []
+for number in range(int(sys.argv[1]), int(sys.argv[2])):
+    taken.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    taken[-1].bind(f'\\0nfsrdma-svid-{number}')
+print('taken', flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def every_name_taken():
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    each = limit - 100
+    if each < 2000:
+        pytest.skip(f"needs more than {limit} descriptors")
+    pipe, takers = subprocess.PIPE, []
+    try:
+        for first in range(0, NAMES, each):
+            words = [sys.executable, "-c", TAKE_NAMES, str(first), str(min(first + each, NAMES))]
+            takers.append(subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True))
+        for taker in takers:
+            assert taker.stdout.readline() == "taken\n"
+        yield
+    finally:
+        for taker in takers:
+            taker.kill()
+            taker.communicate()
+
+
+@in_namespaces
+def test_a_user_who_takes_every_name_of_lock_owners_keeps_nobody_from_locking():
+    with every_name_taken():
+        with Isolated() as server, Process() as one, Process() as two:
+            (server.export / "f").write_bytes(b"x" * 10)
+            for process, name in (one, "a"), (two, "b"):
+                point, log = mount_at(server, name, server.options(server.lock_options))
+                process.do("open", "f", str(point / "f"))
+            assert one.set("f", WRITE, 0, 5) == 0
+            assert two.set("f", WRITE, 0, 1) == AGAIN
+            assert two.set("f", WRITE, 5, 5) == 0
+            assert "taken by chance" in log.read_text()
 
 
 def test_a_lost_answer_about_access_control_lists_is_asked_for_again_and_silence_is_told():
