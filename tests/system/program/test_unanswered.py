@@ -14,7 +14,7 @@ import sys
 
 from program.lock_support import *  # noqa: F403
 from program.support import *  # noqa: F403
-from program.test_monitors import Isolated, in_namespaces
+from program.test_monitors import NLM, CalledBack, Isolated, granted_args, in_namespaces, rpc
 from program.wire import Relay
 
 RPCBIND = 111
@@ -160,6 +160,37 @@ def test_a_user_who_takes_every_name_of_lock_owners_keeps_nobody_from_locking():
             assert two.set("f", WRITE, 0, 1) == AGAIN
             assert two.set("f", WRITE, 5, 5) == 0
             assert "taken by chance" in log.read_text()
+
+
+@in_namespaces
+def test_file_handles_of_waiters_are_told_to_no_other_user_s_sockets():
+    def named(end, uid):
+        os.seteuid(uid)
+        try:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            made.bind(f"\0nfsrdma-locks-{end}")
+        finally:
+            os.seteuid(0)
+        return made
+
+    def hears(listener):
+        try:
+            return listener.recv(1000).startswith(b"granted ")
+        except BlockingIOError:
+            return False
+
+    with contextlib.ExitStack() as sockets, CalledBack() as server, Process() as one:
+        # More than there is room for, so that they may be in the way of others, too.
+        strangers = [sockets.enter_context(named(f"stranger{number}", NOBODY)) for number in range(300)]
+        friend = sockets.enter_context(named("friend", 0))
+        (server.export / "f").write_bytes(b"x")
+        (point,) = server.mounts(1)
+        one.do("open", "f", str(point / "f"))
+        assert one.set("f", WRITE) == 0
+        until(lambda: rpc(server.callback, NLM, 4, 0, limit=1) == b"", "the port")
+        assert rpc(server.callback, NLM, 4, 10, granted_args(b"h" * 28, 77)) == b""
+        until(lambda: hears(friend), "a hint")
+        assert not any(map(hears, strangers))
 
 
 def test_a_lost_answer_about_access_control_lists_is_asked_for_again_and_silence_is_told():

@@ -24,6 +24,7 @@ mod calls;
 mod listener;
 mod monitor;
 mod others;
+mod peers;
 mod rpcbind;
 
 use calls::Request;
@@ -98,6 +99,7 @@ pub struct CallbackOptions {
 pub struct Callbacks {
     server: IpAddr,
     port: Option<u16>,
+    uid: u32,
     statd_version: u32,
     monitor: Monitor,
     lock_manager: Weak<dyn LockManager>,
@@ -127,6 +129,7 @@ impl Callbacks {
         Arc::new(Callbacks {
             server: server.to_canonical(),
             port: options.port,
+            uid,
             statd_version,
             monitor: Monitor::new(server, statd_version, options.dir),
             lock_manager,
@@ -169,7 +172,7 @@ impl Callbacks {
     }
 
     fn begin(self: &Arc<Self>) {
-        match Others::join() {
+        match Others::join(self.uid) {
             Ok((others, socket)) => {
                 let _ = self.others.set(others);
                 tokio::spawn(hear_others(Arc::downgrade(self), socket));
