@@ -58,6 +58,15 @@ def test_a_server_that_cannot_be_asked_for_locks_gives_none_of_this_machine_only
                 assert process.do("open", "f", str(point / "f")) == 0
                 process.wait_for("f", WRITE)
             assert waits(one) and waits(two), "a lock of one machine"
+            with Process() as third:
+                point, log = mount_at(server, "c")
+                third.do("open", "f", str(point / "f"))
+                third.wait_for("f", WRITE)
+                assert waits(third)
+                third.child.kill()
+                third.child.wait(LIMIT)
+            expect(nfsrdma("umount", point), 0)
+            until(lambda: not servers_of(point), "the end of the serving process")
         # The responder answers for rpcbind at any port.
         with Relay(server.mountport, port=RPCBIND):
             first, second = one_gets_it(one, two)
@@ -67,7 +76,7 @@ def test_a_server_that_cannot_be_asked_for_locks_gives_none_of_this_machine_only
             assert second.got() == 0
             (now,) = [lock for lock in server.locks() if lock.startswith("held:")]
             assert now != held
-            assert "locks go to 127.0.0.1, NLM over TCP" in log.read_text()
+            assert "locks go to 127.0.0.1, NLM over TCP" in (server.base / "a.log").read_text()
 
 
 @in_namespaces
@@ -109,7 +118,7 @@ def test_a_server_without_rpcbind_that_is_mounted_without_it_has_locks_of_this_m
         assert one.set("f", WRITE) == 0
         assert two.set("f", WRITE) == AGAIN
         assert not server.locks()
-        # To a mount that has asked it, rpcbind that refuses is away.
+        # Who asks for locks of the server by name gets no others.
         with silent_rpcbind():
             expect(nfsrdma("mount", server.spec, server.mnt, "-o", server.options("lock,retry=0")), 32, "takes no locks")
 
