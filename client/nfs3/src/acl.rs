@@ -37,11 +37,15 @@ fn list(entries: &[nfsrdma_xdr::nfs_acl::AclEntry], default: bool) -> NfsResult<
 }
 
 impl Nfs3Client {
-    /// Asks whether the server has NFS_ACL. A failure counts as that it does not.
-    pub(crate) async fn probe_acl(&self, cred: &Cred) -> bool {
-        let present = self.perform_acl::<Null>(cred, &Void {}).await.is_ok();
+    /// Asks whether the server has NFS_ACL. Until it has said so, it counts as not having it.
+    pub(crate) async fn probe_acl(&self, cred: &Cred) -> NfsResult<bool> {
+        let present = match self.perform_acl::<Null>(cred, &Void {}).await {
+            Ok(_) => true,
+            Err(NfsError::Status(Status::NotSupp)) => false,
+            Err(error) => return Err(error),
+        };
         self.set_acl(present);
-        present
+        Ok(present)
     }
 
     async fn perform_acl<P: Procedure>(

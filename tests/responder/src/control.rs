@@ -45,6 +45,7 @@ release [PROC]             let held calls go on, and hold no more
 clear                      forget failures and delays, and release
 calls                      how many calls came, by procedure
 acl-calls                  how many calls of NFS_ACL came, by procedure
+acl-drop N                 the next N calls of NFS_ACL are neither run nor answered
 lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
 unlock PATH [OFF LEN]      give it back
 locks                      every lock and waiter
@@ -181,6 +182,10 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
             let calls = remote.acl_calls().all();
             let calls = calls.map(|(name, count)| format!("{name}={count}"));
             Ok(calls.collect::<Vec<_>>().join(" "))
+        }
+        ["acl-drop", count] => {
+            remote.acl_calls().drop_next(number(count)?);
+            Ok(String::new())
         }
         [
             "lock" | "unlock" | "locks" | "grace" | "lock-callback" | "lose-callbacks"

@@ -113,6 +113,15 @@ def test_who_an_acl_names_gets_in_and_no_others(server):
     assert by(C, file.read_bytes) == b"from C"
     facl("setfacl", "-x", f"u:{A.uid}", file)
     assert by(A, file.read_bytes) == b"from C"
+    # In a directory that the mode opens to everybody, too: names and attributes are hidden.
+    facl("setfacl", "-b", folder)
+    folder.chmod(0o755)
+    questions = (os.stat, folder / "below"), (os.listdir, folder)
+    assert [outcome(A, *question) for question in questions] == ["ok", "ok"]
+    facl("setfacl", "-m", f"u:{A.uid}:-", folder)
+    for question in (*questions, (os.stat, folder / "absent")):
+        refused(A, *question)
+    assert [outcome(C, *question) for question in questions] == ["ok", "ok"]
     # Only the owner sets an ACL.
     assert outcome(B, os.setxattr, file, ACCESS, os.getxattr(file, ACCESS)) == "EPERM"
 

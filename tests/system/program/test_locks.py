@@ -14,7 +14,7 @@ import sys
 
 from program.lock_support import *  # noqa: F403
 from program.support import *  # noqa: F403
-from program.wire import Datagrams
+from program.wire import Datagrams, Relay
 
 def test_locks_of_two_mounts_exclude_each_other():
     with LockServer() as server, Process() as one, Process() as two:
@@ -537,13 +537,21 @@ def blocked_port():
     return listener, listener.getsockname()[1]
 
 
-def test_a_lock_port_that_never_answers_is_no_server_of_locks():
-    with LockServer() as server:
+def test_a_lock_port_that_never_answers_gives_no_locks_of_this_machine():
+    with LockServer() as server, Process() as one:
+        (server.export / "f").write_bytes(b"x")
         listener, port = blocked_port()
         with listener:
             expect(server.mount(f"lock,lockport={port},retry=0"), 32, "takes no locks")
             expect(server.mount(f"lockport={port}"), 0)
-            assert "local_lock=all" in stats(server, "--json")
+            assert "local_lock=none" in stats(server, "--json")
+            one.do("open", "f", str(server.mnt / "f"))
+            one.wait_for("f", WRITE)
+            assert waits(one)
+        # The server has it now, over TCP.
+        with Relay(server.mountport, port=port):
+            assert one.got() == 0
+            assert server.control("locks").count("held:") == 1
 
 
 def test_ping_and_trace_show_the_server_of_locks():

@@ -6,24 +6,26 @@ import threading
 
 
 class Relay:
-    """Takes TCP connections at a port of its own and passes all on to `to`, a port of 127.0.0.1."""
+    """Takes TCP connections at a port of its own and passes all on to `to`, a port of 127.0.0.1; `most` of them, and
+    then refuses more."""
 
     KEPT = 4 << 20
 
-    def __init__(self, to, host="127.0.0.1"):
+    def __init__(self, to, host="127.0.0.1", port=0, most=None):
+        self.most = most
         self.to = to
         self.peers = []
         """Port numbers of those who connected."""
         self.said = []
         """What each of them sent, as far as it was kept."""
-        self.listener = socket.create_server((host, 0))
+        self.listener = socket.create_server((host, port))
         self.port = self.listener.getsockname()[1]
         self.open = [self.listener]
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
         try:
-            while True:
+            while self.most is None or len(self.peers) < self.most:
                 client, peer = self.listener.accept()
                 server = socket.create_connection(("127.0.0.1", self.to))
                 self.open += [client, server]
@@ -32,6 +34,7 @@ class Relay:
                 self.peers.append(peer[1])
                 threading.Thread(target=self.pump, args=(client, server, kept), daemon=True).start()
                 threading.Thread(target=self.pump, args=(server, client, None), daemon=True).start()
+            self.listener.close()
         except OSError:
             pass  # Closed.
 

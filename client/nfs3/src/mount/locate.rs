@@ -67,15 +67,19 @@ async fn port_at(
         privileged: false,
         timeout,
     };
-    match ask(&tcp, service, wanted).await {
-        Err(PlainError::TimedOut | PlainError::Unreachable(_) | PlainError::Closed) => {}
+    let over_tcp = match ask(&tcp, service, wanted).await {
+        Err(error) if error.is_transient() => error,
         answer => return answer,
-    }
+    };
     let udp = Target {
         protocol: Protocol::Udp,
         ..tcp
     };
-    ask(&udp, service, wanted).await
+    match ask(&udp, service, wanted).await {
+        // Where TCP was lost on the way, UDP's refusal does not tell that there is no rpcbind.
+        Err(error) if error.is_connection_refused() => Err(over_tcp),
+        answer => answer,
+    }
 }
 
 async fn ask(at: &Target, service: Service, wanted: Protocol) -> Result<Option<u16>, PlainError> {

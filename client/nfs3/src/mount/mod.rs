@@ -19,7 +19,7 @@ pub use error::{MountError, Step};
 pub use mountd::Exported;
 pub use ping::{PingEvent, PingTarget, Taken, exports, ping};
 
-use crate::api::{Cred, Nfs3};
+use crate::api::{Cred, Nfs3, NfsError};
 use crate::client::Nfs3Client;
 use crate::limits::Source;
 use crate::options::{ClientOptions, MountProtocol, MountTarget};
@@ -35,6 +35,8 @@ use std::time::Duration;
 
 /// For UMNT, whose answer does not matter.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often the server is asked for NFS_ACL, if it does not answer.
+const ACL_TRIES: u32 = 2;
 
 /// What was mounted how.
 #[derive(Debug, Clone)]
@@ -402,8 +404,7 @@ async fn mount_at(
     };
     let examined = examine(&client, &cred, &root, host, timeout).await?;
     if options.acl {
-        // A server that does not even answer does not have it.
-        let _ = tokio::time::timeout(timeout, client.probe_acl(&cred)).await;
+        find_acls(&client, &cred, host, timeout).await;
     }
     let source = Source {
         root,
@@ -429,6 +430,24 @@ async fn mount_at(
         export: target.export.clone(),
         cred,
     })
+}
+
+/// Finds out whether the server has ACLs. One that does not answer even when it is asked again is
+/// mounted without: there are servers that answer no program but NFS. The kernel has to know from
+/// the beginning, so a later answer would change nothing.
+async fn find_acls(client: &Nfs3Client, cred: &Cred, host: &str, timeout: Duration) {
+    let mut why = String::new();
+    for _ in 0..ACL_TRIES {
+        why = match tokio::time::timeout(timeout / ACL_TRIES, client.probe_acl(cred)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => NfsError::TimedOut.to_string(),
+        };
+    }
+    tracing::warn!(
+        "{host} does not say whether it has access control lists ({why}): this mount goes on \
+         without them, and with permissions=kernel by modes alone, until it is mounted again"
+    );
 }
 
 /// What the server tells of itself and of the export's root.

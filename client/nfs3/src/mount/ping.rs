@@ -150,16 +150,16 @@ pub async fn ping(
 
 /// The lock manager, for people.
 async fn lock_manager(server: IpAddr, port: Option<u16>, options: &ClientOptions) -> String {
-    let found = NlmClient::locate(server, port, options.resvport);
-    match tokio::time::timeout(options.transport.connect_timeout, found).await {
-        Ok(Ok(Some(client))) => {
-            let place = client.place();
+    let client = NlmClient::new(server, port, options.resvport);
+    let found = tokio::time::timeout(options.transport.connect_timeout, client.probe());
+    match (found.await, client.place()) {
+        (Ok(Ok(true)), Some(place)) => {
             let (over, port) = (place.protocol.name(), place.port);
             format!("NLM version 4 over {over}, port {port}")
         }
-        Ok(Ok(None)) => "none: the server does not have NLM version 4".to_owned(),
-        Ok(Err(error)) => format!("none: {error}"),
-        Err(_) => "none: the server does not answer NLM".to_owned(),
+        (Ok(Ok(_)), _) => "none: the server does not have NLM version 4".to_owned(),
+        (Ok(Err(error)), _) => format!("none: {error}"),
+        (Err(_), _) => "none: the server does not answer NLM".to_owned(),
     }
 }
 
@@ -232,9 +232,9 @@ async fn ping_at(
     if options.acl {
         let probe = tokio::time::timeout(timeout, client.probe_acl(&cred));
         let found = match probe.await {
-            Ok(true) => "NFS_ACL version 3",
-            Ok(false) => "none: the server does not have NFS_ACL",
-            Err(_) => "none: the server does not answer NFS_ACL",
+            Ok(Ok(true)) => "NFS_ACL version 3",
+            Ok(Ok(false)) => "none: the server does not have NFS_ACL",
+            Ok(Err(_)) | Err(_) => "none: the server does not answer NFS_ACL",
         };
         taken(Step::Acl, found.to_owned());
     }

@@ -1,6 +1,7 @@
 //! Calls the server's lock manager, over TCP or, where it does not listen there, UDP. Its port
 //! comes from an option or from rpcbind, which is asked again when nobody answers: a server that
-//! restarted may have another port.
+//! restarted may have another port. A server that could not be asked when it was mounted is asked by
+//! the first call, and each after it, until it answers.
 //!
 //! What says that the server may have restarted ([`LockServer::suspicions`]) is the end of the
 //! connection over TCP. Over UDP there is none. There it is an answer after calls without one, and
@@ -56,9 +57,12 @@ pub struct NlmClient {
     /// By option: else rpcbind is asked again when nobody answers, as a server that restarted
     /// may have another port.
     port: Option<u16>,
-    place: Mutex<LockPlace>,
+    /// `None` until rpcbind has told.
+    place: Mutex<Option<LockPlace>>,
     /// Look the port up before the next call.
-    look_up: Mutex<bool>,
+    look_up: AtomicBool,
+    /// It has answered there.
+    answered: AtomicBool,
     privileged: bool,
     machine: String,
     stream: StreamClient,
@@ -82,12 +86,9 @@ async fn find(server: IpAddr) -> Result<Option<LockPlace>, PlainError> {
 }
 
 impl LockManager for NlmClient {
-    fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.server, self.place().port)
-    }
-
-    fn protocol(&self) -> Protocol {
-        self.place().protocol
+    fn place(&self) -> Option<(SocketAddr, Protocol)> {
+        let place = self.place()?;
+        Some((SocketAddr::new(self.server, place.port), place.protocol))
     }
 
     fn is_privileged(&self) -> bool {
@@ -96,29 +97,19 @@ impl LockManager for NlmClient {
 }
 
 impl NlmClient {
-    /// The lockd of `server`: at `port`, or where rpcbind says; `None` if it has none that
-    /// answers. Runs in tokio.
-    pub async fn locate(
-        server: IpAddr,
-        port: Option<u16>,
-        privileged: bool,
-    ) -> Result<Option<Self>, PlainError> {
-        let place = match port {
-            Some(port) => LockPlace {
-                protocol: Protocol::Tcp,
-                port,
-            },
-            None => match find(server).await? {
-                Some(place) => place,
-                None => return Ok(None),
-            },
+    /// The lock manager of `server`, at `port` or where rpcbind says; nobody is asked yet.
+    pub fn new(server: IpAddr, port: Option<u16>, privileged: bool) -> Self {
+        let given = |port| LockPlace {
+            protocol: Protocol::Tcp,
+            port,
         };
         let suspicions = watch::Sender::new(0);
-        let client = NlmClient {
+        NlmClient {
             server,
             port,
-            place: Mutex::new(place),
-            look_up: Mutex::new(false),
+            place: Mutex::new(port.map(given)),
+            look_up: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
             privileged,
             machine: identity::machine_name(),
             stream: StreamClient::telling(suspicions.clone()),
@@ -127,21 +118,26 @@ impl NlmClient {
             cookie: AtomicU64::new(1),
             callbacks: OnceLock::new(),
             tap: OnceLock::new(),
-        };
-        match client.null().await {
-            Ok(()) => Ok(Some(client)),
-            Err(PlainError::Unreachable(_) | PlainError::TimedOut) if port.is_some() => {
-                // Only over UDP, perhaps.
-                client.place.lock().protocol = Protocol::Udp;
-                client.null().await.map(|()| Some(client))
-            }
-            Err(PlainError::NoProgram) => Ok(None),
+        }
+    }
+
+    /// Whether the server has a lock manager, by its own word. An error is no word of it: calls
+    /// go on looking for it. Runs in tokio.
+    pub async fn probe(&self) -> Result<bool, PlainError> {
+        let mut answer = self.null().await;
+        if self.port.is_some() && answer.as_ref().is_err_and(PlainError::is_transient) {
+            // Only over UDP, perhaps.
+            answer = self.null().await;
+        }
+        match answer {
+            Ok(()) => Ok(true),
+            Err(PlainError::NoProgram) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Where it was found.
-    pub fn place(&self) -> LockPlace {
+    /// Where it was found, or is said to be by an option.
+    pub fn place(&self) -> Option<LockPlace> {
         *self.place.lock()
     }
 
@@ -162,7 +158,10 @@ impl NlmClient {
     }
 
     fn nfs_connected(&self) {
-        if self.protocol() == Protocol::Udp {
+        if self
+            .place()
+            .is_some_and(|place| place.protocol == Protocol::Udp)
+        {
             self.suspect();
         }
     }
@@ -189,18 +188,54 @@ impl NlmClient {
         self.callbacks.get_or_init(new).clone()
     }
 
-    async fn target(&self) -> Target {
-        let look_up = self.port.is_none() && *self.look_up.lock();
-        if look_up && let Ok(Some(place)) = find(self.server).await {
-            *self.place.lock() = place;
-            *self.look_up.lock() = false;
+    /// Where the next call goes: rpcbind is asked as long as it has not told, and again once
+    /// nobody has answered.
+    async fn look(&self) -> Result<LockPlace, PlainError> {
+        let known = self.place();
+        if let Some(place) = known
+            && (self.port.is_some() || !self.look_up.load(Ordering::Acquire))
+        {
+            return Ok(place);
         }
-        let place = self.place();
-        Target {
+        let place = match (find(self.server).await, known) {
+            (Ok(Some(place)), _) => place,
+            (_, Some(place)) => return Ok(place),
+            (Ok(None), None) => return Err(PlainError::NoProgram),
+            (Err(error), None) => return Err(error),
+        };
+        *self.place.lock() = Some(place);
+        self.look_up.store(false, Ordering::Release);
+        // A mount that began without.
+        if known.is_none() && self.callbacks.get().is_some() {
+            let (server, over, port) = (self.server, place.protocol.name(), place.port);
+            tracing::info!("locks go to {server}, NLM over {over} port {port}");
+        }
+        Ok(place)
+    }
+
+    async fn target(&self) -> Result<Target, PlainError> {
+        let place = self.look().await?;
+        Ok(Target {
             address: SocketAddr::new(self.server, place.port),
             protocol: place.protocol,
             privileged: self.privileged,
             timeout: CALL,
+        })
+    }
+
+    /// A call has no result.
+    fn failed(&self, target: &Target, error: &PlainError) {
+        self.look_up.store(true, Ordering::Release);
+        let silent = error.is_transient() && !self.answered.load(Ordering::Acquire);
+        if self.port.is_some() && silent {
+            // An option tells no protocol: the other one, the next time.
+            *self.place.lock() = Some(LockPlace {
+                protocol: match target.protocol {
+                    Protocol::Tcp => Protocol::Udp,
+                    Protocol::Udp => Protocol::Tcp,
+                },
+                port: target.address.port(),
+            });
         }
     }
 
@@ -215,20 +250,26 @@ impl NlmClient {
         let target = self.target().await;
         let sent = Instant::now();
         let credential = auth(self.machine.as_bytes(), cred);
-        let result = match target.protocol {
-            Protocol::Tcp => {
-                let call = self.stream.call::<P, T>(&target, credential, args, with);
+        let result = match &target {
+            Ok(target) if target.protocol == Protocol::Tcp => {
+                let call = self.stream.call::<P, T>(target, credential, args, with);
                 call.await
             }
-            Protocol::Udp => {
-                let result = plain::call::<P, T>(&target, credential, args, with).await;
+            Ok(target) => {
+                let result = plain::call::<P, T>(target, credential, args, with).await;
                 self.heard(!result.as_ref().is_err_and(PlainError::is_transient));
                 result
             }
+            Err(error) => Err(error.clone()),
         };
-        if let Err(error) = &result {
-            *self.look_up.lock() = true;
-            tracing::debug!(procedure = P::NAME, %error, "NLM");
+        match &result {
+            Ok(_) => self.answered.store(true, Ordering::Release),
+            Err(error) => {
+                if let Ok(target) = &target {
+                    self.failed(target, error);
+                }
+                tracing::debug!(procedure = P::NAME, %error, "NLM");
+            }
         }
         if let Some(tap) = self.tap.get().filter(|tap| tap.wanted().calls()) {
             let outcome = match &result {
@@ -428,10 +469,10 @@ mod tests {
         let server = UdpSocket::bind((host, 0)).await.unwrap();
         let port = server.local_addr().unwrap().port();
         // Nobody listens there over TCP.
-        let locating = NlmClient::locate(host, Some(port), false);
-        let (client, ()) = tokio::join!(locating, answer(&server));
-        let client = Arc::new(client.unwrap().unwrap());
-        assert_eq!(client.place().protocol, Protocol::Udp);
+        let client = Arc::new(NlmClient::new(host, Some(port), false));
+        let (found, ()) = tokio::join!(client.probe(), answer(&server));
+        assert!(found.unwrap());
+        assert_eq!(client.place().unwrap().protocol, Protocol::Udp);
         let suspicions = client.suspicions();
         let (answered, ()) = tokio::join!(client.null(), answer(&server));
         answered.unwrap();
@@ -456,7 +497,11 @@ mod tests {
 
         client.nfs_connected();
         assert_eq!(*suspicions.borrow(), 2);
-        client.place.lock().protocol = Protocol::Tcp;
+        let tcp = LockPlace {
+            protocol: Protocol::Tcp,
+            port,
+        };
+        *client.place.lock() = Some(tcp);
         client.nfs_connected();
         assert_eq!(*suspicions.borrow(), 2, "its own connection tells");
     }

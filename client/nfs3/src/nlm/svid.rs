@@ -6,7 +6,11 @@
 //! (unix(7)): a mount takes a block of numbers by binding the name of the block. The kernel frees
 //! the name when the process ends, however it ends.
 //!
-//! Linux's own NFS client counts up from 0. The blocks lie above 2^30.
+//! Any local user can have all of these names. Then a mount takes a block without a name, by chance,
+//! out of other numbers: it meets another such mount once in 32,768 times.
+//!
+//! Linux's own NFS client counts up from 0. The blocks lie above 2^30, those without a name
+//! between 2^29 and 2^30.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -16,37 +20,56 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub const SVID_BLOCK: u32 = 1 << 14;
 const FIRST: u32 = 1 << 30;
 const BLOCKS: u32 = (1 << 30) / SVID_BLOCK;
+const UNNAMED_FIRST: u32 = 1 << 29;
+const UNNAMED_BLOCKS: u32 = (1 << 29) / SVID_BLOCK;
 /// Blocks that are tried.
 const TRIES: u32 = 1024;
 
-/// A block of numbers that no other process of this network namespace has.
+fn bind(block: u32) -> io::Result<UnixDatagram> {
+    let name = format!("nfsrdma-svid-{block}");
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+/// A block of numbers that no other process of this network namespace has, as far as names tell.
 #[derive(Debug)]
 pub struct SvidBlock {
     first: u32,
-    /// Holds the name.
-    _name: UnixDatagram,
+    /// Holds the name, if there was one to be had.
+    _name: Option<UnixDatagram>,
 }
 
 impl SvidBlock {
     /// Takes a free block.
     pub fn claim() -> io::Result<Self> {
-        let start = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
-        for step in 0..TRIES {
-            let block = start.wrapping_add(step) % BLOCKS;
-            match Self::claim_number(block) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                result => return result,
-            }
-        }
-        Err(io::ErrorKind::AddrInUse.into())
+        Self::claim_by(bind)
     }
 
-    fn claim_number(block: u32) -> io::Result<Self> {
-        let name = format!("nfsrdma-svid-{block}");
-        let address = SocketAddr::from_abstract_name(name)?;
+    fn claim_by(bind: impl Fn(u32) -> io::Result<UnixDatagram>) -> io::Result<Self> {
+        let start = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
+        let mut why = io::Error::from(io::ErrorKind::AddrInUse);
+        for step in 0..TRIES {
+            let block = start.wrapping_add(step) % BLOCKS;
+            match bind(block) {
+                Ok(name) => {
+                    return Ok(SvidBlock {
+                        first: FIRST + block * SVID_BLOCK,
+                        _name: Some(name),
+                    });
+                }
+                Err(error) => why = error,
+            }
+            if why.kind() != io::ErrorKind::AddrInUse {
+                break;
+            }
+        }
+        tracing::warn!(
+            "no name for numbers of lock owners is free ({why}): they are taken by chance, and \
+             may be those of another mount of this machine; 'grep nfsrdma-svid /proc/net/unix' \
+             shows the names, which a local user may have made"
+        );
         Ok(SvidBlock {
-            first: FIRST + block * SVID_BLOCK,
-            _name: UnixDatagram::bind_addr(&address)?,
+            first: UNNAMED_FIRST + start % UNNAMED_BLOCKS * SVID_BLOCK,
+            _name: None,
         })
     }
 
@@ -72,9 +95,20 @@ mod tests {
             assert!((first + SVID_BLOCK - 1).cast_signed() > 0);
         }
         let number = (blocks[0].first() - FIRST) / SVID_BLOCK;
-        let taken = SvidBlock::claim_number(number).map(|block| block.first());
-        assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(bind(number).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(blocks);
-        assert!(SvidBlock::claim_number(number).is_ok());
+        assert!(bind(number).is_ok());
+    }
+
+    #[test]
+    fn numbers_are_there_though_every_name_is_taken() {
+        for kind in [io::ErrorKind::AddrInUse, io::ErrorKind::PermissionDenied] {
+            for _ in 0..1000 {
+                let block = SvidBlock::claim_by(|_| Err(kind.into())).unwrap();
+                // With none that has a name.
+                assert!(block.first() >= UNNAMED_FIRST);
+                assert!(block.first() + SVID_BLOCK <= FIRST);
+            }
+        }
     }
 }

@@ -73,7 +73,15 @@ pub enum PlainError {
     Misbehaved(String),
 }
 
+/// Why a port is unreachable at which nobody listens.
+const REFUSED: &str = "connection refused";
+
 impl PlainError {
+    /// Whether the machine is there and nobody listens at the port.
+    pub fn is_connection_refused(&self) -> bool {
+        matches!(self, PlainError::Unreachable(why) if why == REFUSED)
+    }
+
     /// Whether the call may succeed later.
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -112,7 +120,7 @@ impl From<io::Error> for PlainError {
     fn from(error: io::Error) -> Self {
         // Without "(os error N)": this is for people.
         let text = match error.kind() {
-            io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+            io::ErrorKind::ConnectionRefused => REFUSED.to_owned(),
             io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
                 return PlainError::Closed;
             }

@@ -1,10 +1,9 @@
 //! Whether locks go to the server, and how.
 
 use crate::failure::{Exit, Failure};
-use crate::options::{LocalLock, Options, Recovery};
+use crate::options::{LocalLock, MountProto, Options, Recovery};
 use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
 use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
-use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use nfsrdma_rpcrdma::tap::Tap;
 use rustix::process::geteuid;
 use std::net::IpAddr;
@@ -39,8 +38,9 @@ impl Chosen {
     }
 }
 
-/// Looks for the server's lock manager, and falls back on locks of this machine where there is
-/// none, unless `lock` asks for it by name. Runs in tokio.
+/// Looks for the server's lock manager. Where the server says that it has none, locks are kept on
+/// this machine, unless `lock` asks for it by name. Where it cannot be asked, they are not: two
+/// machines would get the same lock. They wait for it then. Runs in tokio.
 pub(crate) async fn choose(
     server: IpAddr,
     options: &Options,
@@ -50,39 +50,57 @@ pub(crate) async fn choose(
     if local == LocalLock::All {
         return Ok(Chosen::local());
     }
-    let found = NlmClient::locate(server, options.lock_port, options.reserved_port).await;
-    let why = match found {
-        Ok(Some(client)) => {
-            let client = Arc::new(client);
-            client.set_tap(tap.clone());
-            let place = client.place();
-            let port = place.port;
-            info!(
-                "locks go to {server}, NLM over {} port {port}",
-                place.protocol.name()
-            );
-            return Ok(Chosen {
-                local,
-                locks: Some(start(client, local, options).await),
-            });
+    let client = NlmClient::new(server, options.lock_port, options.reserved_port);
+    let (has_none, why) = match client.probe().await {
+        Ok(true) => {
+            if let Some(place) = client.place() {
+                let (over, port) = (place.protocol.name(), place.port);
+                info!("locks go to {server}, NLM over {over} port {port}");
+            }
+            return Ok(begin(client, local, options, tap).await);
         }
-        Ok(None) => "it has no NLM version 4".to_owned(),
-        Err(PlainError::Unreachable(why)) if options.lock_port.is_none() => {
-            format!("its rpcbind cannot be asked: {why}")
-        }
-        Err(error) => error.to_string(),
+        Ok(false) => (true, "it has no NLM version 4".to_owned()),
+        Err(error) if client.place().is_none() => (
+            error.is_connection_refused() && !needs_rpcbind(options),
+            format!("its rpcbind cannot be asked: {error}"),
+        ),
+        Err(error) => (false, error.to_string()),
     };
     if options.lock == Some(true) {
         return Err(Failure::new(
             Exit::Failed,
             format!(
-                "{server} takes no locks ({why}): leave out 'lock' to have them on this machine only, or give lockport="
+                "{server} takes no locks ({why}): give nolock to have them on this machine only, or lockport="
             ),
         ));
     }
-    // Locks of this machine only may be a surprise: it is said once.
-    warn!("locks are kept on this machine only, {server} takes none: {why}");
-    Ok(Chosen::local())
+    // Either may be a surprise: it is said once.
+    if has_none {
+        warn!("locks are kept on this machine only, {server} takes none: {why}");
+        return Ok(Chosen::local());
+    }
+    warn!(
+        "locks wait until {server} answers for its lock manager ({why}); nolock keeps them on this machine only"
+    );
+    Ok(begin(client, local, options, tap).await)
+}
+
+async fn begin(client: NlmClient, local: LocalLock, options: &Options, tap: &Arc<Tap>) -> Chosen {
+    let client = Arc::new(client);
+    client.set_tap(tap.clone());
+    Chosen {
+        local,
+        locks: Some(start(client, local, options).await),
+    }
+}
+
+/// Whether this mount came about by asking the server's rpcbind. If it did not, a server at whose
+/// port nobody listens has no rpcbind, and so no lock manager that clients could find: many servers
+/// of NFS over RDMA alone are so. If it did, rpcbind is only away.
+fn needs_rpcbind(options: &Options) -> bool {
+    options.mount_port.is_none()
+        && options.mount_host.is_none()
+        && options.mount_proto != Some(MountProto::Rdma)
 }
 
 /// Where journals of locks are: what outlives a restart of the machine if it may be written, else

@@ -15,6 +15,9 @@ impl Service {
         out: &mut Encoder,
     ) -> Done {
         self.acl_calls.count(context.procedure);
+        if self.acl_calls.is_dropped() {
+            return Err(Stop::NoReply);
+        }
         match context.procedure {
             Null::NUMBER => {}
             Getacl::NUMBER => self.fs.getacl(&GetaclArgs::decode(&mut from)?).encode(out),

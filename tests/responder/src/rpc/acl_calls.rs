@@ -1,16 +1,17 @@
-//! How often the procedures of NFS_ACL were called.
+//! How often the procedures of NFS_ACL were called, and which calls are dropped.
 
 use nfsrdma_xdr::nfs_acl::{Getacl, Null, Setacl};
 use nfsrdma_xdr::procedure::Procedure;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often each procedure was called.
+/// How often each procedure was called, and how many calls are still to be dropped.
 #[derive(Debug, Default)]
-pub struct AclCalls([std::sync::atomic::AtomicU64; 3]);
+pub struct AclCalls([AtomicU64; 3], AtomicU64);
 
 impl AclCalls {
     pub(super) fn count(&self, procedure: u32) {
         if let Some(count) = self.0.get(procedure as usize) {
-            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -20,6 +21,18 @@ impl AclCalls {
         let counts = self.0.iter();
         names
             .into_iter()
-            .zip(counts.map(|count| count.load(std::sync::atomic::Ordering::Relaxed)))
+            .zip(counts.map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// The next `count` calls are neither run nor answered.
+    pub fn drop_next(&self, count: u64) {
+        self.1.store(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_dropped(&self) -> bool {
+        let less = |left: u64| left.checked_sub(1);
+        self.1
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
     }
 }

@@ -24,6 +24,7 @@ mod calls;
 mod listener;
 mod monitor;
 mod others;
+mod peers;
 mod rpcbind;
 
 use calls::Request;
@@ -77,9 +78,8 @@ pub trait CallbackSink: Debug + Send + Sync {
 
 /// Where the server's lock manager is, for results that are calls of their own.
 pub(super) trait LockManager: Debug + Send + Sync {
-    fn address(&self) -> SocketAddr;
-
-    fn protocol(&self) -> Protocol;
+    /// `None` if that is not known yet.
+    fn place(&self) -> Option<(SocketAddr, Protocol)>;
 
     /// Whether calls to it come from a privileged port.
     fn is_privileged(&self) -> bool;
@@ -99,6 +99,7 @@ pub struct CallbackOptions {
 pub struct Callbacks {
     server: IpAddr,
     port: Option<u16>,
+    uid: u32,
     statd_version: u32,
     monitor: Monitor,
     lock_manager: Weak<dyn LockManager>,
@@ -128,6 +129,7 @@ impl Callbacks {
         Arc::new(Callbacks {
             server: server.to_canonical(),
             port: options.port,
+            uid,
             statd_version,
             monitor: Monitor::new(server, statd_version, options.dir),
             lock_manager,
@@ -170,7 +172,7 @@ impl Callbacks {
     }
 
     fn begin(self: &Arc<Self>) {
-        match Others::join() {
+        match Others::join(self.uid) {
             Ok((others, socket)) => {
                 let _ = self.others.set(others);
                 tokio::spawn(hear_others(Arc::downgrade(self), socket));
@@ -389,10 +391,13 @@ impl Callbacks {
         let Some(lock_manager) = self.lock_manager.upgrade() else {
             return;
         };
+        let Some((address, _)) = lock_manager.place() else {
+            return;
+        };
         let cookie = cookie.to_vec();
         tokio::spawn(async move {
             let target = Target {
-                address: lock_manager.address(),
+                address,
                 protocol: from.protocol,
                 privileged: lock_manager.is_privileged(),
                 timeout: RESULT,
@@ -514,11 +519,9 @@ async fn hear_others(callbacks: Weak<Callbacks>, socket: UnixDatagram) {
                 ..
             } = &hint
             && let Some(lock_manager) = this.lock_manager.upgrade()
+            && let Some((address, protocol)) = lock_manager.place()
         {
-            let from = Caller {
-                address: lock_manager.address(),
-                protocol: lock_manager.protocol(),
-            };
+            let from = Caller { address, protocol };
             this.send_result(cookie, Status::Granted, from);
         }
     }

@@ -5,9 +5,12 @@
 //! with an abstract name (unix(7)), which exists from its first lock to its end; /proc/net/unix
 //! lists them. Whoever can send there is on this machine, and can cause nothing but a call to the
 //! server: see [`Hint`]. Who makes such a name without a mount keeps others from telling servers of
-//! locks that a crash has lost ([`any_mount_with_locks`]); SECURITY.md says so.
+//! locks that a crash has lost ([`any_mount_with_locks`]); SECURITY.md says so. A file handle is
+//! sent only to sockets of this user and of root: who has it may reach the file by it. Mounts of
+//! other users do without that hint, and poll.
 
 use super::super::journal::{hex, unhex};
+use super::peers;
 use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
 use std::io;
@@ -17,7 +20,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "nfsrdma-locks-";
-/// Mounts that messages are passed on to, at most.
+const ROOT: u32 = 0;
+/// Mounts that messages are passed on to, at most: of this user and of root, and of others.
 const MOST: usize = 256;
 /// Longest message in bytes: two words, an address, a number, a file handle, a cookie.
 pub(super) const MESSAGE_MAX: usize = 512;
@@ -92,13 +96,40 @@ impl Hint {
 #[derive(Debug)]
 pub(super) struct Others {
     name: String,
+    uid: u32,
     sender: UnixDatagram,
-    names: Mutex<Option<(Instant, Vec<String>)>>,
+    names: Mutex<Option<Names>>,
+}
+
+/// Who was there, and when.
+#[derive(Debug)]
+struct Names {
+    at: Instant,
+    /// Sockets of this user and of root.
+    trusted: Vec<String>,
+    others: Vec<String>,
+}
+
+impl Names {
+    fn look(uid: u32) -> Self {
+        let at = Instant::now();
+        let trusted = peers::names_of(&[uid, ROOT], PREFIX, MOST).unwrap_or_else(|error| {
+            tracing::debug!(%error, "whose sockets there are");
+            Vec::new()
+        });
+        let mut others = present(PREFIX);
+        others.retain(|name| !trusted.contains(name));
+        Names {
+            at,
+            trusted,
+            others,
+        }
+    }
 }
 
 impl Others {
-    /// Makes this mount's name, and the socket to receive by.
-    pub(super) fn join() -> io::Result<(Self, UnixDatagram)> {
+    /// Makes this mount's name, and the socket to receive by. `uid` is this process's.
+    pub(super) fn join(uid: u32) -> io::Result<(Self, UnixDatagram)> {
         let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{PREFIX}{random:016x}");
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
@@ -107,6 +138,7 @@ impl Others {
         sender.set_nonblocking(true)?;
         let others = Others {
             name,
+            uid,
             sender,
             names: Mutex::default(),
         };
@@ -127,14 +159,18 @@ impl Others {
             return false;
         }
         let mut names = self.names.lock();
-        let fresh = names.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH);
-        if !fresh {
-            *names = Some((Instant::now(), present(PREFIX)));
-        }
-        let names = names.as_ref().map_or(&[][..], |(_, names)| names);
+        let names = match names.take().filter(|names| names.at.elapsed() < FRESH) {
+            Some(fresh) => names.insert(fresh),
+            None => names.insert(Names::look(self.uid)),
+        };
+        let others = match hint {
+            Hint::Granted { .. } => &[][..],
+            Hint::Restarted { .. } | Hint::Vacant => &names.others,
+        };
         let message = hint.encode();
         let mut sent = false;
-        for name in names.iter().filter(|name| **name != self.name) {
+        let all = names.trusted.iter().chain(others);
+        for name in all.filter(|name| **name != self.name) {
             if let Ok(address) = SocketAddr::from_abstract_name(name) {
                 let result = self.sender.send_to_addr(message.as_bytes(), &address);
                 sent |= result.is_ok();
@@ -166,6 +202,8 @@ fn names_in(list: &str, prefix: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{Gid, Uid, fchown};
+    use rustix::process::geteuid;
 
     #[test]
     fn hints_are_read_as_they_were_written() {
@@ -218,29 +256,60 @@ mod tests {
         );
     }
 
-    #[test]
-    fn each_hears_the_others_and_not_itself() {
-        let (one, mine) = Others::join().unwrap();
-        let (two, theirs) = Others::join().unwrap();
-        assert!(!one.alone() && !two.alone());
-        // Mounts of this machine may send, too.
-        let hint = Hint::Granted {
+    fn granted() -> Hint {
+        Hint::Granted {
             server: "192.0.2.1".parse().unwrap(),
             svid: getrandom::u32().unwrap(),
             file: FileHandle::new(&[7; 20]).unwrap(),
             cookie: None,
-        };
-        let heard = |socket: &UnixDatagram| {
-            let mut buffer = [0; MESSAGE_MAX];
-            while let Ok(len) = socket.recv(&mut buffer) {
-                if Hint::decode(&buffer[..len]).as_ref() == Some(&hint) {
-                    return true;
-                }
+        }
+    }
+
+    /// Whether it came. Mounts of this machine may send, too.
+    fn heard(socket: &UnixDatagram, hint: &Hint) -> bool {
+        let mut buffer = [0; MESSAGE_MAX];
+        while let Ok(len) = socket.recv(&mut buffer) {
+            if Hint::decode(&buffer[..len]).as_ref() == Some(hint) {
+                return true;
             }
-            false
-        };
+        }
+        false
+    }
+
+    #[test]
+    fn each_hears_the_others_and_not_itself() {
+        let uid = geteuid().as_raw();
+        let (one, mine) = Others::join(uid).unwrap();
+        let (two, theirs) = Others::join(uid).unwrap();
+        assert!(!one.alone() && !two.alone());
+        let hint = granted();
         assert!(one.send(&hint));
-        assert!(heard(&theirs));
-        assert!(!heard(&mine));
+        assert!(heard(&theirs, &hint));
+        assert!(!heard(&mine, &hint));
+    }
+
+    #[test]
+    fn file_handles_are_told_to_nobody_but_this_user_and_root() {
+        if !geteuid().is_root() {
+            eprintln!("needs root, to give sockets away");
+            return;
+        }
+        let stranger = || {
+            let (_, socket) = Others::join(ROOT).unwrap();
+            fchown(&socket, Some(Uid::from_raw(4321)), None::<Gid>).unwrap();
+            socket
+        };
+        // More than there is room for.
+        let strangers: Vec<_> = (0..MOST + 8).map(|_| stranger()).collect();
+        let (one, _) = Others::join(ROOT).unwrap();
+        let (_, theirs) = Others::join(ROOT).unwrap();
+        let hint = granted();
+        assert!(one.send(&hint));
+        assert!(heard(&theirs, &hint));
+        assert!(!strangers.iter().any(|socket| heard(socket, &hint)));
+        // What tells nothing is for everybody.
+        assert!(one.send(&Hint::Vacant));
+        assert!(heard(&theirs, &Hint::Vacant));
+        assert!(strangers.iter().any(|socket| heard(socket, &Hint::Vacant)));
     }
 }
