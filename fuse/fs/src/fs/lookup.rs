@@ -124,7 +124,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The inode of a handle, with `attributes` learned. Not in the table yet if it is new.
+    /// The inode of a handle, with `attributes` learned. It may not be the kernel's yet.
     pub(super) fn intern(
         &self,
         stamp: Stamp,
@@ -155,6 +155,7 @@ impl<N: Nfs3> Fs<N> {
             let dir = self.table.get(dir);
             dir.is_some_and(|dir| dir.state.lock().epoch == epoch)
         });
+        self.table.tidy();
     }
 
     /// The kernel forgets an inode `count` times.

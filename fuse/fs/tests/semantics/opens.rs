@@ -2,7 +2,7 @@
 //! is open.
 
 use crate::support::*;
-use nfsrdma_fs::fs::{Opened, ROOT};
+use nfsrdma_fs::fs::{FsConfig, LookupCache, Opened, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
 use nfsrdma_nfs3::{Limits, Nfs3};
 use nfsrdma_rpcrdma::exec::block_on;
@@ -120,4 +120,56 @@ fn a_file_that_was_to_be_created_counts_as_open_while_the_server_is_asked() {
     assert_eq!(m.read(opened.handle, 0, 100).unwrap(), b"text");
     m.close(opened.handle).unwrap();
     assert!(m.server.names("").is_empty());
+}
+
+/// A name is remembered, and the kernel has forgotten the file. Then the name is
+/// looked up at the server while a change of this mount in the directory is under way: such
+/// an answer is not remembered, and the file that it leads to is opened.
+fn opened_beside_a_remembered_name(m: &Mount) -> u64 {
+    m.server.plant("a", b"contents");
+    m.server.plant("z", b"");
+    let node = m.node("a");
+    m.fs.forget(node, 1);
+    m.server.keep(Some(Op::Remove));
+    let node = thread::scope(|scope| {
+        let removing = scope.spawn(|| m.unlink("z").unwrap());
+        while m.server.calls(Op::Remove) == 0 {
+            thread::yield_now();
+        }
+        let node = m.node("a");
+        m.server.keep(None);
+        removing.join().unwrap();
+        node
+    });
+    m.open(node, RW).unwrap()
+}
+
+fn no_names() -> FsConfig {
+    FsConfig {
+        lookup_cache: LookupCache::None,
+        ..small()
+    }
+}
+
+#[test]
+fn a_file_looked_up_beside_a_change_stays_when_it_is_unlinked_while_open() {
+    let m = Mount::of(&MemoryServer::new(), no_names());
+    let file = opened_beside_a_remembered_name(&m);
+    m.unlink("a").unwrap();
+    assert_eq!(m.read(file, 0, 100).unwrap(), b"contents");
+    m.write(file, 8, b" and more").unwrap();
+    m.close(file).unwrap();
+    assert!(m.server.names("").is_empty());
+}
+
+#[test]
+fn a_file_looked_up_beside_a_change_stays_when_another_takes_its_name() {
+    let m = Mount::of(&MemoryServer::new(), no_names());
+    let file = opened_beside_a_remembered_name(&m);
+    m.server.plant("b", b"new");
+    m.rename("b", "a").unwrap();
+    assert_eq!(m.read(file, 0, 100).unwrap(), b"contents");
+    m.close(file).unwrap();
+    assert_eq!(m.server.names(""), ["a"]);
+    assert_eq!(m.server.contents("a").unwrap(), b"new");
 }
