@@ -143,6 +143,9 @@ impl Nfs3Client {
     /// Makes a call, and again until its answer is not NFS3ERR_JUKEBOX: "the client should [...]
     /// wait a while, then try again with a new RPC transaction ID" (RFC 1813 section 2.6). What
     /// a soft mount gives up is an I/O error.
+    ///
+    /// The reply counts as [retransmitted](RpcReply::retransmitted) if any of these calls was: a
+    /// server may have run the first sending of one, and put off the second.
     pub(crate) async fn submit(
         &self,
         mut request: Request,
@@ -151,6 +154,7 @@ impl Nfs3Client {
         let (procedure, max_results) = (request.procedure, request.max_results);
         let max_ddp_result = request.max_ddp_result;
         let mut pause = FIRST_PAUSE;
+        let mut retransmitted = false;
         loop {
             if self.inner.known.are_old(self.inner.engine.lost()) {
                 self.renew_limits_soon();
@@ -160,6 +164,8 @@ impl Nfs3Client {
                 NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
                 other => other,
             })?;
+            retransmitted |= reply.retransmitted;
+            reply.retransmitted = retransmitted;
             // All results but those of NULL begin with the status.
             if reply.first_word() != Some(Status::JukeBox as u32) {
                 return Ok(reply);

@@ -245,3 +245,71 @@ async fn guarded_setattr() {
     assert!(is(result, Status::NotSync));
     mounted.unmount().await;
 }
+
+/// Runs the first call of `P` and hangs up, puts the second sending off, and runs what comes then.
+fn forgetful_and_busy<P: Procedure>() -> Server {
+    Server::scripted::<P>(|_, n| match n {
+        0 => Act::RunThenHangup,
+        1 => Act::JukeBox,
+        _ => Act::Answer,
+    })
+}
+
+/// NFS3ERR_JUKEBOX has the call made again as a new one. Whether it was run before is asked of
+/// all that were sent for it.
+#[tokio::test]
+async fn a_call_put_off_after_it_was_sent_twice_has_the_result_of_one() {
+    let (who, plain) = (root(), SetAttributes::default());
+
+    let server = forgetful_and_busy::<Mkdir>();
+    let (mounted, _pool) = server.mount(&options()).await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    let made = client.mkdir(&who, top, b"d", &plain).await;
+    assert_eq!(made.unwrap().object, server.memory.handle("d"));
+    let again = client.mkdir(&who, top, b"d", &plain).await;
+    assert!(is(again, Status::Exist), "sent once: an honest EXIST");
+    mounted.unmount().await;
+
+    let server = forgetful_and_busy::<Create>();
+    let (mounted, _pool) = server.mount(&options()).await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    let made = client.create(&who, top, b"f", CreateMode::Guarded, &plain);
+    assert_eq!(made.await.unwrap().object, server.memory.handle("f"));
+    mounted.unmount().await;
+
+    let server = forgetful_and_busy::<Rename>();
+    server.plant(b"a", b"1");
+    let (mounted, _pool) = server.mount(&options()).await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    client.rename(&who, top, b"a", top, b"b").await.unwrap();
+    assert_eq!(server.contents("b"), b"1");
+    mounted.unmount().await;
+
+    let server = forgetful_and_busy::<Link>();
+    let file = server.plant(b"a", b"");
+    let (mounted, _pool) = server.mount(&options()).await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    client.link(&who, &file, top, b"b").await.unwrap();
+    mounted.unmount().await;
+
+    let server = forgetful_and_busy::<Remove>();
+    server.plant(b"a", b"");
+    let (mounted, _pool) = server.mount(&options()).await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    client.remove(&who, top, b"a").await.unwrap();
+    mounted.unmount().await;
+}
+
+#[tokio::test]
+async fn a_call_only_put_off_was_sent_once() {
+    let (who, plain) = (root(), SetAttributes::default());
+    let server = Server::scripted::<Mkdir>(|_, n| match n {
+        0 => Act::JukeBox,
+        _ => Act::Answer,
+    });
+    mkdir_at(&server, b"d").await;
+    let (mounted, _pool) = server.mount(&options()).await;
+    let made = mounted.client.mkdir(&who, &mounted.root, b"d", &plain);
+    assert!(is(made.await, Status::Exist));
+    mounted.unmount().await;
+}

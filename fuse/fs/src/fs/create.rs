@@ -10,7 +10,6 @@
 //! or EXCLUSIVE with O_EXCL, and never UNCHECKED. If a GUARDED one is answered NFS3ERR_EXIST, the
 //! name is looked up, and the file is opened only after ACCESS has granted it.
 
-use super::access::wanted_to_open;
 use super::acl::{NewMode, NewObject};
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
@@ -48,6 +47,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<(Entry, Opened)> {
         check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
+        let since = Stamp::mark();
         let how = if flags & libc::O_EXCL != 0 {
             CreateMode::Exclusive
         } else {
@@ -75,7 +75,8 @@ impl<N: Nfs3> Fs<N> {
                         let entry = self.entry(&dir, &inode, found);
                         return Ok((entry, self.opened(inode, cred, flags)));
                     }
-                    return Box::pin(self.open_found(cred, &dir, inode, found, flags)).await;
+                    let found = (inode, found);
+                    return Box::pin(self.open_found(cred, &dir, found, flags, since)).await;
                 }
                 Err(error)
                     if error.status() == Some(Status::Exist) && how == CreateMode::Guarded => {}
@@ -93,12 +94,14 @@ impl<N: Nfs3> Fs<N> {
                 // finds: it follows a link, checks the mode of a device, and so on.
                 return Err(FsError::Stale);
             }
-            return Box::pin(self.open_found(cred, &dir, inode, found, flags)).await;
+            let found = (inode, found);
+            return Box::pin(self.open_found(cred, &dir, found, flags, since)).await;
         }
         Err(FsError::Exists)
     }
 
-    /// Opens the regular file that a CREATE led to, and that the caller may not have made.
+    /// Opens the regular file that a CREATE led to, and that the caller may not have made. It may
+    /// be one that is cached here, by another name: so this is an open like any other.
     ///
     /// If the caller may not open it, ESTALE has the kernel look the name up again, which it
     /// believes not to exist, and refuse the open itself, or have it refused.
@@ -106,23 +109,14 @@ impl<N: Nfs3> Fs<N> {
         self: &Arc<Self>,
         cred: &Cred,
         dir: &Arc<Inode>,
-        inode: Arc<Inode>,
-        found: Attributes,
+        found: (Arc<Inode>, Attributes),
         flags: i32,
+        since: Stamp,
     ) -> FsResult<(Entry, Opened)> {
-        let inode = self.table.adopt(&inode);
-        let allowed = async {
-            self.ask_access(cred, &inode, wanted_to_open(flags)).await?;
-            if flags & libc::O_TRUNC != 0 {
-                let new = SetAttributes {
-                    size: Some(0),
-                    ..SetAttributes::default()
-                };
-                self.set(cred, &inode, &new, false).await?;
-            }
-            Ok(())
-        };
-        if let Err(error) = allowed.await {
+        let (inode, found) = (self.table.adopt(&found.0), found.1);
+        let _under_way = self.open_under_way(&inode);
+        let prepared = self.prepare_open(cred, &inode, flags, since).await;
+        if let Err(error) = prepared {
             self.forget(inode.nodeid, 1);
             return Err(match error {
                 FsError::AccessDenied => FsError::Stale,

@@ -134,8 +134,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The inode of a file handle, with `attributes` applied to it. Not in the table yet if it is
-    /// new.
+    /// The inode of a file handle, with `attributes` applied to it. The kernel may not know it yet.
     pub(super) fn intern(
         &self,
         stamp: Stamp,
@@ -166,6 +165,7 @@ impl<N: Nfs3> Fs<N> {
             let dir = self.table.get(dir);
             dir.is_some_and(|dir| dir.state.lock().epoch == epoch)
         });
+        self.table.tidy();
     }
 
     /// The kernel forgets an inode `count` times.

@@ -98,18 +98,31 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Opened> {
         let inode = self.inode(nodeid)?;
         let _under_way = self.open_under_way(&inode);
-        let wanted = wanted_to_open(flags);
         let since = Stamp::mark();
-        self.check_open(cred, &inode, wanted, since).await?;
+        self.prepare_open(cred, &inode, flags, since).await?;
+        self.reads_before_open(&inode, queued).await;
+        Ok(self.opened(inode, cred, flags))
+    }
+
+    /// What every open with `flags` of a file that exists does first: it asks, as
+    /// [`Fs::check_open`] says, and cuts the file for O_TRUNC.
+    pub(super) async fn prepare_open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        flags: i32,
+        since: Stamp,
+    ) -> FsResult<()> {
+        let wanted = wanted_to_open(flags);
+        self.check_open(cred, inode, wanted, since).await?;
         if flags & libc::O_TRUNC != 0 {
             let new = SetAttributes {
                 size: Some(0),
                 ..SetAttributes::default()
             };
-            self.set(cred, &inode, &new, false).await?;
+            self.set(cred, inode, &new, false).await?;
         }
-        self.reads_before_open(&inode, queued).await;
-        Ok(self.opened(inode, cred, flags))
+        Ok(())
     }
 
     /// Registers an open file.

@@ -5,6 +5,10 @@
 //! what the kernel calls an object. It comes from a counter and is never used again, so that
 //! a request can never be about another object than the one its caller looked up; fileids are
 //! used again by servers.
+//!
+//! A handle has one [`Inode`], for as long as anything here leads to it: the kernel, a name that is
+//! remembered, an open file, a call under way. With two of them, one would be open while the name
+//! leads to the other, and the file be removed that was to be hidden.
 
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
@@ -12,10 +16,12 @@ use nfsrdma_xdr::nfs3::{Attributes, FileHandle};
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 16;
+/// Of a shard, inodes that the kernel does not know, before it is looked for those that are gone.
+const FEW: usize = 32;
 /// Inode numbers from here on are made of fsid and fileid.
 const OF_OTHER_FSID: u64 = 1 << 63;
 
@@ -43,13 +49,50 @@ impl PartialEq for ByHandle {
 
 impl Eq for ByHandle {}
 
-/// All inodes to which the kernel has references.
+/// The inodes by their handles, each of which has one.
+#[derive(Debug, Default)]
+struct Handles {
+    /// The inodes that the kernel knows, but for those whose handle went to an object of another
+    /// type.
+    known: HashSet<ByHandle>,
+    /// Others, while they live: looked up and not told yet, or forgotten by the kernel and not by
+    /// names and open files.
+    others: HashMap<FileHandle, Weak<Inode>>,
+    /// How many `others` there were alive when they were last gone through.
+    alive: usize,
+}
+
+impl Handles {
+    /// The inode of `handle`, if there is one.
+    fn get(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
+        match self.known.get(handle) {
+            Some(known) => Some(known.0.clone()),
+            None => self.others.get(handle)?.upgrade(),
+        }
+    }
+
+    /// Keeps an inode that the kernel does not know for as long as somebody else does.
+    fn keep(&mut self, inode: &Arc<Inode>) {
+        if self.others.len() >= FEW.max(2 * self.alive) {
+            self.tidy();
+        }
+        self.others.insert(inode.handle, Arc::downgrade(inode));
+    }
+
+    fn tidy(&mut self) {
+        self.others.retain(|_, other| other.strong_count() > 0);
+        self.alive = self.others.len();
+        self.others.shrink_to(2 * self.alive);
+    }
+}
+
+/// All inodes to which the kernel has references, and those that something else here leads to.
 #[derive(Debug)]
 pub(super) struct Table {
+    /// Those the kernel knows.
     nodes: [Mutex<HashMap<u64, Arc<Inode>>>; SHARDS],
-    /// The inodes of `nodes`, but for those whose handle went to an object of another type.
     /// Where both are locked, this one is first.
-    handles: [Mutex<HashSet<ByHandle>>; SHARDS],
+    handles: [Mutex<Handles>; SHARDS],
     /// The next node id.
     next: AtomicU64,
     /// The file system of the export's root.
@@ -91,7 +134,7 @@ impl Table {
         &self.nodes[(mixed(nodeid) >> 60) as usize]
     }
 
-    fn handle_shard(&self, handle: &FileHandle) -> &Mutex<HashSet<ByHandle>> {
+    fn handle_shard(&self, handle: &FileHandle) -> &Mutex<Handles> {
         let hash = handle
             .as_bytes()
             .iter()
@@ -106,51 +149,51 @@ impl Table {
     /// The inode of `handle`, if the kernel knows it.
     pub(super) fn find(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
         let handles = self.handle_shard(handle).lock();
-        handles.get(handle).map(|known| known.0.clone())
+        handles.known.get(handle).map(|known| known.0.clone())
     }
 
     /// Puts the root in, never to be forgotten.
     pub(super) fn insert_root(&self, root: Arc<Inode>) {
         root.lookups.store(1, Ordering::Relaxed);
         let mut handles = self.handle_shard(&root.handle).lock();
-        handles.insert(ByHandle(root.clone()));
+        handles.known.insert(ByHandle(root.clone()));
         self.node_shard(ROOT).lock().insert(ROOT, root);
     }
 
-    /// The inode of `handle`; a new one is not in the table yet ([`Table::adopt`]).
+    /// The inode of `handle`; the kernel is not told of it yet ([`Table::adopt`]).
     pub(super) fn resolve(&self, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
+        let mut handles = self.handle_shard(handle).lock();
+        let old = handles.get(handle);
+        if let Some(old) = &old
+            && old.kind == attributes.kind
         {
-            let handles = self.handle_shard(handle).lock();
-            if let Some(ByHandle(known)) = handles.get(handle)
-                && known.kind == attributes.kind
-            {
-                return known.clone();
-            }
+            return old.clone();
         }
-        Arc::new(Inode::new(
+        let inode = Arc::new(Inode::new(
             self.next.fetch_add(1, Ordering::Relaxed),
             *handle,
             attributes.kind,
             attributes.fileid,
-        ))
+        ));
+        if old.is_none() {
+            handles.keep(&inode);
+        }
+        inode
     }
 
-    /// The kernel gets one more reference to `inode`. Returns the inode to give to it: the table's,
-    /// if it has the same handle.
+    /// The kernel gets one more reference to `inode`. Returns the inode to give to it: the handle's.
     pub(super) fn adopt(&self, inode: &Arc<Inode>) -> Arc<Inode> {
         let mut handles = self.handle_shard(&inode.handle).lock();
-        let known = handles.get(&inode.handle).map(|known| known.0.clone());
-        let inode = match known {
-            Some(known) if known.kind == inode.kind => known,
+        let inode = match handles.get(&inode.handle) {
+            Some(one) if one.kind == inode.kind => one,
             // A handle is for ever (RFC 1813, nfs_fh3), but this server gives it to an
             // object of another type: that is another object.
-            _ => {
-                handles.replace(ByHandle(inode.clone()));
-                inode.clone()
-            }
+            _ => inode.clone(),
         };
         // Under the lock of its handle, so that it is not being forgotten.
         if inode.lookups.fetch_add(1, Ordering::Relaxed) == 0 {
+            handles.others.remove(&inode.handle);
+            handles.known.replace(ByHandle(inode.clone()));
             let mut nodes = self.node_shard(inode.nodeid).lock();
             nodes.insert(inode.nodeid, inode.clone());
         }
@@ -168,14 +211,22 @@ impl Table {
         let mut handles = self.handle_shard(&inode.handle).lock();
         let left = inode.lookups.load(Ordering::Relaxed).saturating_sub(count);
         inode.lookups.store(left, Ordering::Relaxed);
-        if left == 0 {
-            if let Some(ByHandle(known)) = handles.get(&inode.handle)
-                && Arc::ptr_eq(known, &inode)
-            {
-                handles.remove(&inode.handle);
-            }
-            self.node_shard(nodeid).lock().remove(&nodeid);
+        if left > 0 {
+            return;
         }
+        self.node_shard(nodeid).lock().remove(&nodeid);
+        let known = handles.known.get(&inode.handle);
+        if known.is_some_and(|known| Arc::ptr_eq(&known.0, &inode)) {
+            handles.known.remove(&inode.handle);
+            if Arc::strong_count(&inode) > 1 {
+                handles.keep(&inode);
+            }
+        }
+    }
+
+    /// Gives back the memory of inodes that nothing leads to any more.
+    pub(super) fn tidy(&self) {
+        self.handles.iter().for_each(|shard| shard.lock().tidy());
     }
 
     /// Inodes in the table.
@@ -220,22 +271,58 @@ mod tests {
     }
 
     #[test]
-    fn of_two_inodes_made_for_one_handle_the_first_is_told() {
+    fn a_handle_has_one_inode_while_anything_leads_to_it() {
         let table = Table::new();
         let of = attributes(1, 1);
+        // Two look-ups at the same time.
         let (a, b) = (
             table.resolve(&handle(1), &of),
             table.resolve(&handle(1), &of),
         );
-        assert_ne!(a.nodeid, b.nodeid);
+        assert!(Arc::ptr_eq(&a, &b));
         assert!(Arc::ptr_eq(&table.adopt(&a), &a));
         assert!(Arc::ptr_eq(&table.adopt(&b), &a));
-        assert!(table.get(b.nodeid).is_none());
         assert_eq!(a.lookups.load(Ordering::Relaxed), 2);
-        // A name that is still cached leads to the one the kernel forgot: it is told of again.
+        // The kernel forgets it, and a name or an open file does not.
         table.forget(a.nodeid, 2);
+        assert!(table.get(a.nodeid).is_none() && table.find(&handle(1)).is_none());
+        assert!(Arc::ptr_eq(&table.resolve(&handle(1), &of), &a));
+        table.tidy();
+        assert!(Arc::ptr_eq(&table.resolve(&handle(1), &of), &a));
         assert!(Arc::ptr_eq(&table.adopt(&a), &a));
         assert!(table.get(a.nodeid).is_some());
+        // Nothing does.
+        let node = a.nodeid;
+        table.forget(node, 1);
+        drop((a, b));
+        assert_ne!(table.resolve(&handle(1), &of).nodeid, node);
+    }
+
+    #[test]
+    fn inodes_that_nothing_leads_to_take_no_memory() {
+        let table = Table::new();
+        let of = attributes(1, 1);
+        let named: Vec<_> = (0..2000u64)
+            .map(|number| {
+                let handle = FileHandle::new(&number.to_ne_bytes()).unwrap();
+                let inode = table.adopt(&table.resolve(&handle, &of));
+                table.forget(inode.nodeid, 1);
+                // Looked up only.
+                table.resolve(&FileHandle::new(&(!number).to_ne_bytes()).unwrap(), &of);
+                inode
+            })
+            .collect();
+        let kept = || -> usize {
+            let shards = table.handles.iter();
+            shards.map(|shard| shard.lock().others.len()).sum()
+        };
+        assert!(kept() <= 2 * named.len() + SHARDS * FEW, "{}", kept());
+        table.tidy();
+        assert_eq!(kept(), named.len());
+        drop(named);
+        table.tidy();
+        assert_eq!(kept(), 0);
+        assert_eq!(table.len(), 0);
     }
 
     #[test]

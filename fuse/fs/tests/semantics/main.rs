@@ -7,6 +7,7 @@ mod caches;
 mod data;
 mod directories;
 mod errors;
+mod opens;
 mod permissions;
 mod random;
 mod support;
