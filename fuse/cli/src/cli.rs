@@ -382,6 +382,7 @@ fn check_blanks(arguments: &[OsString]) -> Result<(), clap::Error> {
         if matches!(&*flag, "-o" | "--options") && options.ends_with(',') && !next.starts_with('-')
         {
             return Err(wrong::usage(
+                &command(),
                 clap::error::ErrorKind::UnknownArgument,
                 &format!("no blanks between options: write -o {options}{next}"),
             ));
@@ -407,7 +408,7 @@ pub fn command() -> clap::Command {
 /// Parses a whole command line, `argv[0]` included. An error prints itself and knows whether
 /// it is one (`--help` is not).
 pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
-    parse_as_clap(arguments).map_err(wrong::explain)
+    parse_as_clap(arguments).map_err(|error| wrong::explain(&command(), error))
 }
 
 fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {

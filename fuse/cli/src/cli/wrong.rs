@@ -1,35 +1,33 @@
 //! What is said to a wrong command line: one sentence that names the remedy, as everywhere else,
 //! in place of clap's paragraphs.
 
-use super::command;
 use crate::nearest::nearest;
-use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
 use std::error::Error as _;
 use std::ops::RangeInclusive;
 
 /// Wrong usage, with the sentence to say.
-pub(super) fn usage(kind: ErrorKind, sentence: &str) -> Error {
+pub(super) fn usage(command: &Command, kind: ErrorKind, sentence: &str) -> Error {
     // For the colour of "error:" on a terminal.
-    Error::raw(kind, format!("{sentence}\n")).with_cmd(&command())
+    Error::raw(kind, format!("{sentence}\n")).with_cmd(command)
 }
 
-/// An error of clap in one sentence. Help and the version, and what has no sentence here, stay as
+/// An error of clap for this command line in one sentence. Help and the version, and what has no sentence here, stay as
 /// clap has them.
-pub(super) fn explain(error: Error) -> Error {
-    said(&error).unwrap_or(error)
+pub(super) fn explain(command: &Command, error: Error) -> Error {
+    said(command, &error).unwrap_or(error)
 }
 
-fn said(error: &Error) -> Option<Error> {
+fn said(command: &Command, error: &Error) -> Option<Error> {
     let kind = error.kind();
-    let usage = |sentence: String| usage(kind, &sentence);
+    let usage = |sentence: String| usage(command, kind, &sentence);
     let argument = || words(error, ContextKind::InvalidArg).join(" and ");
     let value = || words(error, ContextKind::InvalidValue).join(" ");
     Some(match kind {
         ErrorKind::InvalidSubcommand => {
             let name = words(error, ContextKind::InvalidSubcommand).join(" ");
-            let command = command();
-            let names = || command.get_subcommands().map(clap::Command::get_name);
+            let names = || command.get_subcommands().map(Command::get_name);
             match nearest(&name, names()) {
                 Some(meant) => usage(format!("unknown command '{name}'; did you mean '{meant}'?")),
                 None => {
