@@ -170,10 +170,6 @@ impl Nfs3Client {
             if reply.first_word() != Some(Status::JukeBox as u32) {
                 return Ok(reply);
             }
-            // Others may have changed by now what this was to change.
-            if changes_metadata(procedure) && is_abandoned() {
-                return Ok(reply);
-            }
             request = Request {
                 procedure,
                 max_results,
@@ -183,6 +179,10 @@ impl Nfs3Client {
             drop(reply);
             self.inner.engine.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+            // Others may have changed by now what this was to change.
+            if changes_metadata(procedure) && is_abandoned() {
+                return Err(NfsError::Status(Status::JukeBox));
+            }
         }
     }
 

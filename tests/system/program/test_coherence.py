@@ -566,13 +566,14 @@ def to_be_killed(script, *words):
         assert program.wait(LIMIT) == -signal.SIGKILL, "it did not wait"
 
     try:
+        assert program.stdout.readline() == b"ready\n"
         yield kill
     finally:
         program.kill()
         program.communicate()
 
 
-TOLD = "sys.stdin.readline(); print('now', flush=True); "
+TOLD = "print('ready', flush=True); sys.stdin.readline(); print('now', flush=True); "
 
 
 def test_a_truncation_is_not_undone_by_a_killed_write_that_waited():
@@ -609,7 +610,7 @@ def test_a_killed_removal_does_not_take_away_what_comes_later():
         (server.export / "f").write_bytes(b"old")
         (server.export / "new").write_bytes(b"new")
         server.mount_well()
-        command("jukebox REMOVE")
+        command("jukebox REMOVE 1000")
         with to_be_killed(f"import os, sys; {TOLD} os.unlink(sys.argv[1])", server.mnt / "f") as kill:
             kill()
         os.rename(server.mnt / "new", server.mnt / "f")
