@@ -1,4 +1,4 @@
-//! What close-to-open promises of each file and name, and no more (RFC 1813 section 4.8).
+//! What close-to-open promises of each file and name, and no more (RFC 1813 section 4.11).
 //!
 //! **Data.** For each file the oracle keeps what the server may hold, and what each mount
 //! may show. A write is shown by its own mount from then on; it may reach the server, and so
