@@ -226,7 +226,7 @@ pub trait Nfs3: Send + Sync + 'static {
         0
     }
     /// Sends them.
-    fn flush(&self) {}
+    fn kick(&self) {}
     /// Whether no call is under way or waits to be sent, so that none can give memory back. False
     /// where that is not known.
     fn is_idle(&self) -> bool {

@@ -544,8 +544,8 @@ impl Nfs3 for Nfs3Client {
         self.engine().deferred()
     }
 
-    fn flush(&self) {
-        self.engine().flush();
+    fn kick(&self) {
+        self.engine().kick();
     }
 
     fn is_idle(&self) -> bool {

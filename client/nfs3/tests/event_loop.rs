@@ -120,7 +120,7 @@ fn run(
             });
         }
         exec::deferring(|| todo.try_iter().for_each(|job| job()));
-        drivers.iter().for_each(Driver::flush);
+        drivers.iter().for_each(Driver::kick);
     }
 }
 

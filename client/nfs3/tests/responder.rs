@@ -418,7 +418,7 @@ async fn calls_put_off_are_sent() {
             }
         });
         if flush {
-            client.flush();
+            client.kick();
             assert_eq!(client.deferred(), 0);
         }
         for answer in answers {

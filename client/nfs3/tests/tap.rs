@@ -20,7 +20,7 @@ fn events(listener: &mut Listener) -> Vec<Event> {
 fn listen(mounted: &Mounted) -> (Listener, Listener) {
     let tap = mounted.client.tap();
     let filter = Filter {
-        sendings: true,
+        transmissions: true,
         ..Filter::default()
     };
     let calls = tap.listen(Interest::Calls(filter));
@@ -84,7 +84,7 @@ async fn a_write_a_read_and_an_error() {
     assert_eq!(of(ended[2]), (3, Outcome::Status(2), 0));
     assert_eq!(ended[0].sent.argument, 70_001);
     let transport = ended[0].sent.transport.as_ref().unwrap();
-    assert_eq!((transport.connection, transport.sending), (1, 1));
+    assert_eq!((transport.connection, transport.transmission), (1, 1));
     assert!(transport.credits_in_use == 1 && transport.credits_granted >= 1);
 
     let heard = events(&mut messages);
@@ -132,7 +132,7 @@ async fn a_lost_connection() {
         said.push(match event {
             Event::Connected(c) => format!("connected {}", c.connection),
             Event::Disconnected(d) => format!("disconnected {} {}", d.connection, d.calls),
-            Event::Sent(sent) => format!("sent {}", sent.transport.as_ref().unwrap().sending),
+            Event::Sent(sent) => format!("sent {}", sent.transport.as_ref().unwrap().transmission),
             Event::Ended(ended) => format!("{:?}", ended.outcome),
             other => panic!("{other:?}"),
         });

@@ -372,13 +372,13 @@ pub trait QueuePair: Send + Sync {
     fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()>;
 
     /// As [`QueuePair::post`], but a provider that pays for each start of sending may put it
-    /// off until the next `post` or [`QueuePair::flush`], which whoever calls this owes.
+    /// off until the next `post` or [`QueuePair::kick`], which whoever calls this owes.
     fn post_later(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
         self.post(batch)
     }
 
     /// Starts what [`QueuePair::post_later`] put off.
-    fn flush(&self) {}
+    fn kick(&self) {}
 
     //= RFC 8166, Section 8.1
     //# The use of an RPC-over-RDMA transport protocol MUST NOT introduce vulnerabilities to system

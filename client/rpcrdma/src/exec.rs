@@ -168,7 +168,7 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs `body`, in which small calls need not leave at once: one system call then sends many.
-/// Whoever calls this owes an [`Engine::flush`](crate::transport::Engine::flush).
+/// Whoever calls this owes an [`Engine::kick`](crate::transport::Engine::kick).
 pub fn deferring<T>(body: impl FnOnce() -> T) -> T {
     struct Leave(bool);
     impl Drop for Leave {

@@ -3,13 +3,13 @@
 //! The peer cannot guess an STag, and neither can a fuzzer: small numbers stand for those
 //! that are valid, and the host takes them for the real ones.
 
-use nfsrdma_iwarp::proto::fault::Fault;
 use nfsrdma_iwarp::proto::handshake::Rtr;
 use nfsrdma_iwarp::proto::host::{Host, PendingRead};
 use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
 use nfsrdma_iwarp::proto::rx::{Event, Receiver, Step};
 use nfsrdma_iwarp::proto::segment::Segmenter;
 use nfsrdma_iwarp::proto::stag::{Access, Denied, StagTable};
+use nfsrdma_iwarp::proto::terminate::Fault;
 use nfsrdma_iwarp::wire::ddp::{Tagged, Untagged};
 use nfsrdma_iwarp::wire::mpa::{Crc, padding};
 use nfsrdma_iwarp::wire::rdmap::{Opcode, ReadRequest};

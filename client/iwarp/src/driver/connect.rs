@@ -10,12 +10,12 @@
 use super::poller::IwarpCompletionQueue;
 use super::shared::{IwarpQueuePair, Setup, Shared};
 use crate::options::{Fpdu, IwarpOptions};
-use crate::proto::fault::Fault;
 use crate::proto::handshake::{self, Agreed, FrameReader, Rtr, Terms};
 use crate::proto::nudge::Nudge;
 use crate::proto::queue::{Message, SendQueue};
 use crate::proto::rx::Receiver;
 use crate::proto::segment::{MAX_FPDU, Segmenter};
+use crate::proto::terminate::Fault;
 use crate::wire::mpa::{Frame, FrameError, FrameKind};
 use crate::wire::rdmap::TerminateCode;
 use nfsrdma_rdma::{

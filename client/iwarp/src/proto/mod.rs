@@ -6,7 +6,6 @@
 //! * [`stag`]: which memory the peer may reach.
 //! * [`nudge`]: what to do about a peer that overlooked the first call.
 
-pub mod fault;
 pub mod handshake;
 pub mod host;
 pub mod nudge;
@@ -14,3 +13,4 @@ pub mod queue;
 pub mod rx;
 pub mod segment;
 pub mod stag;
+pub mod terminate;

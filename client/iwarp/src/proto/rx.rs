@@ -7,9 +7,9 @@
 mod control;
 mod place;
 
-use super::fault::Fault;
 use super::host::Host;
 use super::stag::{Access, Denied};
+use super::terminate::Fault;
 use crate::wire::ddp::{self, Control, Tagged, Untagged};
 use crate::wire::mpa::{CRC_FIELD, Crc, LENGTH_FIELD, fpdu_len, padding};
 use crate::wire::rdmap::{

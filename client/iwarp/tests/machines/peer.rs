@@ -1,11 +1,11 @@
 //! One end of a stream in memory.
 
-use nfsrdma_iwarp::proto::fault::Fault;
 use nfsrdma_iwarp::proto::host::{Host, PendingRead};
 use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
 use nfsrdma_iwarp::proto::rx::{Event, Receiver, Step};
 use nfsrdma_iwarp::proto::segment::Segmenter;
 use nfsrdma_iwarp::proto::stag::{Access, Denied, StagTable};
+use nfsrdma_iwarp::proto::terminate::Fault;
 use nfsrdma_iwarp::wire::mpa::{CRC_FIELD, Crc, padding};
 use nfsrdma_iwarp::wire::rdmap::{ReadRequest, Terminate};
 use nfsrdma_rdma::{Buf, BufMut, Completion, Pool, Segs, WorkId};

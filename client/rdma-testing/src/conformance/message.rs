@@ -84,12 +84,12 @@ pub fn sends_put_off_keep_their_order(bench: &Bench<'_>) {
     later(2, b"two");
     a.post(send(3, smallvec![a.buf(b"three")], true));
     later(4, b"four");
-    a.qp.flush();
+    a.qp.kick();
     for (id, text) in [(1, "one"), (2, "two"), (3, "three"), (4, "four")] {
         assert_eq!(b.receive().1, text.as_bytes());
         sent(id);
     }
-    a.qp.flush();
+    a.qp.kick();
     finish(a, b);
 }
 

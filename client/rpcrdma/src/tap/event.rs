@@ -58,7 +58,7 @@ pub struct Disconnected {
     pub calls: usize,
 }
 
-/// A call, at one of its sendings.
+/// A call, at one of its transmissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
     /// When it was sent; without `transport`, when it was begun.
@@ -74,16 +74,16 @@ pub struct Sent {
     /// Bytes of the DDP-eligible argument.
     pub argument: usize,
     /// `None`: it was never sent, or before anybody listened.
-    pub transport: Option<Transport>,
+    pub transport: Option<Transmission>,
 }
 
 /// How a call was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transport {
+pub struct Transmission {
     pub connection: u64,
     pub slot: usize,
     /// From 1.
-    pub sending: u32,
+    pub transmission: u32,
     /// Bytes of the message: transport header and what is inline.
     pub message: usize,
     /// What is offered.

@@ -35,7 +35,7 @@ pub struct Filter {
     /// Only those that take at least this long, queueing included.
     pub slow: Duration,
     /// Also when they are sent, not only when they are over.
-    pub sendings: bool,
+    pub transmissions: bool,
 }
 
 impl Default for Filter {
@@ -44,7 +44,7 @@ impl Default for Filter {
             procedures: u32::MAX,
             errors: false,
             slow: Duration::ZERO,
-            sendings: false,
+            transmissions: false,
         }
     }
 }
@@ -56,8 +56,8 @@ impl Filter {
 
     /// Whether a sending passes: a repeated one does without being asked for.
     pub(super) fn sent(&self, sent: &Sent) -> bool {
-        let again = sent.transport.as_ref().is_some_and(|t| t.sending > 1);
-        (self.sendings || again) && self.procedure(sent.procedure)
+        let again = sent.transport.as_ref().is_some_and(|t| t.transmission > 1);
+        (self.transmissions || again) && self.procedure(sent.procedure)
     }
 
     pub(super) fn ended(&self, ended: &Ended) -> bool {

@@ -11,7 +11,7 @@ mod interest;
 mod queue;
 
 pub use event::{
-    Connected, Data, Disconnected, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transport,
+    Connected, Data, Disconnected, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transmission,
 };
 
 pub use interest::{Filter, Interest, Wanted};

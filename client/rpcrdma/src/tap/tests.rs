@@ -3,7 +3,7 @@ use nfsrdma_xdr::rpcrdma::ChunkLists;
 use std::time::Duration;
 use std::time::SystemTime;
 
-fn sent(procedure: usize, sending: u32) -> Arc<Sent> {
+fn sent(procedure: usize, transmission: u32) -> Arc<Sent> {
     Arc::new(Sent {
         time: SystemTime::UNIX_EPOCH,
         xid: 7,
@@ -11,10 +11,10 @@ fn sent(procedure: usize, sending: u32) -> Arc<Sent> {
         procedure,
         head: Box::new([0; 100]),
         argument: 0,
-        transport: Some(Transport {
+        transport: Some(Transmission {
             connection: 1,
             slot: 0,
-            sending,
+            transmission,
             message: 128,
             chunks: ChunkLists::default(),
             credits_in_use: 1,
@@ -82,7 +82,7 @@ fn each_listener_gets_what_it_asked_for() {
     let mut reads = ask(&|f| f.procedures = 1 << 6);
     let mut errors = ask(&|f| f.errors = true);
     let mut slow = ask(&|f| f.slow = Duration::from_millis(10));
-    let mut sendings = ask(&|f| f.sendings = true);
+    let mut transmissions = ask(&|f| f.transmissions = true);
     tap.sent(&sent(6, 1));
     tap.sent(&sent(7, 2));
     tap.ended(&ended(6, Outcome::Status(0), 9));
@@ -93,7 +93,7 @@ fn each_listener_gets_what_it_asked_for() {
     assert_eq!(procedures(&mut reads), [6]);
     assert_eq!(procedures(&mut errors), [7, 3, 99]);
     assert_eq!(procedures(&mut slow), [7, 3]);
-    assert_eq!(procedures(&mut sendings), [6, 7, 6, 3, 99]);
+    assert_eq!(procedures(&mut transmissions), [6, 7, 6, 3, 99]);
 }
 
 #[test]

@@ -132,7 +132,7 @@ pub(super) struct Call {
     /// When it was transmitted last.
     pub(super) sent: Option<Instant>,
     /// Transmissions so far, each on a connection of its own.
-    pub(super) sendings: u32,
+    pub(super) transmissions: u32,
     /// Order of calls, kept across connections.
     pub(super) sequence: u64,
     /// There was no memory for it when it was to be sent.

@@ -48,7 +48,7 @@ impl Link {
         let waiting = self.state.lock().take_unsent();
         exec::batch(|| {
             for call in waiting {
-                self.over(call, Err(Error::Cancelled));
+                self.complete(call, Err(Error::Cancelled));
             }
         });
     }

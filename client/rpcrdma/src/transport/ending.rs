@@ -5,8 +5,8 @@
 
 use super::call::{Call, Reply};
 use super::counters::count;
-use super::launch::{Launched, NotSent, Unprepared};
 use super::link::Link;
+use super::marshal::{MarshalError, NotSent, PostedCall};
 use super::memory::ReplyBytes;
 use super::outcome::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
 use super::polling::Local;
@@ -20,22 +20,22 @@ impl Link {
     /// Invalidates the registrations of a call, then does `outcome`. ("Invalidation [...] of memory
     /// regions should be complete before message integrity checking is done", RFC 8166 section
     /// 8.1.3.)
-    pub(super) fn end(
+    pub(super) fn invalidate_chunks(
         &self,
         session: &Session,
         local: &mut Local,
-        launched: Launched,
+        posted: PostedCall,
         outcome: Outcome,
     ) {
         let entry = local.ending.vacant_entry();
         let key = entry.key() as u64;
         let mut ending = Ending {
-            launched,
+            posted,
             outcome,
             reply_chunk: None,
             outstanding: 0,
         };
-        let registrations = std::mem::take(&mut ending.launched.registrations);
+        let registrations = std::mem::take(&mut ending.posted.registrations);
         let all = [
             (SOURCE, registrations.source),
             (SINK, registrations.sink),
@@ -66,7 +66,7 @@ impl Link {
             }
         }
         if ending.outstanding == 0 {
-            self.finish(session, local, ending);
+            self.on_invalidated(session, local, ending);
         } else {
             entry.insert(ending);
         }
@@ -91,19 +91,19 @@ impl Link {
         ending.outstanding -= 1;
         if ending.outstanding == 0 {
             let ending = local.ending.remove(key);
-            self.finish(session, local, ending);
+            self.on_invalidated(session, local, ending);
         }
     }
 
     /// All registrations of a call are invalidated, and their memory is back.
-    fn finish(&self, session: &Session, local: &mut Local, ending: Ending) {
+    fn on_invalidated(&self, session: &Session, local: &mut Local, ending: Ending) {
         let Ending {
-            mut launched,
+            mut posted,
             outcome,
             reply_chunk,
             ..
         } = ending;
-        if launched.call.record.is_some() {
+        if posted.call.record.is_some() {
             let (answered, written, reply) = match &outcome {
                 Outcome::Reply { placed, .. } => (true, *placed, None),
                 Outcome::InReplyChunk { len, placed } => {
@@ -113,13 +113,13 @@ impl Link {
                     (false, None, None)
                 }
             };
-            self.observe_answer(session, &mut launched, answered, written, reply);
+            self.observe_answer(session, &mut posted, answered, written, reply);
         }
-        let Launched {
+        let PostedCall {
             mut call, header, ..
-        } = launched;
+        } = posted;
         if let Some(header) = header {
-            self.shared.kit.headers.give_shared(header);
+            self.shared.marshaller.headers.give_shared(header);
         }
         let (bytes, placed) = match outcome {
             Outcome::Reply { bytes, placed } => (bytes, placed),
@@ -143,7 +143,7 @@ impl Link {
                     return self.state.lock().unanswered.push(call);
                 }
             },
-            Outcome::Fail(error) => return self.over(call, Err(error)),
+            Outcome::Fail(error) => return self.complete(call, Err(error)),
             Outcome::SendAgain => {
                 call.record = None;
                 return local.again.push(call);
@@ -159,13 +159,13 @@ impl Link {
             bytes,
             placed,
             payload: std::mem::take(&mut call.payload),
-            retransmitted: call.sendings > 1,
+            retransmitted: call.transmissions > 1,
         };
-        self.over(call, Ok(reply));
+        self.complete(call, Ok(reply));
     }
 
     /// Completes a call: counts it and wakes its caller.
-    pub(super) fn over(&self, mut call: Call, result: Result<Reply>) {
+    pub(super) fn complete(&self, mut call: Call, result: Result<Reply>) {
         if call.record.is_some() || self.shared.tap.wanted().calls() {
             self.observe_end(&mut call, &result);
         }
@@ -180,7 +180,7 @@ impl Link {
         };
         let counters = self.shared.procedures.get(call.procedure);
         counters.ended(result.is_err(), received, time, queued);
-        self.shared.kit.heads.give_shared(call.head);
+        self.shared.marshaller.heads.give_shared(call.head);
         call.slot.complete(result);
     }
 
@@ -194,7 +194,7 @@ impl Link {
             std::mem::take(&mut state.failed)
         };
         // The first to wait is put in front last.
-        for Unprepared { launched, why } in failed.into_iter().rev() {
+        for MarshalError { posted, why } in failed.into_iter().rev() {
             let outcome = match why {
                 NotSent::Error(error) => Outcome::Fail(error.into()),
                 NotSent::NoConnection => Outcome::SendAgain,
@@ -203,7 +203,7 @@ impl Link {
                     Outcome::Wait
                 }
             };
-            self.end(session, local, launched, outcome);
+            self.invalidate_chunks(session, local, posted, outcome);
         }
     }
 }

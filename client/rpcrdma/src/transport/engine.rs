@@ -11,8 +11,8 @@
 use super::call::{Call, CallFuture, Payload, Slot};
 use super::counters::Procedures;
 use super::event_loop::Driver;
-use super::launch::{Kit, encoded, registered_if_kept};
 use super::link::Link;
+use super::marshal::{Marshaller, encoded, registered_if_kept};
 use super::memory::Blocks;
 use super::polling::home;
 use super::session::{ConnectError, Established};
@@ -110,7 +110,7 @@ impl Engine {
             peer,
             server: server.to_owned(),
             program,
-            kit: Kit {
+            marshaller: Marshaller {
                 pool,
                 heads,
                 headers,
@@ -181,15 +181,15 @@ impl Engine {
         let xid = self.shared.xids.take();
         let slot = Slot::new();
         let waiter = CallFuture(slot.clone());
-        let kit = &self.shared.kit;
+        let marshaller = &self.shared.marshaller;
         let head = encoded(
             |to| encode(xid, to),
-            |bytes| registered_if_kept(&kit.heads, bytes).ok_or_else(|| bytes.into()),
+            |bytes| registered_if_kept(&marshaller.heads, bytes).ok_or_else(|| bytes.into()),
         );
         // The connection registers the others when they are sent.
         let (head, unregistered): (Buf, Option<Box<[u8]>>) = match head {
             Ok(head) => (head, None),
-            Err(bytes) => (kit.no_bytes(), Some(bytes)),
+            Err(bytes) => (marshaller.no_bytes(), Some(bytes)),
         };
         let len = unregistered
             .as_ref()
@@ -221,7 +221,7 @@ impl Engine {
             retry: Retry::new(&self.shared.policy, started),
             started,
             sent: None,
-            sendings: 0,
+            transmissions: 0,
             sequence: self.sequence.fetch_add(1, Relaxed),
             starved: false,
             given_up: false,
@@ -273,8 +273,8 @@ impl Engine {
     }
 
     /// Flushes them: they leave now.
-    pub fn flush(&self) {
-        self.links.iter().for_each(|link| link.flush());
+    pub fn kick(&self) {
+        self.links.iter().for_each(|link| link.kick());
     }
 
     /// Whether no call is under way or waits to be sent.
@@ -319,7 +319,7 @@ impl Engine {
 
     /// Where buffers come from.
     pub fn pool(&self) -> &Pool {
-        &self.shared.kit.pool
+        &self.shared.marshaller.pool
     }
 
     /// The provider's name.

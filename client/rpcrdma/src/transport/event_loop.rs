@@ -156,8 +156,8 @@ impl Driver {
     }
 
     /// Sends calls whose sending was put off, by whichever connection.
-    pub fn flush(&self) {
-        self.link.flush();
+    pub fn kick(&self) {
+        self.link.kick();
     }
 }
 

@@ -13,7 +13,7 @@
 
 use super::call::Call;
 use super::counters::{LinkCounters, count};
-use super::launch::{Launched, NotSent, Unprepared, post};
+use super::marshal::{MarshalError, NotSent, PostedCall, post};
 use super::memory::Blocks;
 use super::polling::{Lending, home};
 use super::session::{ConnectError, Established, Session, establish};
@@ -57,7 +57,7 @@ pub(super) struct State {
     pub(super) session: Option<Arc<Session>>,
     /// The memory of Receives, of the last connection's size.
     receives: Option<Arc<Blocks>>,
-    pub(super) machine: Requester<Launched>,
+    pub(super) machine: Requester<PostedCall>,
     /// To be sent on this connection, in order; calls of earlier connections are in front.
     pub(super) waiting: VecDeque<Call>,
     /// Calls that [`super::suspect`] has sent alone.
@@ -71,7 +71,7 @@ pub(super) struct State {
     /// Nothing is sent before then: the last call found no memory.
     pub(super) no_memory: Option<Instant>,
     /// Calls that could not be sent; the polling thread invalidates their registrations.
-    pub(super) failed: Vec<Unprepared>,
+    pub(super) failed: Vec<MarshalError>,
     pub(super) shutdown: bool,
 }
 
@@ -137,7 +137,7 @@ impl Link {
         match &state.receives {
             Some(receives) if receives.size() == size => receives.clone(),
             _ => {
-                let receives = Blocks::new(self.shared.kit.pool.clone(), size, number + 8);
+                let receives = Blocks::new(self.shared.marshaller.pool.clone(), size, number + 8);
                 state.receives = Some(receives.clone());
                 receives
             }
@@ -155,7 +155,7 @@ impl Link {
         let mut state = self.state.lock();
         if state.shutdown {
             drop(state);
-            return self.over(call, Err(Error::Cancelled));
+            return self.complete(call, Err(Error::Cancelled));
         }
         let session = match &state.session {
             Some(session)
@@ -186,16 +186,16 @@ impl Link {
 
     /// Marshals and posts a call that has a reservation. May run on any thread.
     fn launch(&self, session: &Session, mut call: Call, credits: u32) {
-        call.sendings += 1;
+        call.transmissions += 1;
         call.sent = Some(Instant::now());
-        if call.sendings > 1 {
+        if call.transmissions > 1 {
             count(&self.counters.retransmits);
             count(&self.shared.procedures.get(call.procedure).retransmits);
         }
         let xid = call.xid;
         let small = call.payload_len() <= DEFERRABLE;
         let queue_pair = &*session.queue_pair;
-        let prepared = self.shared.kit.prepare(
+        let prepared = self.shared.marshaller.prepare(
             call,
             queue_pair,
             &session.thresholds,
@@ -208,17 +208,17 @@ impl Link {
         };
         let wanted = self.shared.tap.wanted();
         if !wanted.is_nothing() {
-            self.observe_sending(session, &mut prepared, wanted);
+            self.observe_transmission(session, &mut prepared, wanted);
         }
         // The call is in the table before the reply can come.
         let (in_use, busy) = {
             let mut state = self.state.lock();
-            let launched = state.machine.launch(xid, prepared.offer, prepared.launched);
-            (launched.err(), state.machine.used() > BUSY)
+            let posted = state.machine.launch(xid, prepared.offer, prepared.posted);
+            (posted.err(), state.machine.used() > BUSY)
         };
-        if let Some(InUse(launched)) = in_use {
+        if let Some(InUse(posted)) = in_use {
             let why = NotSent::Error(LocalError::XidInUse);
-            let failed = Box::new(Unprepared { launched, why });
+            let failed = Box::new(MarshalError { posted, why });
             return self.could_not_send(session, failed);
         }
         count(&self.counters.sends);
@@ -228,9 +228,9 @@ impl Link {
         if let Err(error) = post(queue_pair, prepared.send, defer) {
             // In one step: `lost` must see it in the table or among the failed.
             let mut state = self.state.lock();
-            if let Some(launched) = state.machine.withdraw(xid) {
+            if let Some(posted) = state.machine.withdraw(xid) {
                 let why = error.into();
-                state.failed.push(Unprepared { launched, why });
+                state.failed.push(MarshalError { posted, why });
             }
             drop(state);
             queue_pair.wake();
@@ -241,7 +241,7 @@ impl Link {
     }
 
     /// Hands a reserved call that could not be sent to the polling thread.
-    fn could_not_send(&self, session: &Session, failed: Box<Unprepared>) {
+    fn could_not_send(&self, session: &Session, failed: Box<MarshalError>) {
         let mut state = self.state.lock();
         state.machine.cancel();
         if matches!(failed.why, NotSent::NoMemory(_)) {
@@ -260,7 +260,7 @@ impl Link {
     }
 
     /// Flushes them: they leave now.
-    pub(super) fn flush(&self) {
+    pub(super) fn kick(&self) {
         if self.deferred() > 0
             && let Some(session) = self.session()
         {
@@ -270,7 +270,7 @@ impl Link {
 
     pub(super) fn flush_on(&self, session: &Session) {
         if self.deferred.swap(0, AcqRel) > 0 {
-            session.queue_pair.flush();
+            session.queue_pair.kick();
         }
     }
 
@@ -308,7 +308,7 @@ impl Link {
             drop(state);
             if call.given_up || call.slot.is_abandoned() {
                 self.state.lock().machine.cancel();
-                self.over(call, Err(Error::TimedOut));
+                self.complete(call, Err(Error::TimedOut));
                 continue;
             }
             self.launch(session, call, credits);
@@ -327,7 +327,7 @@ impl Link {
             session.queue_pair.disconnect();
         }
         for call in waiting {
-            self.over(call, Err(Error::Cancelled));
+            self.complete(call, Err(Error::Cancelled));
         }
     }
 

@@ -7,12 +7,12 @@
 //! and received.
 
 use super::call::{Call, Payload, Reply};
-use super::launch::{Launched, Prepared};
 use super::link::Link;
+use super::marshal::{PostedCall, Prepared};
 use super::record::Record;
 use super::session::Session;
 use crate::error::{Error, Result};
-use crate::tap::{Data, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transport, Wanted};
+use crate::tap::{Data, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transmission, Wanted};
 use nfsrdma_rdma::{Buf, BufMut, Handle, WorkRequest};
 use nfsrdma_xdr::codec::{Decode, Decoder, padding};
 use nfsrdma_xdr::rpc::{self, Accepted, ReplyBody};
@@ -58,7 +58,7 @@ impl Link {
     }
 
     /// A call is about to be sent.
-    pub(super) fn observe_sending(
+    pub(super) fn observe_transmission(
         &self,
         session: &Session,
         prepared: &mut Prepared,
@@ -71,7 +71,7 @@ impl Link {
         let message: usize = data.iter().map(|buf| buf.len()).sum();
         let time = SystemTime::now();
         let mut record = Record::default();
-        let call = &mut prepared.launched.call;
+        let call = &mut prepared.posted.call;
         if wanted.calls() {
             let sent = Arc::new(Sent {
                 time,
@@ -80,10 +80,10 @@ impl Link {
                 procedure: self.procedure(call),
                 head: head(call),
                 argument: call.shape.argument,
-                transport: Some(Transport {
+                transport: Some(Transmission {
                     connection: session.connected.connection,
                     slot: session.connected.slot,
-                    sending: call.sendings,
+                    transmission: call.transmissions,
                     message,
                     chunks: prepared.offer.clone(),
                     credits_in_use: in_use,
@@ -144,12 +144,12 @@ impl Link {
     pub(super) fn observe_answer(
         &self,
         session: &Session,
-        launched: &mut Launched,
+        posted: &mut PostedCall,
         answered: bool,
         written: Option<u32>,
         reply_chunk: Option<(&BufMut, usize)>,
     ) {
-        let Some(record) = &mut launched.call.record else {
+        let Some(record) = &mut posted.call.record else {
             return;
         };
         let (Some(offer), Some((message, invalidated))) =
@@ -157,7 +157,7 @@ impl Link {
         else {
             return;
         };
-        let call = &launched.call;
+        let call = &posted.call;
         let pad = padding(call.shape.argument);
         let source: Vec<&[u8]> = match (&call.payload, offer.reads.first()) {
             (_, None) => Vec::new(),

@@ -1,7 +1,7 @@
 //! What becomes of a call when its registrations have ended.
 
 use super::call::Payload;
-use super::launch::Launched;
+use super::marshal::PostedCall;
 use super::memory::ReplyBytes;
 use crate::error::Error;
 use nfsrdma_rdma::{BufMut, Memory};
@@ -13,7 +13,7 @@ pub(super) const REPLY_CHUNK: u64 = 2;
 
 /// A call whose registrations are being ended, and what then.
 pub(super) struct Ending {
-    pub(super) launched: Launched,
+    pub(super) posted: PostedCall,
     pub(super) outcome: Outcome,
     pub(super) reply_chunk: Option<BufMut>,
     pub(super) outstanding: u32,
@@ -46,9 +46,9 @@ impl Ending {
         };
         if which == REPLY_CHUNK {
             self.reply_chunk = bufs.pop();
-        } else if which == SINK && !self.launched.bounced {
-            self.launched.call.payload = Payload::Sink(bufs);
-        } else if let Payload::Sink(sinks) = &mut self.launched.call.payload
+        } else if which == SINK && !self.posted.bounced {
+            self.posted.call.payload = Payload::Sink(bufs);
+        } else if let Payload::Sink(sinks) = &mut self.posted.call.payload
             && let Some(all) = bufs.first()
         {
             let mut at = 0;

@@ -110,7 +110,7 @@ impl Link {
                         Outcome::Reply { bytes, placed }
                     }
                 };
-                self.end(session, local, call, outcome);
+                self.invalidate_chunks(session, local, call, outcome);
             }
             Event::Failed { mut call, failure } => {
                 Self::observe_reply(&mut call.call, message, invalidated);
@@ -119,7 +119,7 @@ impl Link {
                 self.shared.call_failed(&failure.to_string());
                 count(&self.counters.rdma_errors);
                 let error = Error::RdmaError(failure);
-                self.end(session, local, call, Outcome::Fail(error));
+                self.invalidate_chunks(session, local, call, Outcome::Fail(error));
             }
             Event::Discarded(why) => {
                 self.observe_stray(session, message, invalidated);

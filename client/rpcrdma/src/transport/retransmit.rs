@@ -77,8 +77,8 @@ impl Link {
         exec::batch(|| {
             let by_peer = ended_here.is_none() && !shutdown && !is_local;
             let alone = in_flight.len();
-            for mut launched in in_flight {
-                let call = &mut launched.call;
+            for mut posted in in_flight {
+                let call = &mut posted.call;
                 let outcome = if call.given_up {
                     Outcome::Fail(Error::TimedOut)
                 } else if call.slot.is_abandoned() {
@@ -90,11 +90,11 @@ impl Link {
                         Verdict::Convicted => Outcome::Fail(self.convicted(call, &why)),
                     }
                 };
-                self.end(session, local, launched, outcome);
+                self.invalidate_chunks(session, local, posted, outcome);
             }
             for call in unanswered {
                 if call.given_up {
-                    self.over(call, Err(Error::TimedOut));
+                    self.complete(call, Err(Error::TimedOut));
                 } else {
                     local.again.push(call);
                 }
@@ -135,12 +135,12 @@ impl Link {
     /// A sink belongs to the provider, and the server may yet write into it: the call fails, and
     /// the caller has to make it again with other memory.
     fn memory_kept(&self, local: &mut Local, ending: Ending) {
-        let mut call = ending.launched.call;
+        let mut call = ending.posted.call;
         call.record = None;
         match ending.outcome {
-            Outcome::Fail(error) => self.over(call, Err(error)),
+            Outcome::Fail(error) => self.complete(call, Err(error)),
             _ if call.shape.max_ddp_result > 0 && call.payload.is_empty() => {
-                self.over(call, Err(LocalError::MemoryKept.into()));
+                self.complete(call, Err(LocalError::MemoryKept.into()));
             }
             Outcome::SendAlone => local.suspects.push(call),
             _ => local.again.push(call),
@@ -162,7 +162,7 @@ impl Link {
 
     /// Finds the calls that have timed out.
     pub(super) fn check_time(&self, now: Instant) {
-        self.flush();
+        self.kick();
         let policy = &self.shared.policy;
         let mut disconnect = false;
         let mut silent = false;
@@ -170,16 +170,16 @@ impl Link {
         let session = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            for launched in state.machine.calls() {
-                let expiry = launched.call.retry.check(policy, now);
+            for posted in state.machine.calls() {
+                let expiry = posted.call.retry.check(policy, now);
                 if expiry == Expiry::NotYet {
                     continue;
                 }
                 count(&self.counters.timeouts);
-                count(&self.shared.procedures.get(launched.call.procedure).timeouts);
+                count(&self.shared.procedures.get(posted.call.procedure).timeouts);
                 disconnect = true;
                 silent |= expiry != Expiry::Retry;
-                launched.call.given_up |= expiry == Expiry::GiveUp;
+                posted.call.given_up |= expiry == Expiry::GiveUp;
             }
             for call in &mut state.unanswered {
                 let expiry = call.retry.check(policy, now);
@@ -219,7 +219,7 @@ impl Link {
         }
         exec::batch(|| {
             for call in over {
-                self.over(call, Err(Error::TimedOut));
+                self.complete(call, Err(Error::TimedOut));
             }
         });
     }
@@ -233,10 +233,10 @@ impl Link {
         if call.unregistered.is_none() {
             // Its head may be all that another one lacks.
             call.unregistered = Some(call.head[..].into());
-            let head = std::mem::replace(&mut call.head, self.shared.kit.no_bytes());
-            self.shared.kit.heads.give_shared(head);
+            let head = std::mem::replace(&mut call.head, self.shared.marshaller.no_bytes());
+            self.shared.marshaller.heads.give_shared(head);
         }
-        call.sendings = call.sendings.saturating_sub(1);
+        call.transmissions = call.transmissions.saturating_sub(1);
         let wait = match local.wait {
             (xid, wait) if xid == call.xid => (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT),
             _ => FIRST_WAIT,
@@ -247,7 +247,7 @@ impl Link {
         self.no_memory.store(true, Relaxed);
         if call.slot.is_abandoned() {
             drop(state);
-            return self.over(call, Err(Error::Cancelled));
+            return self.complete(call, Err(Error::Cancelled));
         }
         if matches!(state.trial, Some(Trial::Alone { xid, .. }) if xid == call.xid) {
             state.trial = None;

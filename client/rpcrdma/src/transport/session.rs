@@ -62,7 +62,7 @@ pub(super) fn establish(
     let connection = shared.provider.connect(
         shared.peer,
         &ConnectParams {
-            pool: shared.kit.pool.clone(),
+            pool: shared.marshaller.pool.clone(),
             private_data: own.encode().to_vec(),
             send_depth: 2 * credits + 8,
             recv_depth: credits + 8,

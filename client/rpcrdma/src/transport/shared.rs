@@ -6,7 +6,7 @@
 //! change, in the words of Linux's client.
 
 use super::counters::Procedures;
-use super::launch::Kit;
+use super::marshal::Marshaller;
 use super::throttle::{Throttle, and_more};
 use crate::options::{Program, Recovery};
 use crate::rpc::{RetryPolicy, Xids};
@@ -25,7 +25,7 @@ pub(super) struct Shared {
     /// The server's name in the log.
     pub(super) server: String,
     pub(super) program: Program,
-    pub(super) kit: Kit,
+    pub(super) marshaller: Marshaller,
     pub(super) credits: u32,
     pub(super) inline: u32,
     pub(super) reads_in: u32,

@@ -11,8 +11,8 @@
 //! | alone     | yes         | the suspect is answered, [`SOON`] passed, or the connection ended   |
 
 use super::call::{Call, Payload, Slot};
-use super::launch::encoded;
 use super::link::{Admission, Link, State, Trial};
+use super::marshal::encoded;
 use super::suspect::{ConnectionEnd, SOON, Suspicion, Verdict};
 use crate::protocol::Shape;
 use crate::rpc::Retry;
@@ -117,14 +117,14 @@ impl Link {
                 head: bytes.len(),
                 ..Shape::default()
             },
-            head: self.shared.kit.no_bytes(),
+            head: self.shared.marshaller.no_bytes(),
             unregistered: Some(bytes),
             payload: Payload::None,
             slot,
             retry: Retry::new(&self.shared.policy, now),
             started: now,
             sent: None,
-            sendings: 0,
+            transmissions: 0,
             sequence: 0,
             starved: false,
             given_up: false,

@@ -142,7 +142,7 @@ fn call(sent: &Sent, context: &mut Context) -> Call {
         transport: sent.transport.as_ref().map(|transport| Transport {
             connection: transport.connection,
             slot: transport.slot,
-            transmission: transport.sending,
+            transmission: transport.transmission,
             bytes: transport.message,
             chunks: chunks(&transport.chunks),
             credits_in_use: transport.credits_in_use,
@@ -409,10 +409,10 @@ mod tests {
                 procedure: 6,
                 head: head.into_vec().into(),
                 argument: 0,
-                transport: Some(nfsrdma_rpcrdma::tap::Transport {
+                transport: Some(nfsrdma_rpcrdma::tap::Transmission {
                     connection: 2,
                     slot: 0,
-                    sending: 1,
+                    transmission: 1,
                     message: 140,
                     chunks: ChunkLists {
                         writes: [[segment].into_iter().collect()].into_iter().collect(),

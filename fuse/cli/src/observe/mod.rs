@@ -86,7 +86,7 @@ fn trace_request(filter: &Filter) -> String {
         filter.procedures,
         u8::from(filter.errors),
         filter.slow.as_millis(),
-        u8::from(filter.sendings)
+        u8::from(filter.transmissions)
     )
 }
 
@@ -108,12 +108,12 @@ fn parse(request: &str) -> Option<(Interest, Encode, Vec<u8>)> {
     let name = words.next()?;
     let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
     match (name, &numbers[..]) {
-        ("trace", &[procedures, errors, slow, sendings]) => {
+        ("trace", &[procedures, errors, slow, transmissions]) => {
             let filter = Filter {
                 procedures: procedures.try_into().ok()?,
                 errors: errors != 0,
                 slow: Duration::from_millis(slow),
-                sendings: sendings != 0,
+                transmissions: transmissions != 0,
             };
             Some((Interest::Calls(filter), line::encode, line::end()))
         }
@@ -183,7 +183,7 @@ mod tests {
             procedures: 1 << 6 | 1 << 22,
             errors: true,
             slow: Duration::from_millis(7),
-            sendings: false,
+            transmissions: false,
         };
         let request = trace_request(&filter);
         assert_eq!(request, "trace 4194368 1 7 0");

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         },
         errors: args.errors,
         slow: Duration::from_millis(args.slow.into()),
-        sendings: args.sent,
+        transmissions: args.sent,
     };
     let mount = client::mount(&args.dir)?;
     let stream = client::connect(&args.dir, &mount, &trace_request(&filter))?;

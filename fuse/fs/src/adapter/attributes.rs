@@ -2,7 +2,7 @@
 
 use super::convert::set_time;
 use super::credentials::{self};
-use super::replies::{answer, answer_held, done, reply_attributes};
+use super::replies::{reply_attributes, reply_held, reply_ok, reply_with};
 use super::state::Adapter;
 use nfsrdma_channel::{Header, Reply, SetAttr, Statfs};
 use nfsrdma_nfs3::Nfs3;
@@ -20,7 +20,7 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.getattr(&cred, node, revalidate).await;
-            answer_held(reply, result, reply_attributes);
+            reply_held(reply, result, reply_attributes);
         });
     }
 
@@ -50,20 +50,20 @@ impl<N: Nfs3> Adapter<N> {
                 Ok(()) => fs.setattr(&cred, node, &new, by_name).await,
                 Err(error) => Err(error),
             };
-            answer_held(reply, result, reply_attributes);
+            reply_held(reply, result, reply_attributes);
         }));
     }
 
     pub(super) fn access(&self, request: &Header, node: u64, mask: i32, reply: Reply) {
         let cred = self.cred(request, node);
         if let Some(known) = self.fs.access_cached(&cred, node, mask) {
-            answer(reply, known, done);
+            reply_with(reply, known, reply_ok);
             return self.send_deferred();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(reply, fs.access(&cred, node, mask).await, done);
+            reply_held(reply, fs.access(&cred, node, mask).await, reply_ok);
         });
     }
 
@@ -71,7 +71,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(
+            reply_held(
                 reply,
                 fs.statfs(&cred, node).await,
                 |reply, stat: FsstatOk| {

@@ -7,7 +7,7 @@
 //! wait for the kernel's queue of requests to be empty, for a bounded time: [`super::queued`]
 //! explains why.
 
-use super::replies::{answer, answer_held, answer_or, done, file_flags, reply_data};
+use super::replies::{file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::signals::hears;
 use super::state::{Adapter, close};
 use crate::fs::{FsResult, ReadEnd};
@@ -35,7 +35,7 @@ impl<N: Nfs3> Adapter<N> {
                 queued.until_empty(MOST_OF_OPEN, known).await;
             };
             let result = fs.open_after(&cred, node, flags, known).await;
-            answer_or(
+            reply_or_undo(
                 reply,
                 result,
                 |reply, opened| {
@@ -79,7 +79,7 @@ impl<N: Nfs3> Adapter<N> {
                 let first = under_way.is_first();
                 queued.until_empty(MOST_OF_READ, first).await;
             }
-            answer_held(reply, found, reply_data);
+            reply_held(reply, found, reply_data);
             drop(under_way);
         });
     }
@@ -94,7 +94,7 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         if !guessed && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
-            answer(reply, result, Reply::written);
+            reply_with(reply, result, Reply::written);
             return self.send_deferred();
         }
         // The reader's buffer is only lent for this call.
@@ -104,20 +104,20 @@ impl<N: Nfs3> Adapter<N> {
             let reply = self.waiting.hold(request, reply);
             return self.start(async move {
                 let result = fs.write_mapped(handle, offset, &data, flags).await;
-                answer_held(reply, result, Reply::written);
+                reply_held(reply, result, Reply::written);
             });
         }
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
             let result = fs.write(handle, offset, &data, flags).await;
-            answer_held(reply, result, Reply::written);
+            reply_held(reply, result, Reply::written);
         }));
     }
 
     pub(super) fn flush(&self, request: &Header, handle: u64, owner: u64, reply: Reply) {
         let locked = self.fs.has_locks(handle, owner);
         if !locked && let Some(result) = self.fs.flush_cached(handle) {
-            answer(reply, result, done);
+            reply_with(reply, result, reply_ok);
             return self.send_deferred();
         }
         let (fs, pid) = (self.fs.clone(), request.pid());
@@ -128,7 +128,7 @@ impl<N: Nfs3> Adapter<N> {
                     // The kernel takes the reply also for a process that ends, whose descriptors
                     // it closes: there is no close(2) to return the error.
                     let heard = result.is_ok() || hears(pid);
-                    answer(reply, result, done);
+                    reply_with(reply, result, reply_ok);
                     heard
                 }
                 None => false,
@@ -147,7 +147,7 @@ impl<N: Nfs3> Adapter<N> {
         let locked = flock.is_some() || self.fs.has_open_locks(handle);
         let reply = self.waiting.hold(request, reply);
         let release = async move {
-            answer_held(reply, fs.release_and_unlock(handle, flock).await, done);
+            reply_held(reply, fs.release_and_unlock(handle, flock).await, reply_ok);
         };
         match self.fs.locks().filter(|_| locked) {
             Some(locks) => locks.spawn(release),
@@ -158,6 +158,6 @@ impl<N: Nfs3> Adapter<N> {
     pub(super) fn fsync(&self, request: &Header, handle: u64, reply: Reply) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.fsync(handle).await, done) });
+        self.start(async move { reply_held(reply, fs.fsync(handle).await, reply_ok) });
     }
 }

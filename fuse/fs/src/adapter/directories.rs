@@ -5,7 +5,7 @@
 //! the node that the kernel gives back with FORGET; one that did not fit is forgotten here.
 
 use super::convert::kind;
-use super::replies::{answer, answer_held, answer_or, channel_entry, done};
+use super::replies::{channel_entry, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
 use crate::fs::Fs;
 use nfsrdma_channel::abi::fopen;
@@ -19,7 +19,7 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.opendir(&cred, node).await;
-            answer_or(
+            reply_or_undo(
                 reply,
                 result,
                 |reply, opened| {
@@ -60,12 +60,12 @@ impl<N: Nfs3> Adapter<N> {
         };
         self.fs.listing_without_attributes(handle);
         if let Some(known) = self.fs.readdir_cached(handle, offset) {
-            answer(reply, known, tell);
+            reply_with(reply, known, tell);
             return self.send_deferred();
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { answer_held(reply, fs.readdir(handle, offset).await, tell) });
+        self.start(async move { reply_held(reply, fs.readdir(handle, offset).await, tell) });
     }
 
     pub(super) fn readdirplus(
@@ -78,7 +78,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         self.fs.listing_with_attributes(handle, offset);
         if let Some(known) = self.fs.readdir_cached(handle, offset) {
-            answer(reply, known, |reply, listing| {
+            reply_with(reply, known, |reply, listing| {
                 reply_plus(&self.fs, reply, size, &listing)
             });
             return self.send_deferred();
@@ -87,19 +87,19 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.readdir(handle, offset).await;
-            answer_held(reply, result, |reply, listing| {
+            reply_held(reply, result, |reply, listing| {
                 reply_plus(&fs, reply, size, &listing)
             });
         });
     }
 
     pub(super) fn releasedir(&self, handle: u64, reply: Reply) {
-        answer(reply, self.fs.releasedir(handle), done);
+        reply_with(reply, self.fs.releasedir(handle), reply_ok);
         self.send_deferred();
     }
 
     pub(super) fn fsyncdir(&self, handle: u64, reply: Reply) {
-        answer(reply, self.fs.fsyncdir(handle), done);
+        reply_with(reply, self.fs.fsyncdir(handle), reply_ok);
         self.send_deferred();
     }
 }

@@ -7,7 +7,7 @@
 //! under way are answered, and that is waited for where a signal ends the wait.
 
 use super::queued::Queued;
-use super::replies::{answer_held, done};
+use super::replies::{reply_held, reply_ok};
 use super::state::Adapter;
 use super::waiting::Held;
 use crate::fs::{Fs, SetLock};
@@ -45,7 +45,7 @@ impl<N: Nfs3> Adapter<N> {
         let (reply, interrupt) = self.waiting.hold_interruptible(request, reply, false);
         locks.spawn(async move {
             let found = fs.get_lock(of, &interrupt).await;
-            answer_held(reply, found, |reply, found| reply.lock(&tested(found)));
+            reply_held(reply, found, |reply, found| reply.lock(&tested(found)));
         });
     }
 
@@ -64,7 +64,7 @@ impl<N: Nfs3> Adapter<N> {
             let mut reply = Some(reply);
             let answer = |result| {
                 if let Some(reply) = reply.take() {
-                    answer_held(reply, result, done);
+                    reply_held(reply, result, reply_ok);
                 }
             };
             if of.mode.is_none() && fs.may_write(of.handle) {

@@ -22,17 +22,17 @@ pub mod heap;
 mod invalidate;
 mod locking;
 mod names;
-mod queued;
-mod replies;
-mod ring;
-mod signals;
-mod state;
 #[allow(
     unreachable_pub,
     missing_debug_implementations,
     reason = "others see it only where tests/models runs it"
 )]
-mod table;
+mod pending_replies;
+mod queued;
+mod replies;
+mod ring;
+mod signals;
+mod state;
 mod unmount;
 mod waiting;
 mod worker;
@@ -40,7 +40,7 @@ mod xattr;
 
 pub use bdi::set_read_ahead;
 #[cfg(feature = "shuttle")]
-pub use table::{Pace, Refuse, Table};
+pub use pending_replies::{Pace, Refuse, Table};
 pub use unmount::{OwnMount, by_helper, mount_id};
 
 use crate::fs::Fs;

@@ -8,7 +8,7 @@
 
 use super::credentials::user_of;
 use super::replies::{
-    answer_held, answer_or, channel_entry, done, file_flags, reply_absent, reply_entry,
+    channel_entry, file_flags, reply_absent, reply_entry, reply_held, reply_ok, reply_or_undo,
 };
 use super::state::{Adapter, close};
 use super::waiting::Held;
@@ -49,7 +49,7 @@ impl<N: Nfs3> Adapter<N> {
                     found = Box::pin(fs.lookup(&cred, parent, name.as_bytes())).await;
                 }
             }
-            answer_or(reply, found, tell, |found| {
+            reply_or_undo(reply, found, tell, |found| {
                 if let Found::Is(entry) = found {
                     fs.forget(entry.nodeid, 1);
                 }
@@ -62,7 +62,7 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.readlink(&cred, node).await;
-            answer_held(reply, result, |reply, path| reply.data(&path));
+            reply_held(reply, result, |reply, path| reply.data(&path));
         });
     }
 
@@ -79,7 +79,7 @@ impl<N: Nfs3> Adapter<N> {
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
             let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
-            answer_entry(reply, result, &fs);
+            reply_new_entry(reply, result, &fs);
         }));
     }
 
@@ -95,7 +95,7 @@ impl<N: Nfs3> Adapter<N> {
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
             let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
-            answer_entry(reply, result, &fs);
+            reply_new_entry(reply, result, &fs);
         }));
     }
 
@@ -103,7 +103,11 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
-            answer_held(reply, fs.unlink(&cred, parent, name.as_bytes()).await, done);
+            reply_held(
+                reply,
+                fs.unlink(&cred, parent, name.as_bytes()).await,
+                reply_ok,
+            );
         }));
     }
 
@@ -111,7 +115,11 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
-            answer_held(reply, fs.rmdir(&cred, parent, name.as_bytes()).await, done);
+            reply_held(
+                reply,
+                fs.rmdir(&cred, parent, name.as_bytes()).await,
+                reply_ok,
+            );
         }));
     }
 
@@ -130,7 +138,7 @@ impl<N: Nfs3> Adapter<N> {
             let result = fs
                 .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
                 .await;
-            answer_entry(reply, result, &fs);
+            reply_new_entry(reply, result, &fs);
         }));
     }
 
@@ -149,7 +157,7 @@ impl<N: Nfs3> Adapter<N> {
         self.start(caller.run(async move {
             let from = (parent, name.as_bytes());
             let to = (new_parent, new_name.as_bytes());
-            answer_held(reply, fs.rename(&cred, from, to, flags).await, done);
+            reply_held(reply, fs.rename(&cred, from, to, flags).await, reply_ok);
         }));
     }
 
@@ -165,7 +173,7 @@ impl<N: Nfs3> Adapter<N> {
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
-            answer_entry(reply, result, &fs);
+            reply_new_entry(reply, result, &fs);
         }));
     }
 
@@ -183,7 +191,7 @@ impl<N: Nfs3> Adapter<N> {
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
-            answer_or(
+            reply_or_undo(
                 reply,
                 result,
                 |reply, (entry, opened)| {
@@ -203,8 +211,8 @@ impl<N: Nfs3> Adapter<N> {
 }
 
 /// Answers with an entry; forgets it if nobody is there to take it.
-fn answer_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
-    answer_or(reply, result, reply_entry, |entry| {
+fn reply_new_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
+    reply_or_undo(reply, result, reply_entry, |entry| {
         fs.forget(entry.nodeid, 1)
     });
 }

@@ -11,7 +11,7 @@ use nfsrdma_xdr::nfs3::Attributes;
 use smallvec::SmallVec;
 use std::time::Duration;
 
-pub(super) fn answer<T>(reply: Reply, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
+pub(super) fn reply_with<T>(reply: Reply, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
     match result {
         Ok(value) => ok(reply, value),
         Err(error) => reply.error(errno(&error)),
@@ -20,25 +20,25 @@ pub(super) fn answer<T>(reply: Reply, result: FsResult<T>, ok: impl FnOnce(Reply
 
 /// Answers a request that waited. If its caller was killed meanwhile, nobody takes what the
 /// result stands for (a look-up, an open file): `undo` gives it back.
-pub(super) fn answer_or<T>(
+pub(super) fn reply_or_undo<T>(
     reply: Held,
     result: FsResult<T>,
     ok: impl FnOnce(Reply, T),
     undo: impl FnOnce(T),
 ) {
     match (reply.take(), result) {
-        (Some(reply), result) => answer(reply, result, ok),
+        (Some(reply), result) => reply_with(reply, result, ok),
         (None, Ok(value)) => undo(value),
         (None, Err(_)) => {}
     }
 }
 
 /// The same for results that stand for nothing.
-pub(super) fn answer_held<T>(reply: Held, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
-    answer_or(reply, result, ok, drop);
+pub(super) fn reply_held<T>(reply: Held, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
+    reply_or_undo(reply, result, ok, drop);
 }
 
-pub(super) fn done(reply: Reply, (): ()) {
+pub(super) fn reply_ok(reply: Reply, (): ()) {
     reply.ok();
 }
 

@@ -14,8 +14,8 @@
 //! Of a caller outside this PID namespace nothing can be seen: a signal counts as deadly if the
 //! request is not answered soon after it.
 
+use super::pending_replies::{self, Look, OnSignal, Pace, Refuse, Table};
 use super::signals::{self, caller};
-use super::table::{self, Look, OnSignal, Pace, Refuse, Table};
 use crate::locks::Interrupt;
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_rpcrdma::abandon::Caller;
@@ -50,7 +50,7 @@ impl Refuse for Reply {
 pub(super) struct Waiting(Arc<Table<Reply>>);
 
 /// A reply in the table. Dropped without an answer, it answers EIO.
-pub(super) type Held = table::Held<Reply>;
+pub(super) type Held = pending_replies::Held<Reply>;
 
 impl Waiting {
     /// Puts the reply of `request` into the table.

@@ -1,6 +1,6 @@
 //! Extended attributes, of which there are those of ACLs.
 
-use super::replies::{answer, answer_held, done};
+use super::replies::{reply_held, reply_ok, reply_with};
 use super::state::Adapter;
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_nfs3::Nfs3;
@@ -28,13 +28,13 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let tell = move |reply, value: Vec<u8>| reply_bytes(reply, &value, size);
         if let Some(known) = self.fs.getxattr_cached(node, name.as_bytes()) {
-            answer(reply, known, tell);
+            reply_with(reply, known, tell);
             return self.send_deferred();
         }
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            answer_held(reply, fs.getxattr(&cred, node, name.as_bytes()).await, tell);
+            reply_held(reply, fs.getxattr(&cred, node, name.as_bytes()).await, tell);
         });
     }
 
@@ -43,7 +43,7 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let names = fs.listxattr(&cred, node).await;
-            answer_held(reply, names, |reply, names| {
+            reply_held(reply, names, |reply, names| {
                 reply_bytes(reply, &names, size)
             });
         });
@@ -63,10 +63,10 @@ impl<N: Nfs3> Adapter<N> {
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
             let name = name.as_bytes();
-            answer_held(
+            reply_held(
                 reply,
                 fs.setxattr(&cred, node, name, &value, flags).await,
-                done,
+                reply_ok,
             );
         }));
     }
@@ -76,7 +76,7 @@ impl<N: Nfs3> Adapter<N> {
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(async move {
             let removed = fs.removexattr(&cred, node, name.as_bytes()).await;
-            answer_held(reply, removed, done);
+            reply_held(reply, removed, reply_ok);
         }));
     }
 }

@@ -118,7 +118,7 @@ impl<N: Nfs3> Fs<N> {
             Ok((granted, attributes)) => {
                 match &attributes {
                     Some(_) => {
-                        self.learn(inode, stamp, attributes.as_ref());
+                        self.apply_post_op_attr(inode, stamp, attributes.as_ref());
                     }
                     None => {
                         self.fetch(cred, inode).await?;

@@ -269,7 +269,7 @@ impl<N: Nfs3> Fs<N> {
         let acls = Arc::new(acls);
         // Without attributes nobody knows of when they are.
         if let Some(told) = attributes {
-            self.learn(inode, stamp, Some(&told));
+            self.apply_post_op_attr(inode, stamp, Some(&told));
             let mut state = inode.state.lock();
             if is_current(&state, &told) && state.undisturbed(stamp) {
                 state.keep_acls(acls.clone(), self.now(), self.times(inode.kind));

@@ -110,7 +110,7 @@ impl<N: Nfs3> Fs<N> {
                 let attributes = *attributes;
                 drop(state);
                 let ttl = self.attr_ttl(&inode, self.now());
-                return Ok((self.shown(&inode, attributes), ttl));
+                return Ok((self.visible_attributes(&inode, attributes), ttl));
             }
         }
         // The reply itself tells the kernel.
@@ -123,7 +123,7 @@ impl<N: Nfs3> Fs<N> {
             }
         };
         let ttl = self.attr_ttl(&inode, self.now());
-        Ok((self.shown(&inode, attributes), ttl))
+        Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
     /// Sends GETATTR and applies the attributes of its reply.
@@ -137,7 +137,7 @@ impl<N: Nfs3> Fs<N> {
                 Err(self.note_error(inode, error))
             }
             Ok(attributes) => {
-                self.learn(inode, stamp, Some(&attributes));
+                self.apply_post_op_attr(inode, stamp, Some(&attributes));
                 // A newer reply may have been applied meanwhile.
                 let newest = inode.state.lock().attributes().copied();
                 Ok(newest.unwrap_or(attributes))
@@ -147,7 +147,11 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// The attributes known of `inode`, however old; sends GETATTR if there are none.
-    pub(super) async fn known(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
+    pub(super) async fn attributes_or_fetch(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+    ) -> FsResult<Attributes> {
         let known = inode.state.lock().attributes().copied();
         match known {
             Some(attributes) => Ok(attributes),
@@ -174,7 +178,7 @@ impl<N: Nfs3> Fs<N> {
             None => self.fetch(cred, &inode).await?,
         };
         let ttl = self.attr_ttl(&inode, self.now());
-        Ok((self.shown(&inode, attributes), ttl))
+        Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
     /// Whether a regular file has this size at the server, which is asked only if it is likely.
@@ -303,7 +307,7 @@ impl<N: Nfs3> Fs<N> {
         let stamp = Stamp::now();
         match self.nfs.readlink(cred, &inode.handle).await {
             Ok((path, attributes)) => {
-                self.learn(&inode, stamp, attributes.as_ref());
+                self.apply_post_op_attr(&inode, stamp, attributes.as_ref());
                 Ok(path)
             }
             Err(error) => Err(self.note_error(&inode, error)),
@@ -315,7 +319,7 @@ impl<N: Nfs3> Fs<N> {
         let stamp = Stamp::now();
         match self.nfs.fsstat(cred, &inode.handle).await {
             Ok(stat) => {
-                self.learn(&inode, stamp, stat.attributes.as_ref());
+                self.apply_post_op_attr(&inode, stamp, stat.attributes.as_ref());
                 Ok(stat)
             }
             Err(error) => Err(self.note_error(&inode, error)),

@@ -177,7 +177,7 @@ impl<N: Nfs3> Fs<N> {
         answered: bool,
     ) {
         if data.is_some_and(|(data, _)| data.after.is_some()) {
-            inode.accepted();
+            inode.mark_valid();
         }
         let (now, times) = (self.now(), self.times(inode.kind));
         let outcome = {

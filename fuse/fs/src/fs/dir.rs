@@ -312,7 +312,7 @@ impl<N: Nfs3> Fs<N> {
         epoch: u64,
     ) -> FsResult<Part> {
         let inode = &dir.inode;
-        self.learn(inode, stamp, page.dir.as_ref());
+        self.apply_post_op_attr(inode, stamp, page.dir.as_ref());
         let last = page.entries.last().map(|entry| entry.cookie);
         if !page.eof && last.is_none_or(|last| last == cookie) {
             // The listing would never end.

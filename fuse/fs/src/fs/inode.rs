@@ -524,13 +524,13 @@ impl Inode {
     }
 
     /// The server does not know the handle (any more).
-    pub fn refuse(&self) {
+    pub fn mark_stale(&self) {
         self.refused.store(true, Ordering::Relaxed);
         self.state.lock().expire();
     }
 
     /// The server knows it.
-    pub fn accepted(&self) {
+    pub fn mark_valid(&self) {
         self.refused.store(false, Ordering::Relaxed);
     }
 

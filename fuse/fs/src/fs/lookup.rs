@@ -113,7 +113,7 @@ impl<N: Nfs3> Fs<N> {
                 return Err(self.note_error(dir, error));
             }
         };
-        self.learn(dir, stamp, found.dir.as_ref());
+        self.apply_post_op_attr(dir, stamp, found.dir.as_ref());
         self.searched(cred, dir, stamp, found.dir.as_ref());
         let attributes = match found.attributes {
             Some(attributes) => attributes,
@@ -142,7 +142,7 @@ impl<N: Nfs3> Fs<N> {
         attributes: &Attributes,
     ) -> Arc<Inode> {
         let inode = self.table.resolve(handle, attributes);
-        self.learn(&inode, stamp, Some(attributes));
+        self.apply_post_op_attr(&inode, stamp, Some(attributes));
         inode
     }
 
@@ -154,7 +154,7 @@ impl<N: Nfs3> Fs<N> {
         let root = self.inode(ROOT)?;
         let stamp = Stamp::now();
         let attributes = Box::pin(self.nfs.getattr(cred, &root.handle)).await?;
-        self.learn(&root, stamp, Some(&attributes));
+        self.apply_post_op_attr(&root, stamp, Some(&attributes));
         Ok(())
     }
 

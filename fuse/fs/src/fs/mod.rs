@@ -22,6 +22,7 @@ mod failures;
 mod file;
 mod fill_gaps;
 mod inode;
+mod inode_table;
 mod kernel_read;
 mod link;
 mod locking;
@@ -41,7 +42,6 @@ mod sibling_names;
 mod squash;
 mod stats;
 mod sync;
-mod table;
 mod unsafe_files;
 mod unwritten;
 mod write;
@@ -72,6 +72,7 @@ use clock::{Nanos, nanos};
 use failures::FailureLog;
 use file::{FileData, Shared};
 use inode::{Asked, Stamp, Times};
+use inode_table::Table;
 use names::Names;
 use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
@@ -81,7 +82,6 @@ use slab::Slab;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use table::Table;
 use tokio::sync::Notify;
 use unsafe_files::UnsafeFiles;
 
@@ -152,7 +152,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// Sends them.
     pub fn send_deferred(&self) {
-        self.nfs.flush();
+        self.nfs.kick();
     }
 
     /// The export whose root directory is `root`. Buffers come from `pool`, which is the one
@@ -264,7 +264,12 @@ impl<N: Nfs3> Fs<N> {
 
     /// Applies the attributes in the reply to a call that was sent at `stamp`. Returns whether
     /// they, and contents that arrived with them, may be older than what is known.
-    fn learn(&self, inode: &Arc<Inode>, stamp: Stamp, attributes: Option<&Attributes>) -> bool {
+    fn apply_post_op_attr(
+        &self,
+        inode: &Arc<Inode>,
+        stamp: Stamp,
+        attributes: Option<&Attributes>,
+    ) -> bool {
         let Some(attributes) = attributes else {
             return false;
         };
@@ -273,7 +278,7 @@ impl<N: Nfs3> Fs<N> {
             tracing::warn!(fileid = inode.fileid, kind = ?attributes.kind, "an object of another type");
             return false;
         }
-        inode.accepted();
+        inode.mark_valid();
         if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
             self.table.set_fsid(attributes.fsid);
             self.fsid_known.store(true, Ordering::Relaxed);
@@ -289,7 +294,7 @@ impl<N: Nfs3> Fs<N> {
     /// Takes in what an error of a call on `inode` shows: a stale handle, or a refusal.
     fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
         match error {
-            NfsError::Status(Status::Stale | Status::BadHandle) => inode.refuse(),
+            NfsError::Status(Status::Stale | Status::BadHandle) => inode.mark_stale(),
             NfsError::Status(Status::Access | Status::Perm) => self.superuser.refused(),
             _ => {}
         }
@@ -299,7 +304,7 @@ impl<N: Nfs3> Fs<N> {
     /// The attributes as programs are to see them: with data that is not at the server yet.
     /// `heard` may be older than what is known: its reply may be from before a WRITE that has
     /// ended. A size that is too small for a moment would have the kernel truncate its pages.
-    fn shown(&self, inode: &Inode, heard: Attributes) -> Attributes {
+    fn visible_attributes(&self, inode: &Inode, heard: Attributes) -> Attributes {
         // Before the attributes.
         let end = inode.unwritten_end();
         let mut state = inode.state.lock();
@@ -340,7 +345,7 @@ impl<N: Nfs3> Fs<N> {
         inode.named_in.store(dir.nodeid, Ordering::Relaxed);
         Entry {
             nodeid: inode.nodeid,
-            attributes: self.shown(inode, attributes),
+            attributes: self.visible_attributes(inode, attributes),
             attr_ttl: self.attr_ttl(inode, now),
             entry_ttl: self.entry_ttl(dir, now),
         }

@@ -111,7 +111,7 @@ impl<N: Nfs3> Fs<N> {
             return self.read_direct(&file, offset, len).await;
         }
         self.shared.stats.read_misses.add(1);
-        let size = self.known(&file.cred, inode).await?.size;
+        let size = self.attributes_or_fetch(&file.cred, inode).await?.size;
         let data = self.data(inode);
         self.read_ahead(&file, offset..offset + u64::from(len), size);
         let mut end = offset + u64::from(len);
@@ -218,7 +218,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let stamp = Stamp::now();
         let answer = self.read_call(cred, inode, range.start, sink).await?;
-        let ambiguous = self.learn(inode, stamp, answer.attributes.as_ref());
+        let ambiguous = self.apply_post_op_attr(inode, stamp, answer.attributes.as_ref());
         let got = u64::from(answer.count).min(total as u64);
         let ends = answer.eof && got < total as u64;
         if !answer.eof && got == 0 {
@@ -323,7 +323,7 @@ impl<N: Nfs3> Fs<N> {
             let stamp = Stamp::now();
             let part = Segs::from_iter([part]);
             let answer = self.read_call(cred, inode, range.start + got, part).await?;
-            ambiguous |= self.learn(inode, stamp, answer.attributes.as_ref());
+            ambiguous |= self.apply_post_op_attr(inode, stamp, answer.attributes.as_ref());
             let room = answer.data.iter().map(|buf| buf.len() as u64).sum();
             let count = u64::from(answer.count).min(room);
             ends = answer.eof;
@@ -399,7 +399,7 @@ impl<N: Nfs3> Fs<N> {
             let sink = Segs::from_iter([self.alloc(n).await?]);
             let stamp = Stamp::now();
             let answer = self.read_call(&file.cred, inode, at, sink).await?;
-            self.learn(inode, stamp, answer.attributes.as_ref());
+            self.apply_post_op_attr(inode, stamp, answer.attributes.as_ref());
             let mut left = (answer.count as usize).min(n);
             at += left as u64;
             for buf in answer.data {

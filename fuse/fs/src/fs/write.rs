@@ -107,7 +107,7 @@ impl<N: Nfs3> Fs<N> {
                 None => self.fetch(&file.cred, inode).await?.size,
             })
         } else {
-            self.known(&file.cred, inode).await?;
+            self.attributes_or_fetch(&file.cred, inode).await?;
             offset
         };
         let given = bytes.len();

@@ -5,9 +5,9 @@
 
 use super::error::LockError;
 use super::interrupt::Interrupt;
+use super::lock_table::{Owner, WaiterId};
 use super::manager::{Holding, Locks, Request, Retry, Stop, Tested, grace_pause};
 use super::range::{ByteRange, Mode};
-use super::table::{Owner, WaiterId};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use std::sync::Arc;

@@ -7,9 +7,9 @@
 
 use super::error::LockError;
 use super::interrupt::Interrupt;
+use super::lock_table::{FileId, LockTable, Owner, WaiterId};
 use super::range::{ByteRange, Mode};
 use super::svids::Svids;
-use super::table::{FileId, LockTable, Owner, WaiterId};
 use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{
     CallbackSink, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status,

@@ -8,9 +8,9 @@
 
 use super::acquire::{Granted, lock_call};
 use super::error::LockError;
+use super::lock_table::{FileId, Owner};
 use super::manager::{Holding, Locks, grace_pause};
 use super::range::ByteRange;
-use super::table::{FileId, Owner};
 use nfsrdma_nfs3::nlm::{LockCall, Status};
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Numbers for lock owners, out of blocks that no other mount of the machine has.
 
-use super::table::Owner;
+use super::lock_table::Owner;
 use nfsrdma_nfs3::nlm::{SVID_BLOCK, SvidBlock};
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -128,13 +128,13 @@ pub(super) fn run(shared: &Arc<Shared>, mut completions: Box<dyn CompletionQueue
             }
             // No reply waits for long for calls that came after its own.
             if several && first.elapsed() > PATIENCE {
-                shared.queue_pair.flush();
+                shared.queue_pair.kick();
                 first = Instant::now();
             }
         }
         TOGETHER.set(false);
         if several {
-            shared.queue_pair.flush();
+            shared.queue_pair.kick();
         }
         shared.deliver();
         if let Err(error) = polled {

@@ -1,6 +1,6 @@
 //! What a connection ends with.
 
-use crate::proto::fault::Fault;
+use crate::proto::terminate::Fault;
 use nfsrdma_rdma::{BufMut, Error, WorkId};
 use std::time::Instant;
 

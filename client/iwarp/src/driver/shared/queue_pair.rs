@@ -60,7 +60,7 @@ impl QueuePair for IwarpQueuePair {
         result
     }
 
-    fn flush(&self) {
+    fn kick(&self) {
         self.0.pump();
     }
 

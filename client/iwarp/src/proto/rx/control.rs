@@ -6,8 +6,8 @@
 //! any other, the range is checked against the table of STags (RFC 5040 sections 5.2.1 and 7.2).
 
 use super::{Current, Event, Host, MAX_CONTROL, Receiver, Step};
-use crate::proto::fault::Fault;
 use crate::proto::stag::Access;
+use crate::proto::terminate::Fault;
 use crate::wire::ddp;
 use crate::wire::mpa::{LENGTH_FIELD, fpdu_len};
 use crate::wire::rdmap::{Opcode, READ_REQUEST, ReadRequest, Terminate, TerminateCode};

@@ -1,7 +1,7 @@
 //! The bytes of each kind of message.
 
 use super::*;
-use crate::proto::fault::Fault;
+use crate::proto::terminate::Fault;
 use crate::wire::mpa::fpdu_len;
 use crate::wire::rdmap::TerminateCode;
 use nfsrdma_rdma::Pool;

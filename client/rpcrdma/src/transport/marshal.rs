@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// What all connections of a transport marshal calls with.
 #[derive(Debug)]
-pub(super) struct Kit {
+pub(super) struct Marshaller {
     pub(super) pool: Pool,
     /// Message heads.
     pub(super) heads: Arc<Blocks>,
@@ -54,7 +54,7 @@ pub(super) struct Registrations {
 
 /// A call with its registrations.
 #[derive(Debug)]
-pub(super) struct Launched {
+pub(super) struct PostedCall {
     pub(super) call: Call,
     pub(super) registrations: Registrations,
     /// The Write chunk is a buffer of its own, whose bytes are to be copied into the call's sinks.
@@ -65,14 +65,14 @@ pub(super) struct Launched {
 
 /// A call ready to be posted.
 pub(super) struct Prepared {
-    pub(super) launched: Launched,
+    pub(super) posted: PostedCall,
     pub(super) offer: ChunkLists,
     pub(super) send: WorkRequest,
 }
 
 /// A call that cannot be sent. Its registrations are to be invalidated first.
-pub(super) struct Unprepared {
-    pub(super) launched: Launched,
+pub(super) struct MarshalError {
+    pub(super) posted: PostedCall,
     pub(super) why: NotSent,
 }
 
@@ -182,7 +182,7 @@ fn filled(bufs: &[Buf]) -> impl Iterator<Item = Buf> + '_ {
     bufs.iter().filter(|b| !b.is_empty()).cloned()
 }
 
-impl Kit {
+impl Marshaller {
     fn no_buffers() -> NotSent {
         NotSent::NoMemory("the buffer pool is empty; a larger cache would help".to_owned())
     }
@@ -211,34 +211,34 @@ impl Kit {
         thresholds: &Thresholds,
         credits: u32,
         counters: &LinkCounters,
-    ) -> Result<Prepared, Box<Unprepared>> {
-        let mut launched = Launched {
+    ) -> Result<Prepared, Box<MarshalError>> {
+        let mut posted = PostedCall {
             call,
             registrations: Registrations::default(),
             bounced: false,
             header: None,
         };
-        if let Some(bytes) = &launched.call.unregistered {
+        if let Some(bytes) = &posted.call.unregistered {
             let Some(head) = registered(&self.heads, &self.pool, bytes) else {
                 let why = Self::no_buffers();
-                return Err(Box::new(Unprepared { launched, why }));
+                return Err(Box::new(MarshalError { posted, why }));
             };
-            launched.call.head = head;
-            launched.call.unregistered = None;
+            posted.call.head = head;
+            posted.call.unregistered = None;
         }
-        match self.expose(&mut launched, queue_pair, thresholds, counters) {
-            Ok((plan, argument)) => match self.marshal(&mut launched, &plan, argument, credits) {
+        match self.expose(&mut posted, queue_pair, thresholds, counters) {
+            Ok((plan, argument)) => match self.marshal(&mut posted, &plan, argument, credits) {
                 Some((offer, send)) => Ok(Prepared {
-                    launched,
+                    posted,
                     offer,
                     send,
                 }),
-                None => Err(Box::new(Unprepared {
-                    launched,
+                None => Err(Box::new(MarshalError {
+                    posted,
                     why: Self::no_buffers(),
                 })),
             },
-            Err(why) => Err(Box::new(Unprepared { launched, why })),
+            Err(why) => Err(Box::new(MarshalError { posted, why })),
         }
     }
 
@@ -280,12 +280,12 @@ impl Kit {
     /// Registers the memory of the chunks. Returns the plan and the buffers of the argument.
     fn expose(
         &self,
-        launched: &mut Launched,
+        posted: &mut PostedCall,
         queue_pair: &dyn QueuePair,
         thresholds: &Thresholds,
         counters: &LinkCounters,
     ) -> Result<(Plan, Segs<Buf>), NotSent> {
-        let call = &mut launched.call;
+        let call = &mut posted.call;
         let capabilities = queue_pair.capabilities();
         let mut argument: Segs<Buf> = match &call.payload {
             Payload::Source(bufs) => filled(bufs).collect(),
@@ -330,20 +330,20 @@ impl Kit {
         };
         if let Some(source) = source {
             let exposure = open(Memory::Source(source)).map_err(|(error, _)| error)?;
-            launched.registrations.source = Some(exposure);
+            posted.registrations.source = Some(exposure);
         }
         if plan.write_chunk {
             let sink = if bounce_sink && sinks > 1 {
-                launched.bounced = true;
+                posted.bounced = true;
                 let all = self.pool.alloc(call.payload.len());
                 Segs::from_iter([all.ok_or_else(Self::no_buffers)?])
             } else {
                 std::mem::take(&mut call.payload).into_sink()
             };
             match open(Memory::Sink(sink)) {
-                Ok(exposure) => launched.registrations.sink = Some(exposure),
+                Ok(exposure) => posted.registrations.sink = Some(exposure),
                 Err((error, memory)) => {
-                    if let (Memory::Sink(bufs), false) = (memory, launched.bounced) {
+                    if let (Memory::Sink(bufs), false) = (memory, posted.bounced) {
                         call.payload = Payload::Sink(bufs);
                     }
                     return Err(error);
@@ -354,7 +354,7 @@ impl Kit {
             let buf = self.pool.alloc(plan.reply_chunk);
             let sink = Segs::from_iter([buf.ok_or_else(Self::no_buffers)?]);
             let exposure = open(Memory::Sink(sink)).map_err(|(error, _)| error)?;
-            launched.registrations.reply = Some(exposure);
+            posted.registrations.reply = Some(exposure);
         }
         match plan.call {
             CallForm::Inline => count(&counters.inline_calls),
@@ -374,16 +374,16 @@ impl Kit {
     /// argument and padding.
     fn marshal(
         &self,
-        launched: &mut Launched,
+        posted: &mut PostedCall,
         plan: &Plan,
         argument: Segs<Buf>,
         credits: u32,
     ) -> Option<(ChunkLists, WorkRequest)> {
-        let Launched {
+        let PostedCall {
             call,
             registrations,
             ..
-        } = &*launched;
+        } = &*posted;
         let mut chunks = ChunkLists::default();
         if let Some(source) = &registrations.source {
             //= RFC 8166, Section 3.4.5
@@ -431,7 +431,7 @@ impl Kit {
             data.extend((pad > 0).then(|| self.zeros.slice(..pad)));
         }
         let xid = call.xid;
-        launched.header = Some(bytes);
+        posted.header = Some(bytes);
         let chunks = match header.body {
             Body::Msg(chunks) | Body::NoMsg(chunks) => chunks,
             Body::MsgP { .. } | Body::Done | Body::Error(_) => ChunkLists::default(),
