@@ -59,7 +59,7 @@ pub enum PlainError {
     TimedOut,
     /// Nobody listens there, or the network says no.
     #[error("{0}")]
-    Unreachable(String),
+    Unreachable(Unreachable),
     /// Whoever listens there ended the connection over the call.
     #[error("connection closed by the server")]
     Closed,
@@ -73,13 +73,30 @@ pub enum PlainError {
     Misbehaved(String),
 }
 
-/// Why a port is unreachable at which nobody listens.
-const REFUSED: &str = "connection refused";
+/// Why a port cannot be reached.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// The machine is there, and nobody listens.
+    #[error("connection refused")]
+    Refused,
+    #[error("host unreachable")]
+    Host,
+    #[error("network unreachable")]
+    Network,
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for Unreachable {
+    fn from(why: String) -> Self {
+        Unreachable::Other(why)
+    }
+}
 
 impl PlainError {
     /// Whether the machine is there and nobody listens at the port.
     pub fn is_connection_refused(&self) -> bool {
-        matches!(self, PlainError::Unreachable(why) if why == REFUSED)
+        matches!(self, PlainError::Unreachable(Unreachable::Refused))
     }
 
     /// Whether the call may succeed later.
@@ -93,7 +110,7 @@ impl PlainError {
     /// What to check.
     pub fn remedy(&self) -> &'static str {
         match self {
-            PlainError::Unreachable(why) if why.ends_with("unreachable") => {
+            PlainError::Unreachable(Unreachable::Host | Unreachable::Network) => {
                 "check the address, and this machine's routes with 'ip route get'"
             }
             PlainError::Unreachable(_) => "check that the service runs there",
@@ -119,16 +136,16 @@ fn without_number(error: &io::Error) -> String {
 impl From<io::Error> for PlainError {
     fn from(error: io::Error) -> Self {
         // Without "(os error N)": this is for people.
-        let text = match error.kind() {
-            io::ErrorKind::ConnectionRefused => REFUSED.to_owned(),
+        let why = match error.kind() {
+            io::ErrorKind::ConnectionRefused => Unreachable::Refused,
             io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
                 return PlainError::Closed;
             }
-            io::ErrorKind::HostUnreachable => "host unreachable".to_owned(),
-            io::ErrorKind::NetworkUnreachable => "network unreachable".to_owned(),
-            _ => without_number(&error),
+            io::ErrorKind::HostUnreachable => Unreachable::Host,
+            io::ErrorKind::NetworkUnreachable => Unreachable::Network,
+            _ => without_number(&error).into(),
         };
-        PlainError::Unreachable(text)
+        PlainError::Unreachable(why)
     }
 }
 
@@ -157,7 +174,7 @@ pub(super) fn encode<P: Procedure>(
     credential: Auth<'_>,
     args: &P::Args<'_>,
 ) -> Result<(u32, Vec<u8>), PlainError> {
-    let xid = getrandom::u32().map_err(|e| PlainError::Unreachable(e.to_string()))?;
+    let xid = getrandom::u32().map_err(|e| PlainError::Unreachable(e.to_string().into()))?;
     let mut to = Encoder::default();
     CallTemplate::new(P::PROGRAM, P::VERSION, credential).encode(xid, P::NUMBER, &mut to);
     args.encode(&mut to);

@@ -93,7 +93,7 @@ impl StreamClient {
             Ok(Ok((connection, None))) => {
                 self.close(&connection).await;
                 let closed = "connection closed by the server".to_owned();
-                return Err(PlainError::Unreachable(closed));
+                return Err(PlainError::Unreachable(closed.into()));
             }
             Ok(Err(error)) => return Err(error),
             Err(_) => {

@@ -41,7 +41,9 @@ async fn by_socket<P: Procedure, T>(
             Err(_) => return Err(PlainError::TimedOut),
         }
     }
-    Err(PlainError::Unreachable("there is no rpcbind".to_owned()))
+    Err(PlainError::Unreachable(
+        "there is no rpcbind".to_owned().into(),
+    ))
 }
 
 fn rows(list: &List<Binding<'_>>) -> Vec<Row> {
