@@ -40,8 +40,7 @@ impl<N: Nfs3> Adapter<N> {
             self.fs.clone(),
             opener.unwrap_or_else(|| self.cred(request, node)),
         );
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let result = match by_name {
                 true => fs.may_truncate(&cred, node).await,
                 false => Ok(()),
@@ -51,7 +50,7 @@ impl<N: Nfs3> Adapter<N> {
                 Err(error) => Err(error),
             };
             reply_held(reply, result, reply_attributes);
-        }));
+        });
     }
 
     pub(super) fn access(&self, request: &Header, node: u64, mask: i32, reply: Reply) {

@@ -27,8 +27,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let (notifier, queued) = (self.notifier.clone(), self.queued.clone());
         let unflushed = !self.posix_locks();
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let reads = fs.clone();
             let known = async move {
                 let known = move || !reads.may_miss_end(node, 1);
@@ -49,7 +48,7 @@ impl<N: Nfs3> Adapter<N> {
                 },
                 |opened| close(&fs, opened),
             );
-        }));
+        });
     }
 
     pub(super) fn read(
@@ -107,11 +106,10 @@ impl<N: Nfs3> Adapter<N> {
                 reply_held(reply, result, Reply::written);
             });
         }
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let result = fs.write(handle, offset, &data, flags).await;
             reply_held(reply, result, Reply::written);
-        }));
+        });
     }
 
     pub(super) fn flush(&self, request: &Header, handle: u64, owner: u64, reply: Reply) {

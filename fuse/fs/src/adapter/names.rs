@@ -76,11 +76,10 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
             reply_new_entry(reply, result, &fs);
-        }));
+        });
     }
 
     pub(super) fn mkdir(
@@ -92,35 +91,32 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
             reply_new_entry(reply, result, &fs);
-        }));
+        });
     }
 
     pub(super) fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             reply_held(
                 reply,
                 fs.unlink(&cred, parent, name.as_bytes()).await,
                 reply_ok,
             );
-        }));
+        });
     }
 
     pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             reply_held(
                 reply,
                 fs.rmdir(&cred, parent, name.as_bytes()).await,
                 reply_ok,
             );
-        }));
+        });
     }
 
     pub(super) fn symlink(
@@ -133,13 +129,12 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let target = target.to_owned();
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let result = fs
                 .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
                 .await;
             reply_new_entry(reply, result, &fs);
-        }));
+        });
     }
 
     pub(super) fn rename(
@@ -153,12 +148,11 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request, from.0));
         let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
         let (parent, new_parent) = (from.0, to.0);
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let from = (parent, name.as_bytes());
             let to = (new_parent, new_name.as_bytes());
             reply_held(reply, fs.rename(&cred, from, to, flags).await, reply_ok);
-        }));
+        });
     }
 
     pub(super) fn link(
@@ -170,11 +164,10 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
             reply_new_entry(reply, result, &fs);
-        }));
+        });
     }
 
     pub(super) fn create(
@@ -188,8 +181,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let unflushed = !self.posix_locks();
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
             reply_or_undo(
                 reply,
@@ -206,7 +198,7 @@ impl<N: Nfs3> Adapter<N> {
                     close(&fs, opened);
                 },
             );
-        }));
+        });
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::credentials::Credentials;
 use super::queued::{Queued, has_request};
-use super::waiting::Waiting;
+use super::waiting::{Held, Waiting};
 use crate::fs::{Fs, NewMode, Opened};
-use nfsrdma_channel::{self as channel, Header, Notifier};
+use nfsrdma_channel::{self as channel, Header, Notifier, Reply};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
@@ -70,6 +70,20 @@ impl<N: Nfs3> Adapter<N> {
     pub(super) fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
         // Where it is made: futures of operations are kilobytes, and each move copies them.
         self.start_boxed(Box::pin(operation));
+    }
+
+    /// The same for an operation that changes something. It gets its reply, and is told if its
+    /// caller is killed ([`abandon`](nfsrdma_rpcrdma::abandon)).
+    pub(super) fn change<F>(
+        &self,
+        request: &Header,
+        reply: Reply,
+        operation: impl FnOnce(Held) -> F,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        self.start(caller.run(Box::pin(operation(reply))));
     }
 
     fn start_boxed(&self, operation: exec::Work) {

@@ -15,10 +15,10 @@
 //! request is not answered soon after it.
 
 use super::pending_replies::{self, Look, OnSignal, Pace, Refuse, Table};
-use super::signals::{self, caller};
+use super::signals::{Caller, caller};
 use crate::locks::Interrupt;
 use nfsrdma_channel::{Header, Reply};
-use nfsrdma_rpcrdma::abandon::Caller;
+use nfsrdma_rpcrdma::abandon;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -68,31 +68,36 @@ impl Waiting {
     ) -> (Held, Arc<Interrupt>) {
         let interrupt = Arc::new(Interrupt::default());
         let fired = interrupt.clone();
-        let on_signal = OnSignal {
-            any,
-            call: Box::new(move |killed| match killed {
-                true => fired.kill(),
-                false => fired.fire(),
-            }),
-        };
-        let (pid, unique) = (request.pid(), request.unique);
-        let held = self.0.hold_with(pid, unique, reply, Some(on_signal));
+        let held = self.hold_with(request, reply, any, move |killed| match killed {
+            true => fired.kill(),
+            false => fired.fire(),
+        });
         (held, interrupt)
     }
 
     /// The same for an operation that changes something, which is to run for the caller returned.
-    pub(super) fn hold_for_change(&self, request: &Header, reply: Reply) -> (Held, Caller) {
-        let caller = Caller::default();
+    pub(super) fn hold_for_change(
+        &self,
+        request: &Header,
+        reply: Reply,
+    ) -> (Held, abandon::Caller) {
+        let caller = abandon::Caller::default();
         let leaving = caller.clone();
-        let on_signal = OnSignal {
-            any: false,
-            call: Box::new(move |_| leaving.leave()),
-        };
-        let (pid, unique) = (request.pid(), request.unique);
-        (
-            self.0.hold_with(pid, unique, reply, Some(on_signal)),
-            caller,
-        )
+        let held = self.hold_with(request, reply, false, move |_| leaving.leave());
+        (held, caller)
+    }
+
+    fn hold_with(
+        &self,
+        request: &Header,
+        reply: Reply,
+        any: bool,
+        call: impl Fn(bool) + Send + Sync + 'static,
+    ) -> Held {
+        let call = Box::new(call);
+        let on_signal = Some(OnSignal { any, call });
+        self.0
+            .hold_with(request.pid(), request.unique, reply, on_signal)
     }
 
     /// The caller of the request `unique` got a signal.
@@ -130,12 +135,12 @@ impl Waiting {
 }
 
 /// Whether a caller in this state is let go.
-fn let_go(caller: &signals::Caller, look: &Look) -> bool {
+fn let_go(caller: &Caller, look: &Look) -> bool {
     match caller {
-        signals::Caller::Killed => true,
-        signals::Caller::Exiting => look.age >= EXIT_PATIENCE,
-        signals::Caller::Alive => false,
-        signals::Caller::Gone => look.signalled.is_some_and(|since| since >= UNSEEN_PATIENCE),
+        Caller::Killed => true,
+        Caller::Exiting => look.age >= EXIT_PATIENCE,
+        Caller::Alive => false,
+        Caller::Gone => look.signalled.is_some_and(|since| since >= UNSEEN_PATIENCE),
     }
 }
 
@@ -154,30 +159,21 @@ mod tests {
     #[test]
     fn who_is_let_go() {
         let long = Duration::from_secs(3600);
-        assert!(let_go(&signals::Caller::Killed, &look(PATIENCE, None)));
+        assert!(let_go(&Caller::Killed, &look(PATIENCE, None)));
         assert!(let_go(
-            &signals::Caller::Killed,
+            &Caller::Killed,
             &look(Duration::ZERO, Some(Duration::ZERO))
         ));
-        assert!(!let_go(&signals::Caller::Alive, &look(long, Some(long))));
-        assert!(!let_go(&signals::Caller::Gone, &look(long, None)));
-        assert!(!let_go(&signals::Caller::Exiting, &look(PATIENCE, None)));
-        assert!(let_go(
-            &signals::Caller::Exiting,
-            &look(EXIT_PATIENCE, None)
-        ));
+        assert!(!let_go(&Caller::Alive, &look(long, Some(long))));
+        assert!(!let_go(&Caller::Gone, &look(long, None)));
+        assert!(!let_go(&Caller::Exiting, &look(PATIENCE, None)));
+        assert!(let_go(&Caller::Exiting, &look(EXIT_PATIENCE, None)));
     }
 
     #[test]
     fn a_caller_that_cannot_be_seen_is_let_go_some_time_after_a_signal() {
         let long = Duration::from_secs(3600);
-        assert!(!let_go(
-            &signals::Caller::Gone,
-            &look(long, Some(Duration::ZERO))
-        ));
-        assert!(let_go(
-            &signals::Caller::Gone,
-            &look(long, Some(UNSEEN_PATIENCE))
-        ));
+        assert!(!let_go(&Caller::Gone, &look(long, Some(Duration::ZERO))));
+        assert!(let_go(&Caller::Gone, &look(long, Some(UNSEEN_PATIENCE))));
     }
 }

@@ -60,23 +60,21 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let value = value.to_vec();
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let name = name.as_bytes();
             reply_held(
                 reply,
                 fs.setxattr(&cred, node, name, &value, flags).await,
                 reply_ok,
             );
-        }));
+        });
     }
 
     pub(super) fn removexattr(&self, request: &Header, node: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        self.start(caller.run(async move {
+        self.change(request, reply, |reply| async move {
             let removed = fs.removexattr(&cred, node, name.as_bytes()).await;
             reply_held(reply, removed, reply_ok);
-        }));
+        });
     }
 }
