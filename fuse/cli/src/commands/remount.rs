@@ -1,7 +1,7 @@
 //! `-o remount`: what belongs to the VFS can change; the rest needs a new mount.
 
 use crate::cli::{self, Command};
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::ipc::exit_watch::ExitWatch;
 use crate::mount::fuse_mount;
 use crate::mounts::{self, Mount};
@@ -24,12 +24,9 @@ pub(crate) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
             Some(_) => "",
             None => " (the mount's process could not be asked for the options in force)",
         };
-        return Err(Failure::new(
-            Exit::Usage,
-            format!(
-                "a remount changes ro, nosuid, nodev, noexec and access-time flags only: unmount and mount for the rest{unknown}"
-            ),
-        ));
+        return Err(Failure::usage(format!(
+            "a remount changes ro, nosuid, nodev, noexec and access-time flags only: unmount and mount for the rest{unknown}"
+        )));
     }
     let mut flags = fuse_mount::flags(&options.vfs);
     if keeps_devices_closed(current.as_deref().unwrap_or_default(), text) {

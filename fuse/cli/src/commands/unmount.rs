@@ -118,22 +118,18 @@ fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
 }
 
 fn lost(dir: &Path, lines: &str) -> Failure {
-    Failure::new(
-        Exit::Failed,
-        format!(
-            "{} is unmounted, but data were lost:\n{}",
-            dir.display(),
-            lines.trim_end()
-        ),
-    )
+    Failure::failed(format!(
+        "{} is unmounted, but data were lost:\n{}",
+        dir.display(),
+        lines.trim_end()
+    ))
 }
 
 fn still_writing(dir: &Path) -> Failure {
     let dir = dir.display();
-    Failure::new(
-        Exit::Failed,
-        format!("{dir} is unmounted, but its process is still writing data: see the log"),
-    )
+    Failure::failed(format!(
+        "{dir} is unmounted, but its process is still writing data: see the log"
+    ))
 }
 
 /// Unmounts. While data are unwritten the process itself keeps the mount busy: it is asked to
@@ -235,27 +231,19 @@ fn progress_bar(bytes: u64) -> ProgressBar {
 fn explain(dir: &Path, errno: Errno) -> Failure {
     let dir = dir.display();
     match errno {
-        Errno::BUSY => Failure::new(
-            Exit::Failed,
-            format!(
-                "{dir} is in use: see who by 'fuser -vm {dir}', or detach it with 'nfsrdma umount -l {dir}'"
-            ),
-        ),
-        Errno::STALE => Failure::new(
-            Exit::Failed,
-            format!("{dir} is not the same mount any longer: look with findmnt, and try again"),
-        ),
-        Errno::PERM => Failure::new(
-            Exit::Usage,
-            format!("not permitted to unmount {dir}: only root and the user who mounted it may"),
-        ),
-        _ => Failure::new(
-            Exit::Failed,
-            format!(
-                "cannot unmount {dir}: {}; 'nfsrdma umount -l {dir}' detaches it",
-                output::without_number(&errno.into())
-            ),
-        ),
+        Errno::BUSY => Failure::failed(format!(
+            "{dir} is in use: see who by 'fuser -vm {dir}', or detach it with 'nfsrdma umount -l {dir}'"
+        )),
+        Errno::STALE => Failure::failed(format!(
+            "{dir} is not the same mount any longer: look with findmnt, and try again"
+        )),
+        Errno::PERM => Failure::usage(format!(
+            "not permitted to unmount {dir}: only root and the user who mounted it may"
+        )),
+        _ => Failure::failed(format!(
+            "cannot unmount {dir}: {}; 'nfsrdma umount -l {dir}' detaches it",
+            output::without_number(&errno.into())
+        )),
     }
 }
 
@@ -273,13 +261,10 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
     adapter::by_helper(dir, lazy).map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => explain(dir, Errno::BUSY),
         ErrorKind::PermissionDenied if error.raw_os_error().is_none() => explain(dir, Errno::PERM),
-        ErrorKind::Other => Failure::new(
-            Exit::Failed,
-            format!(
-                "cannot unmount {0}: {error}; 'nfsrdma umount -l {0}' detaches it",
-                dir.display()
-            ),
-        ),
+        ErrorKind::Other => Failure::failed(format!(
+            "cannot unmount {0}: {error}; 'nfsrdma umount -l {0}' detaches it",
+            dir.display()
+        )),
         _ => Failure::new(
             Exit::System,
             format!("cannot run fusermount3: {error}; install the package fuse3"),

@@ -1,6 +1,6 @@
 //! Finding the process that serves a mount, for commands that ask it.
 
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::ipc::control::{self, AskError};
 use crate::mounts::{self, Mount};
 use serde::Deserialize;
@@ -24,12 +24,9 @@ pub(crate) fn failure(dir: &Path, error: AskError) -> Failure {
     if let AskError::Unreachable(error) = &error
         && error.kind() == io::ErrorKind::PermissionDenied
     {
-        return Failure::new(
-            Exit::Usage,
-            format!(
-                "the process that serves {shown} refuses: only root and the user who mounted it may ask"
-            ),
-        );
+        return Failure::usage(format!(
+            "the process that serves {shown} refuses: only root and the user who mounted it may ask"
+        ));
     }
     Failure::failed(match error {
         AskError::Unreachable(_) => format!(
@@ -69,8 +66,8 @@ pub(crate) fn refusal(dir: &Path, answer: &[u8]) -> Result<(), Failure> {
         return Ok(());
     };
     let error: String = error.chars().filter(|c| !c.is_control()).collect();
-    Err(Failure::new(
-        Exit::Usage,
-        format!("the process that serves {} refuses: {error}", dir.display()),
-    ))
+    Err(Failure::usage(format!(
+        "the process that serves {} refuses: {error}",
+        dir.display()
+    )))
 }

@@ -192,10 +192,9 @@ fn helper_options(source: &[u8], options: &Options) -> Vec<u8> {
 fn by_helper(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Failure> {
     let failed = |message: String| Failure::new(Exit::System, message);
     if !options.vfs.symfollow {
-        return Err(Failure::new(
-            Exit::Usage,
-            format!("nosymfollow cannot be honoured: {HELPER} does not know it; mount as root"),
-        ));
+        return Err(Failure::usage(format!(
+            "nosymfollow cannot be honoured: {HELPER} does not know it; mount as root"
+        )));
     }
     let (ours, theirs) =
         UnixStream::pair().map_err(|error| failed(format!("cannot talk to {HELPER}: {error}")))?;

@@ -1,6 +1,6 @@
 //! Whether locks go to the server, and how.
 
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::options::{LocalLock, MountProto, Options, Recovery};
 use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
 use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
@@ -67,12 +67,9 @@ pub(crate) async fn choose(
         Err(error) => (false, error.to_string()),
     };
     if options.lock == Some(true) {
-        return Err(Failure::new(
-            Exit::Failed,
-            format!(
-                "{server} takes no locks ({why}): give nolock to have them on this machine only, or lockport="
-            ),
-        ));
+        return Err(Failure::failed(format!(
+            "{server} takes no locks ({why}): give nolock to have them on this machine only, or lockport="
+        )));
     }
     // Either may be a surprise: it is said once.
     if has_none {

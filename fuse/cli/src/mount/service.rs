@@ -1,7 +1,7 @@
 //! A mount at work, and its end: requests are served until the mount is gone or a signal comes, then
 //! what programs wrote is flushed, locks are given back, and the server is told.
 
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::ipc::{control, exit_watch, flush_request};
 use crate::mount::log::Log;
 use crate::mount::utab;
@@ -159,10 +159,11 @@ impl Service {
         if lost.is_empty() {
             return Ok(());
         }
-        Err(Failure::new(
-            Exit::Failed,
-            format!("{}: data were lost:\n{}", self.name, lost.join("\n")),
-        ))
+        Err(Failure::failed(format!(
+            "{}: data were lost:\n{}",
+            self.name,
+            lost.join("\n")
+        )))
     }
 
     /// Whoever held a lock has closed its file; the server may not have answered.

@@ -282,13 +282,10 @@ fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
     // Every packet written there would make more.
     let device = place.metadata().map_err(failed)?.dev();
     if format!("{}:{}", major(device), minor(device)) == mount.device {
-        return Err(Failure::new(
-            Exit::Usage,
-            format!(
-                "{} is on the mount it is to record: choose another place",
-                path.display()
-            ),
-        ));
+        return Err(Failure::usage(format!(
+            "{} is on the mount it is to record: choose another place",
+            path.display()
+        )));
     }
     let file = OpenOptions::new()
         .write(true)
