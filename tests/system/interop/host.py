@@ -56,7 +56,7 @@ def run_status(command):
 
 
 def verbs_programs():
-    """Our programs with the verbs provider, built apart from the others; the directory they are in."""
+    """Our programs as they are packaged, with the verbs provider, and its examples; the directory they are in."""
     given = os.environ.get("NFSRDMA_VERBS_BIN")
     if given:
         return Path(given)
@@ -65,10 +65,11 @@ def verbs_programs():
     # rdma-sys runs bindgen, which loads libclang when it builds.
     if not os.environ.get("LIBCLANG_PATH") and not any(Path("/usr/lib").glob("llvm-*/lib/libclang*.so*")):
         pytest.skip("libclang is needed to build the verbs provider: install libclang-14-dev, or set LIBCLANG_PATH")
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "verbs"
-    run(["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder", "-p", "nfsrdma-verbs",
-         "--bins", "--examples", "--features", "nfsrdma/verbs,nfsrdma-responder/verbs", "--target-dir", target],
-        1800, cwd=ROOT)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "packaged"
+    run([ROOT / "packaging/build-programs", "verbs"], 1800)
+    flags = run([ROOT / "packaging/rustflags"]).strip()
+    run(["cargo", "build", "--locked", "--release", "-q", "-p", "nfsrdma-verbs", "--examples", "--target-dir", target],
+        1800, cwd=ROOT, env=os.environ | {"RUSTFLAGS": flags})
     return target / "release"
 
 
