@@ -182,9 +182,12 @@ impl Drop for Responder {
     }
 }
 
-/// Builds the responder as the running test was built, and says where it is: for tests of
-/// crates that do not have it as a dependency.
+/// Where the responder is, for tests of crates that do not have it as a dependency: in the directory
+/// NFSRDMA_BIN, or else it is built, as the running test was.
 pub fn build_responder() -> io::Result<PathBuf> {
+    if let Some(programs) = std::env::var_os("NFSRDMA_BIN") {
+        return Ok(PathBuf::from(programs).join("nfsrdma-responder"));
+    }
     let mut program = std::env::current_exe()?;
     while program.file_name().is_some_and(|name| name != "deps") {
         program.pop();
