@@ -383,10 +383,11 @@ pub trait QueuePair: Send + Sync {
     //= RFC 8166, Section 8.1
     //# The use of an RPC-over-RDMA transport protocol MUST NOT introduce vulnerabilities to system
     //# memory contents nor to memory owned by user processes.
-    /// Gives the peer access to `memory` under fresh handles. A [`WorkRequest::Send`] that names
-    /// them may be posted at once, and who has received it may use them. On error the memory comes
-    /// back; an empty list or an empty buffer is [`Error::Misuse`]. Sinks come back with their
-    /// lengths, whatever the peer wrote.
+    /// Gives the peer access to `memory` under fresh handles (with [`Protection::Connection`]: under
+    /// those of the connection's regions). A [`WorkRequest::Send`] that names them may be posted at
+    /// once, and who has received it may use them. On error the memory comes back; an empty list or
+    /// an empty buffer is [`Error::Misuse`]. Sinks come back with their lengths, whatever the peer
+    /// wrote.
     #[allow(clippy::result_large_err, reason = "the memory has to come back")]
     fn expose(&self, memory: Memory) -> std::result::Result<Exposure, (Error, Memory)>;
 
