@@ -38,8 +38,9 @@ pub(crate) struct Object {
     server: Content,
     /// What each actor may see.
     views: Vec<Content>,
-    /// What each actor has written and the server may not have.
+    /// What each actor has written and the server may not have, and from when on.
     dirty: Vec<Ranges<Option<u8>>>,
+    dirty_since: Vec<Instant>,
     /// The time of modification that was set, while it holds.
     mtime: Option<i64>,
     /// Who set it.
@@ -97,6 +98,8 @@ impl Object {
         }
         let touched = self.touched.iter_mut().zip(&other.touched);
         touched.for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+        let since = self.dirty_since.iter_mut().zip(&other.dirty_since);
+        since.for_each(|(mine, theirs)| *mine = (*mine).min(*theirs));
         self
     }
 }
@@ -119,6 +122,8 @@ pub(crate) struct Oracle {
     names_trusted: Duration,
     /// Changes within it may have the same time: the tick of the server's clock.
     tick: Duration,
+    /// When the calls that are taken in now were made, at the earliest.
+    made: Instant,
     /// The server shows mounts all times shifted, those set in the exported directory, too.
     clock_is_off: bool,
     /// Which actors cache as Linux's client does.
@@ -148,10 +153,17 @@ impl Oracle {
             actors,
             names_trusted,
             tick,
+            made: now,
             clock_is_off: false,
             page_caches: vec![false; actors],
             hides_by_name: vec![false; actors],
         }
+    }
+
+    /// From now on calls are made: what they change has times from now on, however late the caller
+    /// comes to say so.
+    pub(crate) fn calls_begin(&mut self) {
+        self.made = Instant::now();
     }
 
     /// The server's clock is stepped.
@@ -177,6 +189,7 @@ impl Oracle {
             server: content.clone(),
             views: vec![content; self.actors],
             dirty: vec![Ranges::new(None); self.actors],
+            dirty_since: vec![Instant::now(); self.actors],
             mtime: None,
             mtime_by: SERVER,
             mtime_shown: vec![false; self.actors],
@@ -318,18 +331,25 @@ impl Oracle {
         seen
     }
 
-    /// `actor` changed the file: who looked at it a moment ago may take it for unchanged.
-    fn changed(&mut self, actor: usize, id: Id) {
+    /// `actor` changed the file, at once or, what a mount writes, later.
+    fn changed(&mut self, actor: usize, id: Id, later: bool) {
+        self.objects[id].mtime = None;
+        self.unnoticed_since(self.made, actor, id, later);
+        self.touch(actor, id);
+    }
+
+    /// `actor` changed the file at the server, or `may` have, at some time after `since`: who had to do
+    /// with it within a tick of that, or later, may take it for unchanged.
+    fn unnoticed_since(&mut self, since: Instant, actor: usize, id: Id, may: bool) {
         let tick = self.tick;
+        if tick.is_zero() {
+            return;
+        }
         let object = &mut self.objects[id];
-        object.mtime = None;
-        if !tick.is_zero() {
-            for other in (0..self.actors).filter(|other| *other != actor) {
-                // What is dirty is written at any time, and its reply shows the times.
-                let is_dirty = is_dirty(&object.dirty[other]);
-                object.unnoticed[other] = is_dirty || object.touched[other].elapsed() < tick;
-            }
-            object.touched[actor] = Instant::now();
+        for other in (0..self.actors).filter(|other| *other != actor) {
+            // What is dirty is written at any time, and its reply shows the times.
+            let unnoticed = is_dirty(&object.dirty[other]) || object.touched[other] + tick > since;
+            object.unnoticed[other] = unnoticed || may && object.unnoticed[other];
         }
     }
 
@@ -340,8 +360,11 @@ impl Oracle {
 
     /// `actor` wrote `value` to `from..to`.
     pub(crate) fn write(&mut self, actor: usize, id: Id, from: u64, to: u64, value: u8) {
-        self.changed(actor, id);
+        self.changed(actor, id, actor != SERVER);
         let object = &mut self.objects[id];
+        if !is_dirty(&object.dirty[actor]) {
+            object.dirty_since[actor] = self.made;
+        }
         for other in (1..self.actors).filter(|other| *other != actor) {
             object.views[other].maybe_write(from, to, value);
         }
@@ -392,7 +415,7 @@ impl Oracle {
 
     /// `actor` set the size.
     pub(crate) fn truncate(&mut self, actor: usize, id: Id, size: u64) {
-        self.changed(actor, id);
+        self.changed(actor, id, false);
         let object = &mut self.objects[id];
         if object.keeps_old[actor] {
             // One to the size that it knows drops nothing.
@@ -465,6 +488,9 @@ impl Oracle {
         if self.is_gone(id) {
             return;
         }
+        if is_dirty(&self.objects[id].dirty[actor]) {
+            self.unnoticed_since(self.objects[id].dirty_since[actor], actor, id, false);
+        }
         let object = &mut self.objects[id];
         let dirty = std::mem::replace(&mut object.dirty[actor], Ranges::new(None));
         object.pages[actor] = Content::nothing();
@@ -490,7 +516,7 @@ impl Oracle {
 
     /// `actor` set the time of modification.
     pub(crate) fn set_mtime(&mut self, actor: usize, id: Id, mtime: i64) {
-        self.changed(actor, id);
+        self.changed(actor, id, false);
         let object = &mut self.objects[id];
         let others_write = object
             .dirty
@@ -612,6 +638,31 @@ mod tests {
             assert!(sees(&oracle, actor, &[7]) && sees(&oracle, actor, &[8]));
             assert!(!sees(&oracle, actor, &[]));
         }
+    }
+
+    #[test]
+    fn what_was_written_early_may_get_the_time_of_what_another_wrote_later() {
+        let (mut oracle, id) = oracle();
+        oracle.tick = Duration::from_secs(1);
+        let past = Instant::now().checked_sub(2 * oracle.tick).unwrap();
+        oracle.objects[id].touched.fill(past);
+        oracle.write(2, id, 0, 2, 7);
+        oracle.opened(1, id, true);
+        oracle.write(1, id, 0, 4, 8);
+        oracle.flush(1, id);
+        oracle.flush(2, id);
+        oracle.found(id, &[7, 7, 8, 8]);
+        oracle.opened(1, id, false);
+        assert!(sees(&oracle, 1, &[7, 7, 8, 8]) && sees(&oracle, 1, &[8; 4]));
+
+        // A second later it is another time, which the next open shows.
+        oracle.objects[id].touched.fill(past);
+        oracle.objects[id].dirty_since.fill(past);
+        oracle.write(2, id, 2, 4, 9);
+        oracle.flush(2, id);
+        oracle.found(id, &[7, 7, 9, 9]);
+        oracle.opened(1, id, false);
+        assert!(sees(&oracle, 1, &[7, 7, 9, 9]) && !sees(&oracle, 1, &[8; 4]));
     }
 
     #[test]

@@ -193,11 +193,13 @@ impl Run<'_> {
             self.step += 1;
             watch.beat();
             self.between();
+            self.oracle.calls_begin();
             match self.plan.overlapping && self.random.chance(3, 4) {
                 true => self.round()?,
                 false => self.one()?,
             }
             if self.plan.overlapping && self.step.is_multiple_of(REST) {
+                self.oracle.calls_begin();
                 self.rest()?;
             }
         }
