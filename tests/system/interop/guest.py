@@ -1,10 +1,15 @@
 """A QEMU guest for tests: built once into a cache, booted with a throw-away overlay, driven over a virtio port.
 
+Booting takes most of a short test's time in emulation. So the second test of a process keeps a guest that has just
+booted, in a file (Snapshot), and goes on with a copy of it, as do all after it. Where that fails, guests are booted.
+
 Nothing but this machine's loopback is reachable from the guest, and only through 10.0.2.2 when asked for; nothing but
 this machine's loopback can reach its forwarded ports.
 """
 
+import atexit
 import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -29,7 +34,9 @@ QEMU = "qemu-system-x86_64"
 BOOT_LIMIT = 240  # seconds: emulation on a busy machine is slow
 BOOT_TRIES = 3  # an emulated guest sometimes dies while its kernel starts
 BUILD_LIMIT = 3600
+COPY_LIMIT = 60
 KVM_LIMIT = 40
+EMULATED = "tcg,thread=multi"
 
 
 class GuestError(Exception):
@@ -78,6 +85,9 @@ class Guest:
     `forward` lists guest TCP ports to reach from the host (`ports[guest port]` is the host's). `host_access` lets the
     guest reach the host's loopback at 10.0.2.2. `share` (host) is `/job` (guest).
     """
+
+    # What is written to the disk goes to an overlay that nobody keeps.
+    overlay = "on"
 
     def __init__(self, forward=(), host_access=False, memory="2G", limit=900):
         if not shutil.which(QEMU):
@@ -128,9 +138,16 @@ class Guest:
                     raise
                 print(f"  guest: KVM does not run here ({str(error).splitlines()[0]}); emulating", flush=True)
                 self._kill()
+        if (snapshot := Snapshot.of(self)) is not None:
+            try:
+                self._start(EMULATED, COPY_LIMIT, snapshot)
+                return
+            except GuestError as error:
+                Snapshot.give_up(error)
+                self._kill()
         for attempt in range(1, BOOT_TRIES + 1):
             try:
-                self._start("tcg,thread=multi", BOOT_LIMIT)
+                self._start(EMULATED, BOOT_LIMIT)
                 return
             except GuestError as error:
                 if attempt == BOOT_TRIES or time.monotonic() > self.deadline:
@@ -141,6 +158,7 @@ class Guest:
     _no_kvm = False
 
     def _kill(self):
+        self.pending, self.statuses = b"", {}
         if self.process:
             self.process.kill()
             self.process.wait()
@@ -148,7 +166,19 @@ class Guest:
             self.control.close()
         self.process = self.control = None
 
-    def _start(self, accel, limit):
+    def _start(self, accel, limit, snapshot=None):
+        if snapshot:
+            self._launch(accel, limit, snapshot.disk, snapshot.state)
+        else:
+            self._launch(accel, limit, self.images / "root.img")
+            self._await("booted", limit)
+        self.control.sendall(f"{time.time()}\n".encode())
+        self._await("ready", limit)
+        self.release = self.statuses["ready"]
+        self.boot_seconds = time.monotonic() - self.started
+
+    def _launch(self, accel, limit, disk, state=None):
+        """Starts the emulator, which boots the guest or has it go on in a state that was saved."""
         self.accel = accel
         self.ports = {port: free_port() for port in self.forward}
         net = "user,id=net" + ("" if self.host_access else ",restrict=on")
@@ -156,35 +186,39 @@ class Guest:
         door = self.share / ".control"
         door.unlink(missing_ok=True)
         self.console = self.share / "console"
-        started = time.monotonic()
+        self.started = time.monotonic()
         command = [
             QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35",
             "-accel", accel, "-cpu", "host" if accel == "kvm" else "max", "-smp", "2", "-m", self.memory,
             "-kernel", self.images / "vmlinuz", "-initrd", self.images / "initrd",
             "-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on",
-            "-drive", f"file={self.images / 'root.img'},if=none,id=root,format=raw,snapshot=on",
+            "-drive", f"file={disk},if=none,id=root,format=raw,snapshot={self.overlay}",
             "-device", "virtio-blk-pci,drive=root",
             "-netdev", net, "-device", "virtio-net-pci,netdev=net,mac=52:54:00:00:00:01",
             "-virtfs", f"local,path={self.share},mount_tag=job,security_model=none,multidevs=remap",
             "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=control",
             "-chardev", f"socket,id=control,path={door},server=on,wait=off",
             "-device", "virtio-rng-pci", "-chardev", f"file,id=console,path={self.console}",
-            "-serial", "chardev:console",
+            "-serial", "chardev:console", "-qmp", f"unix:{self.share / '.monitor'},server=on,wait=off",
         ]
+        if state:
+            command += ["-incoming", f"exec:cat {shlex.quote(str(state))}"]
         self.process = subprocess.Popen(
             [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=open(self.share / "qemu.err", "wb"), preexec_fn=_die_with_parent)
-        until = min(self.deadline, started + limit)
+        until = min(self.deadline, self.started + limit)
         self.control = socket.socket(socket.AF_UNIX)
         while self.control.connect_ex(str(door)) != 0:  # not there yet, or not listening yet
             self._alive(until, "QEMU did not open its control socket")
             time.sleep(0.02)
         self.control.settimeout(0.5)
-        while "ready" not in self.statuses:
-            self._alive(until, f"no guest after {limit} s under {accel}")
+
+    def _await(self, word, limit):
+        """Waits until the guest has said that."""
+        until = min(self.deadline, self.started + limit)
+        while word not in self.statuses:
+            self._alive(until, f"no guest after {limit} s under {self.accel}")
             self._receive()
-        self.release = self.statuses["ready"]
-        self.boot_seconds = time.monotonic() - started
 
     def _alive(self, until, what):
         if self.process.poll() is not None:
@@ -259,6 +293,87 @@ class Guest:
         name = name or Path(path).name
         shutil.copy(path, self.share / name)
         return f"/job/{shlex.quote(name)}"
+
+
+class Template(Guest):
+    """A guest that has booted and was told nothing, on a disk of its own: what a snapshot is made of."""
+
+    overlay = "off"
+
+    def __init__(self, disk, memory):
+        super().__init__(memory=memory, limit=BOOT_LIMIT)
+        self.disk = disk
+
+    def __exit__(self, *exception):
+        self._kill()
+        super().__exit__(*exception)
+
+    def _boot(self):
+        self._launch(EMULATED, BOOT_LIMIT, self.disk)
+        self._await("booted", BOOT_LIMIT)
+
+    def save(self, state):
+        """Writes what the guest has in memory to a file; it stands still from then on."""
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.settimeout(BOOT_LIMIT)
+            monitor.connect(str(self.share / ".monitor"))
+            lines = monitor.makefile("rw")
+
+            def ask(execute, **arguments):
+                lines.write(json.dumps({"execute": execute, "arguments": arguments}) + "\n")
+                lines.flush()
+                while "return" not in (answer := json.loads(lines.readline() or '{"error": "the emulator ended"}')):
+                    if "error" in answer:
+                        raise GuestError(f"{execute}: {answer['error']}")
+                return answer["return"]
+
+            ask("qmp_capabilities")
+            ask("migrate", uri=f"exec:cat >{shlex.quote(str(state))}")
+            until = time.monotonic() + BOOT_LIMIT
+            while (status := ask("query-migrate").get("status")) != "completed":
+                if status in ("failed", "cancelled") or time.monotonic() > until:
+                    raise GuestError(f"saving the guest: {status}")
+                time.sleep(0.05)
+            ask("quit")
+        self.process.wait(20)
+
+
+class Snapshot:
+    """Disk and memory of a guest that has just booted, kept for the life of this process."""
+
+    _made = {}
+    _asked = 0
+    _directory = None
+
+    @classmethod
+    def of(cls, guest):
+        """A snapshot for a guest like this one, or None where it is to boot."""
+        cls._asked += 1
+        if cls._asked == 1 or cls._directory is False:
+            return None
+        if guest.memory not in cls._made:
+            try:
+                cls._made[guest.memory] = cls(guest)
+            except (GuestError, OSError, ValueError, subprocess.SubprocessError) as error:
+                cls.give_up(error)
+                return None
+        return cls._made[guest.memory]
+
+    @classmethod
+    def give_up(cls, error):
+        """From now on guests are booted."""
+        print(f"  guest: no copy ({str(error).splitlines()[0]}); booting each", flush=True)
+        cls._directory = False
+
+    def __init__(self, guest):
+        if Snapshot._directory is None:
+            Snapshot._directory = Path(tempfile.mkdtemp(prefix="nfsrdma-guests."))
+            atexit.register(shutil.rmtree, Snapshot._directory, ignore_errors=True)
+        self.disk = Snapshot._directory / f"root.{guest.memory}"
+        self.state = Snapshot._directory / f"state.{guest.memory}"
+        subprocess.run(["cp", "--sparse=always", guest.images / "root.img", self.disk], check=True)
+        with Template(self.disk, guest.memory) as template:
+            template.save(self.state)
 
 
 def _die_with_parent():
