@@ -65,11 +65,14 @@ def verbs_programs():
     # rdma-sys runs bindgen, which loads libclang when it builds.
     if not os.environ.get("LIBCLANG_PATH") and not any(Path("/usr/lib").glob("llvm-*/lib/libclang*.so*")):
         pytest.skip("libclang is needed to build the verbs provider: install libclang-14-dev, or set LIBCLANG_PATH")
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "packaged"
+    whole = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    target = whole / "packaged"
     run([ROOT / "packaging/build-programs", "verbs"], 1800)
     flags = run([ROOT / "packaging/rustflags"]).strip()
+    # As packaging/build-programs has it.
+    variables = {"RUSTFLAGS": flags, "CARGO_BUILD_BUILD_DIR": os.environ.get("CARGO_BUILD_BUILD_DIR", str(whole))}
     run(["cargo", "build", "--locked", "--release", "-q", "-p", "nfsrdma-verbs", "--examples", "--target-dir", target],
-        1800, cwd=ROOT, env=os.environ | {"RUSTFLAGS": flags})
+        1800, cwd=ROOT, env=os.environ | variables)
     return target / "release"
 
 
