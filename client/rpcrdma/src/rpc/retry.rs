@@ -48,6 +48,12 @@ impl Retry {
         }
     }
 
+    /// The call is sent at `now`: the time that it has waited for a credit does not count as time
+    /// in which the server has not answered.
+    pub fn sent(&mut self, now: Instant) {
+        self.deadline = now + self.interval;
+    }
+
     /// Looks at the clock; moves the deadline if it has passed.
     pub fn check(&mut self, policy: &RetryPolicy, now: Instant) -> Expiry {
         if now < self.deadline {
@@ -97,6 +103,22 @@ mod tests {
         ];
         assert_eq!(run(Recovery::Soft, 2, 60, 400), expected);
         assert_eq!(run(Recovery::SoftErr, 0, 5, 9), [(5, Expiry::GiveUp)]);
+    }
+
+    #[test]
+    fn time_in_the_queue_is_no_time_without_a_reply() {
+        let policy = RetryPolicy {
+            timeo: Duration::from_secs(60),
+            retrans: 0,
+            recovery: Recovery::Soft,
+        };
+        let start = Instant::now();
+        let mut retry = Retry::new(&policy, start);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(retry.check(&policy, after(59)), Expiry::NotYet);
+        retry.sent(after(59));
+        assert_eq!(retry.check(&policy, after(118)), Expiry::NotYet);
+        assert_eq!(retry.check(&policy, after(119)), Expiry::GiveUp);
     }
 
     #[test]

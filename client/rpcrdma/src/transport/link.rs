@@ -187,7 +187,9 @@ impl Link {
     /// Marshals and posts a call that has a reservation. May run on any thread.
     fn launch(&self, session: &Session, mut call: Call, credits: u32) {
         call.transmissions += 1;
-        call.sent = Some(Instant::now());
+        let now = Instant::now();
+        call.sent = Some(now);
+        call.retry.sent(now);
         if call.transmissions > 1 {
             count(&self.counters.retransmits);
             count(&self.shared.procedures.get(call.procedure).retransmits);
