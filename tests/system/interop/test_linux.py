@@ -31,7 +31,7 @@ def test_selftest(link, guest):
     """The kernel's client mounts the kernel's server within the guest: the baseline of every check."""
     guest.put(HERE / "checks.py")
     indent(guest.run(f"link {link}; knfsd_start; kernel_mount 10.0.2.15 {NFS} {MOUNTD} {EXPORT}"))
-    indent(guest.run("CHECK_ENTRIES=3000 python3 /job/checks.py run /mnt", 600))
+    indent(guest.run("CHECK_ENTRIES=500 python3 /job/checks.py run /mnt", 600))
     guest.run("python3 /job/checks.py leave /mnt; umount /mnt; knfsd_end", 120)
     compare("data set at the server", guest.run(f"python3 /job/checks.py sum {EXPORT}/set"), expected())
     left = guest.run("rdma resource show qp; unlink_link " + link)
@@ -197,7 +197,7 @@ def test_kernel_client(options):
         guest.put(HERE / "checks.py")
         mount = f"kernel_mount 10.0.2.2 {responder.port} {responder.mountport} {directory} {options}"
         indent(guest.run(f"link siw; {mount}"))
-        indent(guest.run("CHECK_ENTRIES=2000 python3 /job/checks.py run /mnt", 400))
+        indent(guest.run("CHECK_ENTRIES=1000 python3 /job/checks.py run /mnt", 400))
         guest.run("python3 /job/checks.py leave /mnt; umount /mnt", 300)
         checks("fill", directory)
         compare("written by the kernel, at the responder", checks("sum", directory / "set"), wanted)

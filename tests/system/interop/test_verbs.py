@@ -95,7 +95,7 @@ def test_verbs_mount(link, cases):
     with Mounting(link) as side:
         side.guest.put(program("nfsrdma-e2e"))
         indent(side.run(mounting(options="transport=verbs")))
-        indent(side.run("rdma resource show; CHECK_ENTRIES=1000 python3 /job/checks.py run /mnt", 400))
+        indent(side.run("rdma resource show; CHECK_ENTRIES=300 python3 /job/checks.py run /mnt", 400))
         side.run("python3 /job/checks.py leave /mnt; /job/nfsrdma umount /mnt", 300)
         compare("at the server", side.run(f"python3 /job/checks.py sum {EXPORT}/set"), expected())
         side.run(mounting())
