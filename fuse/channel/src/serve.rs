@@ -221,6 +221,8 @@ fn may_use(users: Users, owner: u32, header: &Header) -> bool {
     match users {
         Users::All => return true,
         Users::Owner if uid == owner => return true,
+        // The kernel lets nobody else stat(2), and sends GETATTR for what it does with an open file.
+        Users::Owner if header.opcode == opcode::GETATTR => return true,
         Users::RootAndOwner if uid == owner || uid == 0 => return true,
         Users::Owner | Users::RootAndOwner => {}
     }
@@ -230,6 +232,12 @@ fn may_use(users: Users, owner: u32, header: &Header) -> bool {
             | opcode::READDIR
             | opcode::READDIRPLUS
             | opcode::WRITE
+            | opcode::LSEEK
+            | opcode::FALLOCATE
+            | opcode::GETLK
+            | opcode::SETLK
+            | opcode::SETLKW
+            | opcode::FLUSH
             | opcode::FSYNC
             | opcode::FSYNCDIR
             | opcode::RELEASE

@@ -1,5 +1,6 @@
 """What the cases share: running programs, a place of one's own, a responder."""
 
+import contextlib
 import functools
 import json
 import os
@@ -173,6 +174,31 @@ class Server(Place):
 
     def ended(self):
         until(lambda: not servers_of(self.mnt), "the end of the serving process")
+
+
+@contextlib.contextmanager
+def scripted(*words):
+    """A server and a function that gives it a command while it runs (tests/responder/README.md)."""
+    with tempfile.TemporaryDirectory(prefix="nfsrdma-program.") as folder:
+        door = Path(folder) / "control"
+        with Server("--control", door, *words) as server:
+            with socket.socket(socket.AF_UNIX) as control:
+                control.settimeout(LIMIT)
+                control.connect(str(door))
+                answers = control.makefile("r")
+
+                def command(line):
+                    control.sendall(line.encode() + b"\n")
+                    answer = answers.readline()
+                    assert answer.startswith("ok"), f"{line}: {answer}"
+                    return answer
+
+                yield server, command
+
+
+def event(server, name):
+    """How often something has happened on the mount."""
+    return json.loads(stats(server, "--json"))["cache"][name]
 
 
 def root():

@@ -5,10 +5,8 @@ import json
 import mmap
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -37,31 +35,6 @@ class Opened:
 
     def __exit__(self, *_):
         os.close(self.descriptor)
-
-
-@contextlib.contextmanager
-def scripted(*words):
-    """A server and a function that gives it a command while it runs (tests/responder/README.md)."""
-    with tempfile.TemporaryDirectory(prefix="nfsrdma-program.") as folder:
-        door = Path(folder) / "control"
-        with Server("--control", door, *words) as server:
-            with socket.socket(socket.AF_UNIX) as control:
-                control.settimeout(LIMIT)
-                control.connect(str(door))
-                answers = control.makefile("r")
-
-                def command(line):
-                    control.sendall(line.encode() + b"\n")
-                    answer = answers.readline()
-                    assert answer.startswith("ok"), f"{line}: {answer}"
-                    return answer
-
-                yield server, command
-
-
-def event(server, name):
-    """How often something has happened on the mount."""
-    return json.loads(stats(server, "--json"))["cache"][name]
 
 
 def both_write(change):

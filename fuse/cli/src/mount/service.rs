@@ -166,7 +166,8 @@ impl Service {
         )))
     }
 
-    /// Whoever held a lock has closed its file; the server may not have answered.
+    /// Whoever held a lock has closed its file, and the server may not have answered; or the mount was
+    /// aborted, and what is held goes now.
     async fn give_back_locks(&self) {
         if let Some(locks) = self.fs.locks() {
             let left = locks.finish(FAREWELL).await;

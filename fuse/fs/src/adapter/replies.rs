@@ -91,5 +91,10 @@ pub(super) fn file_flags(opened: &Opened, flags: i32, unflushed: bool) -> u32 {
     if unflushed && flags & libc::O_ACCMODE == libc::O_RDONLY {
         answer |= fopen::NOFLUSH;
     }
+    // One request of a write(2) after the other, so that each finds where the one before has ended.
+    // Without this flag they come all at once.
+    if flags & (libc::O_APPEND | libc::O_DIRECT) == libc::O_APPEND | libc::O_DIRECT {
+        answer |= fopen::DIRECT_IO;
+    }
     answer
 }

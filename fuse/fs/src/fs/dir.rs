@@ -122,7 +122,11 @@ impl<N: Nfs3> Fs<N> {
         {
             let mut place = dir.place.lock();
             if place.part.as_ref().is_none_or(|part| part.next != offset) {
+                // seekdir(3): from here on what was given is not what lies before the position.
                 place.starts.clear();
+                place.given = Vec::new();
+                place.skip = None;
+                place.complete = false;
             }
         }
         let mut at = offset;

@@ -76,6 +76,52 @@ struct UnansweredRead {
     since: Nanos,
 }
 
+/// The kernel splits a large O_DIRECT write into requests of this size (`max_write`).
+const REQUEST: u64 = 1 << 20;
+
+/// O_DIRECT appends under way. While the kernel has any it holds the inode's lock, so all of them
+/// are of one write(2), whose requests may arrive in any order: the kernel's offsets tell how they
+/// lie to each other, though not where the file ends.
+#[derive(Debug, Default)]
+struct Appends {
+    under_way: usize,
+    /// Where the file ended before.
+    end: u64,
+    /// To be added to the kernel's offsets.
+    shift: i128,
+}
+
+impl Appends {
+    /// Where the request at the kernel's offset `asked` is to be written, if the file ends at `end`
+    /// and none is under way. `None`: it cannot be before those that are.
+    fn begin(&mut self, asked: u64, end: u64) -> Option<u64> {
+        if self.under_way == 0 {
+            // A later request of a write(2) whose first one has not arrived.
+            let later = asked > end && (asked - end).is_multiple_of(REQUEST);
+            self.end = end;
+            self.shift = match later {
+                true => 0,
+                false => i128::from(end) - i128::from(asked),
+            };
+        }
+        let place = i128::from(asked) + self.shift;
+        let place = u64::try_from(place).ok().filter(|&at| at >= self.end)?;
+        self.under_way += 1;
+        Some(place)
+    }
+}
+
+/// What an O_DIRECT append is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Write there.
+    At(u64),
+    /// Wait for what is under way.
+    Wait,
+    /// Look for the end of the file again.
+    Late,
+}
+
 /// What [`FileData`] protects by its lock.
 #[derive(Debug, Default)]
 pub struct FileState {
@@ -86,6 +132,10 @@ pub struct FileState {
     exclusive: usize,
     /// Programs' O_DIRECT writes under way.
     direct: usize,
+    /// Those of them that append.
+    appends: Appends,
+    /// SETATTRs and O_DIRECT writes that have ended: each may have moved the end of the file.
+    ended: u64,
     /// The kernel's READs that are not answered.
     kernel_reads: Vec<UnansweredRead>,
     /// When the last of its READs arrived or was answered.
@@ -121,6 +171,7 @@ impl FileState {
 
     pub fn end_exclusive(&mut self) {
         self.exclusive -= 1;
+        self.ended += 1;
         self.write_back.end_flush();
     }
 
@@ -131,8 +182,37 @@ impl FileState {
         free
     }
 
+    /// The same of one that appends, at the kernel's offset `asked`. `end` is where the file ended
+    /// when [`FileState::ended`] was `ended`. Returns where it is to be written.
+    pub fn begin_append(&mut self, asked: u64, end: u64, ended: u64) -> Turn {
+        if self.ended != ended {
+            return Turn::Late;
+        }
+        if self.exclusive > 0 {
+            return Turn::Wait;
+        }
+        match self.appends.begin(asked, end) {
+            Some(offset) => {
+                self.direct += 1;
+                Turn::At(offset)
+            }
+            None => Turn::Wait,
+        }
+    }
+
+    pub fn end_append(&mut self) {
+        self.appends.under_way -= 1;
+        self.end_direct();
+    }
+
+    /// Changes whenever a SETATTR or an O_DIRECT write has ended.
+    pub fn ended(&self) -> u64 {
+        self.ended
+    }
+
     pub fn end_direct(&mut self) {
         self.direct -= 1;
+        self.ended += 1;
     }
 
     /// Whether O_DIRECT writes are under way.

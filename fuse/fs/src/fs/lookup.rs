@@ -66,8 +66,9 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
-        let alone = match self.holds_lookups() {
-            true => Some(self.not_removing().await),
+        let holds = self.holds_lookups();
+        let _alone = match holds {
+            true => self.not_removing(dir.nodeid).await,
             false => None,
         };
         let found = self.find(cred, &dir, name).await;
@@ -76,7 +77,7 @@ impl<N: Nfs3> Fs<N> {
             Ok((inode, attributes)) => {
                 let inode = self.table.adopt(&inode);
                 self.hidden_gone(&inode).await;
-                if alone.is_some() {
+                if holds {
                     self.hold_for_open(&inode);
                 }
                 Ok(Found::Is(self.entry(&dir, &inode, attributes)))

@@ -41,6 +41,7 @@ mod search;
 mod sibling_names;
 mod squash;
 mod stats;
+mod sweeps;
 mod sync;
 mod unsafe_files;
 mod unwritten;
@@ -79,9 +80,11 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status};
 use pending_opens::PendingOpens;
 use slab::Slab;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use sweeps::Sweeps;
 use tokio::sync::Notify;
 use unsafe_files::UnsafeFiles;
 
@@ -114,8 +117,8 @@ pub struct Fs<N> {
     relieved: AtomicU64,
     /// When unused memory was last given back.
     rested: AtomicU64,
-    /// Old data is being written back.
-    sweeping: AtomicBool,
+    /// Write-back of old data.
+    sweeps: Mutex<Sweeps>,
     /// Data lost after its file was closed.
     lost: Mutex<Vec<Unwritten>>,
     /// Which failed WRITEs were logged.
@@ -123,8 +126,8 @@ pub struct Fs<N> {
     next_file: AtomicU64,
     silly_number: AtomicU64,
     opening: PendingOpens,
-    /// Hidden files being removed, for rmdir to wait for.
-    removals: AtomicUsize,
+    /// Hidden files being removed, by directory, for rmdir to wait for.
+    removals: Mutex<HashMap<u64, usize>>,
     removed: Notify,
     fsid_known: AtomicBool,
     readdirplus: AtomicBool,
@@ -192,11 +195,11 @@ impl<N: Nfs3> Fs<N> {
             failures: Mutex::default(),
             relieved: AtomicU64::new(0),
             rested: AtomicU64::new(0),
-            sweeping: AtomicBool::new(false),
+            sweeps: Mutex::default(),
             next_file: AtomicU64::new(1),
             silly_number: AtomicU64::new(0),
             opening: PendingOpens::default(),
-            removals: AtomicUsize::new(0),
+            removals: Mutex::default(),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
             closing: AtomicBool::new(false),

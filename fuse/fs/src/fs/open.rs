@@ -179,10 +179,16 @@ impl<N: Nfs3> Fs<N> {
         let inode = file.inode.clone();
         // While it still counts as open, so that a rename meanwhile hides it.
         let last = inode.opens.load(Ordering::Relaxed) == 1;
-        let _removal = last
-            .then(|| inode.state.lock().silly.is_some())
-            .filter(|&silly| silly)
-            .map(|_| self.removal());
+        let hidden_in = match last {
+            true => inode
+                .state
+                .lock()
+                .silly
+                .as_ref()
+                .map(|silly| silly.dir_node),
+            false => None,
+        };
+        let _removal = hidden_in.map(|dir_node| self.removal(dir_node));
         if file.writer.wrote.load(Ordering::Relaxed) {
             self.write_back(&inode, true).await;
         }

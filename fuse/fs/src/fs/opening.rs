@@ -8,9 +8,13 @@
 //!
 //! * A file counts as open while OPEN asks the server for it, so that RENAME and REMOVE hide it
 //!   ([`Fs::begin_hiding`]).
-//! * For a while after an OPEN failed, each file that LOOKUP answers with counts as open, until
-//!   OPEN comes for it or the time is up. Such a LOOKUP asks the server while no RENAME or
-//!   REMOVE of this mount is under way: one that is has not taken the file into account.
+//! * After an OPEN failed, each file that LOOKUP answers with counts as open, until OPEN comes
+//!   for it or a second has passed. Such a LOOKUP asks the server while no RENAME or REMOVE of this
+//!   mount is under way in the directory: one that is has not taken the file into account. A
+//!   RENAME or REMOVE that takes more than a second is waited for no longer. This ends when each
+//!   thread whose OPEN failed has had another one answered, and after a second at the latest.
+//!
+//! A file that only counts as open does not keep its directory from being removed.
 
 use super::Fs;
 use super::clock::nanos;
@@ -18,6 +22,7 @@ use super::error::FsError;
 use super::inode::Inode;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec;
+use nfsrdma_rpcrdma::tap::caller;
 use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,7 +66,9 @@ impl<N: Nfs3> Fs<N> {
         let stale = matches!(error, FsError::Stale | FsError::UnknownInode)
             || matches!(error.status(), Some(Status::Stale | Status::BadHandle));
         if stale {
-            self.opening.hold_until(self.now() + nanos(HELD));
+            let now = self.now();
+            self.opening
+                .failed(caller::current(), now, now + nanos(HELD));
         }
     }
 
@@ -77,16 +84,31 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// OPEN has arrived for `inode`.
+    /// OPEN has been answered for `inode`.
     fn release_held(self: &Arc<Self>, inode: &Arc<Inode>) {
-        if self.opening.release(inode) {
-            self.count_closed(inode);
+        for inode in self.opening.opened(caller::current(), inode) {
+            self.count_closed(&inode);
         }
     }
 
     /// Releases files for which no OPEN arrived in time; with `all`, at once.
     pub(super) fn release_expired(self: &Arc<Self>, all: bool) {
-        for inode in self.opening.release_expired(self.now(), all) {
+        let now = self.now();
+        for inode in self.opening.release_if(|until, _| all || until <= now) {
+            self.count_closed(&inode);
+        }
+        self.opening.ticked();
+    }
+
+    /// Releases files that were hidden in a directory which is to be removed, and that nobody has
+    /// opened: their hidden names go.
+    pub(super) fn release_hidden_in(self: &Arc<Self>, dir: &Inode) {
+        let hidden = |inode: &Inode| {
+            let state = inode.state.lock();
+            let silly = state.silly.as_ref();
+            silly.is_some_and(|silly| silly.dir_node == dir.nodeid)
+        };
+        for inode in self.opening.release_if(|_, inode| hidden(inode)) {
             self.count_closed(&inode);
         }
     }
@@ -100,9 +122,9 @@ impl<N: Nfs3> Fs<N> {
         let silly = inode.state.lock().silly.take();
         if let Some(silly) = silly {
             let (fs, inode) = (self.clone(), inode.clone());
-            self.begin_removal();
+            self.begin_removal(silly.dir_node);
             exec::spawn(async move {
-                let _removal = fs.begun_removal();
+                let _removal = fs.begun_removal(silly.dir_node);
                 fs.remove_hidden(&inode, *silly).await;
             });
         }
@@ -113,13 +135,16 @@ impl<N: Nfs3> Fs<N> {
         !self.files.read().is_empty() || self.opening.any()
     }
 
-    /// A name is about to be taken from a file.
-    pub(super) async fn removing(&self) -> RwLockReadGuard<'_, ()> {
-        self.opening.removing().await
+    /// A name in a directory is about to be taken from a file.
+    pub(super) async fn removing(&self, dir_node: u64) -> RwLockReadGuard<'_, ()> {
+        self.opening.removing(dir_node).await
     }
 
-    /// While this lives, no name is.
-    pub(super) async fn not_removing(&self) -> RwLockWriteGuard<'_, ()> {
-        self.opening.not_removing().await
+    /// While this lives, no name in a directory is. `None`: one that is under way takes long.
+    pub(super) async fn not_removing(&self, dir_node: u64) -> Option<RwLockWriteGuard<'_, ()>> {
+        let until = self.now() + nanos(HELD);
+        self.opening
+            .not_removing(dir_node, || self.now() >= until)
+            .await
     }
 }

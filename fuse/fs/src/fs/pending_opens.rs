@@ -7,22 +7,45 @@ use crate::sync::Mutex;
 use crate::sync::atomic::AtomicUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{Notify, RwLock as AsyncRwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Files held at the same time, at most.
+/// Files held at the same time, and threads remembered, at most.
 const MOST: usize = 1024;
+/// Locks of directories: several may have the same.
+const LOCKS: usize = 64;
 
 /// Of one file system.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PendingOpens {
     /// OPENs under way.
     under_way: AtomicUsize,
     /// Look-ups count as opens until then.
     hold_until: AtomicU64,
+    held: Mutex<Held>,
+    /// Of directories, by number: taken for reading by what removes names.
+    removing: [AsyncRwLock<()>; LOCKS],
+    /// Time has passed.
+    ticked: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Held {
     /// Files that were looked up, and until when they count as open.
-    held: Mutex<Vec<(Nanos, Arc<Inode>)>>,
-    /// Taken for reading by what removes names.
-    removing: AsyncRwLock<()>,
+    files: Vec<(Nanos, Arc<Inode>)>,
+    /// Threads whose OPEN failed, and which are going to try again.
+    again: Vec<u32>,
+}
+
+impl Default for PendingOpens {
+    fn default() -> Self {
+        PendingOpens {
+            under_way: AtomicUsize::default(),
+            hold_until: AtomicU64::default(),
+            held: Mutex::default(),
+            removing: std::array::from_fn(|_| AsyncRwLock::default()),
+            ticked: Notify::new(),
+        }
+    }
 }
 
 impl PendingOpens {
@@ -36,12 +59,20 @@ impl PendingOpens {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Look-ups count as opens until `time`.
-    pub(super) fn hold_until(&self, time: Nanos) {
-        self.hold_until.store(time, Ordering::Relaxed);
+    /// An OPEN of a thread failed at `now`: look-ups count as opens until it has had another one
+    /// answered, but not after `until`.
+    pub(super) fn failed(&self, thread: u32, now: Nanos, until: Nanos) {
+        let mut held = self.held.lock();
+        if !self.is_holding(now) {
+            held.again.clear();
+        }
+        if !held.again.contains(&thread) && held.again.len() < MOST {
+            held.again.push(thread);
+        }
+        self.hold_until.store(until, Ordering::Relaxed);
     }
 
-    /// Whether they do now.
+    /// Whether look-ups count as opens now.
     pub(super) fn is_holding(&self, now: Nanos) -> bool {
         now < self.hold_until.load(Ordering::Relaxed)
     }
@@ -49,42 +80,83 @@ impl PendingOpens {
     /// Counts `inode` as open until `time`, if there is room.
     pub(super) fn hold(&self, inode: &Arc<Inode>, time: Nanos) {
         let mut held = self.held.lock();
-        if held.len() < MOST {
+        if held.files.len() < MOST {
             inode.opens.fetch_add(1, Ordering::SeqCst);
-            held.push((time, inode.clone()));
+            held.files.push((time, inode.clone()));
         }
     }
 
-    /// Holds `inode` no longer, once; whether it was held.
-    pub(super) fn release(&self, inode: &Arc<Inode>) -> bool {
+    /// An OPEN of a thread was answered. Returns what is held no longer: `inode`, once, if it
+    /// was; and all, if no other thread is expected.
+    pub(super) fn opened(&self, thread: u32, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
         let mut held = self.held.lock();
-        let found = held.iter().position(|(_, other)| Arc::ptr_eq(other, inode));
-        if let Some(at) = found {
-            held.swap_remove(at);
+        let found = held
+            .files
+            .iter()
+            .position(|(_, other)| Arc::ptr_eq(other, inode));
+        let Some(at) = found else {
+            return Vec::new();
+        };
+        let (_, inode) = held.files.swap_remove(at);
+        let waited = held.again.len();
+        // 0 may be any thread of another PID namespace: they wait for the end of the time.
+        held.again.retain(|other| *other != thread || thread == 0);
+        if waited == 0 || !held.again.is_empty() {
+            return vec![inode];
         }
-        found.is_some()
+        self.hold_until.store(0, Ordering::Relaxed);
+        let rest = held.files.drain(..).map(|(_, inode)| inode);
+        std::iter::once(inode).chain(rest).collect()
     }
 
-    /// Holds the files no longer whose time is up; with `all`, none.
-    pub(super) fn release_expired(&self, now: Nanos, all: bool) -> Vec<Arc<Inode>> {
+    /// Holds those files no longer that `what` picks.
+    pub(super) fn release_if(&self, what: impl Fn(Nanos, &Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut held = self.held.lock();
-        held.extract_if(.., |(until, _)| all || *until <= now)
+        held.files
+            .extract_if(.., |(until, inode)| what(*until, inode))
             .map(|(_, inode)| inode)
             .collect()
     }
 
     /// Whether any file counts as open by this.
     pub(super) fn any(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed) > 0 || !self.held.lock().is_empty()
+        self.under_way.load(Ordering::Relaxed) > 0 || !self.held.lock().files.is_empty()
     }
 
-    /// A name is about to be taken from a file.
-    pub(super) async fn removing(&self) -> RwLockReadGuard<'_, ()> {
-        self.removing.read().await
+    fn lock_of(&self, dir_node: u64) -> &AsyncRwLock<()> {
+        &self.removing[dir_node as usize % LOCKS]
     }
 
-    /// While this lives, no name is.
-    pub(super) async fn not_removing(&self) -> RwLockWriteGuard<'_, ()> {
-        self.removing.write().await
+    /// A name in a directory is about to be taken from a file.
+    pub(super) async fn removing(&self, dir_node: u64) -> RwLockReadGuard<'_, ()> {
+        self.lock_of(dir_node).read().await
+    }
+
+    /// While this lives, no name in the directory is. `None` if that takes until `over`, which is
+    /// asked at each [`PendingOpens::ticked`].
+    pub(super) async fn not_removing(
+        &self,
+        dir_node: u64,
+        over: impl Fn() -> bool,
+    ) -> Option<RwLockWriteGuard<'_, ()>> {
+        let given_up = async {
+            loop {
+                let mut ticked = std::pin::pin!(self.ticked.notified());
+                ticked.as_mut().enable();
+                if over() {
+                    break;
+                }
+                ticked.await;
+            }
+        };
+        tokio::select! {
+            guard = self.lock_of(dir_node).write() => Some(guard),
+            () = given_up => None,
+        }
+    }
+
+    /// A second has passed, about.
+    pub(super) fn ticked(&self) {
+        self.ticked.notify_waiters();
     }
 }

@@ -14,6 +14,8 @@ use super::{Fs, check_name, inode, names};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::{FileType, Status};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,13 +23,21 @@ use std::sync::atomic::Ordering;
 /// How hidden names begin.
 pub(super) const HIDDEN: &[u8] = b".nfs";
 
-/// A hidden name is being removed; RMDIR waits while this lives.
-pub(super) struct Removal<'a, N: Nfs3>(&'a Fs<N>);
+/// A hidden name is being removed from a directory; RMDIR of that waits while this lives.
+pub(super) struct Removal<'a, N: Nfs3> {
+    fs: &'a Fs<N>,
+    dir_node: u64,
+}
 
 impl<N: Nfs3> Drop for Removal<'_, N> {
     fn drop(&mut self) {
-        self.0.removals.fetch_sub(1, Ordering::Relaxed);
-        self.0.removed.notify_waiters();
+        if let Entry::Occupied(mut count) = self.fs.removals.lock().entry(self.dir_node) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        self.fs.removed.notify_waiters();
     }
 }
 
@@ -79,7 +89,7 @@ impl<N: Nfs3> Fs<N> {
     pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
-        let _removing = self.removing().await;
+        let _removing = self.removing(dir.nodeid).await;
         if self.any_open() {
             let child = self.child(cred, &dir, name).await?;
             check_not_hidden(&dir, name, &child)?;
@@ -101,17 +111,20 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    pub async fn rmdir(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
+    pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
-        // Files closed just now may still be leaving the directory.
-        self.removals_done().await;
         // To mark it for those who have it open: mostly cached, since the kernel has just looked
         // it up.
         let child = match self.known_child(&dir, name) {
             Some(child) => Some(child),
             None => Box::pin(self.child(cred, &dir, name)).await.ok(),
         };
+        // Files closed just now may still be leaving the directory.
+        if let Some(child) = &child {
+            self.release_hidden_in(child);
+            self.removals_done(child.nodeid).await;
+        }
         let call = pin!(self.nfs.rmdir(cred, &dir.handle, name));
         let wcc = self.changing(&dir, call, |wcc| *wcc).await?;
         self.searched_to_change(cred, &dir, &wcc);
@@ -131,30 +144,40 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// Waits until no hidden name is being removed from a directory.
+    async fn removals_done(&self, dir_node: u64) {
+        self.until_removed(|removals| !removals.contains_key(&dir_node))
+            .await;
+    }
+
     /// Waits until no hidden name is being removed.
-    pub(super) async fn removals_done(&self) {
+    pub(super) async fn all_removals_done(&self) {
+        self.until_removed(HashMap::is_empty).await;
+    }
+
+    async fn until_removed(&self, condition: impl Fn(&HashMap<u64, usize>) -> bool) {
         loop {
             let mut removed = std::pin::pin!(self.removed.notified());
             removed.as_mut().enable();
-            if self.removals.load(Ordering::Relaxed) == 0 {
+            if condition(&self.removals.lock()) {
                 break;
             }
             removed.await;
         }
     }
 
-    pub(super) fn removal(&self) -> Removal<'_, N> {
-        self.begin_removal();
-        self.begun_removal()
+    pub(super) fn removal(&self, dir_node: u64) -> Removal<'_, N> {
+        self.begin_removal(dir_node);
+        self.begun_removal(dir_node)
     }
 
     /// The same in two steps, for a task that is to be started.
-    pub(super) fn begin_removal(&self) {
-        self.removals.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn begin_removal(&self, dir_node: u64) {
+        *self.removals.lock().entry(dir_node).or_default() += 1;
     }
 
-    pub(super) fn begun_removal(&self) -> Removal<'_, N> {
-        Removal(self)
+    pub(super) fn begun_removal(&self, dir_node: u64) -> Removal<'_, N> {
+        Removal { fs: self, dir_node }
     }
 
     /// A name nothing in `dir` has: no two files of this mount get the same, and one left by
@@ -245,7 +268,7 @@ impl<N: Nfs3> Fs<N> {
                 self.1.take();
             }
         }
-        let _gone = Gone(inode, Some(self.removal()));
+        let _gone = Gone(inode, Some(self.removal(silly.dir_node)));
         self.remove_silly(silly).await;
     }
 
@@ -265,7 +288,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     async fn remove_silly(&self, silly: Silly) {
-        let _removal = self.removal();
+        let _removal = self.removal(silly.dir_node);
         let call = self.nfs.remove(&silly.cred, &silly.dir, &silly.name);
         let result = match self.table.get(silly.dir_node) {
             Some(dir) if dir.handle == silly.dir => {

@@ -45,7 +45,8 @@ impl<N: Nfs3> Fs<N> {
             return Err(FsError::Invalid);
         }
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
-        let _removing = self.removing().await;
+        // It is the target's name that is taken from a file.
+        let _removing = self.removing(to_dir.nodeid).await;
         let (mut aside, mut _hiding) = (None, None);
         let mut target = self.known_child(&to_dir, to.1);
         if self.any_open() {

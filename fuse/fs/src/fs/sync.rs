@@ -258,26 +258,37 @@ impl<N: Nfs3> Fs<N> {
             let data = inode.data();
             data.is_some_and(|data| data.with(|inner| inner.write_back().is_due(before)))
         });
-        // One sweep at a time, of few files at a time: others' calls are not to wait behind
-        // those of thousands of files.
-        if files.is_empty() || self.sweeping.swap(true, Ordering::AcqRel) {
+        // Few files at a time: others' calls are not to wait behind those of thousands of files.
+        let due = files.iter().map(|inode| inode.nodeid);
+        if !self.sweeps.lock().begin(due) {
             return;
         }
         let fs = self.clone();
         nfsrdma_rpcrdma::exec::spawn(async move {
-            fs.write_back_files(files).await;
-            fs.sweeping.store(false, Ordering::Release);
+            let start = |inode: &Inode| fs.sweeps.lock().start(inode.nodeid);
+            let finish = |inode: &Inode| fs.sweeps.lock().finish(inode.nodeid);
+            fs.write_back_files(files, start, finish).await;
+            fs.sweeps.lock().end();
         });
     }
 
-    /// Writes back and commits `files`, some at the same time.
-    async fn write_back_files(self: &Arc<Self>, files: Vec<Arc<Inode>>) {
+    /// Writes back and commits `files`, some at the same time: those that `start` allows; `finish` is told of each of
+    /// them.
+    async fn write_back_files(
+        self: &Arc<Self>,
+        files: Vec<Arc<Inode>>,
+        start: impl Fn(&Inode) -> bool,
+        finish: impl Fn(&Inode),
+    ) {
         let workers = files.len().min(FILES_AT_A_TIME);
         let files = Mutex::new(files);
         let next = || files.lock().pop();
         let worker = || async {
             while let Some(inode) = next() {
-                self.write_back(&inode, true).await;
+                if start(&inode) {
+                    self.write_back(&inode, true).await;
+                    finish(&inode);
+                }
             }
         };
         join_all((0..workers).map(|_| worker())).await;
@@ -310,7 +321,7 @@ impl<N: Nfs3> Fs<N> {
     /// the hidden files of those that are unlinked, stay as they are.
     pub async fn write_back_all(self: &Arc<Self>) {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
-        self.write_back_files(files).await;
+        self.write_back_files(files, |_| true, |_| {}).await;
         for line in self.failures.lock().due(Nanos::MAX) {
             tracing::error!("{line}");
         }
@@ -341,7 +352,7 @@ impl<N: Nfs3> Fs<N> {
                 self.remove_hidden(&file.inode, *silly).await;
             }
         }
-        self.removals_done().await;
+        self.all_removals_done().await;
         let lost = std::mem::take(&mut *self.lost.lock());
         self.summed_up(lost)
     }

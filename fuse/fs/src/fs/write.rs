@@ -17,7 +17,7 @@ use super::Fs;
 use super::change_context::MemoryWait;
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, FileState};
+use super::file::{FileData, FileState, Turn};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
@@ -56,19 +56,18 @@ impl<N: Nfs3> Fs<N> {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
-        let offset = if flags & libc::O_APPEND != 0 {
-            // Before the size, as in `shown`.
-            let written = file.inode.unwritten_end();
-            written.max(file.inode.state.lock().fresh(self.now())?.size)
+        let (offset, ended) = if flags & libc::O_APPEND != 0 {
+            let (end, ended) = self.known_end(&file.inode);
+            (end?, Some(ended))
         } else {
             file.inode.state.lock().attributes()?;
-            offset
+            (offset, None)
         };
         let bytes = match self.below_the_limit(offset, bytes) {
             Ok(bytes) => bytes,
             Err(error) => return Some(Err(error)),
         };
-        match self.put(&file, &[], offset, bytes) {
+        match self.put(&file, &[], (offset, ended), bytes) {
             Ok(Accepted::All) => Some(Ok(bytes.len() as u32)),
             Ok(Accepted::Wait | Accepted::Short | Accepted::OtherUser) => None,
             Err(error) => Some(Err(error)),
@@ -99,36 +98,33 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> FsResult<u32> {
         let inode = &file.inode;
-        let offset = if flags & libc::O_APPEND != 0 {
-            let written = inode.unwritten_end();
-            let known = inode.state.lock().fresh(self.now()).copied();
-            written.max(match known {
-                Some(attributes) => attributes.size,
-                None => self.fetch(&file.cred, inode).await?.size,
-            })
-        } else {
+        let appends = flags & libc::O_APPEND != 0;
+        if !appends {
             self.attributes_or_fetch(&file.cred, inode).await?;
-            offset
-        };
-        let given = bytes.len();
-        let bytes = self.below_the_limit(offset, bytes)?;
+        }
         if OpenFile::is_direct(flags) {
-            if bytes.len() < given {
-                // The kernel would make EIO of a short count.
-                return Err(FsError::TooLarge);
-            }
-            self.write_direct(file, offset, bytes).await?;
+            self.write_direct(file, offset, appends, bytes).await?;
             return Ok(bytes.len() as u32);
         }
+        let given = bytes;
         let data = self.data(inode);
         let mut waited = MemoryWait::default();
-        loop {
+        let written = loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             let mut freed = std::pin::pin!(self.shared.freed.notified());
             changed.as_mut().enable();
             freed.as_mut().enable();
-            match self.put(file, others, offset, bytes)? {
-                Accepted::All => break,
+            // What this waited for may have moved the end.
+            let place = match appends {
+                true => {
+                    let (end, ended) = self.end_of(&file.cred, inode).await?;
+                    (end, Some(ended))
+                }
+                false => (offset, None),
+            };
+            let bytes = self.below_the_limit(place.0, given)?;
+            match self.put(file, others, place, bytes)? {
+                Accepted::All => break bytes.len(),
                 Accepted::OtherUser => self.write_back(inode, true).await,
                 waits @ (Accepted::Wait | Accepted::Short) => {
                     self.shared.stats.write_waits.add(1);
@@ -151,12 +147,36 @@ impl<N: Nfs3> Fs<N> {
                     }
                 }
             }
-        }
+        };
         if file.is_sync() || self.config.sync {
             self.write_back(inode, true).await;
             file.writer.take_error()?;
         }
-        Ok(bytes.len() as u32)
+        Ok(written as u32)
+    }
+
+    /// Where a file ends, if that is known, with what is not yet at the server; and
+    /// [`FileState::ended`] of that time.
+    fn known_end(&self, inode: &Inode) -> (Option<u64>, u64) {
+        // Before the size, as in `unwritten_end`.
+        let (written, ended) = match inode.data() {
+            Some(data) => data.with(|inner| (inner.end(), inner.ended())),
+            None => (0, 0),
+        };
+        let size = inode.state.lock().fresh(self.now()).map(|of| of.size);
+        (size.map(|size| size.max(written)), ended)
+    }
+
+    /// The same, known by asking.
+    async fn end_of(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<(u64, u64)> {
+        match self.known_end(inode) {
+            (Some(end), ended) => Ok((end, ended)),
+            (None, ended) => {
+                let written = inode.unwritten_end();
+                let size = self.fetch(cred, inode).await?.size;
+                Ok((size.max(written), ended))
+            }
+        }
     }
 
     /// As much of `bytes` as the server's largest file takes at `offset` (FSINFO, RFC 1813
@@ -170,12 +190,13 @@ impl<N: Nfs3> Fs<N> {
         Ok(&bytes[..fits])
     }
 
-    /// Puts data into the cache, and starts to write what makes full WRITEs.
+    /// Puts data into the cache, and starts to write what makes full WRITEs. With `ended`, `offset`
+    /// is where the file ended at that [`FileState::ended`].
     fn put(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         others: &[Arc<OpenFile>],
-        offset: u64,
+        (offset, ended): (u64, Option<u64>),
         bytes: &[u8],
     ) -> FsResult<Accepted> {
         let end = offset + bytes.len() as u64;
@@ -192,6 +213,9 @@ impl<N: Nfs3> Fs<N> {
             }
             // Under the lock: a truncation of meanwhile comes behind it.
             not_abandoned()?;
+            if ended.is_some_and(|ended| ended != inner.ended()) {
+                return Ok(Accepted::Wait);
+            }
             let now = self.now();
             let most = self.config.dirty_file_bytes;
             let mut alloc = |len| self.pool.alloc(len);
@@ -444,21 +468,31 @@ impl<N: Nfs3> Fs<N> {
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         offset: u64,
+        appends: bool,
         bytes: &[u8],
     ) -> FsResult<()> {
         /// Ends it, also if the future is dropped.
-        struct Direct<'a>(&'a FileData);
+        struct Direct<'a>(&'a FileData, fn(&mut FileState));
         impl Drop for Direct<'_> {
             fn drop(&mut self) {
-                self.0.with(FileState::end_direct);
+                self.0.with(self.1);
                 self.0.changed.notify_waiters();
             }
         }
         let inode = &file.inode;
-        let range = offset..offset + bytes.len() as u64;
         let data = self.data(inode);
-        data.until(|inner| inner.begin_direct().then_some(())).await;
-        let _direct = Direct(data);
+        let (_direct, offset) = if appends {
+            let offset = self.begin_append(file, offset).await?;
+            (Direct(data, FileState::end_append), offset)
+        } else {
+            data.until(|inner| inner.begin_direct().then_some(())).await;
+            (Direct(data, FileState::end_direct), offset)
+        };
+        if self.below_the_limit(offset, bytes)?.len() < bytes.len() {
+            // The kernel would make EIO of a short count.
+            return Err(FsError::TooLarge);
+        }
+        let range = offset..offset + bytes.len() as u64;
         // Older data must not be written again over this after a restart of the server: so it
         // is committed, not only written.
         if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
@@ -477,6 +511,22 @@ impl<N: Nfs3> Fs<N> {
         results.into_iter().collect::<FsResult<()>>()?;
         self.shared.stats.write_bytes.add(bytes.len() as u64);
         Ok(())
+    }
+
+    /// Where an O_DIRECT append at the kernel's offset `asked` is to be written; the caller calls
+    /// [`FileState::end_append`].
+    async fn begin_append(self: &Arc<Self>, file: &Arc<OpenFile>, asked: u64) -> FsResult<u64> {
+        let data = self.data(&file.inode);
+        loop {
+            let mut changed = std::pin::pin!(data.changed.notified());
+            changed.as_mut().enable();
+            let (end, ended) = self.end_of(&file.cred, &file.inode).await?;
+            match data.with(|inner| inner.begin_append(asked, end, ended)) {
+                Turn::At(offset) => return Ok(offset),
+                Turn::Wait => changed.await,
+                Turn::Late => {}
+            }
+        }
     }
 
     /// A part of a direct write, of at most `wtmax` bytes: one WRITE, or several if the server

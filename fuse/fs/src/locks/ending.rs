@@ -3,13 +3,25 @@
 use super::manager::{Locks, Retry};
 use nfsrdma_nfs3::nlm::{Abandoned, LockCall, LockTarget};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Locks {
     /// The mount has ended: what is still to be unlocked gets this long. Returns how many locks
     /// are left at the server.
-    pub async fn finish(&self, patience: Duration) -> usize {
+    ///
+    /// A mount that was aborted (`umount -f`) has files open, and no FLUSH or RELEASE comes for them.
+    pub async fn finish(self: &Arc<Self>, patience: Duration) -> usize {
+        self.unused.fire();
+        let held: Vec<_> = self.state.lock().holdings.keys().copied().collect();
+        for (file, owner) in held {
+            let this = self.clone();
+            self.spawn(async move {
+                // There is nobody to be told that a lock was lost.
+                let _ = this.unlock_all(file, owner).await;
+            });
+        }
         let rest = async {
             loop {
                 let mut idle = std::pin::pin!(self.idle.notified());

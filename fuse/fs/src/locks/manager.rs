@@ -201,6 +201,8 @@ pub struct Locks {
     /// Whether there are holdings, so that who only asks that takes no lock.
     in_use: AtomicBool,
     pub(super) counters: Counters,
+    /// Nobody uses the mount any longer: nobody waits for a lock.
+    pub(super) unused: Interrupt,
     /// The mount ends: nothing is tried again.
     pub(super) ending: Interrupt,
     /// Operations that were spawned and are not over.
@@ -238,6 +240,7 @@ impl Locks {
             state: Mutex::default(),
             in_use: AtomicBool::new(false),
             counters: Counters::default(),
+            unused: Interrupt::default(),
             ending: Interrupt::default(),
             running: AtomicU64::new(0),
             idle: Notify::new(),
@@ -414,6 +417,7 @@ impl Locks {
     pub(super) async fn stop(&self, interrupt: &Interrupt) -> Stop {
         tokio::select! {
             () = interrupt.wait() => Stop::Signal,
+            () = self.unused.wait() => Stop::Ending,
             () = self.ending.wait() => Stop::Ending,
         }
     }

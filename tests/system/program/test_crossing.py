@@ -1,0 +1,283 @@
+"""What two operations at a time do to each other, on one mount or with another one: each as if it were alone."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from program.lock_support import WRITE as LOCK
+from program.lock_support import LockServer, Process
+from program.support import *  # noqa: F403
+from program.users import User, by
+
+MIB = 1 << 20
+
+
+class Call(threading.Thread):
+    """A call that is under way."""
+
+    def __init__(self, function, *words):
+        super().__init__(daemon=True)
+        self.function, self.words, self.result = function, words, None
+        self.start()
+
+    def run(self):
+        try:
+            self.result = self.function(*self.words)
+        except OSError as error:
+            self.result = error.errno
+
+    def end(self):
+        self.join(LIMIT)
+        assert not self.is_alive(), f"{self.function.__name__} hangs"
+        return self.result
+
+
+def aligned(data):
+    """The same bytes in memory that begins with a page."""
+    memory = mmap.mmap(-1, len(data))
+    memory.write(data)
+    return memory
+
+
+def pattern(size, seed):
+    return b"".join(b"%d %07d\n" % (seed, n) for n in range(size // 10))[:size].ljust(size, b".")
+
+
+@pytest.mark.parametrize("how", ["opened", "set later"])
+def test_a_direct_append_of_several_requests_is_whole(how):
+    """The kernel sends the requests of one write(2) all at once where O_DIRECT was set after open(2)."""
+    with scripted("--delay", "WRITE=30") as (server, _):
+        server.mount_well()
+        path, there, expected = server.mnt / "f", server.export / "f", b""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        file = os.open(path, flags | (os.O_DIRECT if how == "opened" else 0), 0o666)
+        try:
+            if how == "set later":
+                fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND | os.O_DIRECT)
+            for turn in range(3):
+                data = pattern(4 * MIB + turn * 4096, turn)
+                assert os.write(file, aligned(data)) == len(data)
+                expected += data
+                assert there.stat().st_size == len(expected), turn
+        finally:
+            os.close(file)
+        assert there.read_bytes() == expected
+
+
+def test_a_direct_append_goes_to_the_end_that_another_mount_has_left():
+    with LockServer() as server:
+        a, b = (os.open(point / "f", os.O_RDWR | os.O_APPEND | os.O_DIRECT | os.O_CREAT, 0o666)
+                for point in server.mounts())
+        there, expected = server.export / "f", b""
+        try:
+            for turn in range(6):
+                file = (a, b)[turn % 2]
+                data = pattern((3 * MIB, 4096)[turn // 3], turn)
+                fcntl.flock(file, fcntl.LOCK_EX)
+                assert os.write(file, aligned(data)) == len(data)
+                fcntl.flock(file, fcntl.LOCK_UN)
+                expected += data
+                assert there.stat().st_size == len(expected), turn
+        finally:
+            os.close(a)
+            os.close(b)
+        assert there.read_bytes() == expected
+
+
+@pytest.mark.parametrize("direct", [0, os.O_DIRECT], ids=["buffered", "direct"])
+def test_an_append_that_waits_for_a_truncation_follows_it(direct):
+    record = pattern(4096, 1)
+    with scripted() as (server, command):
+        server.mount_well()
+        path = server.mnt / "log"
+        (server.export / "log").write_bytes(b"o" * 10_000)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | direct)
+        try:
+            assert os.fstat(file).st_size == 10_000
+            command("hold SETATTR")
+            cut = Call(lambda: os.close(os.open(path, os.O_WRONLY | os.O_TRUNC)))
+            command(f"wait-held 1 {LIMIT * 1000}")
+            append = Call(os.write, file, aligned(record))
+            # It is here when it waits: there is nothing else to be seen of it.
+            until(lambda: event(server, "write_waits") > 0 or direct, "the append to wait")
+            time.sleep(0.2 if direct else 0)
+            command("release")
+            assert (cut.end(), append.end()) == (None, len(record))
+            os.fsync(file)
+        finally:
+            command("clear")
+            os.close(file)
+        assert (server.export / "log").read_bytes() == record
+
+
+def test_data_are_written_while_another_file_s_do_not_get_there():
+    """dirty_age holds for each file."""
+    with scripted() as (server, command):
+        server.mount_well()
+        stuck, other = (open(server.mnt / name, "wb", buffering=0) for name in ("stuck", "other"))
+        try:
+            command("hold WRITE 1")
+            stuck.write(b"stuck")
+            command(f"wait-held 1 {LIMIT * 1000}")
+            other.write(b"other")
+            until(lambda: (server.export / "other").read_bytes() == b"other", "what is old to be written")
+            assert (server.export / "stuck").read_bytes() == b""
+        finally:
+            command("clear")
+            stuck.close()
+            other.close()
+
+
+def test_a_directory_is_removed_while_a_hidden_file_of_another_one_is():
+    with scripted() as (server, command):
+        server.mount_well()
+        for name in ("a", "b"):
+            (server.mnt / name).mkdir()
+        file = os.open(server.mnt / "a/f", os.O_WRONLY | os.O_CREAT)
+        os.unlink(server.mnt / "a/f")
+        command("hold REMOVE 1")
+        os.close(file)
+        command(f"wait-held 1 {LIMIT * 1000}")
+        other = Call(os.rmdir, server.mnt / "b")
+        same = Call(os.rmdir, server.mnt / "a")
+        try:
+            assert other.end() is None
+            assert same.is_alive(), "the hidden name is still there"
+        finally:
+            command("clear")
+        assert same.end() is None
+        assert not os.listdir(server.export)
+
+
+def fails_to_open(server):
+    """An open(2) that fails with ESTALE for good: what it names was removed at the server."""
+    victim = server.mnt / "victim"
+    (server.export / "victim").write_bytes(b"x")
+    path = os.open(victim, os.O_PATH)
+    try:
+        (server.export / "victim").unlink()
+        with pytest.raises(OSError):
+            os.open(f"/proc/self/fd/{path}", os.O_RDONLY)
+    finally:
+        os.close(path)
+
+
+def test_a_failed_open_keeps_no_directory_from_being_removed():
+    with scripted() as (server, _):
+        server.mount_well()
+        for turn in range(10):
+            (server.export / "d").mkdir()
+            (server.export / "d/f").write_bytes(b"x")
+            fails_to_open(server)
+            os.unlink(server.mnt / "d/f")
+            os.rmdir(server.mnt / "d")
+            assert os.listdir(server.export) == [], turn
+
+
+def test_a_failed_open_does_not_have_everybody_wait_for_a_rename():
+    with scripted() as (server, command):
+        server.mount_well()
+        for name in ("d/from", "e/seen"):
+            (server.export / name).parent.mkdir()
+            (server.export / name).write_bytes(b"x")
+        command("hold RENAME 1")
+        rename = Call(os.rename, server.mnt / "d/from", server.mnt / "d/to")
+        try:
+            command(f"wait-held 1 {LIMIT * 1000}")
+            fails_to_open(server)
+            assert Call(os.path.exists, server.mnt / "e/seen").end() is True
+        finally:
+            command("clear")
+        assert rename.end() is None
+
+
+def test_locks_go_with_a_mount_that_is_aborted():
+    """umount -f, while a process holds a lock and another one waits for it."""
+    with LockServer() as server:
+        (point,) = server.mounts(1)
+        (server.export / "f").write_bytes(b"x")
+        with Process() as holder, Process() as waiter:
+            for process in (holder, waiter):
+                assert process.do("open", "f", str(point / "f")) == 0
+            assert holder.set("f", LOCK) == 0
+            waiter.wait_for("f", LOCK)
+            until(lambda: "held:" in server.control("locks"), "the lock at the server")
+            # Busy until who has it open is gone.
+            nfsrdma("umount", "-f", point)
+        until(lambda: not mounted(point) or nfsrdma("umount", "-f", point).returncode == 0, "the end of the mount")
+        until(lambda: not servers_of(point), "the end of the serving process")
+        assert "held:" not in server.control("locks"), server.control("locks")
+
+
+def resident(pid):
+    return int(next(line.split()[1] for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS:"))) >> 10
+
+
+def test_seeking_in_a_directory_takes_no_memory():
+    with scripted() as (server, _):
+        folder = server.export / "d"
+        folder.mkdir()
+        for number in range(20_000):
+            (folder / f"a-name-of-some-length-{number:06}").touch()
+        server.mount_well()
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.opendir.restype = ctypes.c_void_p
+        libc.telldir.restype = ctypes.c_long
+        for name in ("readdir", "telldir", "seekdir", "closedir", "readdir64"):
+            getattr(libc, name).argtypes = [ctypes.c_void_p] + [ctypes.c_long] * (name == "seekdir")
+        libc.readdir.restype = ctypes.c_void_p
+        stream = libc.opendir(os.fsencode(server.mnt / "d"))
+        places = []
+        for number in range(15_000):
+            assert libc.readdir(stream)
+            if number in (4_000, 12_000):
+                places.append(libc.telldir(stream))
+        (pid,) = servers_of(server.mnt)
+        before = None
+        for turn in range(6_000):
+            libc.seekdir(stream, places[turn % 2])
+            assert libc.readdir(stream)
+            if turn == 100:
+                before = resident(pid)
+        grown = resident(pid) - before
+        libc.closedir(stream)
+        assert grown < 8, f"{grown} MiB more"
+
+
+def opened_by(user, path, flags):
+    """A descriptor that was opened by another user."""
+    here, there = socket.socketpair()
+    with here, there:
+        by(user, lambda: socket.send_fds(there, [b"x"], [os.open(path, flags, 0o666)]))
+        _, (file,), _, _ = socket.recv_fds(here, 1, 1)
+    return file
+
+
+def test_closing_what_another_user_has_opened_flushes_it():
+    """`sudo command >file` on a mount that is its user's alone: root gets the descriptor, writes and closes it."""
+    root()
+    if not shutil.which("fusermount3"):
+        pytest.skip("needs fusermount3")
+    if Path("/dev/fuse").stat().st_mode & 0o006 != 0o006:
+        return with_open_device("test_closing_what_another_user_has_opened_flushes_it")
+    with Server() as server:
+        os.chown(server.mnt, NOBODY, NOBODY)
+        expect(as_nobody(BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options()), 0)
+        file = opened_by(User(NOBODY, NOBODY), server.mnt / "f", os.O_RDWR | os.O_CREAT)
+        try:
+            assert os.write(file, b"written by root") == 15
+            # As dup2(2) and the end of a process do.
+            os.close(os.dup(file))
+            assert (server.export / "f").read_bytes() == b"written by root"
+            assert os.lseek(file, 0, os.SEEK_HOLE) == 15
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        finally:
+            os.close(file)
+        expect(as_nobody(BIN / "nfsrdma", "umount", server.mnt), 0)
+        server.ended()
