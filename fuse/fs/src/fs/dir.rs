@@ -121,9 +121,12 @@ impl<N: Nfs3> Fs<N> {
         }
         {
             let mut place = dir.place.lock();
-            if place.part.as_ref().is_none_or(|part| part.next != offset) {
-                // seekdir(3): from here on what was given is not what lies before the position.
+            let part = place.part.clone();
+            if part.as_ref().is_none_or(|part| part.next != offset) {
                 place.starts.clear();
+            }
+            if offset != 0 && part.is_none_or(|part| !part.reaches(offset)) {
+                // seekdir(3): from here on what was given is not what lies before the position.
                 place.given = Vec::new();
                 place.skip = None;
                 place.complete = false;

@@ -111,6 +111,11 @@ pub(super) fn going_round() -> FsError {
 }
 
 impl Part {
+    /// Whether a reader who has taken some of this part, or all, goes on from `cookie`.
+    pub(super) fn reaches(&self, cookie: u64) -> bool {
+        self.next == cookie || self.entries.iter().any(|entry| entry.cookie == cookie)
+    }
+
     /// Where to go on from `cookie`; an error if that may be more than one place. (Servers
     /// that make cookies of short hashes do that by accident: only who has to go on from such
     /// a one is troubled.)
