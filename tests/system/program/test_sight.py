@@ -520,6 +520,24 @@ def test_dashboard_and_rules_ask_for_metrics_that_exist():
             assert name in offered or family in offered, f"{name} of {expression!r} is no metric"
 
 
+def test_dashboard_and_rules_keep_hosts_apart():
+    """Mounts of many hosts have the same directory: what goes by mount goes by instance, too, and is shown so."""
+    dashboard = json.loads((PACKAGING / "grafana/nfsrdma.json").read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(targets) >= 10
+    for target in targets:
+        assert target["legendFormat"].startswith("{{instance}} {{mount}}"), target["legendFormat"]
+    rules = (PACKAGING / "prometheus/nfsrdma.rules.yml").read_text()
+    expressions = [target["expr"] for target in targets]
+    expressions += [" ".join(text.split()) for text in re.findall(r"^ +expr:(.*(?:\n {10,}\S.*)*)", rules, re.M)]
+    sums = 0
+    for expression in expressions:
+        for labels in re.findall(r"\b(?:sum|max|min|avg|count)\b(?: by \(([^)]*)\))?", expression):
+            sums += 1
+            assert {"instance", "mount"} <= set(labels.split(", ")), f"{expression!r} mixes up hosts"
+    assert sums >= 10, sums
+
+
 def test_log_lines_name_the_mount():
     with Server() as server:
         log = server.base / "log"
