@@ -538,6 +538,21 @@ def test_dashboard_and_rules_keep_hosts_apart():
     assert sums >= 10, sums
 
 
+def test_the_unit_of_metrics_takes_its_address_from_where_the_guide_says():
+    """It is this host's only, as shipped, at the port that Prometheus is told."""
+    unit = (PACKAGING / "prometheus/nfsrdma-metrics.service").read_text()
+    name, address = re.search(r"^Environment=(\w+)=(\S+)$", unit, re.M).groups()
+    (start,) = re.findall(r"^ExecStart=(.*)$", unit, re.M)
+    assert start.endswith(f" --listen ${{{name}}}"), start
+    host, port = address.split(":")
+    assert host == "127.0.0.1", address
+    scrape = (PACKAGING / "prometheus/scrape.yml").read_text()
+    targets = re.findall(r'"[\w.]+:(\d+)"', scrape)
+    assert targets and set(targets) == {port}, targets
+    assert name in scrape, scrape
+    assert re.search(rf"^    Environment={name}=[\d.]+:{port}$", (ROOT / "docs/OBSERVING.md").read_text(), re.M)
+
+
 def test_log_lines_name_the_mount():
     with Server() as server:
         log = server.base / "log"
