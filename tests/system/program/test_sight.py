@@ -1,6 +1,7 @@
 """Seeing what all mounts do: `stats` without a mount, `top`, traces with paths, metrics of a host, the log."""
 
 import fcntl
+import fnmatch
 import json
 import os
 import pty
@@ -508,6 +509,11 @@ def test_dashboard_and_rules_ask_for_metrics_that_exist():
         server.stop()
         offered = set(re.findall(r"^# TYPE (\w+) ", nfsrdma("stats", "--prometheus").stdout, re.M))
         server.start()
+    # The table of metrics has them all.
+    table = re.findall(r"^\| (`nfsrdma_.*?) \|", (ROOT / "docs/OBSERVING.md").read_text(), re.M)
+    documented = [name for cell in table for name in re.findall(r"`(\w+\*?\w*)`", cell)]
+    missing = [name for name in offered if not any(fnmatch.fnmatch(name, pattern) for pattern in documented)]
+    assert not missing, f"not in docs/OBSERVING.md: {missing}"
     # Only while something is wrong.
     offered |= {"nfsrdma_mount_pending_seconds", "nfsrdma_procedure_errors_by_status_total"}
     dashboard = json.loads((PACKAGING / "grafana/nfsrdma.json").read_text())
