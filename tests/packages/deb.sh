@@ -165,6 +165,9 @@ fi
 examples=$(dirname "$0")/../../packaging/examples
 if command -v systemd-analyze >/dev/null; then
     check "the example units are right" systemd-analyze verify --man=no "$examples"/srv-data.mount "$examples"/srv-data.automount
+    # Where the program is not installed on this host, another one stands for it.
+    sed 's#/usr/bin/nfsrdma#/bin/true#' "$examples"/../prometheus/nfsrdma-metrics.service >"$work/nfsrdma-metrics.service"
+    check "and that of the metrics" systemd-analyze verify --man=no "$work/nfsrdma-metrics.service"
 else
     skip "the example units are right" "no systemd-analyze"
 fi
@@ -182,11 +185,17 @@ else
     skip "fstab through systemd" "no systemd-fstab-generator"
 fi
 
+# What a killed mount has locked is known until the package is purged.
+check "a killed mount leaves its state" leave_state
+check "remove" inside apt-get -qq -y remove nfsrdma
+check "the state stays" state_is_left
+
 # Purged while mounted: the mount goes on, as for every program in use.
 check "purge, and its dependencies go" purge nfsrdma nfsrdma-responder
 : >"$root/etc/fstab"
 rm -rf "$root/srv/data"
 check "the responder stops" stop_serving
+check "the state is gone" refuses "" test -e "$root/var/lib/nfsrdma"
 files >"$work/after"
 check "nothing is left" diff "$work/before" "$work/after"
 check "no process is left at the end" nobody_serves

@@ -125,6 +125,22 @@ nobody_serves() {
     ! readlink /proc/[0-9]*/exe | grep -q '/usr/bin/\(nfsrdma\|emulator\)$'
 }
 
+# Leaves in $root the state of a mount that was killed while it held a lock.
+leave_state() {
+    local exe
+    inside mount -t nfsrdma server:/export /mnt || return 1
+    echo locked >"$work/export/locked"
+    exec 9<"$root/mnt/locked"
+    flock -n 9 || return 1
+    for exe in /proc/[0-9]*/exe; do
+        [[ $(readlink "$exe") != */usr/bin/nfsrdma ]] || kill -KILL "$(basename "${exe%/exe}")"
+    done
+    until_true 30 nobody_serves || return 1
+    exec 9<&-
+    inside nfsrdma umount /mnt && state_is_left
+}
+state_is_left() { cat "$root"/var/lib/nfsrdma/*.locks | grep "^+ "; }
+
 # Mounted as asked, both ways of looking at the data agree.
 mounted_at() {
     local dir=$1 word

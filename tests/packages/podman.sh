@@ -37,7 +37,7 @@ mount -t tmpfs shared "$shared"
 mount --make-shared "$shared"
 start_rootful() {
     "${run[@]}" -d --name data --stop-timeout 60 --device /dev/fuse --cap-add SYS_ADMIN \
-        -v "$shared:/shared:rshared" $image server:/export /shared/data -o allow_other
+        -v "$shared:/shared:rshared" -v nfsrdma-state:/var/lib/nfsrdma $image server:/export /shared/data -o allow_other
 }
 check "rootful: it starts" start_rootful
 check "the mount appears on the host" until_true 60 is_mounted "$shared_data"
@@ -69,6 +69,19 @@ check "it detached the dead one" eval 'podman logs data 2>&1 | grep "detaching t
 check "there is one mount" gives 1 sh -c "grep -c ' $shared_data ' /proc/self/mounts"
 check "healthy again" until_true 30 podman healthcheck run data
 
+# Killed with a lock, and removed: another container of the same volume gives the lock back.
+state=$(podman volume inspect --format '{{.Mountpoint}}' nfsrdma-state)
+exec 9<"$shared_data/hello"
+check "a lock is taken" flock -n 9
+check "it is noted in the volume" eval 'cat "$state"/*.locks | grep "^+ "'
+check "killed with it" podman kill -s KILL data
+exec 9<&-
+check "and removed" podman rm -f data
+check "what it noted is still there" eval 'cat "$state"/*.locks | grep "^+ "'
+check "another one starts" start_rootful
+check "it mounts in the same place" until_true 60 alive
+check "the lock is free" until_true 30 flock -n "$shared_data/hello" true
+
 # Stopped: everything is written first.
 late() { head -c 20000000 /dev/urandom | tee "$shared_data/late" | sha256sum >"$work/late.sum"; }
 check "a file is written and not synced" late
@@ -96,7 +109,7 @@ fi
 check "rootless: the user has the image" rootless load -q -i "$work/image.tar"
 start_rootless() {
     rootless run -d --name own --cgroups=disabled --network=host --no-hosts -v "$work/hosts:/etc/hosts:ro" \
-        --device /dev/fuse --cap-add SYS_ADMIN $image server:/export /mnt/nfs
+        --device /dev/fuse --cap-add SYS_ADMIN -v nfsrdma-state:/var/lib/nfsrdma $image server:/export /mnt/nfs
 }
 check "rootless: it starts" start_rootless
 own_is_mounted() { rootless exec own mountpoint -q /mnt/nfs; }

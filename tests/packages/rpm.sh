@@ -30,6 +30,7 @@ $(find "$root/usr/lib" -name '*.so*' -type f | /usr/lib/rpm/find-provides | sed 
 Provides: rtld(GNU_HASH)
 Provides: fuse3
 Provides: util-linux
+Provides: /bin/sh
 %description
 .
 %files
@@ -72,9 +73,11 @@ check "mount -t nfsrdma" inside mount -t nfsrdma server:/export /mnt
 check "it is mounted, and data goes both ways" mounted_at /mnt
 check "umount" inside umount /mnt
 check "no process is left" until_true 30 nobody_serves
+check "a killed mount leaves its state" leave_state
 check "the responder stops" stop_serving
 
 check "erase" in_root -e nfsrdma nfsrdma-responder
+check "the state is gone" refuses "" test -e "$root/var/lib/nfsrdma"
 files >"$work/after"
 check "nothing is left" diff "$work/before" "$work/after"
 finish

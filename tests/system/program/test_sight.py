@@ -1,6 +1,7 @@
 """Seeing what all mounts do: `stats` without a mount, `top`, traces with paths, metrics of a host, the log."""
 
 import fcntl
+import fnmatch
 import json
 import os
 import pty
@@ -508,6 +509,11 @@ def test_dashboard_and_rules_ask_for_metrics_that_exist():
         server.stop()
         offered = set(re.findall(r"^# TYPE (\w+) ", nfsrdma("stats", "--prometheus").stdout, re.M))
         server.start()
+    # The table of metrics has them all.
+    table = re.findall(r"^\| (`nfsrdma_.*?) \|", (ROOT / "docs/OBSERVING.md").read_text(), re.M)
+    documented = [name for cell in table for name in re.findall(r"`(\w+\*?\w*)`", cell)]
+    missing = [name for name in offered if not any(fnmatch.fnmatch(name, pattern) for pattern in documented)]
+    assert not missing, f"not in docs/OBSERVING.md: {missing}"
     # Only while something is wrong.
     offered |= {"nfsrdma_mount_pending_seconds", "nfsrdma_procedure_errors_by_status_total"}
     dashboard = json.loads((PACKAGING / "grafana/nfsrdma.json").read_text())
@@ -518,6 +524,39 @@ def test_dashboard_and_rules_ask_for_metrics_that_exist():
         for name in re.findall(r"\bnfsrdma_[a-z_0-9]+", expression):
             family = re.sub(r"_(bucket|sum|count)$", "", name)
             assert name in offered or family in offered, f"{name} of {expression!r} is no metric"
+
+
+def test_dashboard_and_rules_keep_hosts_apart():
+    """Mounts of many hosts have the same directory: what goes by mount goes by instance, too, and is shown so."""
+    dashboard = json.loads((PACKAGING / "grafana/nfsrdma.json").read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(targets) >= 10
+    for target in targets:
+        assert target["legendFormat"].startswith("{{instance}} {{mount}}"), target["legendFormat"]
+    rules = (PACKAGING / "prometheus/nfsrdma.rules.yml").read_text()
+    expressions = [target["expr"] for target in targets]
+    expressions += [" ".join(text.split()) for text in re.findall(r"^ +expr:(.*(?:\n {10,}\S.*)*)", rules, re.M)]
+    sums = 0
+    for expression in expressions:
+        for labels in re.findall(r"\b(?:sum|max|min|avg|count)\b(?: by \(([^)]*)\))?", expression):
+            sums += 1
+            assert {"instance", "mount"} <= set(labels.split(", ")), f"{expression!r} mixes up hosts"
+    assert sums >= 10, sums
+
+
+def test_the_unit_of_metrics_takes_its_address_from_where_the_guide_says():
+    """It is this host's only, as shipped, at the port that Prometheus is told."""
+    unit = (PACKAGING / "prometheus/nfsrdma-metrics.service").read_text()
+    name, address = re.search(r"^Environment=(\w+)=(\S+)$", unit, re.M).groups()
+    (start,) = re.findall(r"^ExecStart=(.*)$", unit, re.M)
+    assert start.endswith(f" --listen ${{{name}}}"), start
+    host, port = address.split(":")
+    assert host == "127.0.0.1", address
+    scrape = (PACKAGING / "prometheus/scrape.yml").read_text()
+    targets = re.findall(r'"[\w.]+:(\d+)"', scrape)
+    assert targets and set(targets) == {port}, targets
+    assert name in scrape, scrape
+    assert re.search(rf"^    Environment={name}=[\d.]+:{port}$", (ROOT / "docs/OBSERVING.md").read_text(), re.M)
 
 
 def test_log_lines_name_the_mount():
