@@ -130,7 +130,7 @@ leave_state() {
     local exe
     inside mount -t nfsrdma server:/export /mnt || return 1
     echo locked >"$work/export/locked"
-    exec 9<"$root/mnt/locked"
+    exec 9<>"$root/mnt/locked"
     flock -n 9 || return 1
     for exe in /proc/[0-9]*/exe; do
         [[ $(readlink "$exe") != */usr/bin/nfsrdma ]] || kill -KILL "$(basename "${exe%/exe}")"

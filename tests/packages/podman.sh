@@ -71,7 +71,7 @@ check "healthy again" until_true 30 podman healthcheck run data
 
 # Killed with a lock, and removed: another container of the same volume gives the lock back.
 state=$(podman volume inspect --format '{{.Mountpoint}}' nfsrdma-state)
-exec 9<"$shared_data/hello"
+exec 9<>"$shared_data/hello"
 check "a lock is taken" flock -n 9
 check "it is noted in the volume" eval 'cat "$state"/*.locks | grep "^+ "'
 check "killed with it" podman kill -s KILL data
