@@ -353,6 +353,7 @@ impl From<CliUnmount> for UnmountArgs {
             force: args.force,
             lazy: args.lazy,
             verbose: args.verbose,
+            namespace: None,
         }
     }
 }
@@ -440,6 +441,7 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
                 fake: false,
                 log: args.log,
                 quiet: false,
+                namespace: None,
             })
         }
         CliCommand::Umount(args) => Command::Unmount(args.into()),

@@ -21,7 +21,11 @@ mod top;
 
 use cli::Command;
 use failure::{Exit, Failure};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
 
 // What Cargo builds in one call has the features of all that it builds.
 const _: () = assert!(
@@ -50,9 +54,30 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     }
 }
 
+/// Goes into the mount namespace that mount(8) was told (`-N`). It hands the namespace over as a file and runs its helpers
+/// outside of it. No other thread runs yet.
+fn enter(namespace: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = namespace else {
+        return Ok(());
+    };
+    File::open(path)
+        .and_then(|file| {
+            let mounts = Some(LinkNameSpaceType::Mount);
+            Ok(move_into_link_name_space(file.as_fd(), mounts)?)
+        })
+        .map_err(|error| {
+            Failure::usage(format!(
+                "cannot enter the mount namespace {}: {error}; -N takes the file of one, such as /proc/PID/ns/mnt, and \
+                 needs CAP_SYS_ADMIN",
+                path.display()
+            ))
+        })
+}
+
 fn run(name: &str, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Mount(args) => {
+            enter(args.namespace.as_deref())?;
             if let Some(line) = commands::mount::run(args, |text| {
                 output::message(format_args!("{name}: {text}"));
             })? {
@@ -60,7 +85,10 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::Unmount(args) => commands::unmount::run(args),
+        Command::Unmount(args) => {
+            enter(args.namespace.as_deref())?;
+            commands::unmount::run(args)
+        }
         Command::Exports(args) => commands::server::exports(args),
         Command::Ping(args) => commands::server::ping(args),
         Command::Stats(args) => stats::run(args),

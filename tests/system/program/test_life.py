@@ -325,3 +325,25 @@ def test_as_a_user():
     for directory in Path("/tmp").glob(f"nfsrdma-{NOBODY}-*"):
         with contextlib.suppress(OSError):
             directory.rmdir()
+
+
+def test_the_helpers_enter_the_namespace_that_mount_8_names(server):
+    """mount -N and umount -N hand over a file of the namespace, and run the helpers outside of it."""
+    root()
+    there = subprocess.Popen(alone("--propagation", "private", "sh", "-c", "echo; exec sleep 1000"), stdout=subprocess.PIPE)
+    try:
+        there.stdout.readline()
+        namespace = f"/proc/{there.pid}/ns/mnt"
+        seen = lambda: run("nsenter", f"--mount={namespace}", "grep", "-c", f" {server.mnt} ", "/proc/self/mounts").stdout.strip()
+        for name in ("mount.nfsrdma", "umount.nfsrdma"):
+            (server.base / name).symlink_to(BIN / "nfsrdma")
+        missing = run(server.base / "mount.nfsrdma", server.spec, server.mnt, "-N", "/proc/1/ns/none", "-o", server.options())
+        expect(missing, 1, "cannot enter the mount namespace /proc/1/ns/none", "/proc/PID/ns/mnt")
+        expect(run(server.base / "mount.nfsrdma", server.spec, server.mnt, "-N", namespace, "-o", server.options()), 0)
+        assert (mounted(server.mnt), seen()) == (None, "1"), "it is mounted in this namespace"
+        expect(run(server.base / "umount.nfsrdma", server.mnt, "-N", namespace), 0)
+        assert seen() == "0"
+        server.ended()
+    finally:
+        there.kill()
+        there.wait()

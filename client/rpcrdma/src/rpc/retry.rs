@@ -16,6 +16,23 @@ pub struct RetryPolicy {
     pub recovery: Recovery,
 }
 
+impl RetryPolicy {
+    /// How long a call without an answer lasts, where it does not wait for ever.
+    pub fn patience(&self) -> Duration {
+        let mut sum = Duration::ZERO;
+        let mut interval = self.timeo.min(LONGEST);
+        for retry in 0..=self.retrans {
+            if interval == LONGEST || interval.is_zero() {
+                let left = (self.retrans - retry).saturating_add(1);
+                return sum.saturating_add(interval.saturating_mul(left));
+            }
+            sum += interval;
+            interval = (interval + self.timeo).min(LONGEST);
+        }
+        sum
+    }
+}
+
 /// One call's place in them.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
@@ -103,6 +120,26 @@ mod tests {
         ];
         assert_eq!(run(Recovery::Soft, 2, 60, 400), expected);
         assert_eq!(run(Recovery::SoftErr, 0, 5, 9), [(5, Expiry::GiveUp)]);
+    }
+
+    #[test]
+    fn patience_is_when_a_call_gives_up() {
+        for (retrans, timeo) in [(2, 60), (0, 5), (0, 900), (3, 1), (4, 250), (2, 600)] {
+            let policy = RetryPolicy {
+                timeo: Duration::from_secs(timeo),
+                retrans,
+                recovery: Recovery::Soft,
+            };
+            let seconds = policy.patience().as_secs();
+            let over = run(Recovery::Soft, retrans, timeo, seconds);
+            assert_eq!(over.last(), Some(&(seconds, Expiry::GiveUp)), "{policy:?}");
+        }
+        let long = RetryPolicy {
+            timeo: Duration::from_millis(100),
+            retrans: u32::MAX,
+            recovery: Recovery::Soft,
+        };
+        assert!(long.patience() > LONGEST.saturating_mul(u32::MAX - 6001));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct MountArgs {
     pub log: Option<PathBuf>,
     /// Say nothing when all is well, as helpers of mount(8) do.
     pub quiet: bool,
+    /// The mount namespace to be entered first (`mount -N`).
+    pub namespace: Option<PathBuf>,
 }
 
 /// `umount`.
@@ -29,6 +31,8 @@ pub struct UnmountArgs {
     pub force: bool,
     pub lazy: bool,
     pub verbose: u8,
+    /// The mount namespace to be entered first (`umount -N`).
+    pub namespace: Option<PathBuf>,
 }
 
 /// The type of file system that mount(8) is given.

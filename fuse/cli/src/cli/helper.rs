@@ -38,9 +38,9 @@ struct HelperMount {
     /// The type mount(8) was asked for
     #[arg(short = 't', value_name = "TYPE", value_parser = our_type)]
     _type: Option<String>,
-    /// Mount namespace: mount(8) enters it by itself
+    /// The mount namespace to mount in: mount(8) enters it for itself only
     #[arg(short = 'N', value_name = "NAMESPACE")]
-    _namespace: Option<String>,
+    namespace: Option<PathBuf>,
 }
 
 /// How umount(8) calls `umount.nfsrdma`.
@@ -68,9 +68,9 @@ struct HelperUnmount {
     /// The type
     #[arg(short = 't', value_name = "TYPE")]
     _type: Option<String>,
-    /// Mount namespace
+    /// The mount namespace that it is in
     #[arg(short = 'N', value_name = "NAMESPACE")]
-    _namespace: Option<String>,
+    namespace: Option<PathBuf>,
 }
 
 /// The arguments of `mount.nfsrdma`.
@@ -90,6 +90,7 @@ pub(super) fn mount(arguments: Vec<OsString>) -> Result<MountArgs, clap::Error> 
         fake: args.fake,
         log: None,
         quiet: args.common.verbose == 0,
+        namespace: args.namespace,
     })
 }
 
@@ -101,6 +102,7 @@ pub(super) fn unmount(arguments: Vec<OsString>) -> Result<UnmountArgs, clap::Err
         force: args.force,
         lazy: args.lazy,
         verbose: args.verbose,
+        namespace: args.namespace,
     })
 }
 

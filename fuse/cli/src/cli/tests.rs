@@ -78,6 +78,7 @@ fn unmounting() {
         force: true,
         lazy: true,
         verbose: 0,
+        namespace: None,
     };
     assert_eq!(
         run("nfsrdma umount /mnt -f -l"),
@@ -85,7 +86,12 @@ fn unmounting() {
     );
     assert_eq!(
         run("umount.nfsrdma /mnt -fl -n -t nfsrdma"),
-        Command::Unmount(args)
+        Command::Unmount(args.clone())
+    );
+    let namespace = Some("/proc/1/ns/mnt".into());
+    assert_eq!(
+        run("umount.nfsrdma /mnt -fl -N /proc/1/ns/mnt"),
+        Command::Unmount(UnmountArgs { namespace, ..args })
     );
 }
 

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::options::{LocalLock, MountProto, Options, Recovery};
 use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
 use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
+use nfsrdma_rpcrdma::rpc::RetryPolicy;
 use nfsrdma_rpcrdma::tap::Tap;
 use rustix::process::geteuid;
 use std::net::IpAddr;
@@ -154,7 +155,12 @@ async fn start(client: Arc<NlmClient>, local: LocalLock, options: &Options) -> A
 }
 
 fn config(local: LocalLock, options: &Options) -> LockConfig {
-    let limit = options.timeo * (options.retrans + 1);
+    let policy = RetryPolicy {
+        timeo: options.timeo,
+        retrans: options.retrans,
+        recovery: options.recovery,
+    };
+    let limit = policy.patience();
     let config = LockConfig {
         kinds: Kinds {
             posix: matches!(local, LocalLock::None | LocalLock::Flock),
@@ -168,4 +174,21 @@ fn config(local: LocalLock, options: &Options) -> LockConfig {
     };
     debug!(?config, "locks");
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_soft_mount_asks_for_locks_as_long_as_for_anything_else() {
+        let options = Options {
+            timeo: Duration::from_secs(10),
+            retrans: 2,
+            recovery: Recovery::Soft,
+            ..Options::default()
+        };
+        let patience = config(LocalLock::None, &options).patience;
+        assert_eq!(patience, Some((Duration::from_secs(60), false)));
+    }
 }
