@@ -197,6 +197,27 @@ def test_a_failed_open_does_not_have_everybody_wait_for_a_rename():
         assert rename.end() is None
 
 
+def test_a_rename_of_what_another_has_put_in_the_place_moves_that():
+    """A name that was looked up here, and replaced at the server since."""
+    with scripted() as (server, _):
+        server.mount_well()
+        for turn, (old, new) in enumerate((("D1", "D2"), ("D1", "D1"))):
+            for name in {old, new}:
+                (server.export / name).mkdir(exist_ok=True)
+            source, target = f"{old}/a{turn}", f"{new}/b{turn}"
+            (server.export / source).write_bytes(b"A")
+            (server.export / f"{old}/c").write_bytes(b"B")
+            assert (server.mnt / source).read_bytes() == b"A"
+            os.rename(server.export / source, server.export / f"{old}/old{turn}")
+            os.rename(server.export / f"{old}/c", server.export / source)
+            os.rename(server.mnt / source, server.mnt / target)
+            # The kernel is told by another thread.
+            until(lambda: (server.mnt / target).read_bytes() == b"B", "what was moved", 5)
+            (server.mnt / target).write_bytes(b"new")
+            found = [(server.export / name).read_bytes() for name in (target, f"{old}/old{turn}")]
+            assert found == [b"new", b"A"], found
+
+
 def test_locks_go_with_a_mount_that_is_aborted():
     """umount -f, while a process holds a lock and another one waits for it."""
     with LockServer() as server:

@@ -285,6 +285,36 @@ def test_what_is_written_by_a_mapping_is_there_before_an_unlock():
                 one.kill()
 
 
+DOWNGRADED = r"""
+import fcntl, mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+memory = mmap.mmap(file, 4096)
+lock = {'posix': fcntl.lockf, 'flock': fcntl.flock}[sys.argv[2]]
+lock(file, fcntl.LOCK_EX)
+memory[:4] = b'new!'
+lock(file, fcntl.LOCK_SH)
+print('shared', flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("how", ["posix", "flock"])
+def test_what_is_written_by_a_mapping_is_there_when_a_lock_becomes_shared(how):
+    with LockServer() as server, Process() as two:
+        a, b = server.mounts()
+        (server.export / "f").write_bytes(b"x" * 4096)
+        two.do("open", "f", str(b / "f"))
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", DOWNGRADED, a / "f", how]
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as one:
+            try:
+                assert one.stdout.readline() == "shared\n"
+                assert (two.set("f", READ) if how == "posix" else two.flock("f", fcntl.LOCK_SH)) == 0
+                assert two.do("read", "f", 0, 4) == "new!"
+            finally:
+                one.kill()
+
+
 def test_a_counter_under_a_lock_loses_nothing():
     with LockServer() as server:
         points = server.mounts()

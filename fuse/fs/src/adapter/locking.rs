@@ -67,7 +67,8 @@ impl<N: Nfs3> Adapter<N> {
                     reply_held(reply, result, reply_ok);
                 }
             };
-            if of.mode.is_none() && fs.may_write(of.handle) {
+            if of.mode != Some(Mode::Write) && fs.may_write(of.handle) {
+                // Others may read from then on, also where an exclusive lock becomes a shared one.
                 // What was written by way of a mapping is in the kernel: it writes dirty pages
                 // back before it drops them, by requests that other threads answer.
                 let notifier = notifier.clone();

@@ -219,7 +219,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Has the kernel look up again the names in a directory that are no longer valid here.
-    fn expire_names_in(&self, inode: &Inode) {
+    pub(super) fn expire_names_in(&self, inode: &Inode) {
         if inode.is_dir()
             && let Some(kernel) = self.change_context.kernel.get()
         {

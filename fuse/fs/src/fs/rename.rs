@@ -10,6 +10,7 @@
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
+use super::names::Child;
 use super::remove::{HIDDEN, check_not_hidden, hidden_name_stays, mark_removed};
 use super::{Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3};
@@ -73,6 +74,7 @@ impl<N: Nfs3> Fs<N> {
                 }
             }
         }
+        let epoch = from_dir.state.lock().epoch;
         let source = self.known_child(&from_dir, from.1);
         let result = self
             .rename_call(cred, (&from_dir, from.1), (&to_dir, to.1))
@@ -108,11 +110,21 @@ impl<N: Nfs3> Fs<N> {
             }
             (Err(error), _, _) => return Err(error),
         }
+        // Another client has changed the directory before: the name may have led to another object,
+        // which is what was moved. The kernel has moved what it knew.
+        let overtaken = from_dir.state.lock().epoch != epoch;
+        let source = source.filter(|_| !overtaken);
         self.own_name(&from_dir, from.1, None);
         match &source {
             Some(source) => {
                 self.own_name(&to_dir, to.1, Some(source));
                 source.state.lock().named_otherwise();
+            }
+            None if overtaken => {
+                // Outdated from the beginning, so that the kernel is told.
+                let outdated = to_dir.state.lock().epoch.wrapping_sub(1);
+                self.names.put(to_dir.nodeid, outdated, to.1, Child::Absent);
+                self.expire_names_in(&to_dir);
             }
             None => self.names.remove(to_dir.nodeid, to.1),
         }
