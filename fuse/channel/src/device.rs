@@ -57,7 +57,8 @@ impl Device {
                 // ENOENT: the request was interrupted before it was read.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::AGAIN) => return Ok(Received::Empty),
-                Err(Errno::NODEV) => return Ok(Received::Ended),
+                // ECONNABORTED: it ended while a request was being taken.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
                 Err(error) => return Err(error.into()),
             }
         }
