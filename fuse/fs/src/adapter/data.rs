@@ -60,6 +60,11 @@ impl<N: Nfs3> Adapter<N> {
         flags: i32,
         reply: Reply,
     ) {
+        let buffered = flags & libc::O_DIRECT == 0;
+        if buffered {
+            let range = offset..offset.saturating_add(u64::from(size));
+            self.fs.kernel_reads(handle, &range, request.pid());
+        }
         if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
             reply_data(reply, data);
             return self.send_deferred();
@@ -67,7 +72,6 @@ impl<N: Nfs3> Adapter<N> {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         let (under_way, queued) = (self.fs.kernel_read(handle, offset), self.queued.clone());
-        let buffered = flags & libc::O_DIRECT == 0;
         self.start(async move {
             let found = fs.read(handle, offset, size, flags).await;
             if let Some(under_way) = &under_way
@@ -92,7 +96,12 @@ impl<N: Nfs3> Adapter<N> {
         flags: i32,
         reply: Reply,
     ) {
+        let (pid, range) = (
+            request.pid(),
+            offset..offset.saturating_add(data.len() as u64),
+        );
         if !guessed && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+            self.fs.kernel_wrote(handle, &range, pid);
             reply_with(reply, result, Reply::written);
             return self.send_deferred();
         }
@@ -108,6 +117,9 @@ impl<N: Nfs3> Adapter<N> {
         }
         self.change(request, reply, |reply| async move {
             let result = fs.write(handle, offset, &data, flags).await;
+            if flags & libc::O_DIRECT == 0 {
+                fs.kernel_wrote(handle, &range, pid);
+            }
             reply_held(reply, result, Reply::written);
         });
     }

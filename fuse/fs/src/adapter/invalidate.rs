@@ -19,6 +19,9 @@
 //! is not believed here any more. That waits for the directory's lock, which whoever changes names
 //! in it holds until it is answered, so it has a thread, too.
 //!
+//! Pages that lack what a program wrote ([`Fs::stale_pages`]) are notified of at once, READs or not:
+//! the kernel has given the file a newer version with the WRITE already.
+//!
 //! What waits is a set of inode numbers, at most one for each inode the kernel knows.
 
 use super::queued::Queued;
@@ -46,6 +49,8 @@ const SILENCE: Duration = Duration::from_millis(500);
 const MOST_NAMES: usize = 1024;
 /// Threads that notify of data. Each may wait for a READ of one inode.
 const DATA_THREADS: usize = 4;
+/// The same for pages that lack what was written.
+const PAGE_THREADS: usize = 2;
 
 #[derive(Debug, Default)]
 struct QueueState {
@@ -122,6 +127,7 @@ struct Queues {
     attributes: Arc<Queue>,
     data: Arc<Queue>,
     names: Arc<Queue>,
+    pages: Arc<Queue>,
 }
 
 impl KernelCache for Queues {
@@ -133,6 +139,10 @@ impl KernelCache for Queues {
         self.data.put(nodeid, 0);
     }
 
+    fn drop_pages(&self, nodeid: u64) {
+        self.pages.put(nodeid, 0);
+    }
+
     fn expire_names(&self, nodeid: u64) {
         self.names.put(nodeid, 0);
     }
@@ -141,7 +151,7 @@ impl KernelCache for Queues {
 /// The threads.
 #[derive(Debug)]
 pub(super) struct Invalidator {
-    queues: [Arc<Queue>; 3],
+    queues: [Arc<Queue>; 4],
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -152,7 +162,7 @@ impl Invalidator {
         notifier: Notifier,
         queued: &Arc<Queued>,
     ) -> io::Result<Self> {
-        let queues = [Duration::ZERO, PAUSE, PAUSE].map(Queue::new);
+        let queues = [Duration::ZERO, PAUSE, PAUSE, Duration::ZERO].map(Queue::new);
         let this = Invalidator {
             queues: queues.clone(),
             threads: Mutex::default(),
@@ -180,6 +190,7 @@ impl Invalidator {
                         drop(fs);
                         let _ = notifier.inval_inode(node, -1, 0);
                     } else if fs.kernel_is_behind(node) {
+                        fs.pages_dropped(node);
                         drop(fs);
                         let _ = notifier.inval_inode(node, 0, 0);
                     }
@@ -188,7 +199,26 @@ impl Invalidator {
             let thread = std::thread::Builder::new().name(name.into()).spawn(serve)?;
             this.threads.lock().push(thread);
         }
-        let [attributes, data, names] = queues;
+        let [attributes, data, names, pages] = queues;
+        for _ in 0..PAGE_THREADS {
+            let (queue, notifier, fs) = (pages.clone(), notifier.clone(), Arc::downgrade(fs));
+            let serve = move || {
+                while let Some((node, _)) = queue.take() {
+                    let Some(fs) = fs.upgrade() else { return };
+                    let stale = fs.stale_pages(node);
+                    drop(fs);
+                    if let Some(stale) = stale {
+                        let (from, bytes) = (stale.offset() as i64, stale.length() as i64);
+                        // The kernel may have forgotten the inode, and its pages.
+                        let _ = notifier.inval_inode(node, from, bytes);
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new()
+                .name("inval-pages".into())
+                .spawn(serve)?;
+            this.threads.lock().push(thread);
+        }
         let (queue, fs_of_names) = (names.clone(), Arc::downgrade(fs));
         let serve = move || {
             while let Some((node, _)) = queue.take() {
@@ -217,6 +247,7 @@ impl Invalidator {
             attributes,
             data,
             names,
+            pages,
         }));
         Ok(this)
     }

@@ -66,17 +66,26 @@ impl<N: Nfs3> Fs<N> {
         let inode = self.table.get(nodeid)?;
         let now = self.now();
         // Before the attributes, as in `shown`.
-        let (dirty, end) = inode.data().map_or((false, 0), |data| {
-            data.with(|inner| (inner.is_dirty(), inner.end()))
+        let (dirty, stale, end) = inode.data().map_or((false, false, 0), |data| {
+            data.with(|inner| {
+                (
+                    inner.is_dirty(),
+                    inner.stale_pages().is_waiting(),
+                    inner.end(),
+                )
+            })
         });
-        if dirty && !revalidate {
+        // Before the kernel reads its pages, or data is written.
+        if (dirty && !revalidate) || (stale && revalidate) {
             return None;
         }
         let (shown, ttl) = {
             let mut state = inode.state.lock();
             let attributes = *state.fresh(now)?;
             let size = attributes.size.max(end);
-            state.record_told(size);
+            if state.record_told(size) {
+                self.pages_dropped_of(&inode);
+            }
             let shown = Attributes {
                 size,
                 fileid: self.table.visible_fileid(&attributes),
@@ -102,7 +111,12 @@ impl<N: Nfs3> Fs<N> {
         revalidate: bool,
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
-        if !revalidate && inode.is_dirty() {
+        if revalidate {
+            self.until_pages_dropped(&inode).await;
+            if let Some(known) = self.getattr_cached(nodeid, revalidate) {
+                return Ok(known);
+            }
+        } else if inode.is_dirty() {
             // The server sets mtime and ctime when it gets the data.
             self.write_back(&inode, false).await;
             let state = inode.state.lock();

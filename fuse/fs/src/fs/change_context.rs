@@ -16,6 +16,8 @@ pub trait KernelCache: Send + Sync {
     fn invalidate_attributes(&self, nodeid: u64);
     /// The kernel is to drop the pages and ask for the attributes again.
     fn invalidate_data(&self, nodeid: u64);
+    /// The kernel is to drop the pages of [`Fs::stale_pages`](super::Fs::stale_pages).
+    fn drop_pages(&self, nodeid: u64);
     /// The kernel is to ask again for each name in a directory before it uses it.
     fn expire_names(&self, nodeid: u64);
 }

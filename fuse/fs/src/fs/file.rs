@@ -9,6 +9,7 @@
 //! notification of `changed`.
 
 use super::clock::Nanos;
+use super::stale_pages::{Dropped, StalePages};
 use super::stats::Stats;
 use super::writer::Writer;
 use crate::cache::{Budget, Evict, Lent, Pages, WriteBack};
@@ -140,6 +141,7 @@ pub struct FileState {
     kernel_reads: Vec<UnansweredRead>,
     /// When the last of its READs arrived or was answered.
     last_kernel_read: Nanos,
+    stale_pages: StalePages,
 }
 
 impl FileState {
@@ -151,6 +153,11 @@ impl FileState {
     /// What is cached, for reading.
     pub fn pages(&mut self) -> &mut Pages {
         self.write_back.pages()
+    }
+
+    /// Pages of the kernel's that may lack what was written.
+    pub(super) fn stale_pages(&mut self) -> &mut StalePages {
+        &mut self.stale_pages
     }
 
     /// Takes the open files off the list of writers, once all data is on stable storage and no
@@ -381,6 +388,8 @@ pub struct FileData {
     inner: Mutex<FileState>,
     /// Notified when a READ, WRITE or COMMIT of the file ended.
     pub changed: Notify,
+    /// When the kernel last dropped its pages of the file.
+    pub(super) dropped: Dropped,
     shared: Arc<Shared>,
     this: Weak<FileData>,
 }
@@ -399,6 +408,7 @@ impl FileData {
             id,
             inner: Mutex::default(),
             changed: Notify::new(),
+            dropped: Dropped::default(),
             shared: shared.clone(),
             this: this.clone(),
         })

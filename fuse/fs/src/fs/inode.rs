@@ -202,13 +202,16 @@ impl State {
         }
     }
 
-    /// The kernel is given the attributes, with this size, to cache while they are valid.
-    pub fn record_told(&mut self, size: u64) {
+    /// The kernel is given the attributes, with this size, to cache while they are valid. True if
+    /// size or mtime are others than before, so that it drops its pages.
+    #[must_use]
+    pub fn record_told(&mut self, size: u64) -> bool {
         let known = self.cache.attributes();
         let beyond = known.is_some_and(|known| known.size < size);
         self.told_epoch = if beyond { BEYOND } else { self.epoch };
         self.told = known.map_or(0, digest);
-        self.told_contents = known.map_or(0, |known| digest_of_contents(size, known.mtime));
+        let contents = known.map_or(0, |known| digest_of_contents(size, known.mtime));
+        std::mem::replace(&mut self.told_contents, contents) != contents
     }
 
     /// The kernel is about to get other attributes in the reply to its own call.

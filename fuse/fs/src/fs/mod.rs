@@ -23,6 +23,7 @@ mod file;
 mod fill_gaps;
 mod inode;
 mod inode_table;
+mod kernel_pages;
 mod kernel_read;
 mod link;
 mod locking;
@@ -40,6 +41,7 @@ mod rename;
 mod search;
 mod sibling_names;
 mod squash;
+mod stale_pages;
 mod stats;
 mod sweeps;
 mod sync;
@@ -313,7 +315,9 @@ impl<N: Nfs3> Fs<N> {
         let mut state = inode.state.lock();
         let newest = state.attributes().copied().unwrap_or(heard);
         let size = newest.size.max(end);
-        state.record_told(size);
+        if state.record_told(size) {
+            self.pages_dropped_of(inode);
+        }
         let nlink = inode.visible_links(&newest);
         Attributes {
             size,

@@ -135,6 +135,9 @@ impl<N: Nfs3> Fs<N> {
             let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
             (cached == epoch, told != 0 && told != epoch)
         };
+        if !keep_cache {
+            self.pages_dropped_of(&inode);
+        }
         let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
         let handle = self.files.write().insert(file) as u64;
         Opened {

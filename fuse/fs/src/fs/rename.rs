@@ -115,19 +115,7 @@ impl<N: Nfs3> Fs<N> {
         let overtaken = from_dir.state.lock().epoch != epoch;
         let source = source.filter(|_| !overtaken);
         self.own_name(&from_dir, from.1, None);
-        match &source {
-            Some(source) => {
-                self.own_name(&to_dir, to.1, Some(source));
-                source.state.lock().named_otherwise();
-            }
-            None if overtaken => {
-                // Outdated from the beginning, so that the kernel is told.
-                let outdated = to_dir.state.lock().epoch.wrapping_sub(1);
-                self.names.put(to_dir.nodeid, outdated, to.1, Child::Absent);
-                self.expire_names_in(&to_dir);
-            }
-            None => self.names.remove(to_dir.nodeid, to.1),
-        }
+        self.name_renamed(&to_dir, to.1, source.as_ref(), overtaken);
         if let Some(target) = target {
             if source.is_none_or(|source| source.handle != target.handle) {
                 mark_removed(&target);
@@ -135,6 +123,23 @@ impl<N: Nfs3> Fs<N> {
             target.state.lock().named_otherwise();
         }
         Ok(())
+    }
+
+    /// `name` leads to `source` now, or to what is not known here.
+    fn name_renamed(&self, dir: &Inode, name: &[u8], source: Option<&Arc<Inode>>, overtaken: bool) {
+        match source {
+            Some(source) => {
+                self.own_name(dir, name, Some(source));
+                source.state.lock().named_otherwise();
+            }
+            None if overtaken => {
+                // Outdated from the beginning, so that the kernel is told.
+                let outdated = dir.state.lock().epoch.wrapping_sub(1);
+                self.names.put(dir.nodeid, outdated, name, Child::Absent);
+                self.expire_names_in(dir);
+            }
+            None => self.names.remove(dir.nodeid, name),
+        }
     }
 
     async fn rename_call(

@@ -1,0 +1,110 @@
+//! Which of the kernel's pages to take from it again: the operations of [`Fs`] around
+//! [`super::stale_pages`], which says why.
+
+use super::Fs;
+use super::clock::Nanos;
+use super::file::FileData;
+use super::inode::Inode;
+use super::open_file::OpenFile;
+use nfsrdma_nfs3::Nfs3;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl<N: Nfs3> Fs<N> {
+    /// The kernel is made to drop the pages of a file.
+    pub fn pages_dropped(&self, nodeid: u64) {
+        if let Some(inode) = self.table.get(nodeid) {
+            self.pages_dropped_of(&inode);
+        }
+    }
+
+    pub(super) fn pages_dropped_of(&self, inode: &Inode) {
+        if let Some(data) = inode.data() {
+            data.dropped.now(self.now());
+        }
+    }
+
+    /// The kernel is about to read into its pages, for the thread `pid`.
+    pub fn kernel_reads(&self, handle: u64, range: &Range<u64>, pid: u32) {
+        if let Some((file, since)) = self.dropped_lately(handle)
+            && let Some(data) = file.inode.data()
+        {
+            data.with(|inner| inner.stale_pages().read(since, range, pid));
+        }
+    }
+
+    /// What the thread `pid` wrote is in memory here, and was in the kernel's pages: drops them if
+    /// they may have been read meanwhile.
+    pub fn kernel_wrote(&self, handle: u64, range: &Range<u64>, pid: u32) {
+        if let Some((file, since)) = self.dropped_lately(handle)
+            && let Some(data) = file.inode.data()
+            && data.with(|inner| inner.stale_pages().written(since, range, pid))
+        {
+            self.drop_stale_pages(&file.inode);
+        }
+    }
+
+    /// An open file whose pages the kernel has lately dropped, and when.
+    fn dropped_lately(&self, handle: u64) -> Option<(Arc<OpenFile>, Nanos)> {
+        let files = self.files.read();
+        let file = files.get(handle as usize)?;
+        let since = file.inode.data()?.dropped.lately(&self.clock)?;
+        Some((file.clone(), since))
+    }
+
+    /// Has the kernel drop what [`Fs::kernel_wrote`] found.
+    fn drop_stale_pages(&self, inode: &Inode) {
+        match self.change_context.kernel.get() {
+            Some(kernel) => kernel.drop_pages(inode.nodeid),
+            None => drop(self.stale_pages(inode.nodeid)),
+        }
+    }
+
+    /// What the kernel is to drop of a file, offset and length; to be kept until it has.
+    pub fn stale_pages(&self, nodeid: u64) -> Option<StaleRange> {
+        let inode = self.table.get(nodeid)?;
+        let data = inode.data()?;
+        let range = data.with(|inner| inner.stale_pages().begin_drop())?;
+        Some(StaleRange {
+            data: data.clone(),
+            range,
+        })
+    }
+
+    /// Returns when the kernel has dropped all that it is to drop of a file.
+    pub(super) async fn until_pages_dropped(&self, inode: &Inode) {
+        if let Some(data) = inode.data()
+            && data.with(|inner| inner.stale_pages().is_waiting())
+        {
+            // Once more: the kernel may have forgotten the inode when it was first told.
+            self.drop_stale_pages(inode);
+            data.until(|inner| (!inner.stale_pages().is_waiting()).then_some(()))
+                .await;
+        }
+    }
+}
+
+/// A range that the kernel is told to drop.
+#[derive(Debug)]
+pub struct StaleRange {
+    data: Arc<FileData>,
+    range: Range<u64>,
+}
+
+impl StaleRange {
+    pub fn offset(&self) -> u64 {
+        self.range.start
+    }
+
+    /// In bytes; not 0.
+    pub fn length(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+impl Drop for StaleRange {
+    fn drop(&mut self) {
+        self.data.with(|inner| inner.stale_pages().dropped());
+        self.data.changed.notify_waiters();
+    }
+}

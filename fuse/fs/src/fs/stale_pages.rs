@@ -1,0 +1,154 @@
+//! Pages in the kernel that may lack what a program has just written.
+//!
+//! write(2) copies data into a page that is up to date, unlocks the page, and makes the WRITE. If the
+//! kernel drops its pages in between (it was given attributes with another mtime, say, as after each
+//! flush), a READ can bring the page back before the WRITE is handled here. It then lacks what the
+//! program wrote, and nothing would make the kernel drop it before the next change of the mtime.
+//!
+//! So what was read within [`WINDOW`] after the kernel was made to drop pages is remembered, as one
+//! range. What a WRITE of another thread than the reader's touches of it within that time is taken
+//! from the kernel again by a notification ([`KernelCache::drop_pages`](super::KernelCache::drop_pages)), which a thread of its
+//! own sends, because it may wait for READs. The WRITE is answered meanwhile; the GETATTR
+//! by which the kernel begins the next read(2), as the WRITE has made its attributes invalid, waits for the
+//! notification.
+
+use super::clock::{Clock, Nanos, nanos};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A WRITE is handled within this time after the kernel has copied its data into a page, even by a
+/// machine that is busy.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// When the kernel was last made to drop the pages of a file; 0: not yet.
+#[derive(Debug, Default)]
+pub(super) struct Dropped(AtomicU64);
+
+impl Dropped {
+    pub(super) fn now(&self, now: Nanos) {
+        self.0.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// That moment, if it is not long ago.
+    pub(super) fn lately(&self, clock: &Clock) -> Option<Nanos> {
+        let at = self.0.load(Ordering::Relaxed);
+        (at != 0 && clock.now().saturating_sub(at) < nanos(WINDOW)).then_some(at)
+    }
+}
+
+/// Who has read: one thread, or several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    One(u32),
+    Several,
+}
+
+/// What the kernel has read since, and what it is to drop.
+#[derive(Debug, Default)]
+pub(super) struct StalePages {
+    /// [`Dropped`] at the time of these READs.
+    since: Nanos,
+    read: Option<(Range<u64>, Readers)>,
+    /// To be dropped.
+    stale: Option<Range<u64>>,
+    /// Notifications that are under way.
+    dropping: usize,
+}
+
+fn span(known: Option<&Range<u64>>, new: &Range<u64>) -> Range<u64> {
+    known.map_or(new.clone(), |known| {
+        known.start.min(new.start)..known.end.max(new.end)
+    })
+}
+
+impl StalePages {
+    /// The kernel reads `range` for the thread `pid`, having dropped its pages at `since`. READs of
+    /// before are in none of them.
+    pub(super) fn read(&mut self, since: Nanos, range: &Range<u64>, pid: u32) {
+        if self.since != since {
+            *self = StalePages {
+                since,
+                read: None,
+                ..std::mem::take(self)
+            };
+        }
+        self.read = Some(match self.read.take() {
+            // 0: of another PID namespace.
+            None if pid != 0 => (range.clone(), Readers::One(pid)),
+            None => (range.clone(), Readers::Several),
+            Some((known, Readers::One(other))) if other == pid => {
+                (span(Some(&known), range), Readers::One(pid))
+            }
+            Some((known, _)) => (span(Some(&known), range), Readers::Several),
+        });
+    }
+
+    /// `range` was written by the thread `pid`, which has not read while its WRITE was on the way.
+    /// True if pages are to be dropped.
+    pub(super) fn written(&mut self, since: Nanos, range: &Range<u64>, pid: u32) -> bool {
+        let read = self.read.as_ref().filter(|_| self.since == since);
+        let touched = read.is_some_and(|(read, by)| {
+            *by != Readers::One(pid) && read.start < range.end && range.start < read.end
+        });
+        if touched {
+            self.stale = Some(span(self.stale.as_ref(), range));
+        }
+        touched
+    }
+
+    /// What the kernel is to be told to drop; [`StalePages::dropped`] follows.
+    pub(super) fn begin_drop(&mut self) -> Option<Range<u64>> {
+        let stale = self.stale.take();
+        self.dropping += usize::from(stale.is_some());
+        stale
+    }
+
+    pub(super) fn dropped(&mut self) {
+        self.dropping -= 1;
+    }
+
+    /// Whether the kernel has not dropped all that it is to drop.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.stale.is_some() || self.dropping > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_since_pages_were_dropped_is_dropped_where_it_is_written() {
+        let (reader, writer) = (1, 2);
+        let mut pages = StalePages::default();
+        assert!(!pages.written(5, &(0..100), writer), "nothing was read");
+        pages.read(5, &(4096..8192), reader);
+        assert!(!pages.written(5, &(0..4096), writer));
+        assert!(!pages.written(5, &(8192..9000), writer));
+        assert!(!pages.written(5, &(8000..9000), reader), "its own");
+        assert!(!pages.is_waiting());
+        assert!(pages.written(5, &(8000..9000), writer));
+        assert!(pages.written(5, &(5000..5001), writer));
+        assert_eq!(pages.stale, Some(5000..9000));
+        assert!(pages.is_waiting());
+        pages.read(5, &(0..10), writer);
+        assert!(pages.written(5, &(5000..5001), writer), "two have read");
+        // All pages were dropped again: nothing of before is in them, and what is to be dropped
+        // stays.
+        pages.read(6, &(0..10), reader);
+        assert!(!pages.written(6, &(5000..5001), writer));
+        assert!(pages.is_waiting());
+    }
+
+    #[test]
+    fn a_moment_long_ago_does_not_count() {
+        let (clock, dropped) = (Clock::manual(), Dropped::default());
+        assert_eq!(dropped.lately(&clock), None);
+        dropped.now(clock.now());
+        clock.advance(WINDOW / 2);
+        assert_eq!(dropped.lately(&clock), Some(1));
+        clock.advance(WINDOW / 2);
+        assert_eq!(dropped.lately(&clock), None);
+    }
+}
