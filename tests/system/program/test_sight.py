@@ -361,6 +361,23 @@ def test_background_mounts_are_listed_and_cancelled():
         server.ended()
 
 
+def test_a_background_mount_on_a_name_in_latin_1_is_cancelled():
+    with Server() as server:
+        at = os.fsencode(server.base) + b"/caf\xe9"
+        os.mkdir(at)
+        server.stop()
+        expect(server.mount("bg", at=os.fsdecode(at)), 0, "in the background")
+
+        def pending():
+            return [entry for name, entry in listed().items() if str(server.base) in name]
+
+        until(lambda: pending(), "it in the list")
+        result = subprocess.run([BIN / "nfsrdma", "umount", at], capture_output=True, timeout=LIMIT)
+        assert (result.returncode, b"no longer tries" in result.stderr) == (0, True), result
+        server.ended()
+        assert not pending()
+
+
 def test_what_is_tried_is_listed_once():
     """Where the directories of users come in an order in which root's is not first."""
     with Server() as server:
