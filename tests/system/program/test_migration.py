@@ -149,6 +149,14 @@ def test_nfsmount_conf_is_read():
         with etc(server, nfsmount_conf="[NFSMount_Global_Options]\nSec=krb5p\n") as there:
             result = there(BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options())
             expect(result, 1, "sec=krb5p", "/etc/nfsmount.conf asks for it")
+        shutil.rmtree(server.base / "etc")
+        conf = "[NFSMount_Global_Options]\nSec=krb5p\nXprtsec=mtls\nNfsvers=4\nProto=tcp\n"
+        with etc(server, nfsmount_conf=conf) as there:
+            given = "sec=sys,xprtsec=none,vers=3,proto=rdma"
+            (server.base / "mount.nfsrdma").symlink_to(BIN / "nfsrdma")
+            result = there(server.base / "mount.nfsrdma", server.spec, server.mnt, "-f", "-o", given)
+            expect(result, 0)
+            assert "nfsmount.conf" not in result.stderr, "what the mount's own options replace is of no interest"
 
 
 def test_a_line_without_netdev_is_told(place):
