@@ -241,7 +241,9 @@ enum CliCommand {
     /// Translate an fstab line of the kernel's NFS client
     ///
     /// It prints the line to use in /etc/fstab instead of LINE, which is a line of fstab(5) or of
-    /// /proc/mounts with the type nfs, and reports on standard error what it leaves out.
+    /// /proc/mounts with the type nfs, or a command of mount(8), and reports on standard error what
+    /// it leaves out. Of the lines from standard input only those that ask for RDMA are translated;
+    /// all others, and those that cannot be translated, are printed as they are.
     Fstab(FstabArgs),
 }
 

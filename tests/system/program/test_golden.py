@@ -74,7 +74,7 @@ PLACES = ["MISSING", "BASE", "FILE", "/proc"]
 
 REMEDY = re.compile(
     r"\b(write|put|give|leave|choose|use|check|see|make|takes|load|install|raise|close|listed|lists|shows|"
-    r"did you mean|do without|be root|start|allow|turn)\b|-s passes|'(?:nfsrdma|mount|modprobe|fuser|findmnt) |mount (?:again|it|the one)|\[MOUNTS\]|is listed|\nCommands:\n|ip route"
+    r"did you mean|do without|be root|start|allow|turn)\b|sloppy passes|'(?:nfsrdma|mount|modprobe|fuser|findmnt) |mount (?:again|it|the one)|\[MOUNTS\]|is listed|\nCommands:\n|ip route"
 )
 
 

@@ -115,6 +115,67 @@ def test_fstab_says_what_it_leaves_out():
     expect(command, 0, "srv:/x  /mnt  nfsrdma  rdma,_netdev  0  0")
 
 
+def test_fstab_takes_commands_as_mount_8_does():
+    line = "srv:/x  /mnt  nfsrdma  {},_netdev  0  0\n"
+    for command, wanted in (
+        ("mount -t nfs -o nosuid -o nodev,ro -o rdma srv:/x /mnt", "nosuid,nodev,ro,rdma"),
+        ("sudo mount srv:/x /mnt -t nfs -orw -v --options rdma", "rw,rdma"),
+        ("/bin/mount srv:/x -r /mnt --options=rdma -tnfs", "ro,rdma"),
+        ("mount -wo rdma srv:/x /mnt", "rw,rdma"),
+        ("mount --target /mnt --source srv:/x -o rdma", "rdma"),
+    ):
+        for words in ([command], command.split()):
+            result = nfsrdma("fstab", *words)
+            expect(result, 0)
+            assert result.stdout == line.format(wanted), (words, result.stdout)
+    expect(nfsrdma("fstab", "mount -o sec=krb5p -o rdma srv:/x /mnt"), 1, "only AUTH_SYS")
+    expect(nfsrdma("fstab", "mount --bind srv:/x /mnt"), 1, "cannot be translated: write mount -t nfs")
+    result = nfsrdma("fstab", "mount", "-o", "rdma", "srv:/a b", "/mnt")
+    assert result.stdout.startswith("srv:/a\\040b  /mnt  "), result.stdout
+    # A source is no command, whatever its last component.
+    for words in (["srv:/mount /mnt nfs rdma"], ["srv:/mount", "/mnt", "nfs", "rdma"]):
+        assert nfsrdma("fstab", *words).stdout == "srv:/mount  /mnt  nfsrdma  rdma,_netdev  0  0\n"
+
+
+def test_fstab_goes_on_behind_what_it_cannot_translate():
+    table = (
+        "srv:/a /a nfs rdma,sec=krb5 0 0\n/dev/sda1 / ext4 defaults 0 1\nsrv:/b /b nfs defaults,port=2049 0 0\n"
+        "srv:/c /c nfs4 tcp 0 0\nsrv:/d /d nfs proto=rdma 0 0\nsrv:/e /e nfs rdma,timeo=x 0 0\n/dev/sdb none swap sw"
+    )
+    result = nfsrdma("fstab", "-", input=table)
+    expect(result, 1, "lines 1, 6 are not translated, but kept")
+    wanted = table.replace("srv:/d /d nfs proto=rdma 0 0", "srv:/d  /d  nfsrdma  proto=rdma,_netdev  0  0")
+    assert result.stdout == f"{wanted}\n", result.stdout
+    for said in (
+        "# line 1: kept as it is: option 'sec=krb5' cannot be honoured",
+        "# line 3: kept as it is, since it does not ask for RDMA: to translate it, add the option rdma",
+        "# line 4: kept as it is, since",
+        "# line 6: kept as it is: 'timeo=x'",
+    ):
+        assert said in result.stderr, result.stderr
+    assert result.stderr.count("\n") == 5, result.stderr
+    expect(nfsrdma("fstab", "-", input="srv:/b /b nfs\n"), 0)
+    # A port of TCP is none for RDMA.
+    result = nfsrdma("fstab", "srv:/b /b nfs port=2049,ro")
+    expect(result, 0)
+    assert result.stdout == "srv:/b  /b  nfsrdma  ro,_netdev  0  0\n", result.stdout
+    assert "'port=2049' is left out" in result.stderr, result.stderr
+
+
+def test_fstab_takes_names_of_any_bytes():
+    def translated(*words, table=None):
+        result = subprocess.run([BIN / "nfsrdma", "fstab", *words], input=table, capture_output=True, timeout=LIMIT)
+        return result.returncode, result.stdout, result.stderr
+
+    latin = b"# caf\xe9\r\nLABEL=\xe9 /\xe9 ext4 ro 0 0\n"
+    table = latin + b"srv:/\xe9 /mnt/\xe9 nfs rdma\n"
+    line = b"srv:/\xe9  /mnt/\xe9  nfsrdma  rdma,_netdev  0  0\n"
+    assert translated("-", table=table) == (0, latin + line, b"")
+    assert translated(b"srv:/\xe9 /mnt/\xe9 nfs rdma") == (0, line, b"")
+    status, _, said = translated(b"srv:/x /m nfs rdma,x-\xe9")
+    assert status == 1 and b"are not in UTF-8: write them in ASCII" in said, said
+
+
 @contextlib.contextmanager
 def etc(place, **files):
     """Runs commands where /etc is a copy with `files` in it."""
@@ -149,6 +210,14 @@ def test_nfsmount_conf_is_read():
         with etc(server, nfsmount_conf="[NFSMount_Global_Options]\nSec=krb5p\n") as there:
             result = there(BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options())
             expect(result, 1, "sec=krb5p", "/etc/nfsmount.conf asks for it")
+        shutil.rmtree(server.base / "etc")
+        conf = "[NFSMount_Global_Options]\nSec=krb5p\nXprtsec=mtls\nNfsvers=4\nProto=tcp\n"
+        with etc(server, nfsmount_conf=conf) as there:
+            given = "sec=sys,xprtsec=none,vers=3,proto=rdma"
+            (server.base / "mount.nfsrdma").symlink_to(BIN / "nfsrdma")
+            result = there(server.base / "mount.nfsrdma", server.spec, server.mnt, "-f", "-o", given)
+            expect(result, 0)
+            assert "nfsmount.conf" not in result.stderr, "what the mount's own options replace is of no interest"
 
 
 def test_a_line_without_netdev_is_told(place):

@@ -361,6 +361,40 @@ def test_background_mounts_are_listed_and_cancelled():
         server.ended()
 
 
+def test_a_background_mount_on_a_name_in_latin_1_is_cancelled():
+    with Server() as server:
+        at = os.fsencode(server.base) + b"/caf\xe9"
+        os.mkdir(at)
+        server.stop()
+        expect(server.mount("bg", at=os.fsdecode(at)), 0, "in the background")
+
+        def pending():
+            return [entry for name, entry in listed().items() if str(server.base) in name]
+
+        until(lambda: pending(), "it in the list")
+        result = subprocess.run([BIN / "nfsrdma", "umount", at], capture_output=True, timeout=LIMIT)
+        assert (result.returncode, b"no longer tries" in result.stderr) == (0, True), result
+        server.ended()
+        assert not pending()
+
+
+def test_what_is_tried_is_listed_once():
+    """Where the directories of users come in an order in which root's is not first."""
+    with Server() as server:
+        server.stop()
+        expect(server.mount("bg"), 0)
+        until_listed(server, "pending")
+        script = (
+            'mount -t tmpfs none /run/user && mkdir /run/user/0 /run/user/4242 && ls -U /run/user >&2 && "$0" stats --json'
+        )
+        result = run(*alone("sh", "-c", script, BIN / "nfsrdma"))
+        if not result.stderr.startswith("4242\n"):
+            pytest.skip("they come in another order")
+        entries = [entry for entry in json.loads(result.stdout) if entry["directory"] == str(server.mnt)]
+        assert len(entries) == 1, entries
+        expect(nfsrdma("umount", server.mnt), 0)
+
+
 def until_listed(server, state):
     until(lambda: listed().get(str(server.mnt), {}).get("state") == state, f"{state} in the list")
     return listed()[str(server.mnt)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -145,8 +146,13 @@ def test_metrics_over_http(server):
     assert f"Content-Length: {len(body)}\r\n".encode() in head, head
     (calls,) = (m for m in body.splitlines() if m.startswith(b"nfsrdma_procedure_calls_total{") and b'"CREATE"' in m)
     assert calls.endswith(b" 1"), calls
-    assert get(b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 404 ")
-    assert get(b"POST /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 405 ")
+    assert get(b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 404 Not Found\r\n")
+    assert get(b"GET /metrics?name=x HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 OK\r\n")
+    head, _, body = get(b"HEAD /metrics HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and body == b"", (head, body)
+    assert int(re.search(rb"Content-Length: (\d+)", head)[1]) > 1000, head
+    refused = get(b"POST /metrics HTTP/1.1\r\n\r\n")
+    assert refused.startswith(b"HTTP/1.1 405 ") and b"\r\nAllow: GET, HEAD\r\n" in refused, refused
     assert get(b"\0" * 100).startswith(b"HTTP/1.1 400 ")
     get(b"GET /metrics HTTP/1.1\r\n" + b"x" * 1_000_000)
     silent = [socket.create_connection(("127.0.0.1", port), LIMIT) for _ in range(8)]
@@ -158,7 +164,9 @@ def test_metrics_over_http(server):
     other = server.base / "other"
     other.mkdir()
     result = nfsrdma("mount", server.spec, other, "-o", server.options(f"metrics={port}"))
-    expect(result, 2, f"cannot serve metrics at 127.0.0.1:{port}", "metrics=")
+    expect(result, 2, f"cannot serve metrics at 127.0.0.1:{port}: Address already in use; give metrics= another")
+    result = nfsrdma("metrics", "--listen", f"127.0.0.1:{port}")
+    expect(result, 2, f"cannot serve metrics at 127.0.0.1:{port}: Address already in use; give --listen another")
     assert not mounted(other)
     expect(nfsrdma("umount", server.mnt), 0)
 

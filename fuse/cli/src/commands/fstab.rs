@@ -2,16 +2,17 @@
 
 use crate::cli::FstabArgs;
 use crate::failure::{Exit, Failure};
-use crate::mount::fstab_line::{Line, unescaped};
+use crate::mount::fstab_line::{Line, arguments, unescaped};
 use crate::options::mount_source::MountSource;
 use crate::options::{OptionError, Options, split};
 use crate::output::{self, Reader, without_number};
 use std::io::BufRead;
+use std::os::unix::ffi::OsStrExt;
 
 /// The line to use, and what is to be said about it.
 #[derive(Debug, PartialEq, Eq)]
 struct Translated {
-    line: String,
+    line: Vec<u8>,
     notes: Vec<String>,
 }
 
@@ -31,24 +32,58 @@ fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-fn translate(text: &str) -> Result<Translated, Failure> {
-    let line = Line::parse(text).ok_or_else(|| {
-        Failure::usage(format!(
-            "'{text}' is not a line of fstab: write its fields, SERVER:/EXPORT DIR nfs OPTIONS"
-        ))
-    })?;
-    if !matches!(line.kind, "nfs" | "nfs4" | "nfsrdma" | "fuse.nfsrdma") {
+/// What the line says about the transport: the last word counts, as in the kernel's client.
+fn is_over_rdma(words: &[String]) -> Option<bool> {
+    let says = |word: &String| match (name_of(word), word.split_once('=')) {
+        ("rdma", _) => Some(true),
+        ("tcp" | "udp", _) => Some(false),
+        ("proto", Some((_, proto))) => Some(proto.starts_with("rdma")),
+        _ => None,
+    };
+    words.iter().rev().find_map(says)
+}
+
+/// Its options.
+fn options_of(line: &Line<'_>) -> Result<Vec<String>, Failure> {
+    match std::str::from_utf8(&line.options) {
+        Ok(options) => Ok(split(options)),
+        Err(_) => Err(Failure::usage(format!(
+            "the options '{}' are not in UTF-8: write them in ASCII",
+            output::plain(&String::from_utf8_lossy(&line.options))
+        ))),
+    }
+}
+
+fn translate(text: &[u8]) -> Result<Translated, Failure> {
+    let line = Line::parse(text).ok_or_else(|| no_line(text))?;
+    translate_line(&line)
+}
+
+fn no_line(text: &[u8]) -> Failure {
+    let shown = String::from_utf8_lossy(text);
+    Failure::usage(match arguments(&crate::mount::fstab_line::words(text)) {
+        Some(_) => format!(
+            "'{shown}' cannot be translated: write mount -t nfs -o OPTIONS SERVER:/EXPORT DIR"
+        ),
+        None => format!(
+            "'{shown}' is not a line of fstab: write its fields, SERVER:/EXPORT DIR nfs OPTIONS"
+        ),
+    })
+}
+
+fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
+    if !matches!(line.kind, b"nfs" | b"nfs4" | b"nfsrdma" | b"fuse.nfsrdma") {
         return Err(Failure::usage(format!(
             "the type {} is not one of NFS: give a line of the type nfs",
-            line.kind
+            String::from_utf8_lossy(line.kind)
         )));
     }
-    MountSource::parse(&unescaped(line.source))?;
+    MountSource::parse(&unescaped(&line.source))?;
     let mut notes = Vec::new();
-    if line.kind == "nfs4" {
+    if line.kind == b"nfs4" {
         notes.push("nfs4 is left out: NFS version 3 is spoken".to_owned());
     }
-    let words = split(line.options);
+    let words = options_of(line)?;
     let value = |name: &str| {
         words
             .iter()
@@ -56,11 +91,8 @@ fn translate(text: &str) -> Result<Translated, Failure> {
     };
     // /proc/mounts shows what was found out at the time.
     let of_kernel = value("addr").is_some();
-    let over_tcp = words.iter().any(|word| {
-        matches!(name_of(word), "tcp" | "udp")
-            || word.starts_with("proto=tcp")
-            || word.starts_with("proto=udp")
-    });
+    // What is not said is TCP, but for lines of our own.
+    let over_tcp = !is_over_rdma(&words).unwrap_or(!matches!(line.kind, b"nfs" | b"nfs4"));
     let mut kept: Vec<String> = Vec::new();
     for word in &words {
         let name = name_of(word);
@@ -94,54 +126,98 @@ fn translate(text: &str) -> Result<Translated, Failure> {
     }
     let options = kept.join(",");
     Options::parse(&options)?;
-    Ok(Translated {
-        line: format!("{}  {}  nfsrdma  {options}  0  0", line.source, line.dir),
-        notes,
-    })
+    let fields = [&*line.source, &line.dir, b"nfsrdma", options.as_bytes()];
+    let mut line = fields.join(&b"  "[..]);
+    line.extend_from_slice(b"  0  0");
+    Ok(Translated { line, notes })
 }
 
-/// Whether a line of the file is to be translated.
-fn is_of_nfs(text: &str) -> bool {
-    Line::parse(text).is_some_and(|line| matches!(line.kind, "nfs" | "nfs4"))
+/// A line of a table; an error if it is to be translated and cannot be.
+fn translate_in_table(text: &[u8]) -> Result<Translated, Failure> {
+    let kept = |notes| Translated {
+        line: text.to_owned(),
+        notes,
+    };
+    let Some(line) = Line::parse(text).filter(|line| matches!(line.kind, b"nfs" | b"nfs4")) else {
+        return Ok(kept(Vec::new()));
+    };
+    // Whoever gives a table has not asked for each of its lines.
+    if is_over_rdma(&options_of(&line)?) != Some(true) {
+        return Ok(kept(vec![
+            "kept as it is, since it does not ask for RDMA: to translate it, add the option rdma, \
+             or give it as an argument"
+                .to_owned(),
+        ]));
+    }
+    translate_line(&line)
 }
 
 /// Runs `fstab`.
 pub(crate) fn run(args: &FstabArgs) -> Result<(), Failure> {
-    let words: Vec<String> = args
-        .line
-        .iter()
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
-    if words != ["-"] {
-        return show(translate(&words.join(" "))?).map(|_| ());
+    let words: Vec<&[u8]> = args.line.iter().map(|word| word.as_bytes()).collect();
+    if words == [b"-"] {
+        return table(&mut std::io::stdin().lock());
     }
-    for line in std::io::stdin().lock().lines() {
-        let line = line.map_err(|error| {
+    let text = words.join(&b" "[..]);
+    let translated = match arguments(&words) {
+        // As the shell has cut it.
+        Some(words) => {
+            translate_line(&Line::of_command(words, true).ok_or_else(|| no_line(&text))?)?
+        }
+        None => translate(&text)?,
+    };
+    show(&translated, "").map(|_| ())
+}
+
+/// Translates what is to be translated of a table. Other lines stay as they are.
+fn table(input: &mut dyn BufRead) -> Result<(), Failure> {
+    let mut wrong = Vec::new();
+    let mut text = Vec::new();
+    for number in 1u64.. {
+        text.clear();
+        let read = input.read_until(b'\n', &mut text).map_err(|error| {
             let why = without_number(&error);
             Failure::new(
                 Exit::System,
                 format!("cannot read standard input: {why}; give the line as an argument"),
             )
         })?;
-        let translated = match is_of_nfs(&line) {
-            true => translate(&line)?,
-            false => Translated {
-                line,
-                notes: Vec::new(),
-            },
-        };
-        if show(translated)? == Reader::Gone {
+        if read == 0 {
             break;
         }
+        if text.last() == Some(&b'\n') {
+            text.pop();
+        }
+        let translated = translate_in_table(&text).unwrap_or_else(|failure| {
+            wrong.push(number.to_string());
+            Translated {
+                line: text.clone(),
+                notes: vec![format!("kept as it is: {failure}")],
+            }
+        });
+        if show(&translated, &format!("line {number}: "))? == Reader::Gone {
+            return Ok(());
+        }
     }
-    Ok(())
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let (lines, are) = match wrong.len() {
+        1 => ("line", "is"),
+        _ => ("lines", "are"),
+    };
+    Err(Failure::usage(format!(
+        "{lines} {} {are} not translated, but kept: leave them to mount -t nfs, or change what the notes name",
+        wrong.join(", ")
+    )))
 }
 
-fn show(translated: Translated) -> Result<Reader, Failure> {
-    for note in translated.notes {
-        output::message(format_args!("# {note}"));
+/// `of` says which line the notes are about.
+fn show(translated: &Translated, of: &str) -> Result<Reader, Failure> {
+    for note in &translated.notes {
+        output::message(format_args!("# {of}{note}"));
     }
-    output::result(format!("{}\n", translated.line).as_bytes())
+    output::result(&[&translated.line[..], b"\n"].concat())
 }
 
 #[cfg(test)]
@@ -150,9 +226,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn line(text: &str) -> String {
-        translate(text)
-            .unwrap_or_else(|error| panic!("{text}: {error}"))
-            .line
+        let translated = translate(text.as_bytes());
+        let line = translated.unwrap_or_else(|error| panic!("{text}: {error}"));
+        String::from_utf8(line.line).unwrap()
     }
 
     #[test]
@@ -192,8 +268,8 @@ mod tests {
     #[test]
     fn what_is_left_out_is_said() {
         let translated =
-            translate("srv:/x /mnt nfs4 vers=4.2,proto=tcp,port=2049,fsc,bg 0 0").unwrap();
-        assert_eq!(translated.line, "srv:/x  /mnt  nfsrdma  bg,_netdev  0  0");
+            translate(b"srv:/x /mnt nfs4 vers=4.2,proto=tcp,port=2049,fsc,bg 0 0").unwrap();
+        assert_eq!(translated.line, b"srv:/x  /mnt  nfsrdma  bg,_netdev  0  0");
         for word in ["nfs4", "'vers=4.2'", "'proto=tcp'", "'port=2049'", "'fsc'"] {
             let said = translated.notes.iter().any(|note| note.starts_with(word));
             assert!(said, "{word}: {:?}", translated.notes);
@@ -201,8 +277,36 @@ mod tests {
     }
 
     #[test]
+    fn a_port_of_tcp_is_left_out() {
+        for (options, wanted) in [
+            ("port=2049", "_netdev"),
+            ("tcp,port=2049", "_netdev"),
+            ("rdma,port=2050", "rdma,port=2050,_netdev"),
+            ("proto=rdma6,port=2050", "proto=rdma6,port=2050,_netdev"),
+        ] {
+            let got = line(&format!("srv:/x /mnt nfs {options}"));
+            assert_eq!(got, format!("srv:/x  /mnt  nfsrdma  {wanted}  0  0"));
+        }
+        assert_eq!(
+            line("srv:/x /mnt nfsrdma port=2050"),
+            "srv:/x  /mnt  nfsrdma  port=2050,_netdev  0  0"
+        );
+    }
+
+    #[test]
+    fn bytes_stay_as_they_are() {
+        let translated = translate(b"srv:/\xe9 /m\xe9 nfs rdma").unwrap();
+        assert_eq!(
+            translated.line,
+            b"srv:/\xe9  /m\xe9  nfsrdma  rdma,_netdev  0  0"
+        );
+        let said = translate(b"srv:/x /m nfs rdma,x-\xe9").unwrap_err().message;
+        assert!(said.contains("not in UTF-8"), "{said}");
+    }
+
+    #[test]
     fn what_cannot_be_translated() {
-        let said = |text: &str| translate(text).unwrap_err().message;
+        let said = |text: &str| translate(text.as_bytes()).unwrap_err().message;
         assert!(said("srv:/x /mnt nfs sec=krb5p").contains("sec=krb5p"));
         assert!(said("srv:/x /mnt nfs xprtsec=mtls").contains("TLS"));
         assert!(said("/dev/sda1 / ext4 defaults 0 1").contains("the type ext4"));
@@ -214,14 +318,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_answered(text: String) {
+        fn any_line_is_answered(text: Vec<u8>) {
             let _ = translate(&text);
+            let _ = translate_in_table(&text);
         }
 
         #[test]
         fn a_translation_is_stable(options in "(ro|bg|rdma|proto=rdma|addr=1.2.3.4|namlen=255|_netdev|soft|vers=3)(,(nosuid|noatime|nolock|timeo=7)){0,4}") {
-            if let Ok(first) = translate(&format!("srv:/x /mnt nfs {options} 0 0")) {
-                prop_assert_eq!(&line(&first.line), &first.line);
+            if let Ok(first) = translate(format!("srv:/x /mnt nfs {options} 0 0").as_bytes()) {
+                prop_assert_eq!(translate(&first.line).unwrap().line, first.line);
             }
         }
     }

@@ -192,7 +192,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         .options
         .metrics
         .as_ref()
-        .map(stats::metrics::listen)
+        .map(|at| stats::metrics::listen(at, "metrics="))
         .transpose()?;
     let config = settings::file_system(&plan.options);
     let pool = Pool::new(settings::pool_bytes(&plan.options, &config))

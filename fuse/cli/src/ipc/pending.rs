@@ -8,7 +8,9 @@ use crate::ipc::control::{self, AskError, Control, ControlReply};
 use crate::ipc::sockets;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +33,9 @@ pub(crate) struct Pending {
     /// SERVER:/EXPORT.
     pub source: String,
     pub directory: String,
+    /// The directory, if it is not in UTF-8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub directory_bytes: Vec<u8>,
     /// As they were given.
     pub options: String,
     pub background: bool,
@@ -39,6 +44,15 @@ pub(crate) struct Pending {
     pub error: String,
     /// Since the first attempt.
     pub age_ns: u64,
+}
+
+impl Pending {
+    fn is_on(&self, dir: &Path) -> bool {
+        match &self.directory_bytes[..] {
+            [] => Path::new(&self.directory) == dir,
+            bytes => Path::new(OsStr::from_bytes(bytes)) == dir,
+        }
+    }
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -167,7 +181,7 @@ pub(crate) fn cancel(dir: &Path) -> Result<Vec<Pending>, AskError> {
     let mut cancelled = Vec::new();
     for place in places() {
         if let Some(pending) = place.ask(control::ANSWER_TIME)
-            && Path::new(&pending.directory) == dir
+            && pending.is_on(dir)
             && place.cancel()?
         {
             cancelled.push(pending);

@@ -158,6 +158,8 @@ pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Opt
         let users = fs::read_dir("/run/user").into_iter().flatten();
         let users = users.take(MOST_ENTRIES).filter_map(Result::ok);
         owners.extend(users.filter_map(|user| user.file_name().to_str()?.parse::<u32>().ok()));
+        // By number: root has a directory there, too.
+        owners.sort_unstable();
         owners.dedup();
     }
     let mut found = Vec::new();

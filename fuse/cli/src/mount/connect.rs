@@ -10,6 +10,7 @@ use crate::options::Options;
 use crate::options::mount_source::MountSource;
 use nfsrdma_nfs3::mount::{self, Mounted};
 use nfsrdma_rdma::Pool;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::warn;
@@ -121,6 +122,10 @@ fn announce(plan: &Plan, since: Instant) -> Announcement {
         pid: std::process::id(),
         source: String::from_utf8_lossy(&plan.spec.source()).into_owned(),
         directory: plan.point.path.to_string_lossy().into_owned(),
+        directory_bytes: match plan.point.path.to_str() {
+            Some(_) => Vec::new(),
+            None => plan.point.path.as_os_str().as_bytes().to_owned(),
+        },
         options: plan.options_given.clone(),
         background: plan.options.background,
         ..Pending::default()

@@ -1,79 +1,157 @@
-//! Lines of fstab(5) and /proc/mounts.
+//! Lines of fstab(5) and /proc/mounts, and commands of mount(8). They are bytes: names of files
+//! know no character set.
 
-use crate::mounts::unescape;
+use crate::mounts::{escape, unescape};
 use crate::options::split;
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 /// The fields of a line that are used.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
-    pub(crate) source: &'a str,
-    pub(crate) dir: &'a str,
-    pub(crate) kind: &'a str,
-    pub(crate) options: &'a str,
+    pub(crate) source: Cow<'a, [u8]>,
+    pub(crate) dir: Cow<'a, [u8]>,
+    pub(crate) kind: &'a [u8],
+    pub(crate) options: Cow<'a, [u8]>,
+}
+
+/// The words of a line.
+pub(crate) fn words(text: &[u8]) -> Vec<&[u8]> {
+    text.split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+        .collect()
+}
+
+/// What follows `mount`, `sudo mount` or `/sbin/mount.nfs`.
+pub(crate) fn arguments<'w, 'a>(words: &'w [&'a [u8]]) -> Option<&'w [&'a [u8]]> {
+    let (command, rest) = match words {
+        [b"sudo", command, rest @ ..] | [command, rest @ ..] => (command, rest),
+        [] => return None,
+    };
+    // A path is absolute: `srv:/mount` is a source.
+    let name = match command.strip_prefix(b"/") {
+        Some(path) => path.rsplit(|&byte| byte == b'/').next()?,
+        None => command,
+    };
+    matches!(name, b"mount" | b"mount.nfs" | b"mount.nfs4").then_some(rest)
 }
 
 impl<'a> Line<'a> {
     /// Of fstab and /proc/mounts, or of a command `mount -t nfs -o OPTIONS SOURCE DIR`.
-    pub(crate) fn parse(text: &'a str) -> Option<Line<'a>> {
-        let fields: Vec<&str> = text.split_whitespace().collect();
-        if let ["mount", words @ ..] = &fields[..] {
-            return Self::of_command(words);
+    pub(crate) fn parse(text: &'a [u8]) -> Option<Line<'a>> {
+        let fields = words(text);
+        if let Some(words) = arguments(&fields) {
+            return Self::of_command(words, false);
         }
         let (source, dir, kind) = match &fields[..] {
-            [source, dir, kind, ..] if !source.starts_with('#') => (source, dir, kind),
+            [source, dir, kind, ..] if !source.starts_with(b"#") => (*source, *dir, *kind),
             _ => return None,
         };
         Some(Line {
-            source,
-            dir,
+            source: source.into(),
+            dir: dir.into(),
             kind,
-            options: fields.get(3).unwrap_or(&"defaults"),
+            options: fields.get(3).copied().unwrap_or(b"defaults").into(),
         })
     }
 
-    fn of_command(words: &[&'a str]) -> Option<Line<'a>> {
-        let (mut kind, mut options, mut names) = ("nfs", "defaults", Vec::new());
-        let mut words = words.iter();
+    /// The words behind `mount`, of which `plain` ones are as the shell gives them, and have no
+    /// escapes. `None` for what is no mount of a source on a directory.
+    pub(crate) fn of_command(words: &[&'a [u8]], plain: bool) -> Option<Line<'a>> {
+        let (mut kind, mut options, mut names) = (&b"nfs"[..], Vec::new(), Vec::new());
+        let (mut source, mut target) = (None, None);
+        let mut words = words.iter().copied();
         while let Some(word) = words.next() {
-            match *word {
-                "-t" => kind = words.next()?,
-                "-o" => options = words.next()?,
-                word if word.starts_with('-') => return None,
-                word => names.push(word),
+            if let Some(long) = word.strip_prefix(b"--") {
+                let (name, value) = match long.iter().position(|&byte| byte == b'=') {
+                    Some(at) => (&long[..at], Some(&long[at + 1..])),
+                    None => (long, None),
+                };
+                match name {
+                    b"" => names.extend(words.by_ref()),
+                    b"types" => kind = value.or_else(|| words.next())?,
+                    b"options" => options.push(value.or_else(|| words.next())?),
+                    b"source" => source = Some(value.or_else(|| words.next())?),
+                    b"target" => target = Some(value.or_else(|| words.next())?),
+                    b"read-only" => options.push(b"ro"),
+                    b"read-write" | b"rw" => options.push(b"rw"),
+                    b"verbose" | b"no-mtab" | b"fake" => {}
+                    _ => return None,
+                }
+                continue;
+            }
+            let Some(mut letters) = word.strip_prefix(b"-").filter(|rest| !rest.is_empty()) else {
+                names.push(word);
+                continue;
+            };
+            while let Some((letter, rest)) = letters.split_first() {
+                letters = rest;
+                match letter {
+                    b't' | b'o' => {
+                        let value = match rest {
+                            [] => words.next()?,
+                            attached => attached,
+                        };
+                        match letter {
+                            b't' => kind = value,
+                            _ => options.push(value),
+                        }
+                        break;
+                    }
+                    b'r' => options.push(b"ro"),
+                    b'w' => options.push(b"rw"),
+                    b's' => options.push(b"sloppy"),
+                    b'v' | b'n' | b'f' => {}
+                    _ => return None,
+                }
             }
         }
-        match names[..] {
-            [source, dir] => Some(Line {
-                source,
-                dir,
-                kind,
-                options,
-            }),
-            _ => None,
-        }
+        let (source, dir) = match (source, target, &names[..]) {
+            (Some(source), Some(dir), []) => (source, dir),
+            (Some(source), None, [dir]) => (source, *dir),
+            (None, Some(dir), [source]) => (*source, dir),
+            (None, None, [source, dir]) => (*source, *dir),
+            _ => return None,
+        };
+        let field = |name: &'a [u8]| match plain {
+            true => Cow::Owned(escape(name)),
+            false => Cow::Borrowed(name),
+        };
+        // mount(8): all of them, in their order.
+        let options = match options.is_empty() {
+            true => b"defaults".to_vec(),
+            false => options.join(&b","[..]),
+        };
+        Some(Line {
+            source: field(source),
+            dir: field(dir),
+            kind,
+            options: options.into(),
+        })
     }
 }
 
 /// A field without its escapes, for the checks.
-pub(crate) fn unescaped(field: &str) -> OsString {
-    OsString::from_vec(unescape(field.as_bytes()))
+pub(crate) fn unescaped(field: &[u8]) -> OsString {
+    OsString::from_vec(unescape(field))
 }
 
 /// The remedy for a mount that fails because the network is not there yet: its line in fstab
 /// does not say that it needs one.
 pub(crate) fn lacks_netdev(dir: &Path) -> bool {
-    let table = std::fs::read("/etc/fstab").unwrap_or_default();
-    needs_netdev(&String::from_utf8_lossy(&table), dir)
+    needs_netdev(&std::fs::read("/etc/fstab").unwrap_or_default(), dir)
 }
 
-fn needs_netdev(table: &str, dir: &Path) -> bool {
-    table.lines().filter_map(Line::parse).any(|line| {
-        matches!(line.kind, "nfsrdma" | "fuse.nfsrdma")
-            && Path::new(&unescaped(line.dir)) == dir
-            && !split(line.options).iter().any(|word| word == "_netdev")
+fn needs_netdev(table: &[u8], dir: &Path) -> bool {
+    let lines = table.split(|&byte| byte == b'\n');
+    lines.filter_map(Line::parse).any(|line| {
+        matches!(line.kind, b"nfsrdma" | b"fuse.nfsrdma")
+            && Path::new(&unescaped(&line.dir)) == dir
+            && !split(&String::from_utf8_lossy(&line.options))
+                .iter()
+                .any(|word| word == "_netdev")
     })
 }
 
@@ -84,8 +162,8 @@ mod tests {
 
     #[test]
     fn lines_without_netdev() {
-        let table = "srv:/x /a nfsrdma bg 0 0\nsrv:/x /b nfsrdma _netdev 0 0\n\
-                     srv:/x /c nfs bg 0 0\nsrv:/x /e\\134\\040e nfsrdma bg 0 0\n";
+        let table = b"srv:/x /a nfsrdma bg 0 0\nsrv:/x /b nfsrdma _netdev 0 0\n# \xe9\n\
+                      srv:/x /c nfs bg 0 0\nsrv:/x /e\\134\\040e nfsrdma bg 0 0\n";
         let lacks = |dir: &str| needs_netdev(table, Path::new(dir));
         assert_eq!(
             ["/a", "/b", "/c", "/d", "/e\\ e"].map(lacks),
@@ -93,9 +171,55 @@ mod tests {
         );
     }
 
+    #[test]
+    fn commands() {
+        let options = |text: &str| {
+            let line = Line::parse(text.as_bytes())?;
+            assert_eq!((&*line.source, &*line.dir), (&b"s:/x"[..], &b"/m"[..]));
+            assert_eq!(line.kind, b"nfs");
+            String::from_utf8(line.options.into_owned()).ok()
+        };
+        for (command, wanted) in [
+            ("mount s:/x /m", "defaults"),
+            ("mount -o a -o b s:/x /m -o c", "a,b,c"),
+            ("sudo mount -oro -r s:/x -wv /m", "ro,ro,rw"),
+            ("/sbin/mount.nfs s:/x /m -o a", "a"),
+            ("mount --options a --options=b -vo c -tnfs s:/x /m", "a,b,c"),
+            ("mount s:/x /m --types nfs -rsnf", "ro,sloppy"),
+            ("mount --read-only --source s:/x --target=/m -v", "ro"),
+            ("mount --target /m -w s:/x", "rw"),
+            ("mount --source=s:/x /m", "defaults"),
+            ("mount -- s:/x /m", "defaults"),
+        ] {
+            assert_eq!(options(command).as_deref(), Some(wanted), "{command}");
+        }
+        for command in [
+            "mount",
+            "sudo",
+            "mount s:/x",
+            "mount -o",
+            "mount --bind s:/x /m",
+            "mount -B s:/x /m",
+            "mount s:/x /m /n",
+            "mount s:/x /m --target /n",
+            "mount - s:/x /m /n",
+        ] {
+            assert_eq!(Line::parse(command.as_bytes()), None, "{command}");
+        }
+        let line = Line::parse(b"s:/mount /m nfs rdma");
+        assert_eq!(line.map(|line| line.source), Some(b"s:/mount"[..].into()));
+        let words: [&[u8]; 2] = [b"s:/a b", b"/m\\x"];
+        let line = Line::of_command(&words, true).unwrap();
+        assert_eq!(
+            (&*line.source, &*line.dir),
+            (&b"s:/a\\040b"[..], &b"/m\\134x"[..])
+        );
+    }
+
     proptest! {
         #[test]
-        fn any_text_is_answered(text: String) {
+        fn any_bytes_are_answered(text: Vec<u8>, command: bool) {
+            let text = if command { [b"mount ", &text[..]].concat() } else { text };
             needs_netdev(&text, Path::new("/"));
         }
     }

@@ -8,7 +8,7 @@
 //! over and said; only a demand for security that is not available is an error.
 
 use crate::failure::Failure;
-use crate::options::{OptionError, Options};
+use crate::options::{OptionError, Options, split};
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "/etc/nfsmount.conf";
@@ -117,6 +117,15 @@ impl Setting {
     }
 }
 
+/// What an option is about: of those about the same the nearer one counts.
+fn subject(option: &str) -> &str {
+    match option.split_once('=').map_or(option, |(name, _)| name) {
+        "nfsvers" | "v2" | "v3" | "v4" | "v4.0" | "v4.1" | "v4.2" => "vers",
+        "rdma" | "tcp" | "udp" => "proto",
+        name => name,
+    }
+}
+
 /// `given` with what `settings` add to it, and a sentence about each that is passed over.
 fn complete(
     settings: &[Setting],
@@ -135,6 +144,13 @@ fn complete(
         let Some(option) = setting.option() else {
             continue;
         };
+        // Also where this one could not be honoured: it is not asked for.
+        if split(&text)
+            .iter()
+            .any(|word| subject(word) == subject(&option))
+        {
+            continue;
+        }
         // In front: of mount(8)'s own options the last counts, which is the nearer one.
         let with = match text.is_empty() {
             true => option.clone(),
@@ -257,6 +273,13 @@ soft=True
             failure.message.ends_with("(/etc/f asks for it)"),
             "{failure}"
         );
+        let text = "[NFSMount_Global_Options]\nSec=krb5p\nXprtsec=tls\nNfsvers=4\nProto=tcp";
+        let given = "sec=sys,xprtsec=none,vers=3,rdma";
+        let done = complete(&settings(&[text]), "h", "/m", given).unwrap();
+        assert_eq!(done, (given.to_owned(), vec![]), "the nearer one counts");
+        let text = "[NFSMount_Global_Options]\nSec=krb5p\n[Server \"h\"]\nSec=sys";
+        assert!(complete(&settings(&[text]), "h", "/m", "").is_ok());
+        assert!(complete(&settings(&[text]), "other", "/m", "").is_err());
         let text = "[NFSMount_Global_Options]\nSec=krb5:sys";
         assert!(complete(&settings(&[text]), "h", "/m", "").is_ok());
     }

@@ -335,7 +335,7 @@ impl Default for Options {
 pub enum OptionError {
     #[error("unknown option '{name}'{}", match nearest {
         Some(nearest) => format!("; did you mean '{nearest}'?"),
-        None => ": nfsrdma(5) has the options, and -s passes over others".to_owned(),
+        None => ": nfsrdma(5) has the options, and -o sloppy passes over others".to_owned(),
     })]
     Unknown {
         name: String,

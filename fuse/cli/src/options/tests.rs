@@ -244,7 +244,7 @@ fn unknown_names_are_answered_with_the_nearest() {
     assert_eq!(said("RO"), "unknown option 'RO'; did you mean 'ro'?");
     assert_eq!(
         said("frobnicate"),
-        "unknown option 'frobnicate': nfsrdma(5) has the options, and -s passes over others"
+        "unknown option 'frobnicate': nfsrdma(5) has the options, and -o sloppy passes over others"
     );
     for text in ["ro, soft", " ro", "ro ,soft"] {
         assert!(said(text).contains("no blanks between options"), "{text}");

@@ -1,4 +1,4 @@
-//! Prometheus text over HTTP/1.1 (RFC 9112): `GET /metrics` and nothing else. A mount serves its own
+//! Prometheus text over HTTP/1.1 (RFC 9112): GET and HEAD of `/metrics` and nothing else. A mount serves its own
 //! on the address or the Unix socket of option `metrics`, `nfsrdma metrics` those of all mounts.
 //!
 //! Whoever connects may be anybody: a request has at most [`REQUEST_MAX`] bytes and
@@ -9,6 +9,7 @@ use super::prometheus::{self, CONTENT_TYPE};
 use crate::cli::MetricsArgs;
 use crate::failure::{Exit, Failure};
 use crate::options::MetricsAt;
+use crate::output::without_number;
 use crate::stats::mount_list;
 use parking_lot::Mutex;
 use rustix::fs::Mode;
@@ -63,8 +64,9 @@ impl Drop for SocketFile {
     }
 }
 
-/// Takes the address: before anything is mounted, so that a mistake is told.
-pub(crate) fn listen(at: &MetricsAt) -> Result<Listener, Failure> {
+/// Takes the address: before anything is mounted, so that a mistake is told. `option` is what
+/// gives another one.
+pub(crate) fn listen(at: &MetricsAt, option: &str) -> Result<Listener, Failure> {
     let ready = match at {
         MetricsAt::Tcp(address) => TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -75,7 +77,10 @@ pub(crate) fn listen(at: &MetricsAt) -> Result<Listener, Failure> {
     ready.map_err(|error| {
         Failure::new(
             Exit::System,
-            format!("cannot serve metrics at {at}: {error}; give metrics= another address or port"),
+            format!(
+                "cannot serve metrics at {at}: {}; give {option} another address or port",
+                without_number(&error)
+            ),
         )
     })
 }
@@ -183,14 +188,22 @@ async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result
         }
         other => (other, format!("{other}\n")),
     };
+    // RFC 9110 section 15.5.6.
+    let allow = match status.starts_with("405 ") {
+        true => "Allow: GET, HEAD\r\n",
+        false => "",
+    };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n",
+         {allow}Connection: close\r\n\r\n",
         body.len()
     );
     let answer = async {
         stream.write_all(head.as_bytes()).await?;
-        stream.write_all(body.as_bytes()).await?;
+        // RFC 9110 section 9.3.2: what GET would have, without the content.
+        if !request.starts_with(b"HEAD ") {
+            stream.write_all(body.as_bytes()).await?;
+        }
         stream.shutdown().await
     };
     timeout(ANSWER_LIMIT, answer).await?
@@ -229,7 +242,7 @@ fn all_mounts() -> Render {
 
 /// Runs `metrics`: until a signal ends it.
 pub(crate) fn run(args: &MetricsArgs) -> Result<(), Failure> {
-    let listener = listen(&args.listen)?;
+    let listener = listen(&args.listen, "--listen")?;
     let system = |error: io::Error| Failure::new(Exit::System, format!("cannot serve: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -262,8 +275,10 @@ fn status(request: &[u8], whole: bool) -> &'static str {
     let words: Vec<_> = line.split(|&byte| byte == b' ').collect();
     match words[..] {
         [_, _, version] if whole && version.starts_with(b"HTTP/1.") => match (words[0], words[1]) {
-            (b"GET", b"/metrics") => "200 OK",
-            (b"GET", _) => "404 Not ListedMount",
+            (b"GET" | b"HEAD", target) => match target.split(|&byte| byte == b'?').next() {
+                Some(b"/metrics") => "200 OK",
+                _ => "404 Not Found",
+            },
             _ => "405 Method Not Allowed",
         },
         _ => "400 Bad Request",
@@ -283,14 +298,14 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "left behind");
         let at = MetricsAt::Unix(path.clone());
-        let first = listen(&at).unwrap();
+        let first = listen(&at, "metrics=").unwrap();
         assert_eq!(symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let said = listen(&at).expect_err("in use").message;
+        let said = listen(&at, "metrics=").expect_err("in use").message;
         assert!(said.starts_with("cannot serve metrics at unix:/"), "{said}");
         drop(first);
         assert!(!path.exists());
         std::fs::write(&path, "a file").unwrap();
-        assert!(listen(&at).is_err());
+        assert!(listen(&at, "metrics=").is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -304,7 +319,10 @@ mod tests {
                 "200 OK",
             ),
             (b"GET /metrics HTTP/1.0\r\n\r\n", true, "200 OK"),
-            (b"GET / HTTP/1.1\r\n\r\n", true, "404 Not ListedMount"),
+            (b"GET /metrics?name[]=up HTTP/1.1\r\n\r\n", true, "200 OK"),
+            (b"HEAD /metrics HTTP/1.1\r\n\r\n", true, "200 OK"),
+            (b"GET / HTTP/1.1\r\n\r\n", true, "404 Not Found"),
+            (b"HEAD /?/metrics HTTP/1.1\r\n\r\n", true, "404 Not Found"),
             (
                 b"POST /metrics HTTP/1.1\r\n\r\n",
                 true,
