@@ -218,6 +218,34 @@ def test_a_rename_of_what_another_has_put_in_the_place_moves_that():
             assert found == [b"new", b"A"], found
 
 
+@pytest.mark.parametrize("was", ["absent", "there"])
+def test_a_look_up_that_a_change_overtook_is_not_believed(was):
+    """The change is noticed while the reply to LOOKUP, from before it, is on its way."""
+    with scripted() as (server, command):
+        server.mount_well()
+        there, seen = server.export / "d/x", server.mnt / "d/x"
+        there.parent.mkdir()
+        if was == "there":
+            there.write_bytes(b"old")
+        os.stat(seen.parent)
+        command("hold-reply LOOKUP 1")
+        look = Call(os.path.exists, seen)
+        try:
+            command(f"wait-held 1 {LIMIT * 1000}")
+            if was == "there":
+                there.rename(there.with_name("y"))
+            else:
+                there.write_bytes(b"new")
+            # Opening the directory asks. (Listing it would wait for the name.)
+            os.close(os.open(seen.parent, os.O_RDONLY))
+        finally:
+            command("clear")
+            command("release")
+        # The kernel may have asked again at once.
+        look.end()
+        assert seen.exists() is (was == "absent")
+
+
 def test_locks_go_with_a_mount_that_is_aborted():
     """umount -f, while a process holds a lock and another one waits for it."""
     with LockServer() as server:

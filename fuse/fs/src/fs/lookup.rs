@@ -71,7 +71,11 @@ impl<N: Nfs3> Fs<N> {
             true => self.not_removing(dir.nodeid).await,
             false => None,
         };
+        let epoch = dir.state.lock().epoch;
         let found = self.find(cred, &dir, name).await;
+        // It may have been true before somebody else's change only, of which the kernel was told, if
+        // at all, before it gets this.
+        let overtaken = dir.state.lock().epoch != epoch;
         self.probe_root_squash(cred, &dir, &found).await;
         match found {
             Ok((inode, attributes)) => {
@@ -80,10 +84,15 @@ impl<N: Nfs3> Fs<N> {
                 if holds {
                     self.hold_for_open(&inode);
                 }
-                Ok(Found::Is(self.entry(&dir, &inode, attributes)))
+                let mut entry = self.entry(&dir, &inode, attributes);
+                if overtaken {
+                    entry.entry_ttl = Duration::ZERO;
+                }
+                Ok(Found::Is(entry))
             }
             Err(error) if error.status() == Some(Status::NoEnt) => {
                 let ttl = match self.config.lookup_cache {
+                    _ if overtaken => Duration::ZERO,
                     LookupCache::All => self.entry_ttl(&dir, self.now()),
                     LookupCache::Positive | LookupCache::None => Duration::ZERO,
                 };
