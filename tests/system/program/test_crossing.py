@@ -197,7 +197,8 @@ def test_a_failed_open_does_not_have_everybody_wait_for_a_rename():
         assert rename.end() is None
 
 
-def test_a_rename_of_what_another_has_put_in_the_place_moves_that():
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_rename_of_what_another_has_put_in_the_place_moves_that(noticed):
     """A name that was looked up here, and replaced at the server since."""
     with scripted() as (server, _):
         server.mount_well()
@@ -210,6 +211,9 @@ def test_a_rename_of_what_another_has_put_in_the_place_moves_that():
             assert (server.mnt / source).read_bytes() == b"A"
             os.rename(server.export / source, server.export / f"{old}/old{turn}")
             os.rename(server.export / f"{old}/c", server.export / source)
+            if noticed:
+                # The kernel is told a little later.
+                os.close(os.open(server.mnt / old, os.O_RDONLY))
             os.rename(server.mnt / source, server.mnt / target)
             # The kernel is told by another thread.
             until(lambda: (server.mnt / target).read_bytes() == b"B", "what was moved", 5)

@@ -71,11 +71,8 @@ impl<N: Nfs3> Fs<N> {
             true => self.not_removing(dir.nodeid).await,
             false => None,
         };
-        let epoch = dir.state.lock().epoch;
-        let found = self.find(cred, &dir, name).await;
-        // It may have been true before somebody else's change only, of which the kernel was told, if
-        // at all, before it gets this.
-        let overtaken = dir.state.lock().epoch != epoch;
+        let mut overtaken = false;
+        let found = self.find_and(cred, &dir, name, &mut overtaken).await;
         self.probe_root_squash(cred, &dir, &found).await;
         match found {
             Ok((inode, attributes)) => {
@@ -110,10 +107,24 @@ impl<N: Nfs3> Fs<N> {
         dir: &Arc<Inode>,
         name: &[u8],
     ) -> FsResult<(Arc<Inode>, Attributes)> {
+        self.find_and(cred, dir, name, &mut false).await
+    }
+
+    /// The same. `overtaken`: the reply may be from before somebody else's change that was noticed
+    /// meanwhile. If the kernel was told of that, it was before it gets this.
+    async fn find_and(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        overtaken: &mut bool,
+    ) -> FsResult<(Arc<Inode>, Attributes)> {
         self.know_fsid(cred).await?;
         let stamp = Stamp::now();
         let epoch = dir.state.lock().epoch;
-        let found = match self.nfs.lookup(cred, &dir.handle, name).await {
+        let found = self.nfs.lookup(cred, &dir.handle, name).await;
+        *overtaken = dir.state.lock().epoch != epoch;
+        let found = match found {
             Ok(found) => found,
             Err(error) => {
                 if let NfsError::Status(Status::NoEnt) = error {

@@ -111,11 +111,10 @@ impl<N: Nfs3> Fs<N> {
             (Err(error), _, _) => return Err(error),
         }
         // Another client has changed the directory before: the name may have led to another object,
-        // which is what was moved. The kernel has moved what it knew.
-        let overtaken = from_dir.state.lock().epoch != epoch;
-        let source = source.filter(|_| !overtaken);
+        // which is what was moved.
+        let source = source.filter(|_| from_dir.state.lock().epoch == epoch);
         self.own_name(&from_dir, from.1, None);
-        self.name_renamed(&to_dir, to.1, source.as_ref(), overtaken);
+        self.name_renamed(&to_dir, to.1, source.as_ref());
         if let Some(target) = target {
             if source.is_none_or(|source| source.handle != target.handle) {
                 mark_removed(&target);
@@ -125,20 +124,20 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// `name` leads to `source` now, or to what is not known here.
-    fn name_renamed(&self, dir: &Inode, name: &[u8], source: Option<&Arc<Inode>>, overtaken: bool) {
+    /// `name` leads to `source` now, or to what is not known here. The kernel has moved what it
+    /// knew, and if it was still to be told that the old name was outdated, that comes too late.
+    fn name_renamed(&self, dir: &Inode, name: &[u8], source: Option<&Arc<Inode>>) {
         match source {
             Some(source) => {
                 self.own_name(dir, name, Some(source));
                 source.state.lock().named_otherwise();
             }
-            None if overtaken => {
+            None => {
                 // Outdated from the beginning, so that the kernel is told.
                 let outdated = dir.state.lock().epoch.wrapping_sub(1);
                 self.names.put(dir.nodeid, outdated, name, Child::Absent);
                 self.expire_names_in(dir);
             }
-            None => self.names.remove(dir.nodeid, name),
         }
     }
 
