@@ -1,6 +1,7 @@
 """Locks that go to the server: between two mounts of one export, over a restart of the server, and when the server
 of locks is silent."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -496,6 +497,29 @@ def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones
         until(lambda: counters(a)["locks_lost"] == 1, "a shared lock that is lost indeed")
         assert one.do("read", "f", 0, 1) == -errno.EIO
         assert two.set("f", WRITE) == 0, "and nobody holds it"
+
+
+def test_who_shares_a_lock_that_is_lost_is_not_taken_for_its_holder():
+    """Those who shared it look whether it is held, and must not see each other."""
+    for words in ((), ("--blind-test",)):
+        with LockServer(*words) as server, contextlib.ExitStack() as stack:
+            points = server.mounts()
+            (server.export / "f").write_bytes(b"x" * 100)
+            for point in points:
+                for _ in range(8):
+                    process = stack.enter_context(Process())
+                    assert process.do("open", "f", str(point / "f")) == 0
+                    assert process.set("f", READ, 0, 10) == 0
+            server.control("restart")
+            for point in points:
+                until(lambda: counters(point)["lock_grace_waits"] >= 8, "claims of what nobody holds")
+                # One that waits for the end of the recovery.
+                other = stack.enter_context(Process())
+                assert other.do("open", "f", str(point / "f")) == 0
+                assert other.set("f", READ, 50, 1) == other.set("f", FREE) == 0
+                found = counters(point)
+                assert (found["locks_lost"], found["locks_held"]) == (8, 0), (words, point)
+            assert "held:" not in server.control("locks")
 
 
 def test_two_that_share_a_flock_and_want_it_alone_do_not_wait_for_each_other():

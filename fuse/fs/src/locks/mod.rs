@@ -31,6 +31,8 @@
 mod acquire;
 mod ending;
 mod error;
+#[cfg(test)]
+mod fake_server;
 mod interrupt;
 mod lock_table;
 mod manager;

@@ -4,10 +4,29 @@
 //! 6.12.117, where a TEST for an exclusive lock is GRANTED though the range is locked shared, for
 //! its own client, too. So where a shared lock should be, and TEST sees none, an exclusive LOCK
 //! tries, without waiting; if it is granted, nobody holds the range, and it is given back at once.
+//!
+//! Another mount that has lost a lock of the same range may be doing just that, and its exclusive
+//! lock is not to be taken for ours: beside it ours, which was shared, cannot be. If LOCK is
+//! refused, it is tried a few times more, since the other's lasts for a moment only.
 
 use super::manager::{Holding, Locks, Retry, grace_pause};
 use super::range::{ByteRange, Mode};
-use nfsrdma_nfs3::nlm::{LockCall, LockTarget, Status};
+use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, LockTarget, Status};
+use std::time::Duration;
+
+/// After each try of an exclusive lock.
+const PAUSES: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(20),
+];
+
+/// Whether what is in the way, as TEST tells, is an exclusive lock of another owner.
+fn excludes(tested: &LockAnswer, holding: &Holding) -> bool {
+    let holder = tested.holder;
+    holder.is_some_and(|holder| holder.exclusive && holder.svid != holding.svid)
+}
 
 impl Locks {
     /// Whether anybody holds a lock on a range that `holding` should have locked with `mode`.
@@ -23,8 +42,9 @@ impl Locks {
             ..holding.target(range)
         };
         let test = LockCall::Test { exclusive: true };
-        if self.answered(holding, &stranger, test).await? == Status::Denied {
-            return Some(true);
+        let tested = self.answered(holding, &stranger, test).await?;
+        if tested.status == Status::Denied {
+            return Some(mode == Mode::Write || !excludes(&tested, holding));
         }
         if mode == Mode::Write {
             return Some(false);
@@ -34,17 +54,28 @@ impl Locks {
             block: false,
             reclaim: false,
         };
-        // Refused for another reason (the file may be written by nobody here): not known to be
-        // held, and so it is not to be relied on.
-        let refused = match self.answered(holding, &stranger, lock).await? {
-            Status::Denied | Status::Blocked => return Some(true),
-            Status::Granted => false,
-            _ => true,
-        };
-        if !refused {
-            self.answered(holding, &stranger, LockCall::Unlock).await?;
+        let test = LockCall::Test { exclusive: false };
+        for pause in PAUSES {
+            match self.answered(holding, &stranger, lock).await?.status {
+                Status::Denied | Status::Blocked => {}
+                Status::Granted => {
+                    self.answered(holding, &stranger, LockCall::Unlock).await?;
+                    return Some(false);
+                }
+                // Refused for another reason (the file may be written by nobody here): not known
+                // to be held, and so it is not to be relied on.
+                _ => return Some(false),
+            }
+            let tested = self.answered(holding, &stranger, test).await?;
+            if tested.status == Status::Denied && excludes(&tested, holding) {
+                return Some(false);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.ending.wait() => return None,
+            }
         }
-        Some(false)
+        Some(true)
     }
 
     /// The answer to a call of an owner that is not in the table; repeated in a grace period and
@@ -54,7 +85,7 @@ impl Locks {
         holding: &Holding,
         target: &LockTarget,
         call: LockCall,
-    ) -> Option<Status> {
+    ) -> Option<LockAnswer> {
         let mut retry = Retry::default();
         loop {
             let result = tokio::select! {
@@ -63,7 +94,7 @@ impl Locks {
             };
             let pause = match result {
                 Ok(answer) if answer.status == Status::DeniedGracePeriod => grace_pause(),
-                Ok(answer) => return Some(answer.status),
+                Ok(answer) => return Some(answer),
                 Err(error) => {
                     tracing::debug!(%error, ?call, "looking for a lock");
                     retry.next()

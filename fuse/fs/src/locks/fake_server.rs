@@ -1,0 +1,120 @@
+//! A server of locks in memory, for tests: it restarts, and has grace periods.
+
+use super::range::{ByteRange, Mode, RangeSet};
+use nfsrdma_nfs3::Cred;
+use nfsrdma_nfs3::nlm::{
+    LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget, Status,
+};
+use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use tokio::sync::watch;
+
+/// What the server knows.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Of the one file there is.
+    pub(super) held: BTreeMap<u32, RangeSet>,
+    pub(super) grace: bool,
+    /// TEST does not see shared locks.
+    pub(super) blind: bool,
+}
+
+impl Known {
+    pub(super) fn restart(&mut self, grace: bool) {
+        self.held.clear();
+        self.grace = grace;
+    }
+
+    pub(super) fn lock(&mut self, svid: u32, range: ByteRange, mode: Option<Mode>) {
+        self.held.entry(svid).or_default().set(range, mode);
+        self.held.retain(|_, set| !set.is_empty());
+    }
+
+    fn conflict(&self, svid: u32, range: ByteRange, mode: Mode) -> Option<LockHolder> {
+        let mut others = self.held.iter().filter(|(other, _)| **other != svid);
+        others.find_map(|(&svid, set)| {
+            let (range, mode) = set.conflict(range, mode)?;
+            let (offset, length) = range.to_wire();
+            Some(LockHolder {
+                exclusive: mode == Mode::Write,
+                svid,
+                offset,
+                length,
+            })
+        })
+    }
+
+    fn run(&mut self, target: &LockTarget, call: LockCall) -> LockAnswer {
+        let range = ByteRange::from_wire(target.offset, target.length);
+        let mode = |exclusive| if exclusive { Mode::Write } else { Mode::Read };
+        let mut answer = LockAnswer {
+            status: Status::Granted,
+            holder: None,
+        };
+        let reclaims = matches!(call, LockCall::Lock { reclaim: true, .. });
+        match call {
+            _ if self.grace != reclaims => answer.status = Status::DeniedGracePeriod,
+            LockCall::Test { exclusive } => {
+                answer.holder = self
+                    .conflict(target.svid, range, mode(exclusive))
+                    .filter(|holder| holder.exclusive || !self.blind);
+                if answer.holder.is_some() {
+                    answer.status = Status::Denied;
+                }
+            }
+            LockCall::Lock { exclusive, .. } => {
+                match self.conflict(target.svid, range, mode(exclusive)) {
+                    Some(_) => answer.status = Status::Denied,
+                    None => self.lock(target.svid, range, Some(mode(exclusive))),
+                }
+            }
+            LockCall::Cancel { .. } => {}
+            LockCall::Unlock => self.lock(target.svid, range, None),
+        }
+        answer
+    }
+}
+
+/// See the module.
+pub(super) struct FakeServer {
+    pub(super) known: Mutex<Known>,
+    suspicions: watch::Sender<u64>,
+}
+
+impl fmt::Debug for FakeServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.known.lock().fmt(f)
+    }
+}
+
+impl Default for FakeServer {
+    fn default() -> Self {
+        FakeServer {
+            known: Mutex::default(),
+            suspicions: watch::channel(0).0,
+        }
+    }
+}
+
+impl LockServer for FakeServer {
+    fn call<'a>(&'a self, _: &'a Cred, target: &'a LockTarget, call: LockCall) -> LockFuture<'a> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let answer = self.known.lock().run(target, call);
+            // Others may be quicker to learn theirs.
+            tokio::task::yield_now().await;
+            Ok(answer)
+        })
+    }
+
+    fn null(&self) -> Pin<Box<dyn Future<Output = Result<(), PlainError>> + Send + '_>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn suspicions(&self) -> watch::Receiver<u64> {
+        self.suspicions.subscribe()
+    }
+}

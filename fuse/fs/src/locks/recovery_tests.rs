@@ -1,0 +1,102 @@
+use super::super::fake_server::FakeServer;
+use super::super::interrupt::Interrupt;
+use super::super::lock_table::Owner;
+use super::super::manager::{Kinds, LockFile, Request};
+use super::*;
+use nfsrdma_rpcrdma::rpc::Credential;
+use nfsrdma_xdr::nfs3::FileHandle;
+
+const CONFIG: LockConfig = LockConfig {
+    kinds: Kinds {
+        posix: true,
+        flock: true,
+    },
+    patience: None,
+};
+
+/// What process `owner` asks for.
+fn request(owner: u64, range: ByteRange, mode: Mode) -> Request {
+    Request {
+        file: LockFile {
+            id: 1,
+            handle: FileHandle::new(b"f").unwrap(),
+            fileid: 1,
+        },
+        owner: Owner::Posix(owner),
+        range,
+        mode,
+        wait: false,
+        pid: owner as u32,
+        open: owner,
+        cred: Arc::new(Credential {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+        }),
+    }
+}
+
+async fn lock(locks: &Arc<Locks>, request: &Request) {
+    let mut result = None;
+    locks
+        .lock(request, &Interrupt::default(), |of| result = Some(of))
+        .await;
+    assert_eq!(result, Some(Ok(())));
+}
+
+fn counter(locks: &Locks, name: &str) -> u64 {
+    let all = locks.statistics();
+    all.iter().find(|(of, _)| *of == name).unwrap().1
+}
+
+fn range(start: u64, end: u64) -> ByteRange {
+    ByteRange::new(start, end).unwrap()
+}
+
+fn locks_of(server: &Arc<FakeServer>) -> Arc<Locks> {
+    Locks::new(server.clone(), CONFIG, None, Handle::current())
+}
+
+#[tokio::test]
+async fn who_shares_a_lost_lock_is_not_taken_for_its_holder() {
+    for blind in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        server.known.lock().blind = blind;
+        let mounts = [locks_of(&server), locks_of(&server)];
+        for mount in &mounts {
+            for owner in 0..8 {
+                // Some share a range, some a part of it.
+                let range = range(owner / 4, 10);
+                lock(mount, &request(owner, range, Mode::Read)).await;
+            }
+        }
+        server.known.lock().restart(false);
+        tokio::join!(mounts[0].recover(), mounts[1].recover());
+        for mount in &mounts {
+            assert_eq!(counter(mount, "locks_lost"), 8, "blind: {blind}");
+            assert_eq!(counter(mount, "locks_held"), 0);
+        }
+        assert!(server.known.lock().held.is_empty(), "nothing is left");
+    }
+}
+
+#[tokio::test]
+async fn shared_locks_that_are_held_are_found() {
+    for blind in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        server.known.lock().blind = blind;
+        let mounts = [locks_of(&server), locks_of(&server)];
+        for mount in &mounts {
+            for owner in 0..8 {
+                lock(mount, &request(owner, range(owner / 4, 10), Mode::Read)).await;
+            }
+        }
+        lock(&mounts[0], &request(9, range(20, 29), Mode::Write)).await;
+        let before = server.known.lock().held.clone();
+        tokio::join!(mounts[0].recover(), mounts[1].recover());
+        for mount in &mounts {
+            assert_eq!(counter(mount, "locks_lost"), 0, "blind: {blind}");
+        }
+        assert_eq!(server.known.lock().held, before);
+    }
+}
