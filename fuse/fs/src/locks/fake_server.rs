@@ -1,4 +1,5 @@
-//! A server of locks in memory, for tests: it restarts, and has grace periods.
+//! A server of locks in memory, for tests: it restarts, has grace periods, and does at a call what
+//! the test says.
 
 use super::range::{ByteRange, Mode, RangeSet};
 use nfsrdma_nfs3::Cred;
@@ -78,10 +79,13 @@ impl Known {
     }
 }
 
+type Hook = Box<dyn FnMut(&mut Known, LockCall) + Send>;
+
 /// See the module.
 pub(super) struct FakeServer {
     pub(super) known: Mutex<Known>,
     suspicions: watch::Sender<u64>,
+    before: Mutex<Option<Hook>>,
 }
 
 impl fmt::Debug for FakeServer {
@@ -95,7 +99,15 @@ impl Default for FakeServer {
         FakeServer {
             known: Mutex::default(),
             suspicions: watch::channel(0).0,
+            before: Mutex::default(),
         }
+    }
+}
+
+impl FakeServer {
+    /// What happens before each call is run.
+    pub(super) fn before(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
+        *self.before.lock() = Some(Box::new(hook));
     }
 }
 
@@ -103,7 +115,13 @@ impl LockServer for FakeServer {
     fn call<'a>(&'a self, _: &'a Cred, target: &'a LockTarget, call: LockCall) -> LockFuture<'a> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            let answer = self.known.lock().run(target, call);
+            let answer = {
+                let mut known = self.known.lock();
+                if let Some(hook) = &mut *self.before.lock() {
+                    hook(&mut known, call);
+                }
+                known.run(target, call)
+            };
             // Others may be quicker to learn theirs.
             tokio::task::yield_now().await;
             Ok(answer)

@@ -9,7 +9,8 @@
 //! lock is not to be taken for ours: beside it ours, which was shared, cannot be. If LOCK is
 //! refused, it is tried a few times more, since the other's lasts for a moment only.
 
-use super::manager::{Holding, Locks, Retry, grace_pause};
+use super::acquire::lock_call;
+use super::manager::{Holding, Locks, Retry};
 use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, LockTarget, Status};
 use std::time::Duration;
@@ -28,6 +29,15 @@ fn excludes(tested: &LockAnswer, holding: &Holding) -> bool {
     holder.is_some_and(|holder| holder.exclusive && holder.svid != holding.svid)
 }
 
+/// What a look at a range has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Held,
+    Free,
+    /// The server is in its grace period: it has restarted since it refused the reclaim.
+    Restarted,
+}
+
 impl Locks {
     /// Whether anybody holds a lock on a range that `holding` should have locked with `mode`.
     /// `None` if the mount ends before it is known.
@@ -36,50 +46,50 @@ impl Locks {
         holding: &Holding,
         range: ByteRange,
         mode: Mode,
-    ) -> Option<bool> {
+    ) -> Option<Found> {
         let stranger = LockTarget {
             svid: self.state.lock().svids.fresh().ok()?,
             ..holding.target(range)
         };
         let test = LockCall::Test { exclusive: true };
         let tested = self.answered(holding, &stranger, test).await?;
-        if tested.status == Status::Denied {
-            return Some(mode == Mode::Write || !excludes(&tested, holding));
+        match (tested.status, mode) {
+            (Status::DeniedGracePeriod, _) => return Some(Found::Restarted),
+            (Status::Denied, Mode::Read) if excludes(&tested, holding) => return Some(Found::Free),
+            (Status::Denied, _) => return Some(Found::Held),
+            (_, Mode::Write) => return Some(Found::Free),
+            (_, Mode::Read) => {}
         }
-        if mode == Mode::Write {
-            return Some(false);
-        }
-        let lock = LockCall::Lock {
-            exclusive: true,
-            block: false,
-            reclaim: false,
-        };
+        let lock = lock_call(Mode::Write, false);
         let test = LockCall::Test { exclusive: false };
         for pause in PAUSES {
             match self.answered(holding, &stranger, lock).await?.status {
                 Status::Denied | Status::Blocked => {}
+                Status::DeniedGracePeriod => return Some(Found::Restarted),
                 Status::Granted => {
+                    // In a grace period it is gone already.
                     self.answered(holding, &stranger, LockCall::Unlock).await?;
-                    return Some(false);
+                    return Some(Found::Free);
                 }
                 // Refused for another reason (the file may be written by nobody here): not known
                 // to be held, and so it is not to be relied on.
-                _ => return Some(false),
+                _ => return Some(Found::Free),
             }
             let tested = self.answered(holding, &stranger, test).await?;
-            if tested.status == Status::Denied && excludes(&tested, holding) {
-                return Some(false);
+            match tested.status {
+                Status::DeniedGracePeriod => return Some(Found::Restarted),
+                Status::Denied if excludes(&tested, holding) => return Some(Found::Free),
+                _ => {}
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.ending.wait() => return None,
             }
         }
-        Some(true)
+        Some(Found::Held)
     }
 
-    /// The answer to a call of an owner that is not in the table; repeated in a grace period and
-    /// until there is one.
+    /// The answer to a call of an owner that is not in the table; repeated until there is one.
     async fn answered(
         &self,
         holding: &Holding,
@@ -93,7 +103,6 @@ impl Locks {
                 () = self.ending.wait() => return None,
             };
             let pause = match result {
-                Ok(answer) if answer.status == Status::DeniedGracePeriod => grace_pause(),
                 Ok(answer) => return Some(answer),
                 Err(error) => {
                     tracing::debug!(%error, ?call, "looking for a lock");

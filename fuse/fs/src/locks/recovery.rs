@@ -16,7 +16,8 @@
 
 use super::acquire::lock_call;
 use super::lock_table::FileId;
-use super::manager::{Holding, LockConfig, Locks, Retry};
+use super::manager::{Holding, LockConfig, Locks, Retry, grace_pause};
+use super::probe::Found;
 use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{Journal, LockCall, LockServer, Status};
 use std::collections::{BTreeMap, HashMap};
@@ -45,6 +46,13 @@ const AT_A_TIME: usize = 32;
 struct Counts {
     reclaimed: u64,
     lost: u64,
+}
+
+impl Counts {
+    fn add(&mut self, more: Counts) {
+        self.reclaimed += more.reclaimed;
+        self.lost += more.lost;
+    }
 }
 
 /// An owner's locks on a file whose reclaims were refused. Nothing else changes them meanwhile.
@@ -118,20 +126,20 @@ impl Locks {
         // Whoever looks for a lock takes one for a moment, which others would see. So there is one
         // at a time for a file.
         let mut looks = JoinSet::new();
-        for of_file in refused.into_values() {
+        for mut of_file in refused.into_values() {
             let (this, at_a_time) = (self.clone(), at_a_time.clone());
             looks.spawn(async move {
                 let _turn = at_a_time.acquire().await;
-                let lost = this.look_for(&of_file).await;
+                let counts = this.settle(&mut of_file).await;
                 for owner in of_file {
                     drop(owner.gate);
                     this.leave(&owner.holding);
                 }
-                lost
+                counts
             });
         }
         while let Some(result) = looks.join_next().await {
-            counts.lost += result.unwrap_or_default();
+            counts.add(result.unwrap_or_default());
         }
         let Counts { reclaimed, lost } = counts;
         self.counters
@@ -185,8 +193,7 @@ impl Locks {
         let mut refused: BTreeMap<FileId, Vec<Refused>> = BTreeMap::new();
         while let Some(result) = claims.join_next().await {
             let (of, still) = result.unwrap_or_default();
-            counts.reclaimed += of.reclaimed;
-            counts.lost += of.lost;
+            counts.add(of);
             if let Some(still) = still {
                 let of_file = refused.entry(still.holding.file.id).or_default();
                 of_file.push(still);
@@ -245,52 +252,73 @@ impl Locks {
         }
     }
 
-    /// Looks whether locks of a file are held whose reclaims were refused. Returns how many are
-    /// lost.
-    async fn look_for(&self, refused: &[Refused]) -> u64 {
+    /// Finds out what has become of the locks of a file whose reclaims were refused.
+    async fn settle(&self, refused: &mut [Refused]) -> Counts {
+        let mut counts = Counts::default();
+        let mut pause = Duration::ZERO;
+        while !self.look_for(refused, &mut counts).await {
+            // It has restarted since, and takes reclaims now; one that takes none is waited for.
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.ending.wait() => return counts,
+            }
+            pause = grace_pause();
+            for owner in &mut *refused {
+                let (of, locks) = self.reclaim(&owner.holding).await;
+                counts.add(of);
+                owner.locks = locks;
+            }
+        }
+        counts
+    }
+
+    /// Looks whether locks of a file are held whose reclaims were refused. `false` if the server
+    /// has restarted meanwhile, so that they are to be claimed once more.
+    async fn look_for(&self, refused: &[Refused], counts: &mut Counts) -> bool {
         let mut all = Vec::new();
         for of in refused {
-            all.extend(
-                of.locks
-                    .iter()
-                    .map(|&(range, mode)| (&of.holding, range, mode)),
-            );
+            let locks = of.locks.iter();
+            all.extend(locks.map(|&(range, mode)| (&of.holding, range, mode)));
         }
-        let (mut held, mut lost) = (Vec::new(), 0);
+        let mut held = Vec::new();
         // Those that share a range are not told apart: all of them hold it, or none.
-        let mut shared: HashMap<ByteRange, bool> = HashMap::new();
+        let mut shared: HashMap<ByteRange, Found> = HashMap::new();
         for (holding, range, mode) in all {
             let known = shared.get(&range).copied();
-            let is_held = match known.filter(|_| mode == Mode::Read) {
+            let found = match known.filter(|_| mode == Mode::Read) {
                 Some(known) => known,
                 None => match self.is_held(holding, range, mode).await {
-                    Some(is_held) => is_held,
+                    Some(found) => found,
                     // The mount ends.
-                    None => return lost,
+                    None => return true,
                 },
             };
-            if mode == Mode::Read {
-                shared.insert(range, is_held);
-            }
-            match is_held {
-                true => held.push((holding, range, mode)),
-                false => {
-                    lost += 1;
+            match found {
+                Found::Held => held.push((holding, range, mode)),
+                Found::Free => {
+                    counts.lost += 1;
                     self.lose(holding, range).await;
                 }
+                Found::Restarted => return false,
+            }
+            if mode == Mode::Read {
+                shared.insert(range, found);
             }
         }
         // Only now: a lock that one of them takes here the others would see.
         for (holding, range, mode) in held {
-            let Some(answer) = self.insist(holding, range, lock_call(mode, false)).await else {
-                return lost;
-            };
-            if answer.status != Status::Granted {
-                lost += 1;
-                self.lose(holding, range).await;
+            let call = lock_call(mode, false);
+            match self.insist(holding, range, call).await {
+                Some(answer) if answer.status == Status::Granted => {}
+                Some(answer) if answer.status == Status::DeniedGracePeriod => return false,
+                Some(_) => {
+                    counts.lost += 1;
+                    self.lose(holding, range).await;
+                }
+                None => return true,
             }
         }
-        lost
+        true
     }
 
     /// A lock cannot be claimed again.

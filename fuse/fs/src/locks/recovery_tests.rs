@@ -100,3 +100,38 @@ async fn shared_locks_that_are_held_are_found() {
         assert_eq!(server.known.lock().held, before);
     }
 }
+
+#[tokio::test]
+async fn a_restart_between_a_refused_reclaim_and_the_next_call_costs_no_lock() {
+    // At which call of those that look for locks that are held.
+    type When = fn(LockCall) -> bool;
+    let cases: [(bool, When); 4] = [
+        (false, |call| call == LockCall::Test { exclusive: true }),
+        (true, |call| call == lock_call(Mode::Write, false)),
+        (true, |call| call == LockCall::Test { exclusive: false }),
+        (false, |call| call == lock_call(Mode::Read, false)),
+    ];
+    for (number, (blind, when)) in cases.into_iter().enumerate() {
+        let server = Arc::new(FakeServer::default());
+        server.known.lock().blind = blind;
+        let locks = locks_of(&server);
+        for owner in 0..3 {
+            lock(&locks, &request(owner, range(0, 9), Mode::Read)).await;
+        }
+        let before = server.known.lock().held.clone();
+        let mut restarted = false;
+        server.before(move |known, call| {
+            if !restarted && when(call) {
+                restarted = true;
+                known.restart(true);
+            } else if !matches!(call, LockCall::Lock { reclaim: true, .. }) {
+                // Whoever waits for the end of the grace period is too late.
+                known.grace = false;
+            }
+        });
+        locks.recover().await;
+        assert_eq!(counter(&locks, "locks_lost"), 0, "case {number}");
+        assert_eq!(counter(&locks, "locks_reclaimed"), 3, "case {number}");
+        assert_eq!(server.known.lock().held, before);
+    }
+}
