@@ -36,6 +36,8 @@ pub struct Granted {
 struct Attempt {
     /// The server may hold what the table does not have.
     uncertain: bool,
+    /// How often a restart was suspected before the last LOCK.
+    suspicions: u64,
     /// A call whose answer nobody waited for.
     under_way: Option<JoinHandle<Result<LockAnswer, PlainError>>>,
     gate: Option<OwnedMutexGuard<()>>,
@@ -176,6 +178,10 @@ impl Locks {
         let (file, owner) = (request.file.id, request.owner);
         let before = state.table.pieces(file, owner, request.range);
         state.apply(holding, request.range, Some(request.mode));
+        if self.suspicions.load(Ordering::Acquire) != attempt.suspicions {
+            // It may be of before a restart, and the locks were listed without it.
+            self.suspect();
+        }
         let mut of = holding.state.lock();
         of.opens.insert(request.open);
         attempt.uncertain = false;
@@ -312,6 +318,7 @@ impl Locks {
     ) -> Result<Result<LockAnswer, PlainError>, LockError> {
         let (this, of, range) = (self.clone(), holding.clone(), request.range);
         let call = lock_call(request.mode, request.wait);
+        attempt.suspicions = self.suspicions.load(Ordering::Acquire);
         let mut task = self
             .runtime
             .spawn(async move { this.call(&of, range, call).await });

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::watch;
 
 /// What the server knows.
@@ -86,6 +87,9 @@ pub(super) struct FakeServer {
     pub(super) known: Mutex<Known>,
     suspicions: watch::Sender<u64>,
     before: Mutex<Option<Hook>>,
+    after: Mutex<Option<Hook>>,
+    /// How often others have their turn before a call is answered.
+    pub(super) yields: AtomicUsize,
 }
 
 impl fmt::Debug for FakeServer {
@@ -100,6 +104,8 @@ impl Default for FakeServer {
             known: Mutex::default(),
             suspicions: watch::channel(0).0,
             before: Mutex::default(),
+            after: Mutex::default(),
+            yields: AtomicUsize::new(1),
         }
     }
 }
@@ -108,6 +114,16 @@ impl FakeServer {
     /// What happens before each call is run.
     pub(super) fn before(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
         *self.before.lock() = Some(Box::new(hook));
+    }
+
+    /// What happens after each call was run, and before it is answered.
+    pub(super) fn after(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
+        *self.after.lock() = Some(Box::new(hook));
+    }
+
+    /// A connection ends.
+    pub(super) fn disconnect(&self) {
+        self.suspicions.send_modify(|count| *count += 1);
     }
 }
 
@@ -120,10 +136,16 @@ impl LockServer for FakeServer {
                 if let Some(hook) = &mut *self.before.lock() {
                     hook(&mut known, call);
                 }
-                known.run(target, call)
+                let answer = known.run(target, call);
+                if let Some(hook) = &mut *self.after.lock() {
+                    hook(&mut known, call);
+                }
+                answer
             };
             // Others may be quicker to learn theirs.
-            tokio::task::yield_now().await;
+            for _ in 0..self.yields.load(Ordering::Relaxed) {
+                tokio::task::yield_now().await;
+            }
             Ok(answer)
         })
     }

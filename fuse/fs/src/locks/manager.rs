@@ -212,6 +212,8 @@ pub struct Locks {
     pub(super) suspected: Notify,
     /// It says so itself, or somebody in its name.
     pub(super) restart_told: Notify,
+    /// How often it was suspected. Changes under `state`, before what is held is claimed.
+    pub(super) suspicions: AtomicU64,
     pub(super) recovering: AtomicBool,
     pub(super) recovered: Notify,
     pub(super) last_recovery: Mutex<Option<Instant>>,
@@ -246,6 +248,7 @@ impl Locks {
             idle: Notify::new(),
             suspected: Notify::new(),
             restart_told: Notify::new(),
+            suspicions: AtomicU64::new(0),
             recovering: AtomicBool::new(false),
             recovered: Notify::new(),
             last_recovery: Mutex::default(),

@@ -110,7 +110,7 @@ fn watch(locks: &Arc<Locks>) {
                 }
                 () = locks.ending.wait() => return,
             }
-            if lost && !locks.state.lock().table.is_empty() {
+            if lost && locks.suspicion() {
                 locks.recover().await;
             }
         }
@@ -118,6 +118,15 @@ fn watch(locks: &Arc<Locks>) {
 }
 
 impl Locks {
+    /// The server may have restarted; whether anything is held. A LOCK that is under way may be of
+    /// the time before, and granted: whoever has asked for it sees that something was suspected
+    /// since, and has it claimed.
+    fn suspicion(&self) -> bool {
+        let state = self.state.lock();
+        self.suspicions.fetch_add(1, Ordering::Release);
+        !state.table.is_empty()
+    }
+
     /// Claims every lock again; then looks for those whose reclaims were refused.
     async fn recover(self: &Arc<Self>) {
         self.recovering.store(true, Ordering::Release);

@@ -135,3 +135,38 @@ async fn a_restart_between_a_refused_reclaim_and_the_next_call_costs_no_lock() {
         assert_eq!(server.known.lock().held, before);
     }
 }
+
+#[tokio::test]
+async fn a_lock_that_is_granted_when_the_connection_ends_is_claimed() {
+    for others in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+        if others {
+            lock(&locks, &request(1, range(20, 29), Mode::Write)).await;
+        }
+        // It is granted, the server restarts, and the recovery has begun when the answer comes.
+        server.yields.store(100, Ordering::Relaxed);
+        let (told, mut restarted) = (Arc::downgrade(&server), false);
+        server.after(move |known, call| {
+            if !restarted && call == lock_call(Mode::Read, false) {
+                restarted = true;
+                known.restart(true);
+                if let Some(told) = told.upgrade() {
+                    told.disconnect();
+                }
+            }
+        });
+        lock(&locks, &request(2, range(0, 9), Mode::Read)).await;
+        let held = || server.known.lock().held.len();
+        let mut turns = 0;
+        while held() < 1 + usize::from(others) {
+            assert!(
+                turns < 100_000,
+                "it is claimed by nobody (others: {others})"
+            );
+            turns += 1;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(counter(&locks, "locks_lost"), 0);
+    }
+}
