@@ -359,16 +359,14 @@ impl Locks {
                 return;
             }
         }
-        // A server in its grace period has restarted: what it may have granted is gone.
-        let grace = |answer: Option<LockAnswer>| {
-            answer.is_none_or(|answer| answer.status == Status::DeniedGracePeriod)
-        };
         if request.wait {
             let cancel = LockCall::Cancel {
                 exclusive: request.mode == Mode::Write,
             };
-            if grace(self.insist(holding, request.range, cancel).await) {
-                return;
+            // A server in its grace period has restarted: what it may have granted is gone.
+            match self.insist(holding, request.range, cancel).await {
+                Some(answer) if answer.status != Status::DeniedGracePeriod => {}
+                _ => return,
             }
         }
         let pieces = {
@@ -381,9 +379,33 @@ impl Locks {
                 None => LockCall::Unlock,
                 Some(mode) => lock_call(mode, false),
             };
-            if grace(self.insist(holding, range, call).await) {
-                return;
+            let answer = self.insist(holding, range, call).await;
+            match answer.map(|answer| answer.status) {
+                Some(Status::Granted) => {}
+                None | Some(Status::DeniedGracePeriod) => return,
+                Some(status) => self.not_restored(request, holding, (range, mode), status),
             }
+        }
+    }
+
+    /// What the table has cannot be had again. Where it is exclusive and was to become shared,
+    /// others may share it since: the table has what the server has. Else the server may have
+    /// lost it.
+    fn not_restored(
+        &self,
+        request: &Request,
+        holding: &Holding,
+        (range, mode): (ByteRange, Option<Mode>),
+        status: Status,
+    ) {
+        let refused = matches!(status, Status::Denied | Status::Blocked);
+        match (mode, request.mode) {
+            (Some(Mode::Write), Mode::Read) if refused => {
+                let mut state = self.state.lock();
+                state.apply(holding, range, Some(Mode::Read));
+            }
+            (Some(_), _) => self.suspect(),
+            (None, _) => {}
         }
     }
 
@@ -472,3 +494,7 @@ fn stopped(stop: Stop) -> LockError {
         Stop::Ending => LockError::GivenUp,
     }
 }
+
+#[cfg(test)]
+#[path = "acquire_tests.rs"]
+mod tests;

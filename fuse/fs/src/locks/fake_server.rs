@@ -1,17 +1,24 @@
 //! A server of locks in memory, for tests: it restarts, has grace periods, and does at a call what
 //! the test says.
 
+use super::interrupt::Interrupt;
+use super::lock_table::Owner;
+use super::manager::{Kinds, LockConfig, LockFile, Locks, Request};
 use super::range::{ByteRange, Mode, RangeSet};
 use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{
     LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget, Status,
 };
+use nfsrdma_rpcrdma::rpc::Credential;
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// What the server knows.
@@ -33,6 +40,11 @@ impl Known {
     pub(super) fn lock(&mut self, svid: u32, range: ByteRange, mode: Option<Mode>) {
         self.held.entry(svid).or_default().set(range, mode);
         self.held.retain(|_, set| !set.is_empty());
+    }
+
+    pub(super) fn has(&self, svid: u32, range: ByteRange, mode: Mode) -> bool {
+        let set = self.held.get(&svid);
+        set.is_some_and(|set| set.pieces(range) == [(range, Some(mode))])
     }
 
     fn conflict(&self, svid: u32, range: ByteRange, mode: Mode) -> Option<LockHolder> {
@@ -157,4 +169,55 @@ impl LockServer for FakeServer {
     fn suspicions(&self) -> watch::Receiver<u64> {
         self.suspicions.subscribe()
     }
+}
+
+pub(super) const CONFIG: LockConfig = LockConfig {
+    kinds: Kinds {
+        posix: true,
+        flock: true,
+    },
+    patience: None,
+};
+
+/// What process `owner` asks for.
+pub(super) fn request(owner: u64, range: ByteRange, mode: Mode) -> Request {
+    Request {
+        file: LockFile {
+            id: 1,
+            handle: FileHandle::new(b"f").unwrap(),
+            fileid: 1,
+        },
+        owner: Owner::Posix(owner),
+        range,
+        mode,
+        wait: false,
+        pid: owner as u32,
+        open: owner,
+        cred: Arc::new(Credential {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+        }),
+    }
+}
+
+pub(super) async fn lock(locks: &Arc<Locks>, request: &Request) {
+    let mut result = None;
+    locks
+        .lock(request, &Interrupt::default(), |of| result = Some(of))
+        .await;
+    assert_eq!(result, Some(Ok(())));
+}
+
+pub(super) fn counter(locks: &Locks, name: &str) -> u64 {
+    let all = locks.statistics();
+    all.iter().find(|(of, _)| *of == name).unwrap().1
+}
+
+pub(super) fn range(start: u64, end: u64) -> ByteRange {
+    ByteRange::new(start, end).unwrap()
+}
+
+pub(super) fn locks_of(server: &Arc<FakeServer>) -> Arc<Locks> {
+    Locks::new(server.clone(), CONFIG, None, Handle::current())
 }
