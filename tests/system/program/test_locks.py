@@ -5,15 +5,19 @@ import contextlib
 import errno
 import fcntl
 import json
+import mmap
 import os
 import random
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import sys
 
 from program.lock_support import *  # noqa: F403
+import pytest
+
 from program.support import *  # noqa: F403
 from program.wire import Datagrams, Relay
 
@@ -468,6 +472,42 @@ def test_a_lock_that_the_server_forgot_is_told_to_its_holder():
         assert one.set("f", FREE) == -errno.EIO
         assert one.do("read", "f", 0, 1) == "x"
         assert one.set("f", WRITE, 0, 10) == 0
+
+
+def flush_fails(memory):
+    memory[:4] = b"lost"
+    try:
+        memory.flush()
+    except OSError as error:
+        return error.errno == errno.EIO
+    return False
+
+
+def test_a_lost_lock_does_not_fail_what_others_write_by_a_mapping():
+    """The kernel writes the pages of a mapping in the name of any open file that is mapped: who has lost a lock, too."""
+    with LockServer() as server, contextlib.ExitStack() as stack:
+        (a,) = server.mounts(1)
+        (server.export / "f").write_bytes(b"x" * 2 * 4096)
+        files = [stack.enter_context(open(a / "f", "r+b", buffering=0)) for _ in range(3)]
+        # The kernel takes the first or the last of them: both have lost a lock.
+        maps = [stack.enter_context(mmap.mmap(file.fileno(), 0)) for file in files]
+        first, other, last = files
+        for at, file in enumerate((first, last)):
+            fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi", WRITE, 0, at, 1, 0))
+        server.control("restart")
+        until(lambda: counters(a)["locks_lost"] == 2, "the loss")
+        for file in (first, last):
+            with pytest.raises(OSError) as error:
+                os.pwrite(file.fileno(), b"lost", 0)
+            assert error.value.errno == errno.EIO
+        maps[1][:4] = b"kept"
+        maps[1].flush()
+        os.fsync(other.fileno())
+        assert (server.export / "f").read_bytes()[:8] == b"keptxxxx"
+        # When its open file is gone, nobody is left who may write.
+        maps[1].close()
+        other.close()
+        until(lambda: flush_fails(maps[0]), "an error")
 
 
 def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones():
