@@ -178,6 +178,7 @@ impl Locks {
         let (file, owner) = (request.file.id, request.owner);
         let before = state.table.pieces(file, owner, request.range);
         state.apply(holding, request.range, Some(request.mode));
+        holding.granted_by(request);
         if self.suspicions.load(Ordering::Acquire) != attempt.suspicions {
             // It may be of before a restart, and the locks were listed without it.
             self.suspect();
@@ -319,9 +320,10 @@ impl Locks {
         let (this, of, range) = (self.clone(), holding.clone(), request.range);
         let call = lock_call(request.mode, request.wait);
         attempt.suspicions = self.suspicions.load(Ordering::Acquire);
+        let cred = request.cred.clone();
         let mut task = self
             .runtime
-            .spawn(async move { this.call(&of, range, call).await });
+            .spawn(async move { this.call_by(&cred, &of, range, call).await });
         tokio::select! {
             result = &mut task => {
                 let result = result.unwrap_or(Err(PlainError::TimedOut));
@@ -451,7 +453,8 @@ impl Locks {
         let exclusive = request.mode == Mode::Write;
         let mut retry = Retry::default();
         loop {
-            let call = self.call(holding, request.range, LockCall::Test { exclusive });
+            let test = LockCall::Test { exclusive };
+            let call = self.call_by(&request.cred, holding, request.range, test);
             let result = tokio::select! {
                 result = call => result,
                 stop = self.stop(interrupt) => return Err(stopped(stop)),

@@ -29,6 +29,8 @@ pub(super) struct Known {
     pub(super) grace: bool,
     /// TEST does not see shared locks.
     pub(super) blind: bool,
+    /// Who has called.
+    pub(super) callers: Vec<(u32, LockCall)>,
 }
 
 impl Known {
@@ -61,13 +63,14 @@ impl Known {
         })
     }
 
-    fn run(&mut self, target: &LockTarget, call: LockCall) -> LockAnswer {
+    fn run(&mut self, cred: &Cred, target: &LockTarget, call: LockCall) -> LockAnswer {
         let range = ByteRange::from_wire(target.offset, target.length);
         let mode = |exclusive| if exclusive { Mode::Write } else { Mode::Read };
         let mut answer = LockAnswer {
             status: Status::Granted,
             holder: None,
         };
+        self.callers.push((cred.uid, call));
         let reclaims = matches!(call, LockCall::Lock { reclaim: true, .. });
         match call {
             _ if self.grace != reclaims => answer.status = Status::DeniedGracePeriod,
@@ -140,7 +143,12 @@ impl FakeServer {
 }
 
 impl LockServer for FakeServer {
-    fn call<'a>(&'a self, _: &'a Cred, target: &'a LockTarget, call: LockCall) -> LockFuture<'a> {
+    fn call<'a>(
+        &'a self,
+        cred: &'a Cred,
+        target: &'a LockTarget,
+        call: LockCall,
+    ) -> LockFuture<'a> {
         Box::pin(async move {
             tokio::task::yield_now().await;
             let answer = {
@@ -148,7 +156,7 @@ impl LockServer for FakeServer {
                 if let Some(hook) = &mut *self.before.lock() {
                     hook(&mut known, call);
                 }
-                let answer = known.run(target, call);
+                let answer = known.run(cred, target, call);
                 if let Some(hook) = &mut *self.after.lock() {
                     hook(&mut known, call);
                 }

@@ -96,10 +96,10 @@ impl Locks {
         target: &LockTarget,
         call: LockCall,
     ) -> Option<LockAnswer> {
-        let mut retry = Retry::default();
+        let (mut retry, cred) = (Retry::default(), holding.cred());
         loop {
             let result = tokio::select! {
-                result = self.server.call(&holding.cred, target, call) => result,
+                result = self.server.call(&cred, target, call) => result,
                 () = self.ending.wait() => return None,
             };
             let pause = match result {

@@ -1,5 +1,6 @@
 use super::super::fake_server::{CONFIG, FakeServer, counter, lock, locks_of, range, request};
 use super::*;
+use nfsrdma_rpcrdma::rpc::Credential;
 
 #[tokio::test]
 async fn who_shares_a_lost_lock_is_not_taken_for_its_holder() {
@@ -113,4 +114,32 @@ async fn a_lock_that_is_granted_when_the_connection_ends_is_claimed() {
         }
         assert_eq!(counter(&locks, "locks_lost"), 0);
     }
+}
+
+#[tokio::test]
+async fn each_lock_is_asked_for_by_who_opened_the_file() {
+    let by = |uid, mut request: super::super::manager::Request| {
+        request.cred = Arc::new(Credential {
+            uid,
+            gid: 0,
+            groups: Vec::new(),
+        });
+        request.open = uid.into();
+        request
+    };
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    let callers = || std::mem::take(&mut server.known.lock().callers);
+    // A process that opened the file as one user, and as another.
+    let (read, write) = (lock_call(Mode::Read, false), lock_call(Mode::Write, false));
+    lock(&locks, &by(1, request(1, range(0, 9), Mode::Read))).await;
+    lock(&locks, &by(2, request(1, range(20, 29), Mode::Write))).await;
+    lock(&locks, &by(1, request(1, range(40, 49), Mode::Read))).await;
+    assert_eq!(callers(), [(1, read), (2, write), (1, read)]);
+    // Claimed, and given back, by who may write.
+    server.known.lock().restart(true);
+    locks.recover().await;
+    let claimed = callers();
+    assert_eq!(claimed.len(), 3);
+    assert!(claimed.iter().all(|(uid, _)| *uid == 2), "{claimed:?}");
 }
