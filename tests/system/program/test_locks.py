@@ -1,18 +1,23 @@
 """Locks that go to the server: between two mounts of one export, over a restart of the server, and when the server
 of locks is silent."""
 
+import contextlib
 import errno
 import fcntl
 import json
+import mmap
 import os
 import random
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import sys
 
 from program.lock_support import *  # noqa: F403
+import pytest
+
 from program.support import *  # noqa: F403
 from program.wire import Datagrams, Relay
 
@@ -469,6 +474,42 @@ def test_a_lock_that_the_server_forgot_is_told_to_its_holder():
         assert one.set("f", WRITE, 0, 10) == 0
 
 
+def flush_fails(memory):
+    memory[:4] = b"lost"
+    try:
+        memory.flush()
+    except OSError as error:
+        return error.errno == errno.EIO
+    return False
+
+
+def test_a_lost_lock_does_not_fail_what_others_write_by_a_mapping():
+    """The kernel writes the pages of a mapping in the name of any open file that is mapped: who has lost a lock, too."""
+    with LockServer() as server, contextlib.ExitStack() as stack:
+        (a,) = server.mounts(1)
+        (server.export / "f").write_bytes(b"x" * 2 * 4096)
+        files = [stack.enter_context(open(a / "f", "r+b", buffering=0)) for _ in range(3)]
+        # The kernel takes the first or the last of them: both have lost a lock.
+        maps = [stack.enter_context(mmap.mmap(file.fileno(), 0)) for file in files]
+        first, other, last = files
+        for at, file in enumerate((first, last)):
+            fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi", WRITE, 0, at, 1, 0))
+        server.control("restart")
+        until(lambda: counters(a)["locks_lost"] == 2, "the loss")
+        for file in (first, last):
+            with pytest.raises(OSError) as error:
+                os.pwrite(file.fileno(), b"lost", 0)
+            assert error.value.errno == errno.EIO
+        maps[1][:4] = b"kept"
+        maps[1].flush()
+        os.fsync(other.fileno())
+        assert (server.export / "f").read_bytes()[:8] == b"keptxxxx"
+        # When its open file is gone, nobody is left who may write.
+        maps[1].close()
+        other.close()
+        until(lambda: flush_fails(maps[0]), "an error")
+
+
 def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones():
     with LockServer("--blind-test") as server, Process() as one, Process() as two:
         a, b = server.mounts()
@@ -496,6 +537,29 @@ def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones
         until(lambda: counters(a)["locks_lost"] == 1, "a shared lock that is lost indeed")
         assert one.do("read", "f", 0, 1) == -errno.EIO
         assert two.set("f", WRITE) == 0, "and nobody holds it"
+
+
+def test_who_shares_a_lock_that_is_lost_is_not_taken_for_its_holder():
+    """Those who shared it look whether it is held, and must not see each other."""
+    for words in ((), ("--blind-test",)):
+        with LockServer(*words) as server, contextlib.ExitStack() as stack:
+            points = server.mounts()
+            (server.export / "f").write_bytes(b"x" * 100)
+            for point in points:
+                for _ in range(8):
+                    process = stack.enter_context(Process())
+                    assert process.do("open", "f", str(point / "f")) == 0
+                    assert process.set("f", READ, 0, 10) == 0
+            server.control("restart")
+            for point in points:
+                until(lambda: counters(point)["lock_grace_waits"] >= 8, "claims of what nobody holds")
+                # One that waits for the end of the recovery.
+                other = stack.enter_context(Process())
+                assert other.do("open", "f", str(point / "f")) == 0
+                assert other.set("f", READ, 50, 1) == other.set("f", FREE) == 0
+                found = counters(point)
+                assert (found["locks_lost"], found["locks_held"]) == (8, 0), (words, point)
+            assert "held:" not in server.control("locks")
 
 
 def test_two_that_share_a_flock_and_want_it_alone_do_not_wait_for_each_other():

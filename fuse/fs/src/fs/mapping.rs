@@ -7,7 +7,8 @@
 //! and that one's msync(2) and fsync(2) would report nothing.
 //!
 //! So such data are written with the credential of one of those who have the file open for writing
-//! and may write it now, and all of them get the error if that fails.
+//! and may write it now, and all of them get the error if that fails. Who has lost a lock may not;
+//! if nobody else is left, the data are refused.
 
 use super::Fs;
 use super::error::FsResult;
@@ -33,17 +34,27 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> FsResult<u32> {
         let guessed = self.file(handle)?;
-        self.check_locks(&guessed, handle)?;
-        let all: Vec<_> = {
+        let writing: Vec<(u64, Arc<OpenFile>)> = {
             let files = self.files.read();
             let same = |file: &Arc<OpenFile>| Arc::ptr_eq(&file.inode, &guessed.inode);
-            let writing = files.iter().map(|(_, file)| file);
-            writing
-                .filter(|file| file.can_write() && same(file))
-                .cloned()
+            let of_file = files
+                .iter()
+                .filter(|(_, file)| file.can_write() && same(file));
+            of_file
+                .map(|(number, file)| (number as u64, file.clone()))
                 .collect()
         };
-        let writer = self.one_who_may_write(&guessed, &all).await;
+        let lost =
+            |(number, file): &&(u64, Arc<OpenFile>)| self.check_locks(file, *number).is_err();
+        let keeps = writing.iter().filter(|file| !lost(file));
+        let able: Vec<_> = keeps.map(|(_, file)| file.clone()).collect();
+        let guess = match self.check_locks(&guessed, handle) {
+            Ok(()) => &guessed,
+            // They may be another's, who has lost no lock.
+            Err(error) => able.first().ok_or(error)?,
+        };
+        let writer = self.one_who_may_write(guess, &able).await;
+        let all: Vec<_> = writing.into_iter().map(|(_, file)| file).collect();
         self.write_by(&writer, &all, offset, bytes, flags).await
     }
 

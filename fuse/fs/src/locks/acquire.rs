@@ -36,6 +36,8 @@ pub struct Granted {
 struct Attempt {
     /// The server may hold what the table does not have.
     uncertain: bool,
+    /// How often a restart was suspected before the last LOCK.
+    suspicions: u64,
     /// A call whose answer nobody waited for.
     under_way: Option<JoinHandle<Result<LockAnswer, PlainError>>>,
     gate: Option<OwnedMutexGuard<()>>,
@@ -176,6 +178,11 @@ impl Locks {
         let (file, owner) = (request.file.id, request.owner);
         let before = state.table.pieces(file, owner, request.range);
         state.apply(holding, request.range, Some(request.mode));
+        holding.granted_by(request);
+        if self.suspicions.load(Ordering::Acquire) != attempt.suspicions {
+            // It may be of before a restart, and the locks were listed without it.
+            self.suspect();
+        }
         let mut of = holding.state.lock();
         of.opens.insert(request.open);
         attempt.uncertain = false;
@@ -312,9 +319,11 @@ impl Locks {
     ) -> Result<Result<LockAnswer, PlainError>, LockError> {
         let (this, of, range) = (self.clone(), holding.clone(), request.range);
         let call = lock_call(request.mode, request.wait);
+        attempt.suspicions = self.suspicions.load(Ordering::Acquire);
+        let cred = request.cred.clone();
         let mut task = self
             .runtime
-            .spawn(async move { this.call(&of, range, call).await });
+            .spawn(async move { this.call_by(&cred, &of, range, call).await });
         tokio::select! {
             result = &mut task => {
                 let result = result.unwrap_or(Err(PlainError::TimedOut));
@@ -352,16 +361,14 @@ impl Locks {
                 return;
             }
         }
-        // A server in its grace period has restarted: what it may have granted is gone.
-        let grace = |answer: Option<LockAnswer>| {
-            answer.is_none_or(|answer| answer.status == Status::DeniedGracePeriod)
-        };
         if request.wait {
             let cancel = LockCall::Cancel {
                 exclusive: request.mode == Mode::Write,
             };
-            if grace(self.insist(holding, request.range, cancel).await) {
-                return;
+            // A server in its grace period has restarted: what it may have granted is gone.
+            match self.insist(holding, request.range, cancel).await {
+                Some(answer) if answer.status != Status::DeniedGracePeriod => {}
+                _ => return,
             }
         }
         let pieces = {
@@ -374,9 +381,33 @@ impl Locks {
                 None => LockCall::Unlock,
                 Some(mode) => lock_call(mode, false),
             };
-            if grace(self.insist(holding, range, call).await) {
-                return;
+            let answer = self.insist(holding, range, call).await;
+            match answer.map(|answer| answer.status) {
+                Some(Status::Granted) => {}
+                None | Some(Status::DeniedGracePeriod) => return,
+                Some(status) => self.not_restored(request, holding, (range, mode), status),
             }
+        }
+    }
+
+    /// What the table has cannot be had again. Where it is exclusive and was to become shared,
+    /// others may share it since: the table has what the server has. Else the server may have
+    /// lost it.
+    fn not_restored(
+        &self,
+        request: &Request,
+        holding: &Holding,
+        (range, mode): (ByteRange, Option<Mode>),
+        status: Status,
+    ) {
+        let refused = matches!(status, Status::Denied | Status::Blocked);
+        match (mode, request.mode) {
+            (Some(Mode::Write), Mode::Read) if refused => {
+                let mut state = self.state.lock();
+                state.apply(holding, range, Some(Mode::Read));
+            }
+            (Some(_), _) => self.suspect(),
+            (None, _) => {}
         }
     }
 
@@ -422,7 +453,8 @@ impl Locks {
         let exclusive = request.mode == Mode::Write;
         let mut retry = Retry::default();
         loop {
-            let call = self.call(holding, request.range, LockCall::Test { exclusive });
+            let test = LockCall::Test { exclusive };
+            let call = self.call_by(&request.cred, holding, request.range, test);
             let result = tokio::select! {
                 result = call => result,
                 stop = self.stop(interrupt) => return Err(stopped(stop)),
@@ -465,3 +497,7 @@ fn stopped(stop: Stop) -> LockError {
         Stop::Ending => LockError::GivenUp,
     }
 }
+
+#[cfg(test)]
+#[path = "acquire_tests.rs"]
+mod tests;

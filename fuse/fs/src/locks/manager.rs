@@ -88,7 +88,9 @@ pub(super) struct Holding {
     pub(super) file: LockFile,
     pub(super) owner: Owner,
     pub(super) svid: u32,
-    pub(super) cred: Cred,
+    /// Of the last request that was granted, an exclusive one before those to share: for calls that
+    /// no request makes.
+    cred: Mutex<(Cred, Mode)>,
     pub(super) gate: Arc<tokio::sync::Mutex<()>>,
     /// The server says that it granted a lock to this owner: a LOCK that waits is to be repeated.
     pub(super) granted: Notify,
@@ -116,6 +118,18 @@ impl HoldingState {
 }
 
 impl Holding {
+    pub(super) fn cred(&self) -> Cred {
+        self.cred.lock().0.clone()
+    }
+
+    /// A request was granted.
+    pub(super) fn granted_by(&self, request: &Request) {
+        let mut cred = self.cred.lock();
+        if request.mode >= cred.1 {
+            *cred = (request.cred.clone(), request.mode);
+        }
+    }
+
     pub(super) fn target(&self, range: ByteRange) -> LockTarget {
         let (offset, length) = range.to_wire();
         LockTarget {
@@ -212,6 +226,8 @@ pub struct Locks {
     pub(super) suspected: Notify,
     /// It says so itself, or somebody in its name.
     pub(super) restart_told: Notify,
+    /// How often it was suspected. Changes under `state`, before what is held is claimed.
+    pub(super) suspicions: AtomicU64,
     pub(super) recovering: AtomicBool,
     pub(super) recovered: Notify,
     pub(super) last_recovery: Mutex<Option<Instant>>,
@@ -246,6 +262,7 @@ impl Locks {
             idle: Notify::new(),
             suspected: Notify::new(),
             restart_told: Notify::new(),
+            suspicions: AtomicU64::new(0),
             recovering: AtomicBool::new(false),
             recovered: Notify::new(),
             last_recovery: Mutex::default(),
@@ -354,7 +371,7 @@ impl Locks {
                     file: request.file,
                     owner: request.owner,
                     svid,
-                    cred: request.cred.clone(),
+                    cred: Mutex::new((request.cred.clone(), Mode::Read)),
                     gate: Arc::default(),
                     granted: Notify::new(),
                     state: Mutex::default(),
@@ -429,6 +446,17 @@ impl Locks {
         range: ByteRange,
         call: LockCall,
     ) -> Result<LockAnswer, PlainError> {
+        self.call_by(&holding.cred(), holding, range, call).await
+    }
+
+    /// The same in the name of who opened the file.
+    pub(super) async fn call_by(
+        &self,
+        cred: &Cred,
+        holding: &Holding,
+        range: ByteRange,
+        call: LockCall,
+    ) -> Result<LockAnswer, PlainError> {
         let counter = match call {
             LockCall::Test { .. } => &self.counters.test_calls,
             LockCall::Lock { .. } => &self.counters.lock_calls,
@@ -437,7 +465,7 @@ impl Locks {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         let target = holding.target(range);
-        let result = self.server.call(&holding.cred, &target, call).await;
+        let result = self.server.call(cred, &target, call).await;
         match &result {
             Ok(answer) if answer.status == Status::DeniedGracePeriod => {
                 self.counters

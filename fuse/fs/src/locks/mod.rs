@@ -23,6 +23,7 @@
 //!   a lock for us that the table does not have. So CANCEL follows, and for each piece of the
 //!   range UNLOCK, or LOCK as the table has it, until they are answered, while the gate stays
 //!   closed: no later request of this owner can come in between. The process has had its answer.
+//!   An exclusive lock that was to become shared, and that others share already, stays shared.
 //!   Once a lock is granted only the death of who asked for it takes it back ([`Locks::undo`]).
 //! * **An unlock is not given up**: it is done though who asked for it is killed.
 //! * **Nobody waits for a server that does not answer** but by their own will: every wait ends with
@@ -31,6 +32,8 @@
 mod acquire;
 mod ending;
 mod error;
+#[cfg(test)]
+mod fake_server;
 mod interrupt;
 mod lock_table;
 mod manager;

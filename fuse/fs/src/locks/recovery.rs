@@ -7,19 +7,25 @@
 //! period. One that is not in it refuses: either it did not restart, and we hold the lock still, or
 //! the period is over, and it is lost. An owner that does not exist asks whether anybody holds the
 //! range (see `probe.rs`): if nobody does, the lock is lost. If somebody does, a LOCK of our own is
-//! granted if and only if that is us.
+//! granted if and only if that is us, or if both share it. Those who shared a range before the
+//! restart must not take each other for its holders: so each of them has asked whether anybody
+//! holds it before the first of them takes it again.
 //!
 //! A lock that is lost may have been somebody else's meanwhile. Its holder must not go on as if
 //! nothing had happened: EIO, until it has let go of the file's locks.
 
-use super::manager::{Holding, LockConfig, Locks};
+use super::acquire::lock_call;
+use super::lock_table::FileId;
+use super::manager::{Holding, LockConfig, Locks, Retry, grace_pause};
+use super::probe::Found;
 use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{Journal, LockCall, LockServer, Status};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::task::JoinSet;
 
 /// How often the server is asked whether it is there, while something is held: that keeps the
@@ -35,12 +41,26 @@ const TOLD: Duration = Duration::from_secs(10);
 /// Owners whose locks are claimed at the same time.
 const AT_A_TIME: usize = 32;
 
-/// What became of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Claim {
-    Held,
-    Reclaimed,
-    Lost,
+/// What became of locks that were claimed.
+#[derive(Debug, Default)]
+struct Counts {
+    reclaimed: u64,
+    lost: u64,
+}
+
+impl Counts {
+    fn add(&mut self, more: Counts) {
+        self.reclaimed += more.reclaimed;
+        self.lost += more.lost;
+    }
+}
+
+/// An owner's locks on a file whose reclaims were refused. Nothing else changes them meanwhile.
+#[derive(Debug)]
+struct Refused {
+    holding: Arc<Holding>,
+    gate: OwnedMutexGuard<()>,
+    locks: Vec<(ByteRange, Mode)>,
 }
 
 impl Locks {
@@ -90,7 +110,7 @@ fn watch(locks: &Arc<Locks>) {
                 }
                 () = locks.ending.wait() => return,
             }
-            if lost && !locks.state.lock().table.is_empty() {
+            if lost && locks.suspicion() {
                 locks.recover().await;
             }
         }
@@ -98,39 +118,39 @@ fn watch(locks: &Arc<Locks>) {
 }
 
 impl Locks {
-    /// Claims every lock again.
+    /// The server may have restarted; whether anything is held. A LOCK that is under way may be of
+    /// the time before, and granted: whoever has asked for it sees that something was suspected
+    /// since, and has it claimed.
+    fn suspicion(&self) -> bool {
+        let state = self.state.lock();
+        self.suspicions.fetch_add(1, Ordering::Release);
+        !state.table.is_empty()
+    }
+
+    /// Claims every lock again; then looks for those whose reclaims were refused.
     async fn recover(self: &Arc<Self>) {
         self.recovering.store(true, Ordering::Release);
-        let all = self.state.lock().table.all();
         let at_a_time = Arc::new(Semaphore::new(AT_A_TIME));
-        let mut claims = JoinSet::new();
-        for (file, owner) in all {
-            let Some(holding) = self.enter_existing(file, owner) else {
-                continue;
-            };
+        let (mut counts, refused) = self.reclaim_all(&at_a_time).await;
+        // Whoever looks for a lock takes one for a moment, which others would see. So there is one
+        // at a time for a file.
+        let mut looks = JoinSet::new();
+        for mut of_file in refused.into_values() {
             let (this, at_a_time) = (self.clone(), at_a_time.clone());
-            claims.spawn(async move {
-                // Whoever has the gate waits for the same server, and must not keep others back.
-                let gate = tokio::select! {
-                    gate = holding.gate.clone().lock_owned() => Some(gate),
-                    () = this.ending.wait() => None,
-                };
-                let turn = at_a_time.acquire().await;
-                let mut reclaimed = (0, 0);
-                if gate.is_some() {
-                    reclaimed = this.claim_all(&holding).await;
+            looks.spawn(async move {
+                let _turn = at_a_time.acquire().await;
+                let counts = this.settle(&mut of_file).await;
+                for owner in of_file {
+                    drop(owner.gate);
+                    this.leave(&owner.holding);
                 }
-                drop((turn, gate));
-                this.leave(&holding);
-                reclaimed
+                counts
             });
         }
-        let (mut reclaimed, mut lost) = (0, 0);
-        while let Some(result) = claims.join_next().await {
-            let (more, gone) = result.unwrap_or_default();
-            reclaimed += more;
-            lost += gone;
+        while let Some(result) = looks.join_next().await {
+            counts.add(result.unwrap_or_default());
         }
+        let Counts { reclaimed, lost } = counts;
         self.counters
             .locks_reclaimed
             .fetch_add(reclaimed, Ordering::Relaxed);
@@ -142,71 +162,176 @@ impl Locks {
         self.recovered.notify_waiters();
     }
 
-    /// What one owner holds of a file; returns how many locks were reclaimed and lost.
-    async fn claim_all(&self, holding: &Holding) -> (u64, u64) {
+    /// A reclaim for every lock. Returns the refused ones, by file.
+    async fn reclaim_all(
+        self: &Arc<Self>,
+        at_a_time: &Arc<Semaphore>,
+    ) -> (Counts, BTreeMap<FileId, Vec<Refused>>) {
+        let all = self.state.lock().table.all();
+        let mut claims = JoinSet::new();
+        for (file, owner) in all {
+            let Some(holding) = self.enter_existing(file, owner) else {
+                continue;
+            };
+            let (this, at_a_time) = (self.clone(), at_a_time.clone());
+            claims.spawn(async move {
+                // Whoever has the gate waits for the same server, and must not keep others back.
+                let gate = tokio::select! {
+                    gate = holding.gate.clone().lock_owned() => gate,
+                    () = this.ending.wait() => {
+                        this.leave(&holding);
+                        return (Counts::default(), None);
+                    }
+                };
+                let _turn = at_a_time.acquire().await;
+                let (counts, locks) = this.reclaim(&holding).await;
+                if locks.is_empty() {
+                    drop(gate);
+                    this.leave(&holding);
+                    return (counts, None);
+                }
+                let refused = Refused {
+                    holding,
+                    gate,
+                    locks,
+                };
+                (counts, Some(refused))
+            });
+        }
+        let mut counts = Counts::default();
+        let mut refused: BTreeMap<FileId, Vec<Refused>> = BTreeMap::new();
+        while let Some(result) = claims.join_next().await {
+            let (of, still) = result.unwrap_or_default();
+            counts.add(of);
+            if let Some(still) = still {
+                let of_file = refused.entry(still.holding.file.id).or_default();
+                of_file.push(still);
+            }
+        }
+        (counts, refused)
+    }
+
+    /// A reclaim for what one owner holds of a file; returns what was refused, too. The caller has
+    /// the gate.
+    async fn reclaim(&self, holding: &Holding) -> (Counts, Vec<(ByteRange, Mode)>) {
         let held: Vec<(ByteRange, Mode)> = {
             let state = self.state.lock();
             let set = state.table.held(holding.file.id, holding.owner);
             set.map(|set| set.iter().collect()).unwrap_or_default()
         };
-        let (mut reclaimed, mut lost) = (0, 0);
+        let mut counts = Counts::default();
+        let mut refused = Vec::new();
         for (range, mode) in held {
-            match self.claim(holding, range, mode).await {
-                Some(Claim::Held) => {}
-                Some(Claim::Reclaimed) => reclaimed += 1,
-                Some(Claim::Lost) => {
-                    lost += 1;
-                    self.lose(holding, range);
-                    // Should the server have it after all, nobody would ever unlock it.
-                    self.insist(holding, range, LockCall::Unlock).await;
+            match self.reclaimed(holding, range, mode).await {
+                Some(Status::Granted) => counts.reclaimed += 1,
+                Some(Status::DeniedGracePeriod) => refused.push((range, mode)),
+                Some(_) => {
+                    counts.lost += 1;
+                    self.lose(holding, range).await;
                 }
                 // The mount ends.
                 None => break,
             }
         }
-        (reclaimed, lost)
+        (counts, refused)
     }
 
-    async fn claim(&self, holding: &Holding, range: ByteRange, mode: Mode) -> Option<Claim> {
-        let exclusive = mode == Mode::Write;
-        let lock = |reclaim| LockCall::Lock {
-            exclusive,
+    /// The answer to a reclaim.
+    async fn reclaimed(&self, holding: &Holding, range: ByteRange, mode: Mode) -> Option<Status> {
+        let call = LockCall::Lock {
+            exclusive: mode == Mode::Write,
             block: false,
-            reclaim,
+            reclaim: true,
         };
         // A refusal for want of a grace period is an answer here, so not by way of `insist`.
-        let mut retry = super::manager::Retry::default();
-        let status = loop {
+        let mut retry = Retry::default();
+        loop {
             let result = tokio::select! {
-                result = self.call(holding, range, lock(true)) => result,
+                result = self.call(holding, range, call) => result,
                 () = self.ending.wait() => return None,
             };
             match result {
-                Ok(answer) => break answer.status,
+                Ok(answer) => return Some(answer.status),
                 Err(error) => tracing::debug!(%error, "claiming a lock again"),
             }
             tokio::select! {
                 () = tokio::time::sleep(retry.next()) => {}
                 () = self.ending.wait() => return None,
             }
-        };
-        match status {
-            Status::Granted => return Some(Claim::Reclaimed),
-            Status::DeniedGracePeriod => {}
-            _ => return Some(Claim::Lost),
         }
-        if !self.is_held(holding, range, mode).await? {
-            return Some(Claim::Lost);
+    }
+
+    /// Finds out what has become of the locks of a file whose reclaims were refused.
+    async fn settle(&self, refused: &mut [Refused]) -> Counts {
+        let mut counts = Counts::default();
+        let mut pause = Duration::ZERO;
+        while !self.look_for(refused, &mut counts).await {
+            // It has restarted since, and takes reclaims now; one that takes none is waited for.
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.ending.wait() => return counts,
+            }
+            pause = grace_pause();
+            for owner in &mut *refused {
+                let (of, locks) = self.reclaim(&owner.holding).await;
+                counts.add(of);
+                owner.locks = locks;
+            }
         }
-        let answer = self.insist(holding, range, lock(false)).await?;
-        Some(match answer.status {
-            Status::Granted => Claim::Held,
-            _ => Claim::Lost,
-        })
+        counts
+    }
+
+    /// Looks whether locks of a file are held whose reclaims were refused. `false` if the server
+    /// has restarted meanwhile, so that they are to be claimed once more.
+    async fn look_for(&self, refused: &[Refused], counts: &mut Counts) -> bool {
+        let mut all = Vec::new();
+        for of in refused {
+            let locks = of.locks.iter();
+            all.extend(locks.map(|&(range, mode)| (&of.holding, range, mode)));
+        }
+        let mut held = Vec::new();
+        // Those that share a range are not told apart: all of them hold it, or none.
+        let mut shared: HashMap<ByteRange, Found> = HashMap::new();
+        for (holding, range, mode) in all {
+            let known = shared.get(&range).copied();
+            let found = match known.filter(|_| mode == Mode::Read) {
+                Some(known) => known,
+                None => match self.is_held(holding, range, mode).await {
+                    Some(found) => found,
+                    // The mount ends.
+                    None => return true,
+                },
+            };
+            match found {
+                Found::Held => held.push((holding, range, mode)),
+                Found::Free => {
+                    counts.lost += 1;
+                    self.lose(holding, range).await;
+                }
+                Found::Restarted => return false,
+            }
+            if mode == Mode::Read {
+                shared.insert(range, found);
+            }
+        }
+        // Only now: a lock that one of them takes here the others would see.
+        for (holding, range, mode) in held {
+            let call = lock_call(mode, false);
+            match self.insist(holding, range, call).await {
+                Some(answer) if answer.status == Status::Granted => {}
+                Some(answer) if answer.status == Status::DeniedGracePeriod => return false,
+                Some(_) => {
+                    counts.lost += 1;
+                    self.lose(holding, range).await;
+                }
+                None => return true,
+            }
+        }
+        true
     }
 
     /// A lock cannot be claimed again.
-    fn lose(&self, holding: &Holding, range: ByteRange) {
+    async fn lose(&self, holding: &Holding, range: ByteRange) {
         self.counters.locks_lost.fetch_add(1, Ordering::Relaxed);
         let pid = {
             let mut state = holding.state.lock();
@@ -222,5 +347,11 @@ impl Locks {
             length,
             "a lock was lost: the server restarted and did not give it back; its holder gets EIO"
         );
+        // Should the server have it after all, nobody would ever unlock it.
+        self.insist(holding, range, LockCall::Unlock).await;
     }
 }
+
+#[cfg(test)]
+#[path = "recovery_tests.rs"]
+mod tests;

@@ -1,0 +1,38 @@
+use super::super::fake_server::{FakeServer, lock, locks_of, range, request};
+use super::*;
+
+/// The number of another machine's owner.
+const OTHER: u32 = 7;
+
+#[tokio::test]
+async fn a_downgrade_that_is_interrupted_leaves_what_the_server_has() {
+    for shared in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        let locks = locks_of(&server);
+        lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+        let interrupt = Arc::new(Interrupt::default());
+        // A signal comes when the server has run the call, and somebody else may share the lock.
+        server.yields.store(100, Ordering::Relaxed);
+        let (signal, mut done) = (interrupt.clone(), false);
+        server.after(move |known, call| {
+            if call == lock_call(Mode::Read, false) && !done {
+                done = true;
+                signal.fire();
+                if shared {
+                    known.lock(OTHER, range(5, 5), Some(Mode::Read));
+                }
+            }
+        });
+        let mut result = None;
+        let downgrade = request(1, range(0, 9), Mode::Read);
+        let granted = locks.lock(&downgrade, &interrupt, |of| result = Some(of));
+        assert!(granted.await.is_none());
+        assert_eq!(result, Some(Err(LockError::Interrupted)));
+        let mode = if shared { Mode::Read } else { Mode::Write };
+        let state = locks.state.lock();
+        let pieces = state.table.pieces(1, Owner::Posix(1), range(0, 9));
+        let svid = state.holdings[&(1, Owner::Posix(1))].svid;
+        assert!(server.known.lock().has(svid, range(0, 9), mode));
+        assert_eq!(pieces, [(range(0, 9), Some(mode))], "shared: {shared}");
+    }
+}

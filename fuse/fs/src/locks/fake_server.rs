@@ -1,0 +1,231 @@
+//! A server of locks in memory, for tests: it restarts, has grace periods, and does at a call what
+//! the test says.
+
+use super::interrupt::Interrupt;
+use super::lock_table::Owner;
+use super::manager::{Kinds, LockConfig, LockFile, Locks, Request};
+use super::range::{ByteRange, Mode, RangeSet};
+use nfsrdma_nfs3::Cred;
+use nfsrdma_nfs3::nlm::{
+    LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget, Status,
+};
+use nfsrdma_rpcrdma::rpc::Credential;
+use nfsrdma_rpcrdma::rpc::plain::PlainError;
+use nfsrdma_xdr::nfs3::FileHandle;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// What the server knows.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Of the one file there is.
+    pub(super) held: BTreeMap<u32, RangeSet>,
+    pub(super) grace: bool,
+    /// TEST does not see shared locks.
+    pub(super) blind: bool,
+    /// Who has called.
+    pub(super) callers: Vec<(u32, LockCall)>,
+}
+
+impl Known {
+    pub(super) fn restart(&mut self, grace: bool) {
+        self.held.clear();
+        self.grace = grace;
+    }
+
+    pub(super) fn lock(&mut self, svid: u32, range: ByteRange, mode: Option<Mode>) {
+        self.held.entry(svid).or_default().set(range, mode);
+        self.held.retain(|_, set| !set.is_empty());
+    }
+
+    pub(super) fn has(&self, svid: u32, range: ByteRange, mode: Mode) -> bool {
+        let set = self.held.get(&svid);
+        set.is_some_and(|set| set.pieces(range) == [(range, Some(mode))])
+    }
+
+    fn conflict(&self, svid: u32, range: ByteRange, mode: Mode) -> Option<LockHolder> {
+        let mut others = self.held.iter().filter(|(other, _)| **other != svid);
+        others.find_map(|(&svid, set)| {
+            let (range, mode) = set.conflict(range, mode)?;
+            let (offset, length) = range.to_wire();
+            Some(LockHolder {
+                exclusive: mode == Mode::Write,
+                svid,
+                offset,
+                length,
+            })
+        })
+    }
+
+    fn run(&mut self, cred: &Cred, target: &LockTarget, call: LockCall) -> LockAnswer {
+        let range = ByteRange::from_wire(target.offset, target.length);
+        let mode = |exclusive| if exclusive { Mode::Write } else { Mode::Read };
+        let mut answer = LockAnswer {
+            status: Status::Granted,
+            holder: None,
+        };
+        self.callers.push((cred.uid, call));
+        let reclaims = matches!(call, LockCall::Lock { reclaim: true, .. });
+        match call {
+            _ if self.grace != reclaims => answer.status = Status::DeniedGracePeriod,
+            LockCall::Test { exclusive } => {
+                answer.holder = self
+                    .conflict(target.svid, range, mode(exclusive))
+                    .filter(|holder| holder.exclusive || !self.blind);
+                if answer.holder.is_some() {
+                    answer.status = Status::Denied;
+                }
+            }
+            LockCall::Lock { exclusive, .. } => {
+                match self.conflict(target.svid, range, mode(exclusive)) {
+                    Some(_) => answer.status = Status::Denied,
+                    None => self.lock(target.svid, range, Some(mode(exclusive))),
+                }
+            }
+            LockCall::Cancel { .. } => {}
+            LockCall::Unlock => self.lock(target.svid, range, None),
+        }
+        answer
+    }
+}
+
+type Hook = Box<dyn FnMut(&mut Known, LockCall) + Send>;
+
+/// See the module.
+pub(super) struct FakeServer {
+    pub(super) known: Mutex<Known>,
+    suspicions: watch::Sender<u64>,
+    before: Mutex<Option<Hook>>,
+    after: Mutex<Option<Hook>>,
+    /// How often others have their turn before a call is answered.
+    pub(super) yields: AtomicUsize,
+}
+
+impl fmt::Debug for FakeServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.known.lock().fmt(f)
+    }
+}
+
+impl Default for FakeServer {
+    fn default() -> Self {
+        FakeServer {
+            known: Mutex::default(),
+            suspicions: watch::channel(0).0,
+            before: Mutex::default(),
+            after: Mutex::default(),
+            yields: AtomicUsize::new(1),
+        }
+    }
+}
+
+impl FakeServer {
+    /// What happens before each call is run.
+    pub(super) fn before(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
+        *self.before.lock() = Some(Box::new(hook));
+    }
+
+    /// What happens after each call was run, and before it is answered.
+    pub(super) fn after(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
+        *self.after.lock() = Some(Box::new(hook));
+    }
+
+    /// A connection ends.
+    pub(super) fn disconnect(&self) {
+        self.suspicions.send_modify(|count| *count += 1);
+    }
+}
+
+impl LockServer for FakeServer {
+    fn call<'a>(
+        &'a self,
+        cred: &'a Cred,
+        target: &'a LockTarget,
+        call: LockCall,
+    ) -> LockFuture<'a> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let answer = {
+                let mut known = self.known.lock();
+                if let Some(hook) = &mut *self.before.lock() {
+                    hook(&mut known, call);
+                }
+                let answer = known.run(cred, target, call);
+                if let Some(hook) = &mut *self.after.lock() {
+                    hook(&mut known, call);
+                }
+                answer
+            };
+            // Others may be quicker to learn theirs.
+            for _ in 0..self.yields.load(Ordering::Relaxed) {
+                tokio::task::yield_now().await;
+            }
+            Ok(answer)
+        })
+    }
+
+    fn null(&self) -> Pin<Box<dyn Future<Output = Result<(), PlainError>> + Send + '_>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn suspicions(&self) -> watch::Receiver<u64> {
+        self.suspicions.subscribe()
+    }
+}
+
+pub(super) const CONFIG: LockConfig = LockConfig {
+    kinds: Kinds {
+        posix: true,
+        flock: true,
+    },
+    patience: None,
+};
+
+/// What process `owner` asks for.
+pub(super) fn request(owner: u64, range: ByteRange, mode: Mode) -> Request {
+    Request {
+        file: LockFile {
+            id: 1,
+            handle: FileHandle::new(b"f").unwrap(),
+            fileid: 1,
+        },
+        owner: Owner::Posix(owner),
+        range,
+        mode,
+        wait: false,
+        pid: owner as u32,
+        open: owner,
+        cred: Arc::new(Credential {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+        }),
+    }
+}
+
+pub(super) async fn lock(locks: &Arc<Locks>, request: &Request) {
+    let mut result = None;
+    locks
+        .lock(request, &Interrupt::default(), |of| result = Some(of))
+        .await;
+    assert_eq!(result, Some(Ok(())));
+}
+
+pub(super) fn counter(locks: &Locks, name: &str) -> u64 {
+    let all = locks.statistics();
+    all.iter().find(|(of, _)| *of == name).unwrap().1
+}
+
+pub(super) fn range(start: u64, end: u64) -> ByteRange {
+    ByteRange::new(start, end).unwrap()
+}
+
+pub(super) fn locks_of(server: &Arc<FakeServer>) -> Arc<Locks> {
+    Locks::new(server.clone(), CONFIG, None, Handle::current())
+}

@@ -1,0 +1,145 @@
+use super::super::fake_server::{CONFIG, FakeServer, counter, lock, locks_of, range, request};
+use super::*;
+use nfsrdma_rpcrdma::rpc::Credential;
+
+#[tokio::test]
+async fn who_shares_a_lost_lock_is_not_taken_for_its_holder() {
+    for blind in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        server.known.lock().blind = blind;
+        let mounts = [locks_of(&server), locks_of(&server)];
+        for mount in &mounts {
+            for owner in 0..8 {
+                // Some share a range, some a part of it.
+                let range = range(owner / 4, 10);
+                lock(mount, &request(owner, range, Mode::Read)).await;
+            }
+        }
+        server.known.lock().restart(false);
+        tokio::join!(mounts[0].recover(), mounts[1].recover());
+        for mount in &mounts {
+            assert_eq!(counter(mount, "locks_lost"), 8, "blind: {blind}");
+            assert_eq!(counter(mount, "locks_held"), 0);
+        }
+        assert!(server.known.lock().held.is_empty(), "nothing is left");
+    }
+}
+
+#[tokio::test]
+async fn shared_locks_that_are_held_are_found() {
+    for blind in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        server.known.lock().blind = blind;
+        let mounts = [locks_of(&server), locks_of(&server)];
+        for mount in &mounts {
+            for owner in 0..8 {
+                lock(mount, &request(owner, range(owner / 4, 10), Mode::Read)).await;
+            }
+        }
+        lock(&mounts[0], &request(9, range(20, 29), Mode::Write)).await;
+        let before = server.known.lock().held.clone();
+        tokio::join!(mounts[0].recover(), mounts[1].recover());
+        for mount in &mounts {
+            assert_eq!(counter(mount, "locks_lost"), 0, "blind: {blind}");
+        }
+        assert_eq!(server.known.lock().held, before);
+    }
+}
+
+#[tokio::test]
+async fn a_restart_between_a_refused_reclaim_and_the_next_call_costs_no_lock() {
+    // At which call of those that look for locks that are held.
+    type When = fn(LockCall) -> bool;
+    let cases: [(bool, When); 4] = [
+        (false, |call| call == LockCall::Test { exclusive: true }),
+        (true, |call| call == lock_call(Mode::Write, false)),
+        (true, |call| call == LockCall::Test { exclusive: false }),
+        (false, |call| call == lock_call(Mode::Read, false)),
+    ];
+    for (number, (blind, when)) in cases.into_iter().enumerate() {
+        let server = Arc::new(FakeServer::default());
+        server.known.lock().blind = blind;
+        let locks = locks_of(&server);
+        for owner in 0..3 {
+            lock(&locks, &request(owner, range(0, 9), Mode::Read)).await;
+        }
+        let before = server.known.lock().held.clone();
+        let mut restarted = false;
+        server.before(move |known, call| {
+            if !restarted && when(call) {
+                restarted = true;
+                known.restart(true);
+            } else if !matches!(call, LockCall::Lock { reclaim: true, .. }) {
+                // Whoever waits for the end of the grace period is too late.
+                known.grace = false;
+            }
+        });
+        locks.recover().await;
+        assert_eq!(counter(&locks, "locks_lost"), 0, "case {number}");
+        assert_eq!(counter(&locks, "locks_reclaimed"), 3, "case {number}");
+        assert_eq!(server.known.lock().held, before);
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_granted_when_the_connection_ends_is_claimed() {
+    for others in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+        if others {
+            lock(&locks, &request(1, range(20, 29), Mode::Write)).await;
+        }
+        // It is granted, the server restarts, and the recovery has begun when the answer comes.
+        server.yields.store(100, Ordering::Relaxed);
+        let (told, mut restarted) = (Arc::downgrade(&server), false);
+        server.after(move |known, call| {
+            if !restarted && call == lock_call(Mode::Read, false) {
+                restarted = true;
+                known.restart(true);
+                if let Some(told) = told.upgrade() {
+                    told.disconnect();
+                }
+            }
+        });
+        lock(&locks, &request(2, range(0, 9), Mode::Read)).await;
+        let held = || server.known.lock().held.len();
+        let mut turns = 0;
+        while held() < 1 + usize::from(others) {
+            assert!(
+                turns < 100_000,
+                "it is claimed by nobody (others: {others})"
+            );
+            turns += 1;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(counter(&locks, "locks_lost"), 0);
+    }
+}
+
+#[tokio::test]
+async fn each_lock_is_asked_for_by_who_opened_the_file() {
+    let by = |uid, mut request: super::super::manager::Request| {
+        request.cred = Arc::new(Credential {
+            uid,
+            gid: 0,
+            groups: Vec::new(),
+        });
+        request.open = uid.into();
+        request
+    };
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    let callers = || std::mem::take(&mut server.known.lock().callers);
+    // A process that opened the file as one user, and as another.
+    let (read, write) = (lock_call(Mode::Read, false), lock_call(Mode::Write, false));
+    lock(&locks, &by(1, request(1, range(0, 9), Mode::Read))).await;
+    lock(&locks, &by(2, request(1, range(20, 29), Mode::Write))).await;
+    lock(&locks, &by(1, request(1, range(40, 49), Mode::Read))).await;
+    assert_eq!(callers(), [(1, read), (2, write), (1, read)]);
+    // Claimed, and given back, by who may write.
+    server.known.lock().restart(true);
+    locks.recover().await;
+    let claimed = callers();
+    assert_eq!(claimed.len(), 3);
+    assert!(claimed.iter().all(|(uid, _)| *uid == 2), "{claimed:?}");
+}
