@@ -19,11 +19,13 @@ pub mod output;
 pub mod stats;
 mod top;
 
-use cli::Command;
+use cli::{Command, MountArgs};
 use failure::{Exit, Failure};
+use options::mount_source::MountSource;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsString;
 use std::fs::File;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -74,9 +76,33 @@ fn enter(namespace: Option<&Path>) -> Result<(), Failure> {
         })
 }
 
+/// Names of servers would be looked up by what is in the namespace: its nsswitch.conf names libraries
+/// that would run here.
+fn needs_no_names(args: &MountArgs) -> Result<(), Failure> {
+    let source = MountSource::parse(&args.spec)?.host;
+    let words = options::split(&args.options);
+    let others = words.iter().filter_map(|word| match word.split_once('=') {
+        Some(("mounthost" | "mountaddr", host)) => Some(host),
+        _ => None,
+    });
+    for host in std::iter::once(&*source).chain(others) {
+        let address = host.split('%').next().unwrap_or_default();
+        if address.parse::<IpAddr>().is_err() {
+            return Err(Failure::usage(format!(
+                "-N takes no names of servers, since they would be looked up in that namespace: write the address of \
+                 {host} instead"
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn run(name: &str, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Mount(args) => {
+            if args.namespace.is_some() {
+                needs_no_names(args)?;
+            }
             enter(args.namespace.as_deref())?;
             if let Some(line) = commands::mount::run(args, |text| {
                 output::message(format_args!("{name}: {text}"));

@@ -90,6 +90,50 @@ def test_a_direct_append_goes_to_the_end_that_another_mount_has_left():
         assert there.read_bytes() == expected
 
 
+@pytest.mark.parametrize("how", ["opened", "set later"])
+def test_a_direct_append_follows_a_truncation_by_another_client(how):
+    """The kernel asks for the end that it knew, which is a whole number of requests behind the end."""
+    with scripted() as (server, _):
+        server.mount_well()
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"o" * (4 * MIB))
+        assert seen.stat().st_size == 4 * MIB
+        os.truncate(there, 0)
+        file = os.open(seen, os.O_WRONLY | os.O_APPEND | (os.O_DIRECT if how == "opened" else 0))
+        try:
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND | os.O_DIRECT)
+            record = pattern(4096, 1)
+            for turn in range(1, 4):
+                assert os.write(file, aligned(record)) == len(record)
+                assert there.read_bytes() == turn * record
+        finally:
+            os.close(file)
+
+
+def test_a_direct_append_does_not_take_the_place_of_a_killed_program_s():
+    killed, kept = pattern(4096, 1), pattern(4096, 2)
+    code = "import mmap, os, sys; m = mmap.mmap(-1, 4096); m.write(sys.argv[2].encode());" \
+        " os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_DIRECT), m)"
+    with scripted() as (server, command):
+        server.mount_well()
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"")
+        command("hold WRITE 1")
+        try:
+            with subprocess.Popen([sys.executable, "-c", code, seen, killed.decode()]) as one:
+                command(f"wait-held 1 {LIMIT * 1000}")
+                one.kill()
+            file = os.open(seen, os.O_WRONLY | os.O_APPEND | os.O_DIRECT)
+            append = Call(os.write, file, aligned(kept))
+            # What is not to be seen cannot be waited for: it writes in the wrong place, or waits.
+            append.join(0.3)
+        finally:
+            command("release")
+        assert append.end() == len(kept)
+        os.close(file)
+        assert there.read_bytes() in (killed + kept, kept)
+
+
 @pytest.mark.parametrize("direct", [0, os.O_DIRECT], ids=["buffered", "direct"])
 def test_an_append_that_waits_for_a_truncation_follows_it(direct):
     record = pattern(4096, 1)

@@ -339,6 +339,9 @@ def test_the_helpers_enter_the_namespace_that_mount_8_names(server):
             (server.base / name).symlink_to(BIN / "nfsrdma")
         missing = run(server.base / "mount.nfsrdma", server.spec, server.mnt, "-N", "/proc/1/ns/none", "-o", server.options())
         expect(missing, 1, "cannot enter the mount namespace /proc/1/ns/none", "/proc/PID/ns/mnt")
+        # Its nsswitch.conf would name the libraries that look names up.
+        name = run(server.base / "mount.nfsrdma", f"localhost:{server.export}", server.mnt, "-N", namespace, "-o", server.options())
+        expect(name, 1, "-N takes no names of servers", "write the address of localhost")
         expect(run(server.base / "mount.nfsrdma", server.spec, server.mnt, "-N", namespace, "-o", server.options()), 0)
         assert (mounted(server.mnt), seen()) == (None, "1"), "it is mounted in this namespace"
         expect(run(server.base / "umount.nfsrdma", server.mnt, "-N", namespace), 0)

@@ -39,6 +39,7 @@ pub struct Retry {
     deadline: Instant,
     interval: Duration,
     retries: u32,
+    was_sent: bool,
 }
 
 /// What a call's time running out means.
@@ -62,13 +63,18 @@ impl Retry {
             deadline: now + interval,
             interval,
             retries: 0,
+            was_sent: false,
         }
     }
 
-    /// The call is sent at `now`: the time that it has waited for a credit does not count as time
-    /// in which the server has not answered.
+    /// The call is sent at `now`. The time that it has waited for a credit before the first
+    /// transmission does not count as time in which the server has not answered. The time after it
+    /// does, or a server that ends each connection would never be given up.
     pub fn sent(&mut self, now: Instant) {
-        self.deadline = now + self.interval;
+        if !self.was_sent {
+            self.was_sent = true;
+            self.deadline = now + self.interval;
+        }
     }
 
     /// Looks at the clock; moves the deadline if it has passed.
@@ -156,6 +162,25 @@ mod tests {
         retry.sent(after(59));
         assert_eq!(retry.check(&policy, after(118)), Expiry::NotYet);
         assert_eq!(retry.check(&policy, after(119)), Expiry::GiveUp);
+    }
+
+    #[test]
+    fn a_server_that_ends_each_connection_is_given_up() {
+        let policy = RetryPolicy {
+            timeo: Duration::from_secs(60),
+            retrans: 2,
+            recovery: Recovery::Soft,
+        };
+        let start = Instant::now();
+        let mut retry = Retry::new(&policy, start);
+        let given_up = (0..3600).find(|&second| {
+            let now = start + Duration::from_secs(second);
+            if second % 11 == 0 {
+                retry.sent(now);
+            }
+            retry.check(&policy, now) == Expiry::GiveUp
+        });
+        assert_eq!(given_up, Some(policy.patience().as_secs()));
     }
 
     #[test]

@@ -115,8 +115,18 @@ impl<N: Nfs3> Adapter<N> {
                 reply_held(reply, result, Reply::written);
             });
         }
+        let appends = libc::O_APPEND | libc::O_DIRECT;
+        let append = match flags & appends == appends {
+            true => fs.append_arrived(handle, offset, pid),
+            false => None,
+        };
+        let queued = self.queued.clone();
         self.change(request, reply, |reply| async move {
+            if append.as_ref().is_some_and(|append| append.is_beyond) {
+                queued.until_empty(MOST_OF_OPEN, || true).await;
+            }
             let result = fs.write(handle, offset, &data, flags).await;
+            drop(append);
             if flags & libc::O_DIRECT == 0 {
                 fs.kernel_wrote(handle, &range, pid);
             }

@@ -19,8 +19,8 @@
 //! is not believed here any more. That waits for the directory's lock, which whoever changes names
 //! in it holds until it is answered, so it has a thread, too.
 //!
-//! Pages that lack what a program wrote ([`Fs::stale_pages`]) are notified of at once, READs or not:
-//! the kernel has given the file a newer version with the WRITE already.
+//! Pages that lack what a program wrote ([`Fs::stale_pages`]) are notified of at once, unless a READ has
+//! waited for long: the kernel has given the file a newer version with the WRITE already.
 //!
 //! What waits is a set of inode numbers, at most one for each inode the kernel knows.
 
@@ -205,6 +205,10 @@ impl Invalidator {
             let serve = move || {
                 while let Some((node, _)) = queue.take() {
                     let Some(fs) = fs.upgrade() else { return };
+                    if fs.is_kernel_reading_for(node, SILENCE) {
+                        queue.put(node, 1);
+                        continue;
+                    }
                     let stale = fs.stale_pages(node);
                     drop(fs);
                     if let Some(stale) = stale {

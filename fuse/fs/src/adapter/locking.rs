@@ -71,8 +71,9 @@ impl<N: Nfs3> Adapter<N> {
                 // Others may read from then on, also where an exclusive lock becomes a shared one.
                 // What was written by way of a mapping is in the kernel: it writes dirty pages
                 // back before it drops them, by requests that other threads answer.
-                let notifier = notifier.clone();
+                let (notifier, dropping) = (notifier.clone(), fs.clone());
                 let flush = move || {
+                    dropping.pages_dropped(node);
                     let _ = notifier.inval_inode(node, 0, 0);
                 };
                 let flushed = async {
@@ -97,6 +98,7 @@ impl<N: Nfs3> Adapter<N> {
                 // It takes locks of pages: not on a thread that others wait for.
                 let cached = fs.clone();
                 let drop_cached = move || {
+                    cached.pages_dropped(node);
                     let _ = notifier.inval_inode(node, 0, 0);
                     // The kernel may know some of them no more.
                     cached.expire_names_beside(node, |dir, name| {

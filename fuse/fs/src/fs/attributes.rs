@@ -265,6 +265,7 @@ impl<N: Nfs3> Fs<N> {
         // No WRITE may start either, whatever becomes dirty again.
         let _hold = data.map(|data| data.hold_writes());
         not_abandoned()?;
+        self.not_ended()?;
         inode.state.lock().forget_told();
         let send = async |new: &SetAttributes| {
             let change = self.change(inode, kind);

@@ -8,6 +8,7 @@
 //! data must not be cached. Whoever has to wait for a READ, WRITE or COMMIT looks again after each
 //! notification of `changed`.
 
+use super::appends::{Appends, Turn};
 use super::clock::Nanos;
 use super::stale_pages::{Dropped, StalePages};
 use super::stats::Stats;
@@ -77,52 +78,6 @@ struct UnansweredRead {
     since: Nanos,
 }
 
-/// The kernel splits a large O_DIRECT write into requests of this size (`max_write`).
-const REQUEST: u64 = 1 << 20;
-
-/// O_DIRECT appends under way. While the kernel has any it holds the inode's lock, so all of them
-/// are of one write(2), whose requests may arrive in any order: the kernel's offsets tell how they
-/// lie to each other, though not where the file ends.
-#[derive(Debug, Default)]
-struct Appends {
-    under_way: usize,
-    /// Where the file ended before.
-    end: u64,
-    /// To be added to the kernel's offsets.
-    shift: i128,
-}
-
-impl Appends {
-    /// Where the request at the kernel's offset `asked` is to be written, if the file ends at `end`
-    /// and none is under way. `None`: it cannot be before those that are.
-    fn begin(&mut self, asked: u64, end: u64) -> Option<u64> {
-        if self.under_way == 0 {
-            // A later request of a write(2) whose first one has not arrived.
-            let later = asked > end && (asked - end).is_multiple_of(REQUEST);
-            self.end = end;
-            self.shift = match later {
-                true => 0,
-                false => i128::from(end) - i128::from(asked),
-            };
-        }
-        let place = i128::from(asked) + self.shift;
-        let place = u64::try_from(place).ok().filter(|&at| at >= self.end)?;
-        self.under_way += 1;
-        Some(place)
-    }
-}
-
-/// What an O_DIRECT append is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// Write there.
-    At(u64),
-    /// Wait for what is under way.
-    Wait,
-    /// Look for the end of the file again.
-    Late,
-}
-
 /// What [`FileData`] protects by its lock.
 #[derive(Debug, Default)]
 pub struct FileState {
@@ -189,9 +144,14 @@ impl FileState {
         free
     }
 
+    /// O_DIRECT appends.
+    pub(super) fn appends(&mut self) -> &mut Appends {
+        &mut self.appends
+    }
+
     /// The same of one that appends, at the kernel's offset `asked`. `end` is where the file ended
     /// when [`FileState::ended`] was `ended`. Returns where it is to be written.
-    pub fn begin_append(&mut self, asked: u64, end: u64, ended: u64) -> Turn {
+    pub(super) fn begin_append(&mut self, asked: u64, end: u64, ended: u64) -> Turn {
         if self.ended != ended {
             return Turn::Late;
         }
@@ -208,7 +168,7 @@ impl FileState {
     }
 
     pub fn end_append(&mut self) {
-        self.appends.under_way -= 1;
+        self.appends.end();
         self.end_direct();
     }
 

@@ -6,6 +6,7 @@
 
 mod access;
 mod acl;
+mod appends;
 mod attribute_cache;
 mod attributes;
 mod change_context;
@@ -17,6 +18,7 @@ mod create;
 mod digest;
 mod dir;
 mod dir_handle;
+mod direct_append;
 mod error;
 mod failures;
 mod file;

@@ -17,7 +17,7 @@ use super::Fs;
 use super::change_context::MemoryWait;
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, FileState, Turn};
+use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
@@ -157,7 +157,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// Where a file ends, if that is known, with what is not yet at the server; and
     /// [`FileState::ended`] of that time.
-    fn known_end(&self, inode: &Inode) -> (Option<u64>, u64) {
+    pub(super) fn known_end(&self, inode: &Inode) -> (Option<u64>, u64) {
         // Before the size, as in `unwritten_end`.
         let (written, ended) = match inode.data() {
             Some(data) => data.with(|inner| (inner.end(), inner.ended())),
@@ -168,7 +168,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// The same, known by asking.
-    async fn end_of(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<(u64, u64)> {
+    pub(super) async fn end_of(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<(u64, u64)> {
         match self.known_end(inode) {
             (Some(end), ended) => Ok((end, ended)),
             (None, ended) => {
@@ -190,6 +190,14 @@ impl<N: Nfs3> Fs<N> {
         Ok(&bytes[..fits])
     }
 
+    /// What comes later is not for the server: the mount is at its end, and gives back its locks.
+    pub(super) fn not_ended(&self) -> FsResult<()> {
+        match self.ended.load(Ordering::Relaxed) {
+            true => Err(FsError::Ended),
+            false => Ok(()),
+        }
+    }
+
     /// Puts data into the cache, and starts to write what makes full WRITEs. With `ended`, `offset`
     /// is where the file ended at that [`FileState::ended`].
     fn put(
@@ -207,10 +215,8 @@ impl<N: Nfs3> Fs<N> {
         if dirty > 0 && dirty + bytes.len() > self.config.dirty_bytes {
             return Ok(Accepted::Wait);
         }
-        let result = data.with(|inner| {
-            if self.ended.load(Ordering::Relaxed) {
-                return Err(FsError::Ended);
-            }
+        let result = data.with(|inner| -> FsResult<Accepted> {
+            self.not_ended()?;
             // Under the lock: a truncation of meanwhile comes behind it.
             not_abandoned()?;
             if ended.is_some_and(|ended| ended != inner.ended()) {
@@ -500,6 +506,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let void = |inner: &mut FileState| inner.invalidate_range(range.clone());
         not_abandoned()?;
+        self.not_ended()?;
         data.with(void);
         // As many WRITEs as it takes, all at once.
         let wtmax = self.limits().wtmax.max(1) as usize;
@@ -511,22 +518,6 @@ impl<N: Nfs3> Fs<N> {
         results.into_iter().collect::<FsResult<()>>()?;
         self.shared.stats.write_bytes.add(bytes.len() as u64);
         Ok(())
-    }
-
-    /// Where an O_DIRECT append at the kernel's offset `asked` is to be written; the caller calls
-    /// [`FileState::end_append`].
-    async fn begin_append(self: &Arc<Self>, file: &Arc<OpenFile>, asked: u64) -> FsResult<u64> {
-        let data = self.data(&file.inode);
-        loop {
-            let mut changed = std::pin::pin!(data.changed.notified());
-            changed.as_mut().enable();
-            let (end, ended) = self.end_of(&file.cred, &file.inode).await?;
-            match data.with(|inner| inner.begin_append(asked, end, ended)) {
-                Turn::At(offset) => return Ok(offset),
-                Turn::Wait => changed.await,
-                Turn::Late => {}
-            }
-        }
     }
 
     /// A part of a direct write, of at most `wtmax` bytes: one WRITE, or several if the server
