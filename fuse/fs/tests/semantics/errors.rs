@@ -152,6 +152,21 @@ fn a_write_that_waits_when_the_mount_goes_leaves_nothing_behind_the_rest() {
     assert_eq!(server.contents("f").unwrap(), vec![1; full]);
 }
 
+/// The locks under which they were to be made are given back.
+#[test]
+fn nothing_is_changed_once_a_mount_is_at_its_end() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    let write = |flags| errno(block_on(m.fs.write(f, 0, b"late", flags)));
+    assert_eq!(write(RW | libc::O_DIRECT), 0);
+    m.fs.end_of_requests();
+    assert_eq!(write(RW | libc::O_DIRECT), libc::EIO);
+    assert_eq!(write(RW | libc::O_DIRECT | libc::O_APPEND), libc::EIO);
+    assert_eq!(write(RW), libc::EIO);
+    assert_eq!(errno(m.truncate(node, 0)), libc::EIO);
+    assert_eq!(m.server.contents("f").unwrap(), b"late");
+}
+
 #[test]
 fn what_nfs_cannot_do_is_refused() {
     let m = Mount::new();
