@@ -1,10 +1,11 @@
 //! Attributes, names, and what one mount sees of another.
 
 use crate::support::*;
-use nfsrdma_fs::fs::{FsConfig, LookupCache, ROOT};
+use nfsrdma_fs::fs::{FsConfig, KernelCache, LookupCache, ROOT};
 use nfsrdma_memory_server::{MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::SetAttributes;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 #[test]
@@ -297,4 +298,51 @@ fn an_unmount_with_open_files_leaves_no_hidden_names() {
     m.unlink("f").unwrap();
     assert!(block_on(m.fs.shutdown()).is_empty());
     assert!(m.server.names("").is_empty());
+}
+
+/// Hears of pages that are to be dropped.
+struct Kernel(Sender<u64>);
+
+impl KernelCache for Kernel {
+    fn invalidate_attributes(&self, _: u64) {}
+    fn invalidate_data(&self, _: u64) {}
+    fn expire_names(&self, _: u64) {}
+    fn drop_pages(&self, nodeid: u64) {
+        self.0.send(nodeid).unwrap();
+    }
+}
+
+/// As if the WRITE had come before: the kernel has copied it into a page, dropped the page, and read it
+/// back from here.
+#[test]
+fn pages_that_were_read_while_a_write_was_on_its_way_are_dropped() {
+    let (reader, writer) = (7, 8);
+    let m = Mount::new();
+    let (tell, told) = channel();
+    m.fs.set_kernel_cache(Box::new(Kernel(tell)));
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[1; 8192]).unwrap();
+    let read = |thread| {
+        m.fs.kernel_reads(f, &(0..4096), thread);
+        m.read(f, 0, 4096).unwrap();
+    };
+    let write = |at: u64, thread| {
+        m.write(f, at, &[2; 10]).unwrap();
+        m.fs.kernel_wrote(f, &(at..at + 10), thread);
+    };
+    // Flushed, which gives the file another mtime; the kernel is told of that.
+    m.stat(node).unwrap();
+    read(reader);
+    write(0, reader);
+    write(5000, writer);
+    assert!(told.try_recv().is_err(), "nothing is stale");
+    write(100, writer);
+    assert_eq!(told.try_recv(), Ok(node));
+    // The kernel asks before it uses its pages, and is answered when they are gone.
+    assert!(m.fs.getattr_cached(node, true).is_none());
+    let stale = m.fs.stale_pages(node).unwrap();
+    assert_eq!((stale.offset(), stale.length()), (100, 10));
+    assert!(m.fs.getattr_cached(node, true).is_none());
+    drop(stale);
+    assert!(m.fs.getattr_cached(node, true).is_some());
 }
