@@ -250,6 +250,17 @@ def test_a_deadlock_of_two_mounts_is_refused_as_the_server_finds_it():
         assert one.got() == 0
 
 
+@contextlib.contextmanager
+def talking(script, *words):
+    """A Python program that says when it has done something, and goes on when it is told to."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script, *words], stdin=pipe, stdout=pipe, text=True, bufsize=1) as one:
+        try:
+            yield one
+        finally:
+            one.kill()
+
+
 MAPPED = r"""
 import fcntl, mmap, sys
 with open(sys.argv[1], 'r+b') as file:
@@ -274,20 +285,15 @@ def test_what_is_written_by_a_mapping_is_there_before_an_unlock():
         a, b = server.mounts()
         (server.export / "f").write_bytes(b"x" * 3 * 4096)
         two.do("open", "f", str(b / "f"))
-        command = [sys.executable, "-c", MAPPED, a / "f"]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as one:
-            try:
-                for turn in range(6):
-                    assert one.stdout.readline() == "unlocked\n"
-                    assert two.set("f", READ) == 0
-                    found = [two.do("read", "f", at, 4) for at in (0, 4096, 8192)]
-                    text = f"{min(turn, 4):04}"
-                    assert found == [text, "last" if turn == 5 else "xxxx", text], (turn, found)
-                    assert two.set("f", FREE) == 0
-                    one.stdin.write("\n")
-            finally:
-                one.kill()
+        with talking(MAPPED, a / "f") as one:
+            for turn in range(6):
+                assert one.stdout.readline() == "unlocked\n"
+                assert two.set("f", READ) == 0
+                found = [two.do("read", "f", at, 4) for at in (0, 4096, 8192)]
+                text = f"{min(turn, 4):04}"
+                assert found == [text, "last" if turn == 5 else "xxxx", text], (turn, found)
+                assert two.set("f", FREE) == 0
+                one.stdin.write("\n")
 
 
 DOWNGRADED = r"""
@@ -309,15 +315,10 @@ def test_what_is_written_by_a_mapping_is_there_when_a_lock_becomes_shared(how):
         a, b = server.mounts()
         (server.export / "f").write_bytes(b"x" * 4096)
         two.do("open", "f", str(b / "f"))
-        pipe = subprocess.PIPE
-        command = [sys.executable, "-c", DOWNGRADED, a / "f", how]
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as one:
-            try:
-                assert one.stdout.readline() == "shared\n"
-                assert (two.set("f", READ) if how == "posix" else two.flock("f", fcntl.LOCK_SH)) == 0
-                assert two.do("read", "f", 0, 4) == "new!"
-            finally:
-                one.kill()
+        with talking(DOWNGRADED, a / "f", how) as one:
+            assert one.stdout.readline() == "shared\n"
+            assert (two.set("f", READ) if how == "posix" else two.flock("f", fcntl.LOCK_SH)) == 0
+            assert two.do("read", "f", 0, 4) == "new!"
 
 
 def test_a_counter_under_a_lock_loses_nothing():
