@@ -2,7 +2,8 @@
 //!
 //! A thread that waits spins for some microseconds, for a time that adapts to how often it pays,
 //! and then sleeps on three descriptors: the completion channel, the connection manager's channel,
-//! and an eventfd by which others wake it. When the connection ends, for whatever reason, the
+//! and an eventfd by which others wake it. An event loop waits for the same three, and does not
+//! spin: it has other things to do. When the connection ends, for whatever reason, the
 //! device gets two seconds to return what it was given as flushed completions; then the queue pair
 //! is destroyed, which takes all memory from it, and the rest is flushed here.
 
@@ -10,9 +11,10 @@ use crate::pair::Core;
 use crate::sys::{Done, status_text};
 use crate::wait::readable;
 use crate::work::{Whose, whose};
-use nfsrdma_rdma::{Completion, CompletionQueue, Error, Result, Wait};
+use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Result, Segs, Wait};
 use rdma_sys::ibv_wc_status as status;
-use std::os::fd::AsFd;
+use smallvec::smallvec;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -68,6 +70,12 @@ pub(crate) struct Poller {
     ended: Option<Error>,
     /// Whether what was flushed with the end, or `ended` itself, was returned.
     told: bool,
+    /// An event was asked for, for a loop.
+    armed: bool,
+    /// What came before that: the next poll's.
+    early: Vec<Completion>,
+    /// A poll left the connection manager's events where they are.
+    unread: bool,
 }
 
 impl Poller {
@@ -79,6 +87,9 @@ impl Poller {
             ending: None,
             ended: None,
             told: false,
+            armed: false,
+            early: Vec::new(),
+            unread: false,
         }
     }
 
@@ -173,6 +184,7 @@ impl Poller {
 
     /// Takes the connection manager's events.
     fn events(&mut self) {
+        self.unread = false;
         loop {
             match self.core.id.channel().next() {
                 Ok(Some(event)) => {
@@ -191,6 +203,16 @@ impl Poller {
                     return self.core.end(Error::LinkLost(text));
                 }
             }
+        }
+    }
+
+    /// Takes what has completed, and the events that told an event loop of it.
+    fn gather_events(&mut self, out: &mut Vec<Completion>) {
+        let came = !self.early.is_empty();
+        out.append(&mut self.early);
+        let came = self.gather(out) || came;
+        if std::mem::take(&mut self.armed) && came {
+            self.core.queue.clear_events();
         }
     }
 
@@ -244,9 +266,12 @@ impl CompletionQueue for Poller {
         let mut spinning = None;
         loop {
             if self.ended.is_none() {
-                self.gather(out);
-                if wait == Wait::No && out.len() == before {
-                    self.events();
+                self.gather_events(out);
+                if wait == Wait::No {
+                    match out.len() == before {
+                        true => self.events(),
+                        false => self.unread = true,
+                    }
                 }
             } else {
                 self.core.work.lock().take_flushed(out);
@@ -269,6 +294,9 @@ impl CompletionQueue for Poller {
                 return Ok(());
             }
             if woken {
+                if wait == Wait::No {
+                    self.core.event.clear();
+                }
                 return Ok(());
             }
             let now = Instant::now();
@@ -289,6 +317,39 @@ impl CompletionQueue for Poller {
             if let Err(error) = self.sleep(out, until) {
                 self.core.end(error);
             }
+        }
+    }
+
+    fn descriptors(&self) -> Option<Segs<BorrowedFd<'_>>> {
+        let core = &*self.core;
+        Some(smallvec![
+            core.queue.as_fd(),
+            core.id.channel().as_fd(),
+            core.event.as_fd(),
+        ])
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.ended.is_some() || self.core.woken.load(Ordering::Acquire) {
+            return Armed::Ready;
+        }
+        if let Err(error) = self.core.queue.arm() {
+            let what = format!("cannot wait: {error}");
+            self.core.end(Error::LinkLost(what));
+            return Armed::Ready;
+        }
+        self.armed = true;
+        // What came before arming gives no event, and of what a poll left there was one already.
+        if self.unread {
+            self.events();
+        }
+        let mut early = std::mem::take(&mut self.early);
+        self.gather(&mut early);
+        self.early = early;
+        match (self.early.is_empty(), self.ending) {
+            (false, _) => Armed::Ready,
+            (true, Some(since)) => Armed::Idle(Some(since + GRACE)),
+            (true, None) => Armed::Idle(None),
         }
     }
 }
