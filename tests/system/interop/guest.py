@@ -115,8 +115,13 @@ class Guest:
         return self
 
     def __exit__(self, kind, *_):
-        if kind:
-            self.show_console()
+        try:
+            if kind:
+                self.show_console()
+        finally:  # who reads the output may have ended
+            self._end()
+
+    def _end(self):
         if self.process and self.process.poll() is None:
             try:
                 self.control.sendall(b"quit\n")

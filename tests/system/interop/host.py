@@ -114,11 +114,13 @@ class Process:
         return self
 
     def __exit__(self, kind=None, *_):
-        if kind and self.said().strip():
-            print(f"    {Path(self.command[0]).name} said: {self.said()[-3000:].strip()}", flush=True)
-        if self.child.poll() is None:
-            stop(self.child, self.stop, 30)
-        self.output.close()
+        try:
+            if kind and self.said().strip():
+                print(f"    {Path(self.command[0]).name} said: {self.said()[-3000:].strip()}", flush=True)
+        finally:  # who reads the output may have ended
+            if self.child.poll() is None:
+                stop(self.child, self.stop, 30)
+            self.output.close()
 
     def said(self):
         self.output.flush()

@@ -188,8 +188,8 @@ def test_several_clients(form, judged):
         guest.run("umount /mnt; unlink_link siw")
 
 
-@pytest.mark.parametrize("options", ["", "rsize=4096,wsize=4096"], ids=["default", "small"])
-def test_kernel_client(options):
+@pytest.mark.parametrize("options, entries", [("", 20_000), ("rsize=4096,wsize=4096", 5_000)], ids=["default", "small"])
+def test_kernel_client(options, entries):
     """The guest's kernel client mounts our responder on the host over siw: every check, both sides by checksum."""
     wanted = expected()
     with (Directory() as directory, Directory() as state, Responder(directory, state) as responder,
@@ -197,16 +197,16 @@ def test_kernel_client(options):
         guest.put(HERE / "checks.py")
         mount = f"kernel_mount 10.0.2.2 {responder.port} {responder.mountport} {directory} {options}"
         indent(guest.run(f"link siw; {mount}"))
-        indent(guest.run("CHECK_ENTRIES=1000 python3 /job/checks.py run /mnt", 400))
+        indent(guest.run("CHECK_ENTRIES=500 python3 /job/checks.py run /mnt", 400))
         guest.run("python3 /job/checks.py leave /mnt; umount /mnt", 300)
-        checks("fill", directory)
+        checks("fill", directory, CHECK_ENTRIES=str(entries))
         compare("written by the kernel, at the responder", checks("sum", directory / "set"), wanted)
         (directory / "back").mkdir()
         checks("leave", directory / "back")
         guest.run(mount)
         compare("written and read by the kernel", guest.run("python3 /job/checks.py sum /mnt/set", 300), wanted)
         compare("read by the kernel", guest.run("python3 /job/checks.py sum /mnt/back/set", 300), wanted)
-        guest.run("python3 /job/checks.py listing /mnt; umount /mnt; unlink_link siw")
+        guest.run(f"CHECK_ENTRIES={entries} python3 /job/checks.py listing /mnt; umount /mnt; unlink_link siw")
 
 
 def test_kernel_restart():

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 
 pub(crate) fn listing(place: &Place) -> Result<()> {
-    let count = place.scaled(100_000, 2_000);
+    let count = place.scaled(100_000, 800);
     // Made at the server when it can be seen: creating is another case's affair.
     let made = place
         .direct
@@ -51,7 +51,7 @@ pub(crate) fn listing(place: &Place) -> Result<()> {
 }
 
 pub(crate) fn shrinking(place: &Place) -> Result<()> {
-    let count = place.scaled(5_000, 500);
+    let count = place.scaled(5_000, 250);
     let dir = place.mounted.join("shrinking");
     fs::create_dir(&dir)?;
     for n in 0..count {

@@ -17,7 +17,7 @@ impl Drop for Scratch {
 }
 
 pub(crate) fn tree(place: &Place) -> Result<()> {
-    let files = place.scaled(5_000, 300);
+    let files = place.scaled(5_000, 120);
     let scratch =
         Scratch(std::env::temp_dir().join(format!("nfsrdma-e2e-tree-{}", std::process::id())));
     tree::make(&scratch.0, files, place.seed)?;
