@@ -10,7 +10,7 @@
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{
     Attr, Directory, DirectoryPlus, Entry, Handler, Header, Operation, Reply, Request, SetAttr,
-    Statfs, TimeOrNow,
+    Statfs, TimeOrNow, WriteIn,
 };
 use nfsrdma_fs::adapter::{self, FuseOptions};
 use parking_lot::{Mutex, RwLock};
@@ -198,6 +198,18 @@ fn answer<T>(reply: Reply, result: Result<T, i32>, ok: impl FnOnce(Reply, T)) {
 }
 
 impl Handler for Memory {
+    type Buffer = Vec<u8>;
+
+    fn buffer(&self, _: usize) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn write(&self, header: &Header, to: &WriteIn, data: Vec<u8>, reply: Reply) {
+        let (header, to, data) = (*header, *to, &data[..]);
+        let operation = Operation::Write { to, data };
+        self.handle(&Request { header, operation }, reply);
+    }
+
     fn handle(&self, request: &Request<'_>, reply: Reply) {
         let (header, node) = (&request.header, request.header.nodeid);
         match request.operation {
@@ -238,8 +250,8 @@ impl Handler for Memory {
                     reply.data(&data[from..to]);
                 })
             }
-            Operation::Write { offset, data, .. } => {
-                let written = self.write(node, offset as usize, data);
+            Operation::Write { to, data } => {
+                let written = self.put(node, to.offset as usize, data);
                 answer(reply, written, |reply, ()| reply.written(data.len() as u32));
             }
             Operation::Flush { .. } | Operation::Release { .. } | Operation::Fsync { .. } => {
@@ -318,7 +330,7 @@ impl Memory {
         Ok(())
     }
 
-    fn write(&self, node: u64, from: usize, bytes: &[u8]) -> Result<(), i32> {
+    fn put(&self, node: u64, from: usize, bytes: &[u8]) -> Result<(), i32> {
         let node = self.node(node)?;
         let to = from + bytes.len();
         let mut data = node.data.write();

@@ -3,7 +3,7 @@
 //! it knows. Reported with it: the mounting process's memory, each minute, at its peak and after a rest; its
 //! connections; what it logged.
 //!
-//! A tool that is not installed is left out, and the report says so.
+//! A tool that is not installed is an error: the report is of all of them.
 
 use crate::target::{Mounted, Target};
 use crate::workload;
@@ -258,21 +258,23 @@ fn load_average() -> f64 {
     first.and_then(|f| f.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// Which loads there are programs for.
-fn loads() -> Vec<(&'static str, Work)> {
-    let all: [(&str, Work); 5] = [
+/// The loads, each of which needs its program.
+fn loads() -> Result<[(&'static str, Work); 5]> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    for program in ["dbench", "fio", "tar"] {
+        let mut dirs = std::env::split_paths(&paths);
+        ensure!(
+            dirs.any(|dir| dir.join(program).exists()),
+            "{program} is missing, and is part of the load: install the package {program}"
+        );
+    }
+    Ok([
         ("dbench", dbench),
         ("fio", fio),
         ("tar", untar),
         ("names-1", names),
         ("names-2", names),
-    ];
-    let there = |name: &str| {
-        let paths = std::env::var_os("PATH").unwrap_or_default();
-        name.starts_with("names")
-            || std::env::split_paths(&paths).any(|dir| dir.join(name).exists())
-    };
-    all.into_iter().filter(|(name, _)| there(name)).collect()
+    ])
 }
 
 /// All loads on one mounted target.
@@ -292,8 +294,9 @@ fn on(
     let mut resident = Vec::new();
     let mut averages = Vec::new();
     let mut seen = BTreeSet::new();
+    let works = loads()?;
     let (loads, bystander) = thread::scope(|scope| {
-        let workers: Vec<_> = loads()
+        let workers: Vec<_> = works
             .into_iter()
             .map(|(name, work)| {
                 let (own, stop) = (own.join(name), &stop);
