@@ -4,7 +4,7 @@ use super::abi::OUT_HEADER;
 use super::clone;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What one reader reads from. Each has its own queue of requests that wait for their replies,
@@ -26,12 +26,23 @@ impl AsFd for Device {
 
 /// What a device gave.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Received<'a> {
-    Request(&'a [u8]),
+pub enum Received<T> {
+    /// The request, or its length.
+    Request(T),
     /// There is none at this moment.
     Empty,
     /// The mount is gone.
     Ended,
+}
+
+impl<T> Received<T> {
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Received<U> {
+        match self {
+            Received::Request(request) => Received::Request(f(request)),
+            Received::Empty => Received::Empty,
+            Received::Ended => Received::Ended,
+        }
+    }
 }
 
 /// Slices that one writev(2) takes (IOV_MAX of limits.h).
@@ -50,18 +61,14 @@ impl Device {
     }
 
     /// Takes a request, waiting for it unless the device is non-blocking.
-    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Received<'a>> {
-        loop {
-            match rustix::io::read(&self.0, &mut *buffer) {
-                Ok(len) => return Ok(Received::Request(&buffer[..len])),
-                // ENOENT: the request was interrupted before it was read.
-                Err(Errno::INTR | Errno::NOENT) => {}
-                Err(Errno::AGAIN) => return Ok(Received::Empty),
-                // ECONNABORTED: it ended while a request was being taken.
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
-                Err(error) => return Err(error.into()),
-            }
-        }
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Received<&'a [u8]>> {
+        let received = receive(|| rustix::io::read(&self.0, &mut *buffer))?;
+        Ok(received.map(|len| &buffer[..len]))
+    }
+
+    /// The same into several buffers, which are filled one after the other.
+    pub fn receive_parts(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received<usize>> {
+        receive(|| rustix::io::readv(&self.0, parts))
     }
 
     /// Writes a message: a header with `code`, which is an error or a notification, and
@@ -89,6 +96,20 @@ impl Device {
             Ok(())
         } else {
             Err(Errno::IO)
+        }
+    }
+}
+
+fn receive(mut read: impl FnMut() -> Result<usize, Errno>) -> io::Result<Received<usize>> {
+    loop {
+        match read() {
+            Ok(len) => return Ok(Received::Request(len)),
+            // ENOENT: the request was interrupted before it was read.
+            Err(Errno::INTR | Errno::NOENT) => {}
+            Err(Errno::AGAIN) => return Ok(Received::Empty),
+            // ECONNABORTED: it ended while a request was being taken.
+            Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
+            Err(error) => return Err(error.into()),
         }
     }
 }

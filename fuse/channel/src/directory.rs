@@ -1,4 +1,4 @@
-//! Entries of a directory, as READDIR and READDIRPLUS are answered.
+//! Encodes the entries of a directory for the replies to READDIR and READDIRPLUS.
 //!
 //! The kernel gives the size of its buffer; an entry that does not fit is asked for again with
 //! the position of the last one that did. Entries begin at multiples of eight bytes.

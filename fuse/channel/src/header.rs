@@ -33,7 +33,18 @@ impl Header {
 
     /// Decodes the header and returns it with the bytes behind it that belong to the operation.
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
-        let mut fields = Fields::new(bytes);
+        let (header, extensions, body) = Header::parse_first(bytes, bytes.len())?;
+        let end = body.len().checked_sub(extensions);
+        Ok((header, &body[..end.ok_or(Malformed::Truncated)?]))
+    }
+
+    /// Decodes the header from the `first` bytes of a request of `read` bytes. Returns it with the
+    /// length of the extensions at the request's end, and what is behind it in `first`.
+    pub(crate) fn parse_first(
+        first: &[u8],
+        read: usize,
+    ) -> Result<(Header, usize, &[u8]), Malformed> {
+        let mut fields = Fields::new(first);
         let len = fields.u32()? as usize;
         let header = Header {
             opcode: fields.u32()?,
@@ -46,11 +57,9 @@ impl Header {
         // Extensions, in units of eight bytes, stand behind the operation's own arguments.
         let extensions = usize::from(fields.u16()?) * 8;
         fields.skip(2)?;
-        if len != bytes.len() {
+        if len != read {
             return Err(Malformed::Length);
         }
-        let body = fields.rest();
-        let end = body.len().checked_sub(extensions);
-        Ok((header, &body[..end.ok_or(Malformed::Truncated)?]))
+        Ok((header, extensions, fields.rest()))
     }
 }

@@ -6,7 +6,8 @@
 //! has the two sides of that:
 //!
 //! * [`Request::parse`] decodes a request from the buffer it was read into. Names and data to
-//!   write are borrowed from the buffer.
+//!   write are borrowed from the buffer. The data of a large WRITE can be read into memory that
+//!   whoever handles it keeps ([`Landing`]).
 //! * [`Reply`] answers one request once, with any number of slices. Dropped without an answer,
 //!   it answers EIO, so no caller is left waiting.
 //! * [`Notifier`] tells the kernel which of its caches to drop.
@@ -25,6 +26,7 @@ mod device;
 mod directory;
 mod fields;
 mod header;
+mod landing;
 mod mount;
 mod notify;
 mod operation;
@@ -40,9 +42,10 @@ pub use device::{Device, Received};
 pub use directory::{Directory, DirectoryPlus};
 pub use fields::Malformed;
 pub use header::Header;
+pub use landing::Landing;
 pub use mount::{Channel, Features, MountOptions, Users, Wanted};
 pub use notify::Notifier;
-pub use operation::{Forgets, Operation, SetAttr, TimeOrNow};
+pub use operation::{Forgets, Operation, SetAttr, TimeOrNow, WriteIn};
 pub use out::{Attr, Entry, Lock, Statfs};
 pub use reply::Reply;
 pub use request::Request;

@@ -33,6 +33,18 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
+/// What WRITE says besides the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteIn {
+    pub handle: u64,
+    pub offset: u64,
+    /// From the page cache: the handle is one that may write, not the one that did.
+    pub cached: bool,
+    pub kill_suidgid: bool,
+    pub flags: i32,
+    pub lock_owner: Option<u64>,
+}
+
 /// Nodes to forget, each with how many look-ups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Forgets<'a>(pub(crate) &'a [u8]);
@@ -116,14 +128,8 @@ pub enum Operation<'a> {
         lock_owner: Option<u64>,
     },
     Write {
-        handle: u64,
-        offset: u64,
+        to: WriteIn,
         data: &'a [u8],
-        /// From the page cache: the handle is one that may write, not the one that did.
-        cached: bool,
-        kill_suidgid: bool,
-        flags: i32,
-        lock_owner: Option<u64>,
     },
     Statfs,
     Release {

@@ -10,7 +10,7 @@
 use super::abi::{self, fattr, opcode};
 use super::fields::{Fields, Malformed};
 use super::header::Header;
-use super::operation::{Forgets, Operation, SetAttr, TimeOrNow};
+use super::operation::{Forgets, Operation, SetAttr, TimeOrNow, WriteIn};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A request in the buffer it was read into.
@@ -27,6 +27,21 @@ impl<'a> Request<'a> {
         let operation = Operation::parse(header.opcode, body)?;
         Ok(Request { header, operation })
     }
+}
+
+/// Bytes in front of the data of a WRITE: `struct fuse_in_header` and `struct fuse_write_in`.
+pub(crate) const WRITE_HEAD: usize = 80;
+
+/// Decodes what stands in front of the data of a WRITE that is `len` bytes long in all, in pieces
+/// of which `head` is the first. `None` if it is another request, or one with something behind its
+/// data.
+pub(crate) fn parse_write(head: &[u8; WRITE_HEAD], len: usize) -> Option<(Header, WriteIn)> {
+    let (header, extensions, body) = Header::parse_first(head, len).ok()?;
+    if header.opcode != opcode::WRITE || extensions > 0 {
+        return None;
+    }
+    let (to, size) = write(&mut Fields::new(body)).ok()?;
+    (len - WRITE_HEAD == size).then_some((header, to))
 }
 
 /// A time as seconds, which count as signed, and nanoseconds.
@@ -99,21 +114,28 @@ fn read(fields: &mut Fields<'_>) -> Result<ReadIn, Malformed> {
     })
 }
 
-fn write<'a>(fields: &mut Fields<'a>) -> Result<Operation<'a>, Malformed> {
+/// The arguments of WRITE, and the length of its data.
+fn write(fields: &mut Fields<'_>) -> Result<(WriteIn, usize), Malformed> {
     let (handle, offset, size) = (fields.u64()?, fields.u64()?, fields.u32()?);
     let write_flags = fields.u32()?;
     let owner = fields.u64()?;
     let flags = fields.i32()?;
     fields.skip(4)?;
-    Ok(Operation::Write {
+    let to = WriteIn {
         handle,
         offset,
-        data: fields.bytes(size as usize)?,
         cached: write_flags & abi::WRITE_CACHE != 0,
         kill_suidgid: write_flags & abi::WRITE_KILL_SUIDGID != 0,
         flags,
         lock_owner: (write_flags & abi::WRITE_LOCKOWNER != 0).then_some(owner),
-    })
+    };
+    Ok((to, size as usize))
+}
+
+fn write_with_data<'a>(fields: &mut Fields<'a>) -> Result<Operation<'a>, Malformed> {
+    let (to, size) = write(fields)?;
+    let data = fields.bytes(size)?;
+    Ok(Operation::Write { to, data })
 }
 
 /// The arguments of GETLK, SETLK and SETLKW.
@@ -348,7 +370,7 @@ impl<'a> Operation<'a> {
                     lock_owner,
                 }
             }
-            opcode::WRITE => write(fields)?,
+            opcode::WRITE => write_with_data(fields)?,
             opcode::FLUSH => {
                 let handle = fields.u64()?;
                 fields.skip(8)?;

@@ -115,11 +115,11 @@ fn of_open_files() -> Vec<(Vec<u8>, Operation<'static>)> {
         (new(opcode::READ).q(&[1, 2]).d(&[3, 2]).q(&[9]).d(&[0x8000, 0]).end(),
          Operation::Read { handle: 1, offset: 2, size: 3, flags: 0x8000, lock_owner: Some(9) }),
         (new(opcode::WRITE).q(&[1, 2]).d(&[4, 0]).q(&[9]).d(&[1, 0]).s(b"data").end(),
-         Operation::Write { handle: 1, offset: 2, data: b"data", cached: false,
-                            kill_suidgid: false, flags: 1, lock_owner: None }),
+         Operation::Write { data: b"data", to: WriteIn { handle: 1, offset: 2, cached: false,
+                            kill_suidgid: false, flags: 1, lock_owner: None } }),
         (new(opcode::WRITE).q(&[1, 2]).d(&[4, 7]).q(&[9]).d(&[1, 0]).s(b"data").end(),
-         Operation::Write { handle: 1, offset: 2, data: b"data", cached: true,
-                            kill_suidgid: true, flags: 1, lock_owner: Some(9) }),
+         Operation::Write { data: b"data", to: WriteIn { handle: 1, offset: 2, cached: true,
+                            kill_suidgid: true, flags: 1, lock_owner: Some(9) } }),
         (new(opcode::STATFS).end(), Operation::Statfs),
         (new(opcode::RELEASE).q(&[1]).d(&[2, 1]).q(&[9]).end(),
          Operation::Release { handle: 1, flags: 2, flush: true, flock_owner: None }),
@@ -239,10 +239,10 @@ fn requests_in_bytes() {
     write.extend([1, 0, 0, 0, 0, 0, 0, 0]);
     write.extend(b"abc");
     let request = Request::parse(&write).unwrap();
-    let Operation::Write { data, offset, .. } = request.operation else {
+    let Operation::Write { data, to } = request.operation else {
         panic!("{request:?}");
     };
-    assert_eq!((data, offset), (&b"abc"[..], 4096));
+    assert_eq!((data, to.offset), (&b"abc"[..], 4096));
     // Not copied: it lies in the buffer.
     assert_eq!(data.as_ptr(), write[80..].as_ptr());
 }
@@ -319,10 +319,17 @@ proptest! {
         let bytes = Message::new(opcode::WRITE).q(&[handle, offset])
             .d(&[data.len() as u32, if with_owner { 2 } else { 0 }]).q(&[owner])
             .d(&[flags as u32, 0]).s(&data).end();
-        prop_assert_eq!(Request::parse(&bytes).unwrap().operation, Operation::Write {
-            handle, offset, data: &data, cached: false, kill_suidgid: false, flags,
+        let to = WriteIn {
+            handle, offset, cached: false, kill_suidgid: false, flags,
             lock_owner: with_owner.then_some(owner),
-        });
+        };
+        let request = Request::parse(&bytes).unwrap();
+        prop_assert_eq!(request.operation, Operation::Write { data: &data, to });
+        // The same from what stands in front of the data.
+        let (head, data) = bytes.split_first_chunk().unwrap();
+        prop_assert_eq!(parse_write(head, bytes.len()), Some((request.header, to)));
+        prop_assert_eq!(parse_write(head, bytes.len() + 1), None);
+        prop_assert_eq!(data.len(), bytes.len() - WRITE_HEAD);
         let bytes = Message::new(opcode::RENAME2).q(&[handle]).d(&[flags as u32, 0])
             .s(&name).s(&[0]).s(&new_name).s(&[0]).end();
         prop_assert_eq!(Request::parse(&bytes).unwrap().operation, Operation::Rename {

@@ -11,21 +11,33 @@ use super::abi::{MIN_READ_BUFFER, opcode};
 use super::clone;
 use super::device::{Device, Received};
 use super::header::Header;
+use super::landing::Landing;
 use super::mount::{Channel, Users};
-use super::operation::Operation;
+use super::operation::{Operation, WriteIn};
 use super::reply::{Origin, Reply};
-use super::request::Request;
+use super::request::{self, Request, WRITE_HEAD};
 use super::ring::{Ring, Share};
 use rustix::io::Errno;
 use std::io;
+use std::ops::DerefMut;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 /// What answers requests. All calls come from the threads that read them.
 pub trait Handler: Send + Sync + 'static {
+    /// Memory that the data of a WRITE is read into, and that [`Handler::write`] keeps.
+    type Buffer: DerefMut<Target = [u8]>;
+
     /// A request to answer. Other than FORGET, BATCH_FORGET, INTERRUPT and DESTROY.
     fn handle(&self, request: &Request<'_>, reply: Reply);
+
+    /// Memory of exactly `len` bytes, a power of two. `None`: the data is lent to
+    /// [`Handler::handle`] like that of any other request.
+    fn buffer(&self, len: usize) -> Option<Self::Buffer>;
+
+    /// A WRITE whose data is in memory that [`Handler::buffer`] gave.
+    fn write(&self, header: &Header, to: &WriteIn, data: Self::Buffer, reply: Reply);
 
     /// The kernel gives up `count` of its references to a node.
     fn forget(&self, nodeid: u64, count: u64);
@@ -77,8 +89,22 @@ impl AsFd for Reader {
 }
 
 impl Reader {
-    /// Reads one request and hands it over.
-    pub fn read(&mut self, handler: &impl Handler) -> io::Result<ReadResult> {
+    pub(crate) fn new(device: Arc<Device>, buffer: Vec<u8>, users: Users) -> Self {
+        Reader {
+            device,
+            buffer,
+            users,
+            owner: rustix::process::geteuid().as_raw(),
+            ring: None,
+        }
+    }
+
+    /// Reads one request and hands it over. `landing` is to be the same each time.
+    pub fn read<H: Handler>(
+        &mut self,
+        handler: &H,
+        landing: &mut Landing<H::Buffer>,
+    ) -> io::Result<ReadResult> {
         let Reader {
             device,
             buffer,
@@ -86,14 +112,36 @@ impl Reader {
             owner,
             ring: _,
         } = self;
-        let bytes = match device.receive(buffer)? {
-            Received::Request(bytes) => bytes,
+        let (received, in_parts) = match landing.parts(buffer, |len| handler.buffer(len)) {
+            Some(mut parts) => (device.receive_parts(&mut parts)?, true),
+            None => (device.receive(buffer)?.map(<[u8]>::len), false),
+        };
+        let len = match received {
+            Received::Request(len) => len,
             Received::Empty => return Ok(ReadResult::Empty),
             Received::Ended => return Ok(ReadResult::Ended),
         };
         let origin = Origin::Device(device.clone());
-        handle(origin, bytes, handler, |header| {
-            may_use(*users, *owner, header)
+        let may_use = |header: &Header| may_use(*users, *owner, header);
+        if in_parts {
+            if let Some(head) = buffer.first_chunk::<WRITE_HEAD>()
+                && let Some((header, to)) = request::parse_write(head, len)
+                && let Some(data) = landing.take(len - WRITE_HEAD)
+            {
+                landing.expect(&to, data.len());
+                trace(&header);
+                let reply = Reply::to(origin, &header);
+                match may_use(&header) {
+                    true => handler.write(&header, &to, data, reply),
+                    false => reply.error(Errno::ACCESS.raw_os_error()),
+                }
+                return Ok(ReadResult::Handled);
+            }
+            landing.join(buffer, len);
+        }
+        let bytes = &buffer[..len];
+        handle(origin, bytes, handler, may_use, |to, len| {
+            landing.expect(to, len);
         })
     }
 
@@ -114,7 +162,7 @@ impl Reader {
         let goes_on = ring.hand_over(|bytes, answer| {
             let is_relief = |header: &Header| relief != 0 && header.pid() == relief;
             let may_use = |header: &Header| !is_relief(header) && may_use(users, owner, header);
-            handle(Origin::Ring(answer), bytes, handler, may_use).map(drop)
+            handle(Origin::Ring(answer), bytes, handler, may_use, |_, _| {}).map(drop)
         })?;
         ring.end_round();
         Ok(match goes_on {
@@ -134,7 +182,8 @@ impl Channel {
         let readers = devices.into_iter().map(|device| self.reader(device));
         let readers: Vec<_> = readers.collect();
         self.start("fuse", readers, move |mut reader| {
-            while reader.read(&*handler)? != ReadResult::Ended {}
+            let mut landing = Landing::default();
+            while reader.read(&*handler, &mut landing)? != ReadResult::Ended {}
             Ok(())
         })
     }
@@ -184,13 +233,7 @@ impl Channel {
 
     fn reader(&self, device: Arc<Device>) -> Reader {
         let size = (self.features().max_write as usize).max(LEAST) + ROOM;
-        Reader {
-            device,
-            buffer: vec![0; size.max(MIN_READ_BUFFER)],
-            users: self.users,
-            owner: rustix::process::geteuid().as_raw(),
-            ring: None,
-        }
+        Reader::new(device, vec![0; size.max(MIN_READ_BUFFER)], self.users)
     }
 
     fn start<P: Send + 'static>(
@@ -245,12 +288,25 @@ fn may_use(users: Users, owner: u32, header: &Header) -> bool {
     )
 }
 
-/// Hands one message of the kernel over.
+fn trace(header: &Header) {
+    tracing::trace!(
+        operation = opcode::name(header.opcode),
+        unique = header.unique,
+        node = header.nodeid,
+        uid = header.uid(),
+        gid = header.gid(),
+        thread = header.pid(),
+        "request"
+    );
+}
+
+/// Hands one message of the kernel over. `on_write` hears of a WRITE, and of the length of its data.
 fn handle(
     origin: Origin,
     bytes: &[u8],
     handler: &impl Handler,
     may_use: impl Fn(&Header) -> bool,
+    mut on_write: impl FnMut(&WriteIn, usize),
 ) -> io::Result<ReadResult> {
     let request = match Request::parse(bytes) {
         Ok(request) => request,
@@ -268,15 +324,10 @@ fn handle(
         }
     };
     let header = &request.header;
-    tracing::trace!(
-        operation = opcode::name(header.opcode),
-        unique = header.unique,
-        node = header.nodeid,
-        uid = header.uid(),
-        gid = header.gid(),
-        thread = header.pid(),
-        "request"
-    );
+    trace(header);
+    if let Operation::Write { to, data } = &request.operation {
+        on_write(to, data.len());
+    }
     match request.operation {
         Operation::Forget { count } => handler.forget(header.nodeid, count),
         Operation::BatchForget(forgets) => {

@@ -1,7 +1,7 @@
 //! What fuzzing and property tests run.
 
 use super::operation::Operation;
-use super::request::Request;
+use super::request::{self, Request};
 
 /// Decodes any bytes as a request, and takes all of what it gives.
 pub fn decode(bytes: &[u8]) {
@@ -16,4 +16,11 @@ pub fn decode(bytes: &[u8]) {
     assert!(!shown.is_empty());
     // What was read again is the same.
     assert_eq!(Request::parse(bytes), Ok(request));
+    if let Some(head) = bytes.first_chunk()
+        && let Some((header, to)) = request::parse_write(head, bytes.len())
+    {
+        let data = &bytes[head.len()..];
+        assert_eq!(request.header, header);
+        assert_eq!(request.operation, Operation::Write { to, data });
+    }
 }

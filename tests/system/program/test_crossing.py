@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import re
 import socket
 import threading
 import time
@@ -178,17 +179,42 @@ def test_data_are_written_while_another_file_s_do_not_get_there():
             other.close()
 
 
+def test_a_file_opened_for_direct_appends_can_be_mapped():
+    """The kernel has its writes come one after the other by a mode that forbids shared mappings, unless that is allowed
+    (FUSE_DIRECT_IO_ALLOW_MMAP, Linux 6.6)."""
+    with Server() as server:
+        server.mount_well()
+        (server.export / "f").write_bytes(b"a" * 8192)
+        reads = os.open(server.mnt / "f", os.O_RDONLY | os.O_APPEND | os.O_DIRECT)
+        with mmap.mmap(reads, 8192, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+            assert mapped[4096:] == b"a" * 4096
+        os.close(reads)
+        if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 6):
+            pytest.skip("before Linux 6.6 what is opened to append past the cache cannot be mapped")
+        writes = os.open(server.mnt / "f", os.O_RDWR | os.O_APPEND | os.O_DIRECT)
+        with mmap.mmap(-1, 4096) as memory:
+            memory[:] = b"b" * 4096
+            assert os.write(writes, memory) == 4096
+        with mmap.mmap(writes, 12288, mmap.MAP_SHARED) as mapped:
+            assert mapped[8191:8193] == b"ab"
+            mapped[:5] = b"first"
+            mapped.flush()
+        os.close(writes)
+        assert (server.export / "f").read_bytes() == b"first" + b"a" * 8187 + b"b" * 4096
+
+
 def test_a_directory_is_removed_while_a_hidden_file_of_another_one_is():
     with scripted() as (server, command):
         server.mount_well()
-        for name in ("a", "b"):
+        # In two directories: the kernel removes from one after the other.
+        for name in ("a", "of-b", "of-b/b"):
             (server.mnt / name).mkdir()
         file = os.open(server.mnt / "a/f", os.O_WRONLY | os.O_CREAT)
         os.unlink(server.mnt / "a/f")
         command("hold REMOVE 1")
         os.close(file)
         command(f"wait-held 1 {LIMIT * 1000}")
-        other = Call(os.rmdir, server.mnt / "b")
+        other = Call(os.rmdir, server.mnt / "of-b/b")
         same = Call(os.rmdir, server.mnt / "a")
         try:
             assert other.end() is None
@@ -196,7 +222,7 @@ def test_a_directory_is_removed_while_a_hidden_file_of_another_one_is():
         finally:
             command("clear")
         assert same.end() is None
-        assert not os.listdir(server.export)
+        assert os.listdir(server.export) == ["of-b"] and not os.listdir(server.export / "of-b")
 
 
 def fails_to_open(server):

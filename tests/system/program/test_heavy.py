@@ -3,7 +3,9 @@
 Bounds are ratios and counts: other programs run on this machine, too.
 """
 
+import mmap
 import os
+import random
 import re
 import signal
 import subprocess
@@ -196,3 +198,66 @@ def test_memory_of_many_names_comes_back(server):
         f"memory given back ({resident(pid) >> 20} MiB, {cached >> 20} MiB cached)",
         60,
     )
+
+
+def test_large_writes_beside_small_ones_leave_what_a_local_file_has(server):
+    """Data of 256 KiB or more, at a multiple of its length, is kept where the kernel's request was read to: over, below
+    and beside what is cached, is being sent, or is mapped."""
+    server.mount_well("cache=16M")
+    seed = int.from_bytes(os.urandom(4))
+    print("seed", seed)
+    choice = random.Random(seed)
+    size = 8 * MIB
+    local = bytearray()
+
+    def put(at, data):
+        local.extend(bytes(max(0, at + len(data) - len(local))))
+        local[at : at + len(data)] = data
+
+    (server.export / "f").touch()
+    plain = os.open(server.mnt / "f", os.O_RDWR)
+    direct = os.open(server.mnt / "f", os.O_RDWR | os.O_DIRECT)
+    try:
+        for step in range(300):
+            match choice.choice(["large", "large", "large", "small", "direct", "read", "map", "cut", "sync"]):
+                case "large":
+                    length = 1 << choice.randrange(18, 21)
+                    at = choice.randrange(size // length) * length
+                    data = choice.randbytes(4096) * (length // 4096)
+                    assert os.pwrite(plain, data, at) == length
+                    put(at, data)
+                case "small":
+                    at, data = choice.randrange(size - 10_000), choice.randbytes(choice.randrange(1, 10_000))
+                    assert os.pwrite(plain, data, at) == len(data)
+                    put(at, data)
+                case "direct":
+                    length = choice.choice([4096, 1 << 18, 3 << 18, 1 << 20])
+                    at = choice.randrange((size - length) // 4096) * 4096
+                    # Page-aligned memory, as O_DIRECT wants it.
+                    with mmap.mmap(-1, length) as memory:
+                        memory[:] = choice.randbytes(4096) * (length // 4096)
+                        assert os.pwrite(direct, memory, at) == length
+                        put(at, memory[:])
+                case "read":
+                    at = choice.randrange(size)
+                    assert os.pread(plain, 300_000, at) == local[at : at + 300_000], f"step {step}"
+                case "map" if local:
+                    with mmap.mmap(plain, len(local)) as mapped:
+                        at, data = choice.randrange(len(local)), choice.randbytes(5000)
+                        end = min(at + len(data), len(local))
+                        mapped[at:end] = data[: end - at]
+                        put(at, data[: end - at])
+                case "cut":
+                    length = choice.randrange(size)
+                    os.ftruncate(plain, length)
+                    del local[length:]
+                    local.extend(bytes(length - len(local)))
+                case "sync":
+                    os.fsync(plain)
+                    assert (server.export / "f").read_bytes() == local, f"step {step}"
+        os.fsync(plain)
+    finally:
+        os.close(plain)
+        os.close(direct)
+    assert (server.export / "f").read_bytes() == local
+    assert (server.mnt / "f").read_bytes() == local

@@ -15,9 +15,9 @@
 //! other threads come by [`answer`].
 //!
 //! A request that finds no free entry waits in the kernel until another one of its queue is
-//! answered. Requests that wait for long, as those for a lock that somebody else has, therefore
-//! must not take all entries of a queue. So half as many as a queue has at first are kept free:
-//! more are registered when fewer are. An entry that is free takes hardly any memory: the kernel
+//! answered. Requests that wait for long, such as those for a lock that somebody else has,
+//! must not take all entries of a queue. So a number of entries, half of what the queue had at first,
+//! is kept free: when fewer are free, more are registered. An entry that is free takes hardly any memory: the kernel
 //! uses the entry first that was used last, and pages of the others are never touched. If all
 //! entries are taken nevertheless, [`relief`] gets the requests out that wait in the kernel.
 

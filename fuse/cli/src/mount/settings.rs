@@ -88,7 +88,9 @@ pub(crate) fn file_system(options: &Options) -> FsConfig {
         ),
         None => ((zero, zero), (zero, zero)),
     };
-    let dirty = options.dirty_limit() as usize;
+    // The rest is for data on its way and for messages, so that `cache=` is what all buffers take.
+    let cache = options.cache as usize / 4 * 3;
+    let dirty = (options.dirty_limit() as usize).min(cache);
     FsConfig {
         acregmin: reg.0,
         acregmax: reg.1,
@@ -104,7 +106,7 @@ pub(crate) fn file_system(options: &Options) -> FsConfig {
         hard: options.recovery == Recovery::Hard,
         sync: options.vfs.sync,
         readdirplus: options.readdirplus,
-        cache_bytes: options.cache as usize,
+        cache_bytes: cache,
         dirty_bytes: dirty,
         dirty_file_bytes: (dirty / 2).max(1 << 20),
         readahead_bytes: options.readahead as usize,

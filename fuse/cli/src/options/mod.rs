@@ -222,7 +222,7 @@ pub struct Options {
     pub crc: bool,
     /// Largest FPDU to send on iWARP, in bytes; `None` fits the path.
     pub fpdu: Option<u32>,
-    /// Page cache, in bytes.
+    /// Memory of all buffers, in bytes.
     pub cache: u64,
     /// Bytes that may wait to be written; `None` is a quarter of the cache.
     pub dirty: Option<u64>,

@@ -10,8 +10,9 @@
 use super::replies::{file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::signals::hears;
 use super::state::{Adapter, close};
-use crate::fs::{FsResult, ReadEnd};
-use nfsrdma_channel::{Header, Reply};
+use crate::cache::WriteData;
+use crate::fs::{FsResult, OpenFile, ReadEnd};
+use nfsrdma_channel::{Header, Reply, WriteIn};
 use nfsrdma_nfs3::Nfs3;
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ impl<N: Nfs3> Adapter<N> {
         flags: i32,
         reply: Reply,
     ) {
-        let buffered = flags & libc::O_DIRECT == 0;
+        let buffered = !OpenFile::is_direct(flags);
         if buffered {
             let range = offset..offset.saturating_add(u64::from(size));
             self.fs.kernel_reads(handle, &range, request.pid());
@@ -87,15 +88,15 @@ impl<N: Nfs3> Adapter<N> {
         });
     }
 
-    pub(super) fn write(
-        &self,
-        request: &Header,
-        (handle, guessed): (u64, bool),
-        offset: u64,
-        data: &[u8],
-        flags: i32,
-        reply: Reply,
-    ) {
+    pub(super) fn write(&self, request: &Header, to: &WriteIn, data: WriteData<'_>, reply: Reply) {
+        let WriteIn {
+            handle,
+            offset,
+            flags,
+            ..
+        } = *to;
+        // Of a mapping; the handle is a guess then.
+        let guessed = to.cached && !self.fs.is_only_open_file(handle);
         let (pid, range) = (
             request.pid(),
             offset..offset.saturating_add(data.len() as u64),
@@ -105,8 +106,9 @@ impl<N: Nfs3> Adapter<N> {
             reply_with(reply, result, Reply::written);
             return self.send_deferred();
         }
-        // The reader's buffer is only lent for this call.
-        let (fs, data) = (self.fs.clone(), data.to_vec());
+        // What waits for memory is not to hold the last of it.
+        let copy = !OpenFile::is_direct(flags) && self.fs.is_short_of_buffers();
+        let (fs, data) = (self.fs.clone(), data.keep(copy));
         if guessed {
             // The pages are nobody's: whoever waits for them may be killed.
             let reply = self.waiting.hold(request, reply);
@@ -115,8 +117,7 @@ impl<N: Nfs3> Adapter<N> {
                 reply_held(reply, result, Reply::written);
             });
         }
-        let appends = libc::O_APPEND | libc::O_DIRECT;
-        let append = match flags & appends == appends {
+        let append = match OpenFile::is_direct_append(flags) {
             true => fs.append_arrived(handle, offset, pid),
             false => None,
         };
@@ -127,7 +128,7 @@ impl<N: Nfs3> Adapter<N> {
             }
             let result = fs.write(handle, offset, &data, flags).await;
             drop(append);
-            if flags & libc::O_DIRECT == 0 {
+            if !OpenFile::is_direct(flags) {
                 fs.kernel_wrote(handle, &range, pid);
             }
             reply_held(reply, result, Reply::written);

@@ -5,15 +5,30 @@
 
 use super::locking::set_lock;
 use super::state::Adapter;
-use nfsrdma_channel::{Handler, Header, Operation, Reply, Request};
+use crate::cache::WriteData;
+use nfsrdma_channel::{Handler, Header, Operation, Reply, Request, WriteIn};
 use nfsrdma_nfs3::Nfs3;
+use nfsrdma_rdma::BufMut;
 use nfsrdma_rpcrdma::tap::caller;
 use std::sync::atomic::Ordering;
 
 impl<N: Nfs3> Handler for Adapter<N> {
+    type Buffer = BufMut;
+
     fn handle(&self, request: &Request<'_>, reply: Reply) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         caller::with(request.header.pid(), || self.dispatch(request, reply));
+    }
+
+    fn buffer(&self, len: usize) -> Option<BufMut> {
+        self.fs.write_buffer(len)
+    }
+
+    fn write(&self, header: &Header, to: &WriteIn, data: BufMut, reply: Reply) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let data = data.freeze();
+        let data = WriteData::from(&data);
+        caller::with(header.pid(), || self.write(header, to, data, reply));
     }
 
     fn forget(&self, node: u64, count: u64) {
@@ -67,18 +82,7 @@ impl<N: Nfs3> Adapter<N> {
                 flags,
                 ..
             } => self.read(header, handle, offset, size, flags, reply),
-            Operation::Write {
-                handle,
-                offset,
-                data,
-                cached,
-                flags,
-                ..
-            } => {
-                // Of a mapping; the handle is a guess then.
-                let guessed = cached && !self.fs.is_only_open_file(handle);
-                self.write(header, (handle, guessed), offset, data, flags, reply)
-            }
+            Operation::Write { to, data } => self.write(header, &to, data.into(), reply),
             Operation::Flush { handle, lock_owner } => {
                 self.flush(header, handle, lock_owner, reply)
             }

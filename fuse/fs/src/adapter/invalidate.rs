@@ -148,6 +148,14 @@ impl KernelCache for Queues {
     }
 }
 
+/// Has the kernel drop all pages of a file. Waits for locks of pages.
+pub(super) fn drop_all_pages<N: Nfs3>(fs: Arc<Fs<N>>, notifier: &Notifier, node: u64) {
+    fs.pages_dropped(node);
+    drop(fs);
+    // The kernel may have forgotten the inode, or the mount be gone.
+    let _ = notifier.inval_inode(node, 0, 0);
+}
+
 /// The threads.
 #[derive(Debug)]
 pub(super) struct Invalidator {
@@ -190,14 +198,11 @@ impl Invalidator {
                         drop(fs);
                         let _ = notifier.inval_inode(node, -1, 0);
                     } else if fs.kernel_is_behind(node) {
-                        fs.pages_dropped(node);
-                        drop(fs);
-                        let _ = notifier.inval_inode(node, 0, 0);
+                        drop_all_pages(fs, &notifier, node);
                     }
                 }
             };
-            let thread = std::thread::Builder::new().name(name.into()).spawn(serve)?;
-            this.threads.lock().push(thread);
+            this.spawn(name, serve)?;
         }
         let [attributes, data, names, pages] = queues;
         for _ in 0..PAGE_THREADS {
@@ -218,10 +223,7 @@ impl Invalidator {
                     }
                 }
             };
-            let thread = std::thread::Builder::new()
-                .name("inval-pages".into())
-                .spawn(serve)?;
-            this.threads.lock().push(thread);
+            this.spawn("inval-pages", serve)?;
         }
         let (queue, fs_of_names) = (names.clone(), Arc::downgrade(fs));
         let serve = move || {
@@ -243,10 +245,7 @@ impl Invalidator {
                 }
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("expire-names".into())
-            .spawn(serve)?;
-        this.threads.lock().push(thread);
+        this.spawn("expire-names", serve)?;
         fs.set_kernel_cache(Box::new(Queues {
             attributes,
             data,
@@ -254,6 +253,12 @@ impl Invalidator {
             pages,
         }));
         Ok(this)
+    }
+
+    fn spawn(&self, name: &str, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(serve)?;
+        self.threads.lock().push(thread);
+        Ok(())
     }
 
     /// Ends them; the mount is gone, so that nothing in the kernel holds them up.

@@ -6,6 +6,7 @@
 //! ever: READs of read-ahead outlive the process they were made for. So it is sent when the READs
 //! under way are answered, and that is waited for where a signal ends the wait.
 
+use super::invalidate::drop_all_pages;
 use super::queued::Queued;
 use super::replies::{reply_held, reply_ok};
 use super::state::Adapter;
@@ -72,10 +73,7 @@ impl<N: Nfs3> Adapter<N> {
                 // What was written by way of a mapping is in the kernel: it writes dirty pages
                 // back before it drops them, by requests that other threads answer.
                 let (notifier, dropping) = (notifier.clone(), fs.clone());
-                let flush = move || {
-                    dropping.pages_dropped(node);
-                    let _ = notifier.inval_inode(node, 0, 0);
-                };
+                let flush = move || drop_all_pages(dropping, &notifier, node);
                 let flushed = async {
                     reads_answered(&fs, &queued, node).await;
                     let _ = tokio::task::spawn_blocking(flush).await;
@@ -98,8 +96,7 @@ impl<N: Nfs3> Adapter<N> {
                 // It takes locks of pages: not on a thread that others wait for.
                 let cached = fs.clone();
                 let drop_cached = move || {
-                    cached.pages_dropped(node);
-                    let _ = notifier.inval_inode(node, 0, 0);
+                    drop_all_pages(cached.clone(), &notifier, node);
                     // The kernel may know some of them no more.
                     cached.expire_names_beside(node, |dir, name| {
                         let _ = notifier.expire_entry(dir, name);

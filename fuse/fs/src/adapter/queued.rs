@@ -4,11 +4,11 @@
 //! the inode has got a newer one meanwhile: by a notification, or by the end of file in the reply
 //! to another READ. It then goes on with the size it had, and what lies between the two ends
 //! reads as zeros. So before a notification, and before a reply with a false end
-//! ([`crate::fs::ReadEnd`]), READs that are under way are waited for. Those that were read are
-//! known ([`crate::fs::Fs::is_reading`]); of those that wait in the queue, for as long as it takes
-//! a busy machine to run an event loop, poll(2) tells only that something waits. So the queue is
-//! seen empty first, and no event loop with a request in its hands ([`Queued::taking`]); then the
-//! READs are looked at: what was queued before is known by then.
+//! ([`crate::fs::ReadEnd`]), READs that are under way are waited for. READs that an event loop has
+//! read are known ([`crate::fs::Fs::is_reading`]). Of those that are still in the kernel's queue,
+//! poll(2) tells only that something waits. So first wait until the queue has been seen empty and
+//! no event loop holds a request that it has not handed on ([`Queued::taking`]); only then look at
+//! the READs that are known, as what was queued before is among them.
 //!
 //! Requests that come by io_uring are in no such queue: they have been handed over when each
 //! worker has ended a round that it began after the question ([`nfsrdma_channel::Rounds`]).

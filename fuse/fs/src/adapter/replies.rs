@@ -2,7 +2,7 @@
 
 use super::convert::{attributes, entry_attributes, errno};
 use super::waiting::Held;
-use crate::fs::{Entry, FsResult, Opened};
+use crate::fs::{Entry, FsResult, OpenFile, Opened};
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{self as channel, Reply};
 use nfsrdma_rdma::Buf;
@@ -93,7 +93,7 @@ pub(super) fn file_flags(opened: &Opened, flags: i32, unflushed: bool) -> u32 {
     }
     // One request of a write(2) after the other, so that each finds where the one before has ended.
     // Without this flag they come all at once.
-    if flags & (libc::O_APPEND | libc::O_DIRECT) == libc::O_APPEND | libc::O_DIRECT {
+    if OpenFile::is_direct_append(flags) {
         answer |= fopen::DIRECT_IO;
     }
     answer

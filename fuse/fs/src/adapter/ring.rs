@@ -195,7 +195,7 @@ impl<N: Nfs3> Worker<N> {
     /// Reads what comes by the device; whether there may be more.
     fn read_device(&mut self, reader: &mut Reader) -> io::Result<bool> {
         for _ in 0..MOST_READS {
-            match reader.read(&*self.adapter)? {
+            match reader.read(&*self.adapter, &mut self.landing)? {
                 ReadResult::Handled => {}
                 ReadResult::Empty => return Ok(false),
                 ReadResult::Ended => {

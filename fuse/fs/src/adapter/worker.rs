@@ -14,9 +14,9 @@
 
 use super::listeners::{Advice, Listeners, Load};
 use super::state::Adapter;
-use nfsrdma_channel::{ReadResult, Reader};
+use nfsrdma_channel::{Landing, ReadResult, Reader};
 use nfsrdma_nfs3::{Driver, Nfs3};
-use nfsrdma_rdma::{Armed, EventFd};
+use nfsrdma_rdma::{Armed, BufMut, EventFd};
 use nfsrdma_rpcrdma::exec;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -81,11 +81,12 @@ pub(super) struct Worker<N: Nfs3> {
     pub(super) adapter: Arc<Adapter<N>>,
     pub(super) drivers: Vec<Driver>,
     epoll: OwnedFd,
-    /// Rung when a connection is lent, and when it is invited to listen.
+    /// Rung when a connection is lent to this worker, and when the worker is invited to listen.
     pub(super) event_fd: Arc<EventFd>,
     listening: bool,
     load: Load,
     more: More,
+    pub(super) landing: Landing<BufMut>,
 }
 
 /// Whether to look for another request after one was read. Where requests come one at a time, or
@@ -147,6 +148,7 @@ impl<N: Nfs3> Worker<N> {
             listening: false,
             load: Load::new(Instant::now()),
             more: More::default(),
+            landing: Landing::default(),
         })
     }
 
@@ -187,7 +189,7 @@ impl<N: Nfs3> Worker<N> {
         }
     }
 
-    /// Begins to watch the device, or ceases to, as the listeners wants it.
+    /// Begins to watch the device, or ceases to, as the listeners want it.
     fn listen(&mut self, reader: &mut Reader) -> io::Result<()> {
         let listens = self.all.listeners.listens(self.number);
         if listens == self.listening {
@@ -303,7 +305,7 @@ impl<N: Nfs3> Worker<N> {
         let _taking = self.adapter.queued.taking();
         let mut left = MOST_REQUESTS;
         loop {
-            match reader.read(&*self.adapter)? {
+            match reader.read(&*self.adapter, &mut self.landing)? {
                 ReadResult::Handled => {}
                 ReadResult::Empty => {
                     if left < MOST_REQUESTS {

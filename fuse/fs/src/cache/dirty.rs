@@ -13,7 +13,7 @@
 
 use super::block::Block;
 use super::pages::{PAGE, Pages, fit};
-use super::{MAX_PIECE, RangeSet};
+use super::{MAX_PIECE, RangeSet, WriteData};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
@@ -52,18 +52,22 @@ type Parts = SmallVec<[(u64, Range<u32>); 4]>;
 impl Pages {
     /// Takes in data a program wrote. Returns how many bytes: fewer than all if `alloc` gave
     /// no memory.
-    pub(super) fn write(
+    pub(super) fn write<'a>(
         &mut self,
         offset: u64,
-        data: &[u8],
+        data: impl Into<WriteData<'a>>,
         alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
     ) -> usize {
+        let data = data.into();
         if offset == self.run_end {
             self.run_len += data.len() as u64;
         } else {
             self.run_len = data.len() as u64;
         }
         self.run_end = offset + data.len() as u64;
+        if self.adopt(offset, data) {
+            return data.len();
+        }
         // A long run of writes in order makes blocks ahead of what they hold.
         let most = (self.run_len.next_power_of_two() / 2).clamp(PAGE, MAX_PIECE);
         let end = offset + data.len() as u64;
@@ -79,7 +83,7 @@ impl Pages {
             let size = u64::from(self.blocks[&start].size);
             let stop = end.min(start + size);
             let inside = (at - start) as u32..(stop - start) as u32;
-            let from = &data[(at - offset) as usize..(stop - offset) as usize];
+            let from = &data.bytes()[(at - offset) as usize..(stop - offset) as usize];
             let done = self.touch(start, |block| {
                 let done = block.change(alloc, |to| {
                     to[inside.start as usize..inside.end as usize].copy_from_slice(from);
@@ -99,6 +103,32 @@ impl Pages {
             at = stop;
         }
         (at - offset) as usize
+    }
+
+    /// Makes the buffer that has the data a block, if it can be one and there is none.
+    fn adopt(&mut self, offset: u64, data: WriteData<'_>) -> bool {
+        let Some(buf) = data.buf() else {
+            return false;
+        };
+        let len = data.len() as u64;
+        let end = offset + len;
+        if !len.is_power_of_two()
+            || !(PAGE..=MAX_PIECE).contains(&len)
+            || !offset.is_multiple_of(len)
+            || self.block_at(offset).is_some()
+            || self.blocks.range(offset..end).next().is_some()
+        {
+            return false;
+        }
+        let all = 0..len as u32;
+        let block = Block::new(buf.clone(), RangeSet::of(all.clone()));
+        self.resident += data.len();
+        self.blocks.insert(offset, Box::new(block));
+        self.touch(offset, |block| {
+            block.referenced = true;
+            block.dirty.insert(all);
+        });
+        true
     }
 
     fn new_block(

@@ -18,6 +18,7 @@ mod readahead;
 mod write_back;
 #[cfg(test)]
 mod write_back_tests;
+mod write_data;
 
 pub use budget::{Budget, Evict};
 pub use dirty::{Gaps, Verdict, WriteJob};
@@ -26,3 +27,4 @@ pub use pages::{MAX_PIECE, PAGE, Pages, Piece};
 pub use ranges::RangeSet;
 pub use readahead::ReadAhead;
 pub use write_back::{Accepted, Action, Goal, WriteBack, WriteCall, WriteLimits};
+pub use write_data::{KeptData, WriteData};

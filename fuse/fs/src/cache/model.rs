@@ -1,6 +1,6 @@
 //! [`Pages`] against a flat file and a server that can forget.
 
-use super::{Gaps, PAGE, Pages, Verdict, WriteJob};
+use super::{Gaps, PAGE, Pages, Verdict, WriteData, WriteJob};
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use proptest::prelude::*;
@@ -11,6 +11,8 @@ const SPACE: usize = 40 << 10;
 #[derive(Debug, Clone)]
 enum Step {
     Write(usize, usize, u8),
+    /// So many pages at a page, in a buffer of their own.
+    WriteBuffer(usize, usize, u8),
     Read(usize, usize),
     /// Send a WRITE of at most so many bytes.
     Send(usize, bool, bool),
@@ -33,6 +35,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let len = prop_oneof![1usize..100, 1000usize..9000];
     let step = prop_oneof![
         8 => (at.clone(), len.clone(), any::<u8>()).prop_map(|(a, l, b)| Step::Write(a, l, b)),
+        3 => (at.clone(), 1usize..5, any::<u8>())
+            .prop_map(|(a, n, b)| Step::WriteBuffer(a / PAGE as usize, n, b)),
         6 => (at.clone(), len.clone()).prop_map(|(a, l)| Step::Read(a, l)),
         5 => (prop_oneof![Just(512usize), Just(4096), Just(16384)], any::<bool>(), any::<bool>())
             .prop_map(|(most, full, join)| Step::Send(most, full, join)),
@@ -222,15 +226,30 @@ impl World {
         }
     }
 
+    fn write(&mut self, at: usize, bytes: &[u8], data: WriteData<'_>) {
+        let mut alloc = Self::alloc(&self.pool);
+        let taken = self.pages.write(at as u64, data, &mut alloc);
+        assert_eq!(taken, bytes.len());
+        self.resize(self.truth.len().max(at + taken));
+        put(&mut self.truth, at, bytes);
+        self.refused[at..at + taken].fill(Where::Sure);
+    }
+
     fn step(&mut self, step: Step) {
         match step {
             Step::Write(at, len, byte) => {
                 let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
-                let mut alloc = Self::alloc(&self.pool);
-                assert_eq!(self.pages.write(at as u64, &data, &mut alloc), len);
-                self.resize(self.truth.len().max(at + len));
-                put(&mut self.truth, at, &data);
-                self.refused[at..at + len].fill(Where::Sure);
+                self.write(at, &data, WriteData::from(&data));
+            }
+            Step::WriteBuffer(page, pages, byte) => {
+                let (at, len) = (page * PAGE as usize, pages * PAGE as usize);
+                let mut buf = self
+                    .pool
+                    .alloc(len)
+                    .expect("the pool is larger than the file");
+                buf.fill(byte);
+                let buf = buf.freeze();
+                self.write(at, &buf, WriteData::from(&buf));
             }
             Step::Read(at, len) => self.check(self.inside(at, len)),
             Step::Send(most, full, join) => {

@@ -22,6 +22,7 @@
 
 use super::dirty::{Gaps, Verdict, WriteJob};
 use super::pages::Pages;
+use super::write_data::WriteData;
 use nfsrdma_rdma::BufMut;
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use std::ops::Range;
@@ -206,15 +207,16 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     /// Takes in data that a program wrote for `cred` at time `now`, if at most
     /// `dirty_file_bytes` of memory are dirty with it.
-    pub fn write(
+    pub fn write<'a>(
         &mut self,
         cred: &C,
         offset: u64,
-        data: &[u8],
+        data: impl Into<WriteData<'a>>,
         now: u64,
         dirty_file_bytes: usize,
         alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
     ) -> Accepted {
+        let data = data.into();
         if self.flushing > 0 {
             return Accepted::Wait;
         }

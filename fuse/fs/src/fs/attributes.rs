@@ -112,8 +112,9 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
         if revalidate {
-            self.until_pages_dropped(&inode).await;
-            if let Some(known) = self.getattr_cached(nodeid, revalidate) {
+            if self.until_pages_dropped(&inode).await
+                && let Some(known) = self.getattr_cached(nodeid, revalidate)
+            {
                 return Ok(known);
             }
         } else if inode.is_dirty() {

@@ -9,9 +9,9 @@
 //! once means that this client alone changed the object; its end is the newest state. A pair
 //! that is left over means that somebody else changed the object between two of ours.
 //!
-//! A trail is an Eulerian path: followed greedily it can only get stuck at its end, so what is
-//! left over must consist of closed walks that touch the trail. (They come up where the clock
-//! is so coarse that a state recurs.)
+//! A trail is an Eulerian path. If it is followed greedily, it can only get stuck at its end, so
+//! the pairs left over must form closed walks that touch the trail. (There are such walks where the
+//! clock is so coarse that a state recurs.)
 
 use nfsrdma_xdr::nfs3::{Attributes, WccAttributes};
 
@@ -53,8 +53,8 @@ enum Start {
     Unchecked,
     /// Nothing was cached that could be out of date.
     NotNeeded,
-    /// Nor was it, as the file was empty; but it has to be as long as was written here, or
-    /// somebody else wrote, too.
+    /// No check is needed, as the file was empty. But it must now be as long as what was written
+    /// here, or somebody else wrote, too.
     Empty,
     /// The same, and this mount has just made it: nobody else is taken to write meanwhile.
     Made,

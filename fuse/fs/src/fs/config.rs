@@ -91,6 +91,6 @@ impl FsConfig {
     /// Bytes the buffer pool needs for this configuration, data in flight included; what the
     /// connection takes for messages comes on top.
     pub fn pool_bytes(&self) -> usize {
-        self.cache_bytes + (self.cache_bytes / 8).max(32 << 20)
+        self.cache_bytes + (self.cache_bytes / 4).max(32 << 20)
     }
 }

@@ -1,8 +1,8 @@
 //! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR (RFC 1813 sections 3.3.16 and 3.3.17).
 //!
-//! The kernel's position in a directory is the server's cookie. Entries come in large parts, of
-//! which the kernel takes small ones; from the second part on, the next page is requested while the
-//! kernel takes this one. Entries are asked for with attributes (READDIRPLUS) even for a plain
+//! The kernel's position in a directory is the server's cookie. A reply of the server has
+//! many entries (a part), of which the kernel takes a few at a time; from the second part on, the
+//! next one is requested while the kernel takes this one. Entries are asked for with attributes (READDIRPLUS) even for a plain
 //! listing: FUSE entries carry a type, which READDIR does not tell. Where the server gives no
 //! attributes, names are looked up; what cannot be looked up, as in a directory that the caller may
 //! read and not search, is listed without a type (DT_UNKNOWN of readdir(3)). If the server no

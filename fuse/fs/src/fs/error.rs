@@ -1,7 +1,8 @@
 //! Errors of the file system, and the errno for each.
 //!
 //! Errors of calls are kept as [`NfsError`] up to here, so that callers can look at the NFS status.
-//! The errno is chosen in one place, when the request is answered ([`FsError::errno`]).
+//! The errno of a failed operation is chosen in one place, when the request is answered
+//! ([`FsError::errno`]). Requests that are answered without an operation have theirs in the adapter.
 
 use crate::locks::LockError;
 use nfsrdma_nfs3::NfsError;

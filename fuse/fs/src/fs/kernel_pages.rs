@@ -71,16 +71,20 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Returns when the kernel has dropped all that it is to drop of a file.
-    pub(super) async fn until_pages_dropped(&self, inode: &Inode) {
-        if let Some(data) = inode.data()
-            && data.with(|inner| inner.stale_pages().is_waiting())
-        {
-            // Once more: the kernel may have forgotten the inode when it was first told.
-            self.drop_stale_pages(inode);
-            data.until(|inner| (!inner.stale_pages().is_waiting()).then_some(()))
-                .await;
+    /// Returns when the kernel has dropped all that it is to drop of a file. False if that was
+    /// nothing.
+    pub(super) async fn until_pages_dropped(&self, inode: &Inode) -> bool {
+        let Some(data) = inode.data() else {
+            return false;
+        };
+        if !data.with(|inner| inner.stale_pages().is_waiting()) {
+            return false;
         }
+        // Once more: the kernel may have forgotten the inode when it was first told.
+        self.drop_stale_pages(inode);
+        data.until(|inner| (!inner.stale_pages().is_waiting()).then_some(()))
+            .await;
+        true
     }
 }
 

@@ -14,6 +14,7 @@ use super::Fs;
 use super::error::FsResult;
 use super::inode::Inode;
 use super::open_file::OpenFile;
+use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,13 +27,14 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// A WRITE of mapped pages; `handle` is the kernel's guess.
-    pub async fn write_mapped(
+    pub async fn write_mapped<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,
-        bytes: &[u8],
+        data: impl Into<WriteData<'a>>,
         flags: i32,
     ) -> FsResult<u32> {
+        let data = data.into();
         let guessed = self.file(handle)?;
         let writing: Vec<(u64, Arc<OpenFile>)> = {
             let files = self.files.read();
@@ -55,7 +57,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let writer = self.one_who_may_write(guess, &able).await;
         let all: Vec<_> = writing.into_iter().map(|(_, file)| file).collect();
-        self.write_by(&writer, &all, offset, bytes, flags).await
+        self.write_by(&writer, &all, offset, data, flags).await
     }
 
     /// The first of these whom the server lets write now, the guessed one before others.

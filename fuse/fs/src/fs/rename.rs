@@ -5,7 +5,7 @@
 //! it a hidden name, so that the new name exists at every moment, or, where LINK is refused, it is
 //! renamed to the hidden name. If the server then refuses the RENAME, the link is removed or the
 //! name restored. While no file is open, none of this is needed, and RENAME is the only call. In
-//! the end the cache of names is brought up to date, by what this change did. The flags of
+//! the end the names in the cache are moved as the RENAME has moved them. The flags of
 //! renameat2(2) are refused with EINVAL, because NFSv3 has nothing like them.
 
 use super::error::{FsError, FsResult};

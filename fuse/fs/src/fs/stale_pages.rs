@@ -67,21 +67,17 @@ impl StalePages {
     /// before are in none of them.
     pub(super) fn read(&mut self, since: Nanos, range: &Range<u64>, pid: u32) {
         if self.since != since {
-            *self = StalePages {
-                since,
-                read: None,
-                ..std::mem::take(self)
-            };
+            self.since = since;
+            self.read = None;
         }
-        self.read = Some(match self.read.take() {
+        let known = self.read.as_ref();
+        let by = match known {
             // 0: of another PID namespace.
-            None if pid != 0 => (range.clone(), Readers::One(pid)),
-            None => (range.clone(), Readers::Several),
-            Some((known, Readers::One(other))) if other == pid => {
-                (span(Some(&known), range), Readers::One(pid))
-            }
-            Some((known, _)) => (span(Some(&known), range), Readers::Several),
-        });
+            None if pid != 0 => Readers::One(pid),
+            Some((_, Readers::One(other))) if *other == pid => Readers::One(pid),
+            _ => Readers::Several,
+        };
+        self.read = Some((span(known.map(|(read, _)| read), range), by));
     }
 
     /// `range` was written by the thread `pid`, which has not read while its WRITE was on the way.

@@ -22,10 +22,11 @@ use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
 use crate::cache::{
-    Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteJob, WriteLimits,
+    Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteData, WriteJob, WriteLimits,
 };
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_rdma::BufMut;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::{Stable, Status};
@@ -39,16 +40,29 @@ const RELIEVED: usize = 16;
 const LEAST_JOINED: usize = 64;
 
 impl<N: Nfs3> Fs<N> {
+    /// Memory for the data of a WRITE, unless there is little left.
+    pub fn write_buffer(&self, len: usize) -> Option<BufMut> {
+        match self.is_short_of_buffers() {
+            true => None,
+            false => self.pool.alloc(len),
+        }
+    }
+
+    /// Whether little of the buffer pool is left.
+    pub fn is_short_of_buffers(&self) -> bool {
+        self.pool.free_bytes() < self.pool.capacity() / 16
+    }
+
     /// Writes into the cache and returns, if there is room; `None` if [`Fs::write`] has to wait.
     ///
     /// The kernel's offset of an append is not used. The kernel computes it from the size in its
     /// last reply and from its own writes, whose offsets may have been moved here: others may have
     /// appended since, or have truncated the file, and one write(2) may be several requests.
-    pub fn write_cached(
+    pub fn write_cached<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,
-        bytes: &[u8],
+        data: impl Into<WriteData<'a>>,
         flags: i32,
     ) -> Option<FsResult<u32>> {
         let file = self.files.read().get(handle as usize).cloned()?;
@@ -63,28 +77,29 @@ impl<N: Nfs3> Fs<N> {
             file.inode.state.lock().attributes()?;
             (offset, None)
         };
-        let bytes = match self.below_the_limit(offset, bytes) {
-            Ok(bytes) => bytes,
+        let data = match self.below_the_limit(offset, data.into()) {
+            Ok(data) => data,
             Err(error) => return Some(Err(error)),
         };
-        match self.put(&file, &[], (offset, ended), bytes) {
-            Ok(Accepted::All) => Some(Ok(bytes.len() as u32)),
+        match self.put(&file, &[], (offset, ended), data) {
+            Ok(Accepted::All) => Some(Ok(data.len() as u32)),
             Ok(Accepted::Wait | Accepted::Short | Accepted::OtherUser) => None,
             Err(error) => Some(Err(error)),
         }
     }
 
     /// The same, waiting for room; or straight to the server where that is asked for.
-    pub async fn write(
+    pub async fn write<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,
-        bytes: &[u8],
+        data: impl Into<WriteData<'a>>,
         flags: i32,
     ) -> FsResult<u32> {
+        let data = data.into();
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
-        self.write_by(&file, &[], offset, bytes, flags).await
+        self.write_by(&file, &[], offset, data, flags).await
     }
 
     /// Writes with the credential of whoever opened `file`. If a WRITE fails, the error is reported
@@ -94,7 +109,7 @@ impl<N: Nfs3> Fs<N> {
         file: &Arc<OpenFile>,
         others: &[Arc<OpenFile>],
         offset: u64,
-        bytes: &[u8],
+        given: WriteData<'_>,
         flags: i32,
     ) -> FsResult<u32> {
         let inode = &file.inode;
@@ -103,10 +118,9 @@ impl<N: Nfs3> Fs<N> {
             self.attributes_or_fetch(&file.cred, inode).await?;
         }
         if OpenFile::is_direct(flags) {
-            self.write_direct(file, offset, appends, bytes).await?;
-            return Ok(bytes.len() as u32);
+            self.write_direct(file, offset, appends, given).await?;
+            return Ok(given.len() as u32);
         }
-        let given = bytes;
         let data = self.data(inode);
         let mut waited = MemoryWait::default();
         let written = loop {
@@ -122,9 +136,9 @@ impl<N: Nfs3> Fs<N> {
                 }
                 false => (offset, None),
             };
-            let bytes = self.below_the_limit(place.0, given)?;
-            match self.put(file, others, place, bytes)? {
-                Accepted::All => break bytes.len(),
+            let fits = self.below_the_limit(place.0, given)?;
+            match self.put(file, others, place, fits)? {
+                Accepted::All => break fits.len(),
                 Accepted::OtherUser => self.write_back(inode, true).await,
                 waits @ (Accepted::Wait | Accepted::Short) => {
                     self.shared.stats.write_waits.add(1);
@@ -179,15 +193,14 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// As much of `bytes` as the server's largest file takes at `offset` (FSINFO, RFC 1813
+    /// As much of `data` as the server's largest file takes at `offset` (FSINFO, RFC 1813
     /// section 3.3.19); an error if that is nothing (write(2), EFBIG).
-    fn below_the_limit<'a>(&self, offset: u64, bytes: &'a [u8]) -> FsResult<&'a [u8]> {
+    fn below_the_limit<'a>(&self, offset: u64, data: WriteData<'a>) -> FsResult<WriteData<'a>> {
         let room = self.limits().max_file_size.saturating_sub(offset);
-        if room == 0 && !bytes.is_empty() {
+        if room == 0 && !data.is_empty() {
             return Err(FsError::TooLarge);
         }
-        let fits = usize::try_from(room).map_or(bytes.len(), |room| bytes.len().min(room));
-        Ok(&bytes[..fits])
+        Ok(data.first(usize::try_from(room).unwrap_or(usize::MAX)))
     }
 
     /// What comes later is not for the server: the mount is at its end, and gives back its locks.
@@ -205,14 +218,15 @@ impl<N: Nfs3> Fs<N> {
         file: &Arc<OpenFile>,
         others: &[Arc<OpenFile>],
         (offset, ended): (u64, Option<u64>),
-        bytes: &[u8],
+        given: WriteData<'_>,
     ) -> FsResult<Accepted> {
-        let end = offset + bytes.len() as u64;
+        let len = given.len();
+        let end = offset + len as u64;
         let inode = &file.inode;
         let data = self.data(inode);
-        self.shared.budget.make_room(bytes.len() + 2 * 4096);
+        self.shared.budget.make_room(len + 2 * 4096);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
-        if dirty > 0 && dirty + bytes.len() > self.config.dirty_bytes {
+        if dirty > 0 && dirty + len > self.config.dirty_bytes {
             return Ok(Accepted::Wait);
         }
         let result = data.with(|inner| -> FsResult<Accepted> {
@@ -227,7 +241,7 @@ impl<N: Nfs3> Fs<N> {
             let mut alloc = |len| self.pool.alloc(len);
             inner.release_writers();
             let write_back = inner.write_back();
-            let accepted = write_back.write(&file.cred, offset, bytes, now, most, &mut alloc);
+            let accepted = write_back.write(&file.cred, offset, given, now, most, &mut alloc);
             if matches!(accepted, Accepted::All | Accepted::Short) {
                 // At once: a WRITE of this data may fail before this thread goes on.
                 for file in std::iter::once(file).chain(others) {
@@ -246,12 +260,12 @@ impl<N: Nfs3> Fs<N> {
         }
         match result {
             Accepted::All => {
-                self.shared.stats.write_bytes.add(bytes.len() as u64);
+                self.shared.stats.write_bytes.add(len as u64);
                 self.start_writes(inode, data, Goal::Full);
             }
             // Freed blocks may lie apart: drop generously.
             Accepted::Short => {
-                self.shared.budget.reclaim(bytes.len() * 4);
+                self.shared.budget.reclaim(len * 4);
             }
             Accepted::Wait | Accepted::OtherUser => {}
         }
@@ -475,7 +489,7 @@ impl<N: Nfs3> Fs<N> {
         file: &Arc<OpenFile>,
         offset: u64,
         appends: bool,
-        bytes: &[u8],
+        given: WriteData<'_>,
     ) -> FsResult<()> {
         /// Ends it, also if the future is dropped.
         struct Direct<'a>(&'a FileData, fn(&mut FileState));
@@ -494,11 +508,11 @@ impl<N: Nfs3> Fs<N> {
             data.until(|inner| inner.begin_direct().then_some(())).await;
             (Direct(data, FileState::end_direct), offset)
         };
-        if self.below_the_limit(offset, bytes)?.len() < bytes.len() {
+        if self.below_the_limit(offset, given)?.len() < given.len() {
             // The kernel would make EIO of a short count.
             return Err(FsError::TooLarge);
         }
-        let range = offset..offset + bytes.len() as u64;
+        let range = offset..offset + given.len() as u64;
         // Older data must not be written again over this after a restart of the server: so it
         // is committed, not only written.
         if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
@@ -510,31 +524,41 @@ impl<N: Nfs3> Fs<N> {
         data.with(void);
         // As many WRITEs as it takes, all at once.
         let wtmax = self.limits().wtmax.max(1) as usize;
-        let parts = bytes.chunks(wtmax).zip((offset..).step_by(wtmax));
-        let parts = parts.map(|(part, at)| self.write_part(file, at, part));
+        let parts = (0..given.len()).step_by(wtmax);
+        let parts = parts.map(|at| {
+            let part = at..given.len().min(at.saturating_add(wtmax));
+            self.write_part(file, offset, given, part)
+        });
         let results = join_all(parts).await;
         // What was read meanwhile may be the old data.
         data.with(void);
         results.into_iter().collect::<FsResult<()>>()?;
-        self.shared.stats.write_bytes.add(bytes.len() as u64);
+        self.shared.stats.write_bytes.add(given.len() as u64);
         Ok(())
     }
 
-    /// A part of a direct write, of at most `wtmax` bytes: one WRITE, or several if the server
-    /// takes less at a time.
+    /// A part of a direct write at `offset`, of at most `wtmax` bytes: one WRITE, or several if the
+    /// server takes less at a time.
     async fn write_part(
         self: &Arc<Self>,
         file: &OpenFile,
         offset: u64,
-        bytes: &[u8],
+        given: WriteData<'_>,
+        part: Range<usize>,
     ) -> FsResult<()> {
         let inode = &file.inode;
-        let mut at = 0;
-        while at < bytes.len() {
-            let n = bytes.len() - at;
-            let mut buf = self.alloc(n).await?;
-            buf.copy_from_slice(&bytes[at..at + n]);
-            let piece = Segs::from_iter([buf.freeze()]);
+        let mut at = part.start;
+        while at < part.end {
+            let n = part.end - at;
+            let piece = match given.part(at..part.end) {
+                Some(buf) => buf,
+                None => {
+                    let mut buf = self.alloc(n).await?;
+                    buf.copy_from_slice(&given.bytes()[at..part.end]);
+                    buf.freeze()
+                }
+            };
+            let piece = Segs::from_iter([piece]);
             let busy = self.shared.busy();
             self.shared.stats.writes_sent.add(1);
             let place = offset + at as u64;

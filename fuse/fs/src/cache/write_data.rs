@@ -1,0 +1,95 @@
+//! The data of one write(2), lent or in memory of its own.
+
+use nfsrdma_rdma::Buf;
+use std::ops::Range;
+
+/// Bytes that a program writes, and the buffer of the pool that they are in, if they are in one by
+/// themselves: it becomes a block of the cache, or is sent, without a copy.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteData<'a> {
+    bytes: &'a [u8],
+    buf: Option<&'a Buf>,
+}
+
+impl<'a> From<&'a [u8]> for WriteData<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        WriteData { bytes, buf: None }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for WriteData<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        WriteData::from(&bytes[..])
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for WriteData<'a> {
+    fn from(bytes: &'a Vec<u8>) -> Self {
+        WriteData::from(&bytes[..])
+    }
+}
+
+impl<'a> From<&'a Buf> for WriteData<'a> {
+    fn from(buf: &'a Buf) -> Self {
+        WriteData {
+            bytes: buf,
+            buf: Some(buf),
+        }
+    }
+}
+
+impl<'a> WriteData<'a> {
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    pub fn len(self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The buffer that has these bytes and nothing else.
+    pub fn buf(self) -> Option<&'a Buf> {
+        self.buf
+    }
+
+    /// The first `len` bytes, or all.
+    pub fn first(self, len: usize) -> Self {
+        match len < self.len() {
+            true => WriteData::from(&self.bytes[..len]),
+            false => self,
+        }
+    }
+
+    /// The part of the buffer with the bytes of `range`.
+    pub fn part(self, range: Range<usize>) -> Option<Buf> {
+        self.buf.map(|buf| buf.slice(range))
+    }
+
+    /// The same for longer. Lent bytes are copied, and with `copy` also those in a buffer.
+    pub fn keep(self, copy: bool) -> KeptData {
+        match self.buf {
+            Some(buf) if !copy => KeptData::Buf(buf.clone()),
+            _ => KeptData::Bytes(self.bytes.to_vec()),
+        }
+    }
+}
+
+/// Data that outlives the request it came with.
+#[derive(Debug)]
+pub enum KeptData {
+    Bytes(Vec<u8>),
+    Buf(Buf),
+}
+
+impl<'a> From<&'a KeptData> for WriteData<'a> {
+    fn from(kept: &'a KeptData) -> Self {
+        match kept {
+            KeptData::Bytes(bytes) => WriteData::from(bytes),
+            KeptData::Buf(buf) => WriteData::from(buf),
+        }
+    }
+}
