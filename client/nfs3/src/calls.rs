@@ -8,8 +8,8 @@
 //! the buffers of a READ come back with the reply.
 //!
 //! A reply may be lost after the server has run the call. If a retransmission of REMOVE, RENAME,
-//! LINK, CREATE and the like then fails with NFS3ERR_NOENT or NFS3ERR_EXIST, and what was asked for
-//! is the case, it counts as done (`retransmitted.rs`).
+//! LINK, CREATE and the like then fails with NFS3ERR_NOENT or NFS3ERR_EXIST, and the
+//! server is already in the state that was asked for, it counts as done (`retransmitted.rs`).
 
 use crate::api::{
     Acls, CreateMode, Cred, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult, ReadDone,

@@ -77,7 +77,7 @@ pub struct ConnectionStats {
     pub position_zero_chunks: u64,
     pub write_chunks: u64,
     pub reply_chunks: u64,
-    /// Memory made accessible to the server, times.
+    /// How often memory was made accessible to the server.
     pub exposures: u64,
     /// Bytes of it.
     pub exposed_bytes: u64,
@@ -92,12 +92,12 @@ pub struct ConnectionStats {
     /// Memory accessible to the server at this moment (open registrations); zero when idle.
     pub open_registrations: u64,
     pub retransmits: u64,
-    /// Calls whose time ran out once or more.
+    /// How often the time of a call ran out.
     pub timeouts: u64,
     /// Messages thrown away without notice (RFC 8166 section 4.5).
     pub discards: u64,
     /// Calls ended by RDMA_ERROR.
     pub rdma_errors: u64,
-    /// Calls ended because the reply contradicted what was offered.
+    /// Replies discarded because their chunks are not those that were offered; the call waits for its time-out.
     pub violations: u64,
 }

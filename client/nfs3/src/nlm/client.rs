@@ -3,11 +3,11 @@
 //! restarted may have another port. A server that could not be asked when it was mounted is asked by
 //! the first call, and each after it, until it answers.
 //!
-//! What says that the server may have restarted ([`LockServer::suspicions`]) is the end of the
-//! connection over TCP. Over UDP there is none. There it is an answer after calls without one, and
-//! a connection of NFS that is made again: the two programs are one server's, and end together.
-//! (Not the end of that connection: a server that is about to end may still say that it has all
-//! locks.)
+//! Over TCP, the end of the connection says that the server may have restarted
+//! ([`LockServer::suspicions`]). Over UDP there is no connection. There, two things say it: an
+//! answer after calls that had none, and an NFS connection that was made again, since both programs
+//! belong to one server and end together. (The end of the NFS connection says nothing yet: a server
+//! that is about to end may still answer that it has all locks.)
 
 use super::callback::{CallbackOptions, Callbacks, LockManager};
 use super::{Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};

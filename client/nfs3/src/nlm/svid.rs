@@ -6,8 +6,8 @@
 //! (unix(7)): a mount takes a block of numbers by binding the name of the block. The kernel frees
 //! the name when the process ends, however it ends.
 //!
-//! Any local user can have all of these names. Then a mount takes a block without a name, by chance,
-//! out of other numbers: it meets another such mount once in 32,768 times.
+//! A local user can take all of these names. A mount then chooses a block at random from another
+//! range, without a name; the chance that another such mount has the same block is 1 in 32,768.
 //!
 //! Linux's own NFS client counts up from 0. The blocks lie above 2^30, those without a name
 //! between 2^29 and 2^30.

@@ -13,7 +13,7 @@
 //!
 //! A reply whose header has an error is discarded without notice (RFC 8166 section 4.5). So one
 //! whose chunks are not those that were offered leaves its call in flight, with its credit, as if
-//! the reply had been lost: the call's time-out ends the connection, and the next one gets it. The
+//! the reply had been lost: the call's time-out ends the connection, and it is sent again on the next one. The
 //! Receive is replaced as after any message, so that discarding costs nothing.
 
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, WriteChunk};

@@ -98,13 +98,18 @@ impl Retry {
 mod tests {
     use super::*;
 
-    /// Seconds after which each expiry comes, in virtual time.
-    fn run(recovery: Recovery, retrans: u32, timeo: u64, seconds: u64) -> Vec<(u64, Expiry)> {
-        let policy = RetryPolicy {
+    /// `timeo` is in seconds.
+    fn policy(recovery: Recovery, retrans: u32, timeo: u64) -> RetryPolicy {
+        RetryPolicy {
             timeo: Duration::from_secs(timeo),
             retrans,
             recovery,
-        };
+        }
+    }
+
+    /// Seconds after which each expiry comes, in virtual time.
+    fn run(recovery: Recovery, retrans: u32, timeo: u64, seconds: u64) -> Vec<(u64, Expiry)> {
+        let policy = policy(recovery, retrans, timeo);
         let start = Instant::now();
         let mut retry = Retry::new(&policy, start);
         (0..=seconds)
@@ -131,11 +136,7 @@ mod tests {
     #[test]
     fn patience_is_when_a_call_gives_up() {
         for (retrans, timeo) in [(2, 60), (0, 5), (0, 900), (3, 1), (4, 250), (2, 600)] {
-            let policy = RetryPolicy {
-                timeo: Duration::from_secs(timeo),
-                retrans,
-                recovery: Recovery::Soft,
-            };
+            let policy = policy(Recovery::Soft, retrans, timeo);
             let seconds = policy.patience().as_secs();
             let over = run(Recovery::Soft, retrans, timeo, seconds);
             assert_eq!(over.last(), Some(&(seconds, Expiry::GiveUp)), "{policy:?}");
@@ -150,11 +151,7 @@ mod tests {
 
     #[test]
     fn time_in_the_queue_is_no_time_without_a_reply() {
-        let policy = RetryPolicy {
-            timeo: Duration::from_secs(60),
-            retrans: 0,
-            recovery: Recovery::Soft,
-        };
+        let policy = policy(Recovery::Soft, 0, 60);
         let start = Instant::now();
         let mut retry = Retry::new(&policy, start);
         let after = |seconds| start + Duration::from_secs(seconds);
@@ -166,11 +163,7 @@ mod tests {
 
     #[test]
     fn a_server_that_ends_each_connection_is_given_up() {
-        let policy = RetryPolicy {
-            timeo: Duration::from_secs(60),
-            retrans: 2,
-            recovery: Recovery::Soft,
-        };
+        let policy = policy(Recovery::Soft, 2, 60);
         let start = Instant::now();
         let mut retry = Retry::new(&policy, start);
         let given_up = (0..3600).find(|&second| {

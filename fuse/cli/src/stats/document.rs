@@ -172,7 +172,7 @@ counters! {
     timeouts = timeouts: "Times a call ran out of time",
     discards = discards: "Messages thrown away without notice",
     rdma_errors = rdma_errors: "Calls ended by RDMA_ERROR",
-    violations = violations: "Calls ended because the reply contradicted what was offered",
+    violations = violations: "Replies discarded because their chunks are not those that were offered",
 }
 
 fn nanoseconds(time: Duration) -> u64 {

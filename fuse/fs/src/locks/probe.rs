@@ -6,7 +6,7 @@
 //! tries, without waiting; if it is granted, nobody holds the range, and it is given back at once.
 //!
 //! Another mount that has lost a lock of the same range may be doing just that, and its exclusive
-//! lock is not to be taken for ours: beside it ours, which was shared, cannot be. If LOCK is
+//! lock is not to be taken for ours: while it lasts, our shared one cannot exist. If LOCK is
 //! refused, it is tried a few times more, since the other's lasts for a moment only.
 
 use super::acquire::lock_call;

@@ -5,11 +5,11 @@
 //! DENIED_GRACE_PERIOD, the verifier of WRITE or COMMIT is another one, or its NSM tells. None of
 //! them is proof. So each lock is claimed with `reclaim`, which a server grants in its grace
 //! period. One that is not in it refuses: either it did not restart, and we hold the lock still, or
-//! the period is over, and it is lost. An owner that does not exist asks whether anybody holds the
-//! range (see `probe.rs`): if nobody does, the lock is lost. If somebody does, a LOCK of our own is
-//! granted if and only if that is us, or if both share it. Those who shared a range before the
-//! restart must not take each other for its holders: so each of them has asked whether anybody
-//! holds it before the first of them takes it again.
+//! the period is over, and it is lost. To tell the two apart, the
+//! range is tested in the name of an owner that holds nothing (see `probe.rs`): if nobody holds it,
+//! the lock is lost. If somebody does, a LOCK of our own is granted only if that is us, or if both
+//! share it. Owners who shared a range before the restart must not take each other for its
+//! holders: so all of them test before any of them locks.
 //!
 //! A lock that is lost may have been somebody else's meanwhile. Its holder must not go on as if
 //! nothing had happened: EIO, until it has let go of the file's locks.

@@ -2,19 +2,23 @@ use super::super::fake_server::{CONFIG, FakeServer, counter, lock, locks_of, ran
 use super::*;
 use nfsrdma_rpcrdma::rpc::Credential;
 
+/// Two mounts with eight readers each, of which some share a range, and some a part of it.
+async fn readers(blind: bool) -> (Arc<FakeServer>, [Arc<Locks>; 2]) {
+    let server = Arc::new(FakeServer::default());
+    server.known.lock().blind = blind;
+    let mounts = [locks_of(&server), locks_of(&server)];
+    for mount in &mounts {
+        for owner in 0..8 {
+            lock(mount, &request(owner, range(owner / 4, 10), Mode::Read)).await;
+        }
+    }
+    (server, mounts)
+}
+
 #[tokio::test]
 async fn who_shares_a_lost_lock_is_not_taken_for_its_holder() {
     for blind in [false, true] {
-        let server = Arc::new(FakeServer::default());
-        server.known.lock().blind = blind;
-        let mounts = [locks_of(&server), locks_of(&server)];
-        for mount in &mounts {
-            for owner in 0..8 {
-                // Some share a range, some a part of it.
-                let range = range(owner / 4, 10);
-                lock(mount, &request(owner, range, Mode::Read)).await;
-            }
-        }
+        let (server, mounts) = readers(blind).await;
         server.known.lock().restart(false);
         tokio::join!(mounts[0].recover(), mounts[1].recover());
         for mount in &mounts {
@@ -28,14 +32,7 @@ async fn who_shares_a_lost_lock_is_not_taken_for_its_holder() {
 #[tokio::test]
 async fn shared_locks_that_are_held_are_found() {
     for blind in [false, true] {
-        let server = Arc::new(FakeServer::default());
-        server.known.lock().blind = blind;
-        let mounts = [locks_of(&server), locks_of(&server)];
-        for mount in &mounts {
-            for owner in 0..8 {
-                lock(mount, &request(owner, range(owner / 4, 10), Mode::Read)).await;
-            }
-        }
+        let (server, mounts) = readers(blind).await;
         lock(&mounts[0], &request(9, range(20, 29), Mode::Write)).await;
         let before = server.known.lock().held.clone();
         tokio::join!(mounts[0].recover(), mounts[1].recover());

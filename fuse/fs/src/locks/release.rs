@@ -2,8 +2,8 @@
 //!
 //! The lock leaves the table only when the server has answered UNLOCK, and UNLOCK is repeated until
 //! it does, also after a `soft` mount has returned an error to the program: otherwise the server
-//! would keep a lock that nobody here knows. A server in its grace period may meanwhile have been
-//! asked to restore the lock by a reclaim; what the table does not have is then unlocked once more
+//! would keep a lock that nobody here knows. In the server's grace period a reclaim may be under
+//! way that restores the lock just unlocked; so what the table does not have is unlocked once more
 //! when the period is over.
 
 use super::acquire::{Granted, lock_call};

@@ -1,4 +1,4 @@
-//! Payload goes to its place outside the state machine. Whoever moves the bytes reports them
+//! The receiver copies no payload: it says where payload goes. Whoever moves the bytes reports them
 //! (`placed`, `send_filled`), so that the receiver knows when a segment is complete and includes
 //! them in the CRC.
 

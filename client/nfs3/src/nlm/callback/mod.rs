@@ -1,7 +1,7 @@
 //! What servers tell a client of locks: GRANTED, and that they restarted (NSM).
 //!
 //! Nothing of it is relied on. GRANTED makes the waiter repeat its LOCK at once, whose answer
-//! counts; a restart makes the mount claim its locks, which changes nothing where the server did
+//! counts; a restart makes the mount reclaim its locks, which changes nothing where the server did
 //! not restart. So a call that is forged, late or repeated costs a call to the server, and a
 //! missing one costs time: waiters poll, and a restart shows by the connection, a verifier or the
 //! answers to LOCK.

@@ -8,10 +8,10 @@
 //!
 //! Where none runs, the mount is its own monitor: it answers SM_NOTIFY ([`super`]), has a state
 //! number, which a file keeps once a server was told, and sends SM_NOTIFY when it finds that a
-//! process of this machine has ended with locks (`Journal`). A server forgets by that all locks of
-//! this address. So it is sent only if no other mount of this network namespace has had locks, and
-//! no rpc.statd runs, without which the kernel's own NFS client has none at a server; and before
-//! this mount has its first one.
+//! process of this machine has ended with locks (`Journal`). It makes the server forget all locks of
+//! this address. So it is sent only before this mount takes its first lock, if no other mount of
+//! this network namespace has had one, and if no rpc.statd runs: without rpc.statd the kernel's NFS
+//! client has no locks at a server.
 //!
 //! All of it is bounded in time, and none of it is needed for locks to work: without a monitor a
 //! restart of the server is noticed later, and after a crash of this machine the server keeps what

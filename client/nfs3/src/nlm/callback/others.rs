@@ -4,8 +4,8 @@
 //! mount has the port, and passes on to the others what comes there. Each has a datagram socket
 //! with an abstract name (unix(7)), which exists from its first lock to its end; /proc/net/unix
 //! lists them. Whoever can send there is on this machine, and can cause nothing but a call to the
-//! server: see [`Hint`]. Who makes such a name without a mount keeps others from telling servers of
-//! locks that a crash has lost ([`any_mount_with_locks`]); SECURITY.md says so. A file handle is
+//! server: see [`Hint`]. A program that takes such a name without being a mount keeps mounts from telling
+//! servers that a crash has lost locks ([`any_mount_with_locks`]); SECURITY.md says so. A file handle is
 //! sent only to sockets of this user and of root: who has it may reach the file by it. Mounts of
 //! other users do without that hint, and poll.
 
