@@ -448,7 +448,8 @@ def test_a_restart_is_noticed_where_locks_go_over_udp():
         server.control("disconnect")
         until(lambda: counters(server.mnt)["lock_grace_waits"] > refused, "a claim of what the server has not forgotten")
         server.control("restart")
-        until(lambda: counters(server.mnt)["locks_reclaimed"] == 1, "the lock")
+        # Twice, if each of two connections that are made again is one more sign.
+        until(lambda: counters(server.mnt)["locks_reclaimed"] >= 1, "the lock")
         assert counters(server.mnt)["locks_lost"] == 0
         assert one.do("read", "f", 0, 1) == "x"
 
