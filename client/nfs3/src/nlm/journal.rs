@@ -207,6 +207,20 @@ impl Journal {
         self.append(&mut state, &line)
     }
 
+    /// The mount ends. Without locks there is nothing for the next one to unlock, and the file goes, also if
+    /// somebody still has the journal when the process ends.
+    pub fn end(&self) {
+        let state = self.state.lock();
+        if !state.live.is_empty() {
+            return;
+        }
+        let _ = fs::remove_file(&self.path);
+        if let Some(dir) = self.path.parent().filter(|_| self.temporary) {
+            // Not if there are others' journals in it.
+            let _ = fs::remove_dir(dir);
+        }
+    }
+
     fn append(&self, state: &mut State, text: &str) -> io::Result<()> {
         if state.written > SLACK + 200 * state.live.len() as u64 {
             return self.rewrite(state);
@@ -250,14 +264,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // What is left there is for the next mount to unlock.
-        if self.state.get_mut().live.is_empty() {
-            let _ = fs::remove_file(&self.path);
-            if let Some(dir) = self.path.parent().filter(|_| self.temporary) {
-                // Not if there are others' journals in it.
-                let _ = fs::remove_dir(dir);
-            }
-        }
+        self.end();
     }
 }
 

@@ -35,6 +35,9 @@ impl Locks {
         let _ = tokio::time::timeout(patience, rest).await;
         self.ending.fire();
         self.server.end().await;
+        if let Some(journal) = &self.journal {
+            journal.end();
+        }
         self.state.lock().table.len()
     }
 
@@ -73,5 +76,27 @@ impl Locks {
             }
             journal.done();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake_server::{CONFIG, FakeServer, lock, range, request};
+    use super::super::range::Mode;
+    use super::*;
+    use nfsrdma_nfs3::nlm::Journal;
+    use tokio::runtime::Handle;
+
+    #[tokio::test]
+    async fn an_orderly_end_leaves_no_journal_whoever_still_has_the_locks() {
+        let dir = std::env::temp_dir().join(format!("nfsrdma-ending-{:x}", fastrand::u64(..)));
+        let journal = Journal::create(&dir, "192.0.2.1".parse().unwrap(), true).unwrap();
+        let server = Arc::new(FakeServer::default());
+        let locks = Locks::new(server, CONFIG, Some(journal), Handle::current());
+        lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+        assert_eq!(locks.finish(Duration::from_secs(60)).await, 0);
+        assert!(!dir.exists());
+        drop(locks);
     }
 }

@@ -209,7 +209,7 @@ pub struct Locks {
     pub(super) server: Arc<dyn LockServer>,
     pub(super) config: LockConfig,
     /// What the next mount unlocks if this process is killed.
-    journal: Option<Journal>,
+    pub(super) journal: Option<Journal>,
     pub(super) runtime: Handle,
     pub(super) state: Mutex<State>,
     /// Whether there are holdings, so that who only asks that takes no lock.
