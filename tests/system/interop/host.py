@@ -161,7 +161,8 @@ class Mount(Process):
         try:
             super().__exit__(*exception)
         finally:
-            if os.path.ismount(self.path):
+            # Also where the program was killed: looking at the directory fails then.
+            if f" {self.path} " in Path("/proc/self/mountinfo").read_text(errors="replace"):
                 subprocess.run(["umount", "-l", self.path], check=False)
             self.path.rmdir()
 
