@@ -10,9 +10,11 @@ pub mod buf;
 pub mod contract;
 pub mod error;
 mod event_fd;
+mod spin;
 mod sync;
 
 pub use buf::{Buf, BufMut, Pool};
 pub use contract::*;
 pub use error::{Error, Result};
 pub use event_fd::EventFd;
+pub use spin::Spin;

@@ -1,17 +1,17 @@
 //! The polling half of a connection: completions, connection events, the end.
 //!
-//! A thread that waits spins for some microseconds, for a time that adapts to how often it pays,
-//! and then sleeps on three descriptors: the completion channel, the connection manager's channel,
-//! and an eventfd by which others wake it. An event loop waits for the same three, and does not
-//! spin: it has other things to do. When the connection ends, for whatever reason, the
-//! device gets two seconds to return what it was given as flushed completions; then the queue pair
-//! is destroyed, which takes all memory from it, and the rest is flushed here.
+//! A thread that waits spins for some microseconds where that pays ([`nfsrdma_rdma::Spin`]), and
+//! then sleeps on three descriptors: the completion channel, the connection manager's channel, and
+//! an eventfd by which other threads wake it. An event loop waits for the same three in its own
+//! way. When the connection ends, for whatever reason, the device has two seconds to return the
+//! posted work as flushed completions. Then the queue pair is destroyed, which takes all memory
+//! from the device, and the rest is flushed here.
 
 use crate::pair::Core;
 use crate::sys::{Done, status_text};
 use crate::wait::readable;
 use crate::work::{Whose, whose};
-use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Result, Segs, Wait};
+use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Result, Segs, Spin, Wait};
 use rdma_sys::ibv_wc_status as status;
 use smallvec::smallvec;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,40 +25,6 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The most to spin before sleeping: more than an answer over a fast network takes, less than
 /// a wake-up on another processor.
 const MOST_SPIN: Duration = Duration::from_micros(50);
-/// The least that is worth the clock.
-const LEAST_SPIN: Duration = Duration::from_micros(2);
-
-/// How long to spin, adapted to how long the last waits were.
-struct Spin {
-    budget: Duration,
-    most: Duration,
-}
-
-impl Spin {
-    fn new() -> Self {
-        let alone = std::thread::available_parallelism().map_or(1, usize::from) < 2;
-        let most = if alone { Duration::ZERO } else { MOST_SPIN };
-        Spin {
-            budget: most / 2,
-            most,
-        }
-    }
-
-    /// Something arrived while spinning, or soon after: it pays.
-    fn paid(&mut self) {
-        self.budget = (self.budget * 2)
-            .clamp(LEAST_SPIN, MOST_SPIN)
-            .min(self.most);
-    }
-
-    /// Nothing arrived for the time of spinning.
-    fn wasted(&mut self) {
-        self.budget /= 2;
-        if self.budget < LEAST_SPIN {
-            self.budget = Duration::ZERO;
-        }
-    }
-}
 
 /// The polling half.
 pub(crate) struct Poller {
@@ -83,7 +49,7 @@ impl Poller {
         Poller {
             core,
             done: Vec::with_capacity(64),
-            spin: Spin::new(),
+            spin: Spin::holding_cpu(MOST_SPIN),
             ending: None,
             ended: None,
             told: false,
@@ -237,7 +203,6 @@ impl Poller {
             (Some(since), None) => Some(since + GRACE),
             (None, until) => until,
         };
-        let slept = Instant::now();
         let fds = [
             self.core.queue.as_fd(),
             self.core.id.channel().as_fd(),
@@ -246,9 +211,6 @@ impl Poller {
         let [completions, events, notified] = readable(fds, until).map_err(broken)?;
         if completions {
             self.core.queue.clear_events();
-            if slept.elapsed() < MOST_SPIN {
-                self.spin.paid();
-            }
         }
         if events {
             self.events();
@@ -263,7 +225,7 @@ impl Poller {
 impl CompletionQueue for Poller {
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> Result<()> {
         let before = out.len();
-        let mut spinning = None;
+        let mut waiting = false;
         loop {
             if self.ended.is_none() {
                 self.gather_events(out);
@@ -288,8 +250,8 @@ impl CompletionQueue for Poller {
             }
             let woken = self.core.woken.swap(false, Ordering::Acquire);
             if out.len() > before {
-                if spinning.is_some() {
-                    self.spin.paid();
+                if waiting {
+                    self.spin.found(Instant::now);
                 }
                 return Ok(());
             }
@@ -306,13 +268,12 @@ impl CompletionQueue for Poller {
                 Wait::Until(at) => Some(at),
                 Wait::Forever => None,
             };
-            let began = *spinning.get_or_insert(now);
-            if self.ending.is_none() && now.duration_since(began) < self.spin.budget {
+            if !std::mem::replace(&mut waiting, true) {
+                self.spin.begin(now);
+            }
+            if self.ending.is_none() && self.spin.again(now) {
                 std::hint::spin_loop();
                 continue;
-            }
-            if now.duration_since(began) >= self.spin.budget {
-                self.spin.wasted();
             }
             if let Err(error) = self.sleep(out, until) {
                 self.core.end(error);
@@ -400,27 +361,6 @@ fn failed(status: status::Type, mine: bool) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spinning_adapts() {
-        let mut spin = Spin {
-            budget: Duration::from_micros(8),
-            most: MOST_SPIN,
-        };
-        for _ in 0..3 {
-            spin.wasted();
-        }
-        assert_eq!(spin.budget, Duration::ZERO);
-        spin.paid();
-        assert_eq!(spin.budget, LEAST_SPIN);
-        for _ in 0..10 {
-            spin.paid();
-        }
-        assert_eq!(spin.budget, MOST_SPIN);
-        spin.most = Duration::ZERO;
-        spin.paid();
-        assert_eq!(spin.budget, Duration::ZERO, "never on one processor");
-    }
 
     #[test]
     fn failures_name_whose_fault_they_are() {

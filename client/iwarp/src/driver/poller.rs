@@ -11,14 +11,14 @@ mod close_reason;
 mod ending;
 
 use self::close_reason::{CloseReason, Lingering};
+use super::first_look::{FirstLook, Look};
 use super::region::{Region, source_slices};
 use super::shared::Shared;
-use super::spin::{FirstLook, Look, Spin};
 use super::sys;
 use crate::proto::rx::{Event, Receiver, Step};
 use crate::wire::ddp::TAGGED_HEADER;
 use crate::wire::mpa::LENGTH_FIELD;
-use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Handle, Result, Segs, Wait};
+use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Handle, Result, Segs, Spin, Wait};
 use smallvec::{SmallVec, smallvec};
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::{AsFd, BorrowedFd};
