@@ -134,6 +134,11 @@ impl Driver {
         }
     }
 
+    /// Whether a call on this connection waits for its reply.
+    pub fn awaits_reply(&self) -> bool {
+        self.polling.is_some() && self.link.state.lock().machine.used() > 0
+    }
+
     /// The peer has closed the connection, or it broke.
     pub fn hung_up(&mut self) {
         self.hung_up = true;

@@ -3,16 +3,22 @@
 //! One event loop answers a caller that waits for each answer faster than several do: a request
 //! that comes while the loop is about to wait would wake another thread, on another CPU, with
 //! cold caches and another connection. So at first only the first worker listens. When it
-//! hardly ever sleeps, it invites the next one, and so on; a worker that sleeps most of the time
-//! leaves again, the last one first.
+//! hardly ever sleeps, it invites the next one, and so on. A worker leaves again, the last one
+//! first, when the one before it could do the work of both: programs that make one request at a
+//! time keep two workers awake for as long as one.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Rounds over which a worker's time is judged.
 const WINDOW: u32 = 64;
 
-/// Of all workers of a mount.
+/// A worker that is awake for more of its time, in thousandths, invites another one.
+const MOST_AWAKE: u32 = 875;
+/// A worker that is awake for less, together with the one before it, leaves.
+const LEAST_AWAKE: u32 = 800;
+
+/// Which workers of a mount listen.
 #[derive(Debug)]
 pub(super) struct Listeners {
     /// The workers from 0 up to this one listen.
@@ -25,6 +31,8 @@ pub(super) struct Listeners {
 struct Round {
     number: AtomicU64,
     under_way: AtomicBool,
+    /// The part of its time for which it was awake in its last window, in thousandths.
+    awake: AtomicU32,
 }
 
 impl Listeners {
@@ -38,6 +46,11 @@ impl Listeners {
     /// Whether the worker with this number is to listen.
     pub(super) fn listens(&self, worker: usize) -> bool {
         worker < self.listening.load(Ordering::SeqCst)
+    }
+
+    /// Whether the worker with this number is the only one that listens.
+    pub(super) fn alone(&self, worker: usize) -> bool {
+        worker == 0 && self.listening.load(Ordering::Relaxed) == 1
     }
 
     /// The worker with this number begins to wait.
@@ -64,13 +77,29 @@ impl Listeners {
     }
 
     /// The worker wants to stop listening; whether it does. The first one never does.
-    pub(super) fn leave(&self, worker: usize) -> bool {
+    fn leave(&self, worker: usize) -> bool {
         let order = Ordering::SeqCst;
         worker > 0
             && self
                 .listening
                 .compare_exchange(worker + 1, worker, order, order)
                 .is_ok()
+    }
+
+    /// In its last window the worker was awake for so many thousandths of its time. It stops
+    /// listening if the worker before it could do the work of both. Returns the worker that is to
+    /// listen as well, if this one has too much to do and there is another.
+    pub(super) fn was_awake(&self, worker: usize, awake: u32) -> Option<usize> {
+        self.rounds[worker].awake.store(awake, Ordering::Relaxed);
+        if awake > MOST_AWAKE {
+            return self.invite();
+        }
+        if let Some(before) = worker.checked_sub(1)
+            && awake + self.rounds[before].awake.load(Ordering::Relaxed) < LEAST_AWAKE
+        {
+            self.leave(worker);
+        }
+        None
     }
 
     /// From now on all listen: one of them has failed.
@@ -93,17 +122,7 @@ impl Listeners {
     }
 }
 
-/// What a worker should do about its load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Advice {
-    Stay,
-    /// It has more than it can do.
-    Invite,
-    /// Others could do its work.
-    Leave,
-}
-
-/// The time a worker sleeps, and does not.
+/// The time for which a worker sleeps, and for which it is awake.
 #[derive(Debug)]
 pub(super) struct Load {
     began: Instant,
@@ -120,23 +139,19 @@ impl Load {
         }
     }
 
-    /// A round begins at `now`, after a wait since `waited`.
-    pub(super) fn round(&mut self, waited: Instant, now: Instant) -> Advice {
+    /// A round begins at `now`, after a wait since `waited`. At the end of a window: for which part
+    /// of it the worker was awake, in thousandths.
+    pub(super) fn round(&mut self, waited: Instant, now: Instant) -> Option<u32> {
         self.slept += now.saturating_duration_since(waited);
         self.rounds += 1;
         if self.rounds < WINDOW {
-            return Advice::Stay;
+            return None;
         }
-        let elapsed = now.saturating_duration_since(self.began);
-        let slept = self.slept;
+        let elapsed = now.saturating_duration_since(self.began).as_nanos().max(1);
+        let slept = self.slept.as_nanos().min(elapsed);
         *self = Load::new(now);
-        if slept * 8 < elapsed {
-            Advice::Invite
-        } else if slept * 5 > elapsed * 3 {
-            Advice::Leave
-        } else {
-            Advice::Stay
-        }
+        // At most 1000.
+        Some(((elapsed - slept) * 1000 / elapsed) as u32)
     }
 }
 
@@ -146,26 +161,40 @@ mod tests {
 
     const ROUND: Duration = Duration::from_micros(100);
 
-    /// The advice after windows of rounds that sleep for so many hundredths of their time.
-    fn advice(sleep: u32) -> Vec<Advice> {
+    #[test]
+    fn the_time_awake_is_measured_in_windows() {
         let mut now = Instant::now();
         let mut load = Load::new(now);
         let mut all = Vec::new();
         for _ in 0..3 * WINDOW {
             let waited = now;
-            now += ROUND * sleep / 100;
-            all.push(load.round(waited, now));
-            now += ROUND * (100 - sleep) / 100;
+            now += ROUND * 30 / 100;
+            all.extend(load.round(waited, now));
+            now += ROUND * 70 / 100;
         }
-        all.retain(|advice| *advice != Advice::Stay);
-        all
+        assert_eq!(all.len(), 3);
+        assert!(
+            all.iter().all(|awake| (690..=700).contains(awake)),
+            "{all:?}"
+        );
     }
 
     #[test]
-    fn a_worker_that_hardly_sleeps_wants_help() {
-        assert_eq!(advice(5), [Advice::Invite; 3]);
-        assert_eq!(advice(30), []);
-        assert_eq!(advice(80), [Advice::Leave; 3]);
+    fn a_worker_that_hardly_sleeps_gets_help_until_one_can_do_the_work() {
+        let listeners = Listeners::new(2);
+        assert_eq!(listeners.was_awake(0, 800), None);
+        assert_eq!(listeners.was_awake(0, 900), Some(1));
+        assert_eq!(listeners.was_awake(0, 900), None, "there is no other one");
+        // One request at a time, which now one worker reads and now the other.
+        assert_eq!(listeners.was_awake(1, 300), None);
+        assert!(listeners.listens(1));
+        assert_eq!(listeners.was_awake(0, 400), None);
+        assert_eq!(listeners.was_awake(1, 450), None);
+        assert!(listeners.listens(1));
+        assert_eq!(listeners.was_awake(1, 350), None);
+        assert!(!listeners.listens(1) && listeners.listens(0));
+        assert_eq!(listeners.was_awake(0, 10), None);
+        assert!(listeners.listens(0), "the first one stays");
     }
 
     #[test]
@@ -173,10 +202,12 @@ mod tests {
         let listeners = Listeners::new(3);
         assert_eq!((listeners.invite(), listeners.invite()), (Some(1), Some(2)));
         assert_eq!(listeners.invite(), None);
+        assert!(!listeners.alone(0));
         assert!(!listeners.leave(1));
         assert!(listeners.leave(2) && listeners.leave(1));
         assert!(!listeners.leave(0));
         assert!(listeners.listens(0) && !listeners.listens(1));
+        assert!(listeners.alone(0) && !listeners.alone(1));
     }
 
     #[test]

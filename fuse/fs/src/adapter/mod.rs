@@ -11,6 +11,7 @@
 
 mod attributes;
 mod bdi;
+mod contention;
 mod convert;
 mod credentials;
 mod data;

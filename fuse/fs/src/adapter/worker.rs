@@ -8,20 +8,26 @@
 //! Nothing in a round may block: requests of other processes, and replies, wait for it.
 //!
 //! /dev/fuse is watched with EPOLLEXCLUSIVE, so that a request wakes one of the workers that
-//! sleep, and is level-triggered: whoever finds a request read already goes on. How many workers
-//! watch it follows from the load ([`super::listeners`]); each polls its connection always.
+//! sleep, and is level-triggered: a worker whose request was read by another one goes on. How many
+//! workers watch it depends on the load ([`super::listeners`]); each polls its connection always.
 //! Connections are edge-triggered ([`nfsrdma_rdma::CompletionQueue::descriptors`]).
+//!
+//! Before the worker sleeps, it looks for events for a while, if this has lately found some most of
+//! the time ([`nfsrdma_rdma::Spin`]) and no other thread needs its CPU ([`super::contention`]).
+//! Waking a thread on an idle CPU takes longer than all other work for a small call.
 
-use super::listeners::{Advice, Listeners, Load};
+use super::contention::Contention;
+use super::listeners::{Listeners, Load};
 use super::state::Adapter;
 use nfsrdma_channel::{Landing, ReadResult, Reader};
 use nfsrdma_nfs3::{Driver, Nfs3};
-use nfsrdma_rdma::{Armed, BufMut, EventFd};
+use nfsrdma_rdma::{Armed, BufMut, EventFd, Spin};
 use nfsrdma_rpcrdma::exec;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -32,6 +38,11 @@ use std::time::{Duration, Instant};
 const MOST_REQUESTS: u32 = 16;
 /// Rounds between two tries for a second request, at most.
 const MOST_SKIPPED: u32 = 63;
+
+/// For how long a worker looks for events before it sleeps. A server on this machine, or behind a
+/// fast network, answers a small call in less time, and a program that was answered makes its next
+/// request in less time. To wake a thread on an idle CPU takes up to 50 us in a virtual machine.
+const SPIN: Duration = Duration::from_micros(100);
 
 /// What an event is about; numbers from `CONNECTION` on are connections.
 pub(super) const DEVICE: u64 = 0;
@@ -57,20 +68,36 @@ impl Workers {
         }))
     }
 
-    fn invite(&self) {
-        if let Some(worker) = self.listeners.invite()
-            && let Some(event_fd) = self.event_fds.get(worker)
-        {
+    fn wake(&self, worker: Option<usize>) {
+        if let Some(event_fd) = worker.and_then(|worker| self.event_fds.get(worker)) {
             event_fd.notify();
         }
     }
 
-    /// To be called from time to time: if something holds up the workers that listen, another
-    /// one is to. `seen` is the caller's.
+    /// Lets one more worker listen if something holds up all that do. The caller calls this from
+    /// time to time, and keeps `seen` for it between two calls.
     pub(super) fn look_after(&self, seen: &mut Vec<u64>) {
         if self.listeners.is_stuck(seen) {
-            self.invite();
+            self.wake(self.listeners.invite());
         }
+    }
+}
+
+/// Fills `events` with those that have happened or happen within `timeout`; `None` waits for ever.
+fn wait_for_events(
+    epoll: &OwnedFd,
+    events: &mut Vec<epoll::Event>,
+    timeout: Option<Duration>,
+) -> io::Result<()> {
+    // Kernels before 5.11 count whole milliseconds, so they are rounded up.
+    let timeout = timeout.map(|left| Timespec {
+        tv_sec: left.as_secs().min(3600) as i64,
+        tv_nsec: i64::from(left.subsec_nanos().div_ceil(1_000_000)) * 1_000_000,
+    });
+    events.clear();
+    match epoll::wait(epoll, spare_capacity(events), timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -85,6 +112,13 @@ pub(super) struct Worker<N: Nfs3> {
     pub(super) event_fd: Arc<EventFd>,
     listening: bool,
     load: Load,
+    /// Spinning while a call is under way, which pays if the server is near, and while none is,
+    /// which pays if a program makes its requests one after the other.
+    spin_for_reply: Spin,
+    spin_for_request: Spin,
+    contention: Contention,
+    /// When this round began.
+    began: Instant,
     more: More,
     pub(super) landing: Landing<BufMut>,
 }
@@ -124,6 +158,8 @@ pub(super) struct Found {
     pub(super) rung: bool,
     /// One bit for each connection; there are few.
     pub(super) connections: u64,
+    /// For how long the thread slept.
+    pub(super) slept: Duration,
 }
 
 impl<N: Nfs3> Worker<N> {
@@ -147,6 +183,10 @@ impl<N: Nfs3> Worker<N> {
             event_fd,
             listening: false,
             load: Load::new(Instant::now()),
+            spin_for_reply: Spin::holding_cpu(SPIN),
+            spin_for_request: Spin::holding_cpu(SPIN),
+            contention: Contention::default(),
+            began: Instant::now(),
             more: More::default(),
             landing: Landing::default(),
         })
@@ -168,7 +208,7 @@ impl<N: Nfs3> Worker<N> {
             self.all.listeners.waits(self.number);
             let found = self.wait(&mut events)?;
             self.all.listeners.works(self.number);
-            self.consider(waited);
+            self.consider(waited, found.slept);
             if found.rung {
                 self.accept()?;
             }
@@ -205,15 +245,17 @@ impl<N: Nfs3> Worker<N> {
         Ok(())
     }
 
-    /// Asks for help, or gives up listening, as the load is.
-    fn consider(&mut self, waited: Instant) {
-        match self.load.round(waited, Instant::now()) {
-            Advice::Stay => {}
-            Advice::Invite => self.all.invite(),
-            Advice::Leave => {
-                self.all.listeners.leave(self.number);
-            }
+    /// Invites another worker, or stops listening, as the load of the last rounds demands.
+    fn consider(&mut self, waited: Instant, slept: Duration) {
+        let now = Instant::now();
+        if let Some(awake) = self.load.round(waited, now) {
+            let invited = self.all.listeners.was_awake(self.number, awake);
+            self.all.wake(invited);
         }
+        let round = now.duration_since(std::mem::replace(&mut self.began, now));
+        self.contention.round(round.saturating_sub(slept), || {
+            Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+        });
     }
 
     /// The connections that have something to do at once, and until when to wait at most.
@@ -233,20 +275,13 @@ impl<N: Nfs3> Worker<N> {
         let mut found = Found::default();
         let until;
         (found.connections, until) = self.arm();
-        let timeout = if found.connections != 0 {
-            Some(Duration::ZERO)
-        } else {
-            until.map(|at| at.saturating_duration_since(Instant::now()))
-        };
-        // Whole milliseconds, rounded up: kernels before 5.11 know no less.
-        let timeout = timeout.map(|left| Timespec {
-            tv_sec: left.as_secs().min(3600) as i64,
-            tv_nsec: i64::from(left.subsec_nanos().div_ceil(1_000_000)) * 1_000_000,
-        });
-        events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        if found.connections != 0 {
+            wait_for_events(&self.epoll, events, Some(Duration::ZERO))?;
+        } else if !self.spin(events, until)? {
+            let now = Instant::now();
+            let left = until.map(|at| at.saturating_duration_since(now));
+            wait_for_events(&self.epoll, events, left)?;
+            found.slept = now.elapsed();
         }
         for event in events.drain(..) {
             let (data, flags) = (event.data, event.flags);
@@ -271,6 +306,32 @@ impl<N: Nfs3> Worker<N> {
         }
         self.drivers.iter_mut().for_each(Driver::disarm);
         Ok(found)
+    }
+
+    /// Looks for events again and again before sleeping, where that pays. Returns whether there
+    /// are some.
+    fn spin(&mut self, events: &mut Vec<epoll::Event>, until: Option<Instant>) -> io::Result<bool> {
+        // If several workers listen, a request wakes another one while this one spins.
+        if !self.contention.may_spin() || !self.all.listeners.alone(self.number) {
+            return Ok(false);
+        }
+        let mut now = Instant::now();
+        let spin = match self.drivers.iter().any(Driver::awaits_reply) {
+            true => &mut self.spin_for_reply,
+            false => &mut self.spin_for_request,
+        };
+        spin.begin(now);
+        while until.is_none_or(|at| now < at) && spin.again(now) {
+            wait_for_events(&self.epoll, events, Some(Duration::ZERO))?;
+            let before = std::mem::replace(&mut now, Instant::now());
+            self.contention.looked_again(now.duration_since(before));
+            if !events.is_empty() {
+                spin.found(|| now);
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(false)
     }
 
     /// Takes the connections that were lent.
