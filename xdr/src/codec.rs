@@ -1,17 +1,17 @@
 //! XDR encoding and decoding (RFC 4506).
 //!
-//! Every length that comes from the wire is compared with the bytes that remain, and with
-//! the protocol's own bound, before anything is allocated.
+//! Every length that is received is compared with the bytes that remain, and with the protocol's
+//! own bound, before memory is allocated.
 
 use thiserror::Error;
 
-/// Why bytes are not what a type's XDR definition says.
+/// Why bytes do not match the XDR definition of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The stream ends inside an item.
     #[error("truncated: {wanted} more bytes wanted at offset {at}")]
     Truncated { at: usize, wanted: usize },
-    /// A length or count exceeds the bound its protocol sets.
+    /// A length or count exceeds the bound of its protocol.
     #[error("{what} of {length} exceeds its bound of {bound}")]
     TooLong {
         what: &'static str,
@@ -21,7 +21,7 @@ pub enum DecodeError {
     /// An enumeration, union arm or boolean has a value outside its definition.
     #[error("{what} has the undefined value {value}")]
     Undefined { what: &'static str, value: u32 },
-    /// Bytes remain after a message that should end here.
+    /// Bytes remain after a message that should be complete.
     #[error("{0} bytes left over")]
     Trailing(usize),
     /// The items are well formed but contradict each other.
@@ -32,14 +32,14 @@ pub enum DecodeError {
 /// Result of decoding.
 pub type Result<T> = std::result::Result<T, DecodeError>;
 
-/// The contents of a DDP-eligible data item (RFC 8166 section 3.4.1, RFC 8267 section 4):
-/// in the XDR stream, or moved apart from it by a chunk.
+/// The contents of a DDP-eligible data item (RFC 8166 section 3.4.1, RFC 8267 section 4), in the
+/// XDR stream or in a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload<'a> {
-    /// The bytes stand in the stream.
+    /// The bytes are in the stream.
     Inline(&'a [u8]),
-    /// The stream holds only the length; the bytes (and no roundup padding, RFC 8166
-    /// section 3.4.5.2) were reduced into a chunk, or are gathered by whoever sends.
+    /// The stream has only the length. The bytes, without roundup padding (RFC 8166 section
+    /// 3.4.5.2), are in a chunk, or the sender gathers them.
     Placed(u32),
 }
 
@@ -76,7 +76,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder that appends to `out` (whose contents stay in front).
+    /// An encoder that appends to `out`.
     pub fn new(out: Vec<u8>) -> Self {
         Encoder {
             out,
@@ -84,12 +84,12 @@ impl Encoder {
         }
     }
 
-    /// An encoder of a message of its own, for about `capacity` bytes.
+    /// An encoder of a new message, with room for about `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         Encoder::new(Vec::with_capacity(capacity))
     }
 
-    /// Bytes written so far, those given to [`Encoder::new`] included.
+    /// Number of bytes written so far, including those given to [`Encoder::new`].
     pub fn len(&self) -> usize {
         self.out.len()
     }
@@ -99,8 +99,8 @@ impl Encoder {
         self.out.is_empty()
     }
 
-    /// The offset at which a [`Payload::Placed`] item's contents belong: the Position of
-    /// its Read chunk if the encoder started at the RPC message (RFC 8166 section 3.4.5).
+    /// The offset at which the contents of a [`Payload::Placed`] item belong. This is the Position
+    /// of its Read chunk if the encoder started at the RPC message (RFC 8166 section 3.4.5).
     pub fn placed_at(&self) -> Option<usize> {
         self.placed_at
     }
@@ -115,34 +115,34 @@ impl Encoder {
         &self.out
     }
 
-    /// An unsigned (or, by a cast, signed) integer or an enumeration.
+    /// Appends an unsigned (or, by a cast, signed) integer or an enumeration.
     pub fn u32(&mut self, value: u32) {
         self.out.extend_from_slice(&value.to_be_bytes());
     }
 
-    /// An unsigned hyper.
+    /// Appends an unsigned hyper.
     pub fn u64(&mut self, value: u64) {
         self.out.extend_from_slice(&value.to_be_bytes());
     }
 
-    /// A boolean.
+    /// Appends a boolean.
     pub fn bool(&mut self, value: bool) {
         self.u32(u32::from(value));
     }
 
-    /// Fixed-length opaque data (RFC 4506 section 4.9).
+    /// Appends fixed-length opaque data (RFC 4506 section 4.9).
     pub fn opaque_fixed(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
         self.out.resize(self.out.len() + padding(bytes.len()), 0);
     }
 
-    /// Variable-length opaque data or a string (RFC 4506 sections 4.10 and 4.11).
+    /// Appends variable-length opaque data or a string (RFC 4506 sections 4.10 and 4.11).
     pub fn opaque(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.opaque_fixed(bytes);
     }
 
-    /// A DDP-eligible item. A placed one leaves only its length in the stream.
+    /// Appends a DDP-eligible item. For a placed one, only its length is in the stream.
     pub fn payload(&mut self, payload: Payload<'_>) {
         match payload {
             Payload::Inline(bytes) => self.opaque(bytes),
@@ -160,7 +160,7 @@ impl Encoder {
         }
     }
 
-    /// Optional data (RFC 4506 section 4.19).
+    /// Appends optional data (RFC 4506 section 4.19).
     pub fn option<T: Encode>(&mut self, value: Option<&T>) {
         self.bool(value.is_some());
         if let Some(value) = value {
@@ -168,7 +168,7 @@ impl Encoder {
         }
     }
 
-    /// A linked list (RFC 4506 section 4.19): "1 item 1 item ... 0".
+    /// Appends a linked list (RFC 4506 section 4.19): "1 item 1 item ... 0".
     pub fn list<T: Encode>(&mut self, items: &[T]) {
         for item in items {
             self.bool(true);
@@ -187,7 +187,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// A decoder of `bytes`, which hold every item.
+    /// A decoder of `bytes`, which contain every item.
     pub fn new(bytes: &'a [u8]) -> Self {
         Decoder {
             bytes,
@@ -196,8 +196,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A decoder of a reduced stream: the first DDP-eligible item has `placed` bytes, which
-    /// a chunk carried.
+    /// A decoder of a reduced stream, whose first DDP-eligible item has `placed` bytes in a chunk.
     pub fn with_placed(bytes: &'a [u8], placed: u32) -> Self {
         Decoder {
             bytes,
@@ -211,17 +210,17 @@ impl<'a> Decoder<'a> {
         self.at
     }
 
-    /// Bytes not taken yet.
+    /// Number of bytes not yet taken.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// The bytes not taken yet.
+    /// The bytes not yet taken.
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 
-    /// Takes `len` bytes as they are.
+    /// Takes `len` bytes, without padding.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         if self.remaining() < len {
             return Err(DecodeError::Truncated {
@@ -257,14 +256,14 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Fixed-length opaque data. Roundup bytes are skipped whatever they hold.
+    /// Fixed-length opaque data. Its roundup bytes are skipped, whatever their values.
     pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8]> {
         let bytes = self.take(len)?;
         self.take(padding(len))?;
         Ok(bytes)
     }
 
-    /// The length of something of at most `bound` bytes or items.
+    /// Takes the length of an item of at most `bound` bytes or elements.
     fn length(&mut self, what: &'static str, bound: usize) -> Result<usize> {
         let length = self.u32()? as usize;
         if length > bound {
@@ -299,10 +298,10 @@ impl<'a> Decoder<'a> {
             None => Ok(Payload::Inline(self.opaque(what, bound)?)),
             Some(placed) => {
                 let length = self.length(what, bound)?;
-                // RFC 8166 section 3.4.6.2 wants the length of the chunk to be the item's.
-                // NFS-Ganesha (ntirpc 6.3) adds the length's remainder by four to it, and the
-                // bytes: the item's own length counts. Fewer bytes than the item has are never
-                // taken.
+                // According to RFC 8166 section 3.4.6.2 the chunk has the length of the item.
+                // NFS-Ganesha (ntirpc 6.3) adds the remainder of the length by four to it, and as
+                // many bytes, so the item's own length is used. A chunk shorter than its item is
+                // never accepted.
                 match (placed as usize).checked_sub(length) {
                     Some(0..=3) => Ok(Payload::Placed(length as u32)),
                     _ => Err(DecodeError::Inconsistent(
@@ -321,8 +320,8 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// A linked list (RFC 4506 section 4.19). It grows as items are taken from the bytes that
-    /// are there, so those bound it.
+    /// A linked list (RFC 4506 section 4.19). It grows only as items are taken from the received
+    /// bytes, which bound it.
     pub fn list<T: Decode<'a>>(&mut self) -> Result<Vec<T>> {
         let mut items = Vec::new();
         while self.bool()? {
@@ -334,8 +333,8 @@ impl<'a> Decoder<'a> {
     //= RFC 8166, Section 6.1
     //# The Requester MUST terminate the pending RPC transaction and report an appropriate permanent
     //# error to the RPC consumer.
-    /// An error if bytes remain, or if bytes were placed for an item that did not come: only
-    /// an unused chunk, of no bytes, may be left (RFC 8166 section 4.3.2.2).
+    /// Returns an error if bytes remain, or if bytes were placed for an item that is missing. An
+    /// unused chunk, with no bytes, may remain (RFC 8166 section 4.3.2.2).
     pub fn finish(self) -> Result<()> {
         if self.placed.is_some_and(|placed| placed > 0) {
             return Err(DecodeError::Inconsistent(
@@ -349,12 +348,12 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// A type with an XDR form.
+/// A type that has an XDR form.
 pub trait Encode {
-    /// Appends the value.
+    /// Appends the XDR form of the value.
     fn encode(&self, to: &mut Encoder);
 
-    /// The encoded bytes on their own.
+    /// The XDR form of the value alone.
     fn to_xdr(&self) -> Vec<u8> {
         let mut encoder = Encoder::default();
         self.encode(&mut encoder);
@@ -362,12 +361,12 @@ pub trait Encode {
     }
 }
 
-/// A type that can be read from its XDR form, borrowing names and data from it.
+/// A type that can be decoded from its XDR form; names and data are borrowed from it.
 pub trait Decode<'a>: Sized {
-    /// Takes a value from the front.
+    /// Takes a value from the front of the bytes.
     fn decode(from: &mut Decoder<'a>) -> Result<Self>;
 
-    /// Decodes a value that takes all of `bytes`.
+    /// Decodes a value that is all of `bytes`.
     fn from_xdr(bytes: &'a [u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes);
         let value = Self::decode(&mut decoder)?;
@@ -424,7 +423,7 @@ impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     }
 }
 
-/// A string or opaque of at most `MAX` bytes, borrowed. Encoding does not check the bound.
+/// A borrowed string or opaque of at most `MAX` bytes. Encoding does not check the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Text<'a, const MAX: usize>(pub &'a [u8]);
 
@@ -474,7 +473,7 @@ macro_rules! xdr_struct {
     };
 }
 
-/// Declares an enumeration with the values of its XDR definition; any other is an error.
+/// Declares an enumeration with the values of its XDR definition; all other values are errors.
 macro_rules! xdr_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $value:literal,)* }) => {
         $(#[$meta])*
@@ -486,7 +485,7 @@ macro_rules! xdr_enum {
             /// Every value of the definition.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// The name in the definition's spelling of this project.
+            /// The name of the value in this crate.
             pub const fn name(self) -> &'static str {
                 match self { $($name::$variant => stringify!($variant),)* }
             }

@@ -2,8 +2,8 @@
 //! MOUNT v3 (RFC 1813), NLM version 4 and NSM version 1 (The Open Group, XNFS), NFS_ACL version 3,
 //! rpcbind (RFC 1833), RPC-over-RDMA version 1 (RFC 8166) and its private data (RFC 8797).
 //!
-//! Nothing here does I/O, and nothing here copies file data: the payloads of READ and
-//! WRITE are [`codec::Payload`]s, references into memory somebody else owns.
+//! Nothing here does I/O, and nothing here copies file data: the payloads of READ and WRITE are
+//! [`codec::Payload`]s, which refer to memory that the caller owns.
 #![forbid(unsafe_code)]
 
 pub mod codec;

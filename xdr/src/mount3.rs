@@ -1,4 +1,4 @@
-//! MOUNT version 3 (RFC 1813 section 5): from the path of an export to its file handle.
+//! MOUNT version 3 (RFC 1813 section 5), which returns the file handle of an export's path.
 
 use crate::codec::{self, Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
 use crate::nfs3::{FileHandle, Void};
@@ -7,16 +7,16 @@ use smallvec::SmallVec;
 
 /// RPC program number of MOUNT.
 pub const PROGRAM: u32 = 100005;
-/// The version whose handles NFSv3 takes.
+/// The version whose file handles are those of NFSv3.
 pub const VERSION: u32 = 3;
 /// Longest path in bytes (MNTPATHLEN).
 pub const PATH_MAX: usize = 1024;
 /// Longest host or group name in bytes (MNTNAMLEN).
 pub const NAME_MAX: usize = 255;
-/// Most authentication flavors taken from a server (RFC 1813 sets no bound).
+/// Largest number of authentication flavors accepted from a server (RFC 1813 sets no bound).
 pub const MAX_FLAVORS: usize = 64;
-/// Most bytes of DUMP's and EXPORT's results a Reply chunk is offered for. RFC 1813 sets no
-/// bound; over TCP the bound on a record is the one that counts.
+/// Size of the Reply chunk offered for the results of DUMP and EXPORT, in bytes. RFC 1813 sets no
+/// bound; over TCP the bound of a record applies.
 pub const MAX_LIST_LEN: usize = 64 * 1024;
 
 xdr_enum! {
@@ -36,7 +36,7 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// Arguments of MNT and UMNT: the path of an export, or of something below it.
+    /// Arguments of MNT and UMNT: the path of an export, or of a directory below it.
     #[derive(Copy)]
     MountArgs<'a> { path: Text<'a, PATH_MAX>, }
 }
@@ -45,7 +45,7 @@ xdr_struct! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
     pub root: FileHandle,
-    /// RPC authentication flavors the server takes for this export, in its order of
+    /// RPC authentication flavors that the server accepts for this export, in its order of
     /// preference.
     pub flavors: SmallVec<[u32; 8]>,
 }
@@ -54,7 +54,7 @@ pub struct Mounted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountRes {
     Ok(Mounted),
-    /// Never [`MountStatus::Ok`].
+    /// The status is never [`MountStatus::Ok`].
     Fail(MountStatus),
 }
 
@@ -88,7 +88,7 @@ impl Decode<'_> for MountRes {
 }
 
 xdr_struct! {
-    /// mountbody: who has mounted what, as far as the server remembers.
+    /// mountbody: a mount that the server remembers.
     #[derive(Copy)]
     MountEntry<'a> { host: Text<'a, NAME_MAX>, path: Text<'a, PATH_MAX>, }
 }
@@ -109,7 +109,7 @@ impl<'a> Decode<'a> for MountList<'a> {
     }
 }
 
-/// exportnode: an export and the groups of hosts that may mount it (none: everybody).
+/// exportnode: an export and the groups of hosts that may mount it; no group means everybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export<'a> {
     pub path: Text<'a, PATH_MAX>,
@@ -148,10 +148,10 @@ impl<'a> Decode<'a> for Exports<'a> {
     }
 }
 
-/// Largest mountres3_ok as this crate takes it: status, handle, flavors.
+/// Largest mountres3_ok that this crate accepts: status, handle, flavors.
 const MAX_MOUNTED: usize = 4 + 4 + crate::nfs3::FHSIZE + 4 + 4 * MAX_FLAVORS;
 
-// The list DUMP returns is advice only (RFC 1813 section 5.2.2), so MNT may be repeated.
+// MNT may be repeated: the list that DUMP returns is only advisory (RFC 1813 section 5.2.2).
 idempotent_procedures! {
     Null = 0, "NULL", Void => Void, 0;
     Mnt = 1, "MNT", MountArgs<'a> => MountRes, MAX_MOUNTED;

@@ -1,11 +1,11 @@
-//! NFS_ACL version 3: POSIX access control lists beside NFS version 3.
+//! NFS_ACL version 3: POSIX access control lists for NFS version 3.
 //!
-//! No RFC describes it: the layout is that of Solaris's `nfs_acl.x`, the behaviour was seen against
-//! Linux. The program is served on NFS's own port, over RDMA, too.
+//! No RFC describes it: the layout is that of Solaris's `nfs_acl.x`, and the behaviour is that
+//! observed of Linux. The program is served at the port of NFS, also over RDMA.
 //!
-//! An access ACL has at least the entries USER_OBJ, GROUP_OBJ and OTHER; the group bits of the mode
-//! that GETATTR shows are those of its CLASS entry (the mask), which servers send equal to
-//! GROUP_OBJ where there is none. The types of a default ACL's entries have [`DEFAULT`] added.
+//! An access ACL has at least the entries USER_OBJ, GROUP_OBJ and OTHER. The group bits of the mode
+//! in GETATTR are those of its CLASS entry (the mask); if the ACL has none, servers send one equal
+//! to GROUP_OBJ. The types of a default ACL's entries have [`DEFAULT`] added.
 
 use crate::codec::{self, Decode, DecodeError, Decoder, Encode, Encoder, xdr_struct};
 use crate::nfs3::{Attributes, FileHandle, Reply, Void};
@@ -13,20 +13,20 @@ use crate::procedure::idempotent_procedures;
 
 /// RPC program number of NFS_ACL.
 pub const PROGRAM: u32 = 100227;
-/// The version beside NFS version 3.
+/// The version for NFS version 3.
 pub const VERSION: u32 = 3;
-/// Most entries of one list (NFS_ACL_MAX_ENTRIES).
+/// Largest number of entries in a list (NFS_ACL_MAX_ENTRIES).
 pub const MAX_ENTRIES: usize = 1024;
 
-/// Bits of the masks: which lists are asked for, or given.
+/// Bits of the masks, which say what is requested or present.
 pub mod mask {
     /// The access ACL's entries.
     pub const ACL: u32 = 1;
-    /// Their number.
+    /// The number of the access ACL's entries.
     pub const ACL_COUNT: u32 = 2;
     /// The default ACL's entries.
     pub const DEFAULT_ACL: u32 = 4;
-    /// Their number.
+    /// The number of the default ACL's entries.
     pub const DEFAULT_ACL_COUNT: u32 = 8;
     /// Everything.
     pub const ALL: u32 = 15;
@@ -34,15 +34,15 @@ pub mod mask {
 
 /// Types of entries.
 pub mod tag {
-    /// The file's owner; the id is to be ignored.
+    /// The file's owner; the id is ignored.
     pub const USER_OBJ: u32 = 0x1;
     /// A user, by id.
     pub const USER: u32 = 0x2;
-    /// The file's group; the id is to be ignored.
+    /// The file's group; the id is ignored.
     pub const GROUP_OBJ: u32 = 0x4;
     /// A group, by id.
     pub const GROUP: u32 = 0x8;
-    /// The most that USER, GROUP_OBJ and GROUP entries grant (POSIX: mask).
+    /// The most that USER, GROUP_OBJ and GROUP entries may grant (POSIX: mask).
     pub const CLASS: u32 = 0x10;
     /// Everybody else.
     pub const OTHER: u32 = 0x20;
@@ -63,8 +63,8 @@ xdr_struct! {
     }
 }
 
-/// secattr: both lists. The counts stand beside the lists, because a list may be left out and its
-/// count still be told.
+/// secattr: both lists. The counts are separate, because the count of a list may be present without
+/// the list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AclLists {
     /// Bits of [`mask`].
@@ -84,7 +84,7 @@ fn encode_entries(count: u32, entries: &[AclEntry], to: &mut Encoder) {
 fn decode_entries(from: &mut Decoder<'_>) -> codec::Result<(u32, Vec<AclEntry>)> {
     let count = from.u32()?;
     let length = from.u32()? as usize;
-    // Each entry has twelve bytes: more than that cannot be announced.
+    // Each entry takes twelve bytes, so no more entries than that can follow.
     let bound = MAX_ENTRIES.min(from.remaining() / 12);
     if length > bound {
         return Err(DecodeError::TooLong {
@@ -145,9 +145,9 @@ xdr_struct! {
 /// SETACL3res.
 pub type SetaclRes = Reply<Option<Attributes>, Option<Attributes>>;
 
-/// post_op_attr: whether it is there, and fattr3 (RFC 1813 section 2.5).
+/// post_op_attr: a boolean, and fattr3 (RFC 1813 section 2.5).
 const POST_OP_ATTR: usize = 4 + 84;
-/// One list at its longest.
+/// The longest encoding of a list.
 const MAX_LIST: usize = 4 + 4 + 12 * MAX_ENTRIES;
 
 idempotent_procedures! {
@@ -277,7 +277,7 @@ mod tests {
             ..lists
         };
         assert!(AclLists::from_xdr(&more.to_xdr()).is_err());
-        // Announced and not there.
+        // Entries that are announced but missing.
         assert!(AclLists::from_xdr(&words(&[15, 1000, 1000, 0, 0])).is_err());
     }
 }

@@ -1,15 +1,15 @@
 //! Network Lock Manager version 4: byte-range locks of NFS version 3 files (The Open Group,
 //! "Protocols for Interworking: XNFS", document C702, chapter on NLM version 4).
 //!
-//! A lock belongs to an owner: Linux's server knows it by the client's address and `svid` alone.
-//! LOCK may be answered with BLOCKED; the server then either calls back (GRANTED, or GRANTED_MSG
-//! answered by GRANTED_RES) or the client asks again. Each request exists in a synchronous form,
-//! answered by its reply, and in an asynchronous one (`_MSG`), whose reply is empty and whose
-//! result comes as a call of its own (`_RES`) with the same cookie.
+//! A lock belongs to an owner, which Linux's server identifies only by the client's address and
+//! `svid`. LOCK may be answered with BLOCKED; then either the server calls back later (GRANTED, or
+//! GRANTED_MSG answered by GRANTED_RES) or the client asks again. Each request has a synchronous
+//! form, answered by its reply, and an asynchronous one (`_MSG`), whose reply is empty and whose
+//! result is a separate call (`_RES`) with the same cookie.
 //!
-//! NLM is not carried over RDMA: RFC 8267 gives an upper-layer binding to the NFS versions only and
-//! leaves the programs beside them without one, and Linux's server does not offer NLM there. It
-//! goes over TCP or UDP to the port that rpcbind names.
+//! NLM is not used over RDMA: RFC 8267 has an upper-layer binding only for the versions of NFS, not
+//! for their companion programs, and Linux's server does not offer NLM over RDMA. It is used over
+//! TCP or UDP at the port that rpcbind names.
 
 use crate::codec::{self, Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
 use crate::nfs3::{FileHandle, Void};
@@ -24,7 +24,7 @@ pub const NAME_MAX: usize = 1024;
 /// Longest netobj (cookies, owner handles) in bytes (MAXNETOBJ_SZ).
 pub const NETOBJ_MAX: usize = 1024;
 
-/// Opaque bytes that only their maker interprets.
+/// Opaque bytes that only their creator interprets.
 pub type NetObj<'a> = Text<'a, NETOBJ_MAX>;
 
 xdr_enum! {
@@ -36,7 +36,7 @@ xdr_enum! {
         DeniedNoLocks = 2,
         /// The lock conflicts, and the client is to wait for it.
         Blocked = 3,
-        /// The server restarted and takes only reclaims for now.
+        /// The server has restarted and accepts only reclaims during its grace period.
         DeniedGracePeriod = 4,
         Deadlock = 5,
         ReadOnly = 6,
@@ -58,7 +58,7 @@ xdr_enum! {
 }
 
 xdr_enum! {
-    /// fsh4_access: what SHARE asks for.
+    /// fsh4_access: the access that SHARE asks for.
     ShareAccess {
         None = 0,
         Read = 1,
@@ -68,7 +68,7 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// nlm4_lock: a range of a file and who wants it.
+    /// nlm4_lock: a range of a file, and the owner that asks for it.
     #[derive(Copy)]
     Lock<'a> {
         caller_name: Text<'a, NAME_MAX>,
@@ -77,7 +77,7 @@ xdr_struct! {
         /// Signed on the wire (int32); only compared for equality.
         svid: u32,
         offset: u64,
-        /// Bytes; 0 is to the end of the file, however it grows.
+        /// Length in bytes; 0 means up to the end of the file, even if it grows.
         length: u64,
     }
 }
@@ -90,7 +90,7 @@ xdr_struct! {
         block: bool,
         exclusive: bool,
         lock: Lock<'a>,
-        /// The lock was held before the server's restart.
+        /// Whether the lock was held before the server restarted.
         reclaim: bool,
         /// The client's NSM state number.
         state: u32,
@@ -104,7 +104,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// nlm4_cancargs. All but the cookie must be as in the LOCK that is cancelled.
+    /// nlm4_cancargs. All fields except the cookie must equal those of the LOCK to be cancelled.
     #[derive(Copy)]
     CancelArgs<'a> { cookie: NetObj<'a>, block: bool, exclusive: bool, lock: Lock<'a>, }
 }
@@ -122,7 +122,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// nlm4_holder: a lock that conflicts.
+    /// nlm4_holder: a conflicting lock.
     #[derive(Copy)]
     Holder<'a> {
         exclusive: bool,
@@ -137,7 +137,7 @@ xdr_struct! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TestReply<'a> {
     Denied(Holder<'a>),
-    /// Never [`Status::Denied`].
+    /// The status is never [`Status::Denied`].
     Other(Status),
 }
 
@@ -193,7 +193,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// nlm4_notify, the arguments of FREE_ALL: the client restarted, its locks are void.
+    /// nlm4_notify, the arguments of FREE_ALL: the client has restarted and holds no locks.
     #[derive(Copy)]
     Notify<'a> { name: Text<'a, NAME_MAX>, state: u32, }
 }
@@ -204,14 +204,14 @@ const MAX_TEST_RES: usize = MAX_RES + 4 + 4 + MAX_NETOBJ + 8 + 8;
 
 idempotent_procedures! {
     Null = 0, "NULL", Void => Void, 0;
-    /// Whether a lock could be had.
+    /// Whether a lock could be granted.
     Test = 1, "TEST", TestArgs<'a> => TestRes<'a>, MAX_TEST_RES;
-    /// An owner that asks twice for a lock it holds is granted it again.
+    /// Granted again to an owner that asks for a lock it already holds.
     LockRange = 2, "LOCK", LockArgs<'a> => Res<'a>, MAX_RES;
     Cancel = 3, "CANCEL", CancelArgs<'a> => Res<'a>, MAX_RES;
-    /// Unlocking what is not locked is granted.
+    /// Also granted for a range that is not locked.
     Unlock = 4, "UNLOCK", UnlockArgs<'a> => Res<'a>, MAX_RES;
-    /// From the server: a lock that was waited for is granted.
+    /// From the server: it has granted a lock that was waited for.
     Granted = 5, "GRANTED", TestArgs<'a> => Res<'a>, MAX_RES;
     TestMsg = 6, "TEST_MSG", TestArgs<'a> => Void, 0;
     LockMsg = 7, "LOCK_MSG", LockArgs<'a> => Void, 0;

@@ -1,10 +1,10 @@
-//! Network Status Monitor version 1: who is told when a host restarts (The Open Group, "Protocols
-//! for Interworking: XNFS", document C702, chapter on NSM).
+//! Network Status Monitor version 1, which reports that a host has restarted (The Open Group,
+//! "Protocols for Interworking: XNFS", document C702, chapter on NSM).
 //!
-//! A host has a state number, odd while it is up, that grows with each restart. A lock manager asks
-//! its local monitor to watch a peer (MON); after a restart the peer's monitor sends NOTIFY to
-//! ours, which calls the lock manager back with the peer's name, the new state and the 16 private
-//! bytes it was given.
+//! A host has a state number, which is odd while the host is up and grows with each restart. A lock
+//! manager asks its local monitor to watch a peer (MON). After a restart the peer's monitor sends
+//! NOTIFY to our monitor, which calls the lock manager back with the peer's name, the new state and
+//! the 16 private bytes of MON.
 
 use crate::codec;
 use crate::codec::{Decode, Decoder, Encode, Encoder, Text, xdr_enum, xdr_struct};
@@ -17,7 +17,7 @@ pub const PROGRAM: u32 = 100024;
 pub const VERSION: u32 = 1;
 /// Longest name of a host in bytes (SM_MAXSTRLEN).
 pub const NAME_MAX: usize = 1024;
-/// Bytes handed back at a callback (SM_PRIV_SIZE).
+/// Length of the private data that a call-back returns (SM_PRIV_SIZE).
 pub const PRIVATE_LEN: usize = 16;
 
 xdr_enum! {
@@ -29,7 +29,7 @@ xdr_enum! {
     }
 }
 
-/// The bytes a monitor keeps for its caller.
+/// Data that a monitor keeps for its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Private(pub [u8; PRIVATE_LEN]);
 
@@ -57,7 +57,7 @@ xdr_struct! {
     /// my_id: the procedure to call back when a monitored host restarts.
     #[derive(Copy)]
     Callback<'a> {
-        /// The host to call, which is this one.
+        /// The host to call back, which is this one.
         name: Text<'a, NAME_MAX>,
         program: u32,
         version: u32,
@@ -90,7 +90,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// stat_chge, the arguments of NOTIFY: the host has this new state.
+    /// stat_chge, the arguments of NOTIFY: the new state of a host.
     #[derive(Copy)]
     StateChange<'a> { name: Text<'a, NAME_MAX>, state: u32, }
 }
@@ -108,7 +108,7 @@ idempotent_procedures! {
     Mon = 2, "SM_MON", Monitor<'a> => StatRes, 8;
     Unmon = 3, "SM_UNMON", MonitorId<'a> => State, 4;
     UnmonAll = 4, "SM_UNMON_ALL", Callback<'a> => State, 4;
-    /// Behave as after a restart of this host.
+    /// Makes the monitor behave as after a restart of this host.
     SimulateCrash = 5, "SM_SIMU_CRASH", Void => Void, 0;
     Notify = 6, "SM_NOTIFY", StateChange<'a> => Void, 0;
 }

@@ -1,7 +1,7 @@
-//! POSIX access control lists as Linux programs get and set them (the values of the extended
-//! attributes `system.posix_acl_access` and `system.posix_acl_default`, version 2 of
-//! `linux/posix_acl_xattr.h`) and as NFS_ACL carries them, and what POSIX 1003.1e draft 17 says of
-//! them: which are valid, which mode they are equivalent to, and what a new object gets from its
+//! POSIX access control lists in two encodings: the values of the extended attributes
+//! `system.posix_acl_access` and `system.posix_acl_default` (version 2 of
+//! `linux/posix_acl_xattr.h`), and the entries of NFS_ACL. POSIX 1003.1e draft 17 defines which
+//! ACLs are valid, which mode an ACL is equivalent to, and what a new object inherits from its
 //! directory's default ACL.
 
 use crate::nfs_acl::{AclEntry, DEFAULT, MAX_ENTRIES, tag};
@@ -11,33 +11,32 @@ use thiserror::Error;
 pub const ACCESS_NAME: &str = "system.posix_acl_access";
 /// The extended attribute of a directory's default ACL.
 pub const DEFAULT_NAME: &str = "system.posix_acl_default";
-/// The version at the start of a value.
+/// The version at the start of a value of these attributes.
 const XATTR_VERSION: u32 = 2;
-/// Bytes before the entries, and of each.
+/// Length of the header before the entries, and of an entry, in bytes.
 const HEADER: usize = 4;
 const ENTRY: usize = 8;
-/// The id of entries that have none.
+/// The id of entries that have no id.
 const UNDEFINED_ID: u32 = u32::MAX;
 const RWX: u32 = 7;
 
-/// Why some bytes are no ACL.
+/// Why bytes are not an ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AclError {
     /// A version other than 2.
     #[error("the version of the access control list is not known")]
     Version,
-    /// Bytes that are no entries, or an unknown type of entry.
+    /// The bytes are not entries, or an entry has an unknown type.
     #[error("the access control list is malformed")]
     Malformed,
-    /// Entries that make no ACL: one missing, or twice, or without a mask.
+    /// The entries are not an ACL: one is missing, appears twice, or the mask is missing.
     #[error("the access control list is not valid")]
     Invalid,
     #[error("the access control list has too many entries")]
     TooLong,
 }
 
-/// An ACL: entries of [`tag`]s without [`DEFAULT`], in the order of the tags, and of the ids
-/// within.
+/// An ACL: entries with [`tag`]s without [`DEFAULT`], sorted by tag and then by id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PosixAcl {
     entries: Vec<AclEntry>,
@@ -48,7 +47,7 @@ fn has_id(tag: u32) -> bool {
 }
 
 impl PosixAcl {
-    /// An ACL of any entries; it is not necessarily [`PosixAcl::is_valid`].
+    /// An ACL of any entries, which need not be [valid](PosixAcl::is_valid).
     fn new(mut entries: Vec<AclEntry>) -> Self {
         for entry in &mut entries {
             if !has_id(entry.tag) {
@@ -59,7 +58,7 @@ impl PosixAcl {
         PosixAcl { entries }
     }
 
-    /// The ACL that says the same as a mode.
+    /// The ACL that is equivalent to a mode.
     pub fn of_mode(mode: u32) -> Self {
         let entry = |tag, shift| AclEntry {
             tag,
@@ -75,17 +74,17 @@ impl PosixAcl {
         }
     }
 
-    /// Its entries.
+    /// The entries of the ACL.
     pub fn entries(&self) -> &[AclEntry] {
         &self.entries
     }
 
-    /// Whether there is no entry, which stands for no ACL.
+    /// Whether there is no entry, which means that there is no ACL.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Reads the value of an extended attribute.
+    /// Decodes the value of an extended attribute.
     pub fn from_xattr(value: &[u8]) -> Result<Self, AclError> {
         let word = |bytes: &[u8]| {
             let bytes = bytes.first_chunk().ok_or(AclError::Malformed)?;
@@ -109,7 +108,7 @@ impl PosixAcl {
         Self::checked(entries.collect())
     }
 
-    /// Types are known and permissions are bits that exist.
+    /// Checks that types are known and that permissions have only existing bits.
     fn checked(entries: Vec<AclEntry>) -> Result<Self, AclError> {
         let known = entries.iter().all(|entry| {
             matches!(
@@ -123,12 +122,12 @@ impl PosixAcl {
         }
     }
 
-    /// The value of the extended attribute.
+    /// Encodes the value of the extended attribute.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut value = Vec::with_capacity(HEADER + ENTRY * self.entries.len());
         value.extend_from_slice(&XATTR_VERSION.to_le_bytes());
         for entry in &self.entries {
-            // Both were checked to be small.
+            // Both are known to be small.
             value.extend_from_slice(&(entry.tag as u16).to_le_bytes());
             value.extend_from_slice(&(entry.permissions as u16).to_le_bytes());
             value.extend_from_slice(&entry.id.to_le_bytes());
@@ -136,15 +135,15 @@ impl PosixAcl {
         value
     }
 
-    /// The ACL of NFS_ACL's entries; none for none. Four entries whose mask says the same as the
-    /// group's entry are a minimal ACL, which has no mask here.
+    /// The ACL of NFS_ACL's entries; an empty ACL if there are none. Four entries whose mask equals
+    /// the group's entry are a minimal ACL, which has no mask here.
     pub fn from_wire(entries: &[AclEntry], default: bool) -> Result<Self, AclError> {
         let flag = if default { DEFAULT } else { 0 };
         let entries = entries.iter().map(|entry| AclEntry {
-            // Servers differ in whether the flag is there.
+            // Some servers set the flag and others do not.
             tag: entry.tag & !flag,
             id: entry.id,
-            // Solaris sets more bits in masks.
+            // Solaris sets further bits in masks.
             permissions: match entry.tag & !flag {
                 tag::CLASS => entry.permissions & RWX,
                 _ => entry.permissions,
@@ -166,7 +165,8 @@ impl PosixAcl {
         Ok(acl)
     }
 
-    /// The entries for NFS_ACL, a minimal ACL with a mask; `owner` and `group` are the object's.
+    /// The entries for NFS_ACL, with a mask even in a minimal ACL; `owner` and `group` are the
+    /// object's.
     pub fn to_wire(&self, default: bool, owner: u32, group: u32) -> Vec<AclEntry> {
         let flag = if default { DEFAULT } else { 0 };
         let mut entries = self.entries.clone();
@@ -189,8 +189,8 @@ impl PosixAcl {
         entries
     }
 
-    /// Whether it has exactly one entry each for owner, group and others, ids that exist, and a
-    /// mask if anybody else is named.
+    /// Whether it has exactly one entry each for owner, group and others, all ids exist, and there
+    /// is a mask if other users or groups are named.
     pub fn is_valid(&self) -> bool {
         let count = |tag| self.entries.iter().filter(|entry| entry.tag == tag).count();
         let named = count(tag::USER) + count(tag::GROUP) > 0;
@@ -202,8 +202,8 @@ impl PosixAcl {
             && self.entries.iter().all(ids)
     }
 
-    /// The nine bits of a mode that belong to a valid ACL, where the mask, if there is one, is the
-    /// group's; and whether the ACL says no more than these.
+    /// The nine mode bits of a valid ACL, where the mask, if there is one, is used for the group;
+    /// and whether the ACL says no more than these bits.
     pub fn mode(&self) -> (u32, bool) {
         let of = |tag| {
             self.entries
@@ -216,8 +216,8 @@ impl PosixAcl {
         (mode, self.entries.len() == 3)
     }
 
-    /// What an object made with `mode` in a directory with this default ACL gets: its access ACL,
-    /// and its mode, to which the umask is not applied.
+    /// The access ACL and the mode of an object that is created with `mode` in a directory with
+    /// this default ACL. The umask must not have been applied to `mode`.
     pub fn inherited(&self, mode: u32) -> (PosixAcl, u32) {
         let class = match self.mode() {
             (_, true) => tag::GROUP_OBJ,
@@ -305,7 +305,7 @@ mod tests {
             PosixAcl::from_wire(&default, false),
             Err(AclError::Malformed)
         );
-        // A mask that says something else stays.
+        // A mask that differs from the group's entry is kept.
         let masked = [expected[0], expected[1], entry(0x10, 0, 1), expected[3]];
         assert_eq!(
             PosixAcl::from_wire(&masked, false).unwrap().entries.len(),
@@ -337,7 +337,7 @@ mod tests {
     fn modes_and_inheritance() {
         assert_eq!(example().mode(), (0o650, false));
         assert_eq!(PosixAcl::of_mode(0o641).mode(), (0o641, true));
-        // The mask takes the place of the group, whose own entry stays.
+        // The mask is used for the group bits; the group's own entry is kept.
         let (acl, mode) = example().inherited(0o100_640);
         assert_eq!(mode, 0o100_640);
         assert_eq!(acl.mode(), (0o640, false));

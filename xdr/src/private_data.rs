@@ -1,16 +1,16 @@
-//! What two RPC-over-RDMA version 1 peers announce to each other while they connect (RFC 8797).
+//! The private data that RPC-over-RDMA version 1 peers exchange while they connect (RFC 8797).
 //!
-//! Eight octets of the connection manager's private data: a format identifier, by which they are
-//! found behind octets of lower layers, a version, a flag for remote invalidation, and the sizes of
-//! Send and Receive in units of 1 KiB. A peer that sends none is taken for one with the defaults of
-//! RFC 8166: 1024 bytes and no remote invalidation. The inline threshold of a direction is the
-//! smaller of the sender's Send and the receiver's Receive size.
+//! They are eight octets of the connection manager's private data: a format identifier, by which
+//! they are found after octets of lower layers, a version, a flag for remote invalidation, and the
+//! sizes of Send and Receive in units of 1 KiB. For a peer that sends none, the defaults of RFC
+//! 8166 hold: 1024 bytes and no remote invalidation. The inline threshold of a direction is the
+//! smaller of the sender's Send size and the receiver's Receive size.
 
-/// Format Identifier.
+/// Format identifier.
 pub const MAGIC: u32 = 0xf6ab_0e18;
 /// Format version.
 pub const VERSION: u8 = 1;
-/// Encoded bytes.
+/// Length in bytes.
 pub const LEN: usize = 8;
 //= RFC 8166, Section 3.3.3
 //# Receiver implementations MUST support inline thresholds of 1024 bytes but MAY support larger
@@ -22,18 +22,18 @@ pub const MAX_SIZE: u32 = 256 * 1024;
 
 //= RFC 8797, Section 4
 //# Senders MUST set these bits to zero, and receivers MUST ignore their value.
-/// Flag "bit 15" of the RFC's diagram, the least significant bit of the octet.
+/// Flag "bit 15" of the RFC's diagram, which is the least significant bit of the octet.
 const REMOTE_INVALIDATION: u8 = 0x01;
 
-/// The CM Private Data message (RFC 8797 section 4). The default is what holds for a peer
-/// that sends none (section 5.1).
+/// The CM Private Data message (RFC 8797 section 4). The default is assumed for a peer that sends
+/// none (section 5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrivateData {
-    /// Send With Invalidate may be used if both peers say so.
+    /// Whether this peer supports Send with Invalidate; it is used if both do.
     pub remote_invalidation: bool,
-    /// Most bytes this peer transmits in one Send.
+    /// Largest Send of this peer, in bytes.
     pub send_size: u32,
-    /// Most bytes this peer takes in one Receive.
+    /// Largest Receive of this peer, in bytes.
     pub receive_size: u32,
 }
 
@@ -48,8 +48,8 @@ impl Default for PrivateData {
 }
 
 impl PrivateData {
-    /// The eight octets. Sizes are rounded down to what can be told: whole KiB, from
-    /// [`MIN_SIZE`] to [`MAX_SIZE`].
+    /// Encodes the eight octets. Sizes are rounded down to whole KiB, from [`MIN_SIZE`] to
+    /// [`MAX_SIZE`].
     pub fn encode(&self) -> [u8; LEN] {
         let magic = MAGIC.to_be_bytes();
         let flags = if self.remote_invalidation {
@@ -73,9 +73,9 @@ impl PrivateData {
     //# If the RPC-over-RDMA version 1 CM Private Data Format Identifier is not present, an
     //# RPC-over-RDMA version 1 receiver MUST behave as if no RPC-over-RDMA version 1 CM Private
     //# Data has been provided.
-    /// Finds the message in received private data. Layers below may have put octets of their
-    /// own in front, so the Format Identifier is searched for, at any alignment (RFC 8797
-    /// section 5.2). `None` if there is none of a known version.
+    /// Finds the message in received private data. Lower layers may have added octets before it, so
+    /// the format identifier is searched for, at any alignment (RFC 8797 section 5.2). `None` if
+    /// there is no message of a known version.
     pub fn parse(received: &[u8]) -> Option<Self> {
         let magic = MAGIC.to_be_bytes();
         received
@@ -88,8 +88,8 @@ impl PrivateData {
             })
     }
 
-    /// Most bytes of one Send from the peer that announced `self` to the one that announced
-    /// `peer` (RFC 8797 section 4.2).
+    /// Largest Send from the peer that announced `self` to the one that announced `peer`, in bytes
+    /// (RFC 8797 section 4.2).
     pub fn threshold_towards(&self, peer: &PrivateData) -> u32 {
         self.send_size.min(peer.receive_size)
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a Linux server answers: invalidation welcome, 4096 bytes either way.
+    /// The answer of a Linux server: remote invalidation, and 4096 bytes in both directions.
     const LINUX: [u8; 8] = [0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3];
 
     //= RFC 8797, Section 4

@@ -1,10 +1,9 @@
-//! What is known of an RPC procedure before it is called: number, arguments, results,
-//! DDP-eligible item, and the largest reply, from which a Reply chunk is sized (RFC 8166
-//! section 4.3.3).
+//! The properties of an RPC procedure: number, arguments, results, DDP-eligible item, and the
+//! largest reply, which determines the size of a Reply chunk (RFC 8166 section 4.3.3).
 
 use crate::codec::{Decode, Encode};
 
-/// Which item of a procedure may be moved by a chunk of its own (RFC 8267 section 4).
+/// Which item of a procedure may be in its own chunk (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ddp {
     /// No item.
@@ -23,18 +22,18 @@ pub trait Procedure {
     const VERSION: u32;
     /// Procedure number.
     const NUMBER: u32;
-    /// As the RFC spells it, in capitals.
+    /// The name in the RFC, in capitals.
     const NAME: &'static str;
-    /// The item a chunk may carry.
+    /// The item that may be in a chunk.
     const DDP: Ddp;
-    /// Whether running it twice gives the same state and reply as running it once.
+    /// Whether running it twice has the same effect and the same reply as running it once.
     const IDEMPOTENT: bool;
-    /// Its arguments.
+    /// The arguments.
     type Args<'a>: Encode + Decode<'a>;
-    /// Its results.
+    /// The results.
     type Res<'a>: Encode + Decode<'a>;
 
-    /// Most bytes of the encoded results, status included, without the contents and
+    /// Largest encoded length of the results in bytes, status included, without contents and
     /// padding of a DDP-eligible result.
     fn max_results(args: &Self::Args<'_>) -> usize;
 
@@ -44,16 +43,16 @@ pub trait Procedure {
     //= RFC 8166, Section 4.3.2.2
     //# Therefore, the Requester MUST provision each Write chunk so it can be filled with the
     //# largest DDP-eligible data item that can be placed in it.
-    /// Most bytes of the contents of the DDP-eligible result: the size of its Write chunk.
-    /// 0 for procedures without one.
+    /// Largest length of the contents of the DDP-eligible result in bytes, which is the size of its
+    /// Write chunk; 0 for procedures without one.
     fn max_ddp_result(args: &Self::Args<'_>) -> usize {
         let _ = args;
         0
     }
 }
 
-/// Declares the procedures of a program none of which moves an item by a chunk, and all of which
-/// may be run twice: number, name, arguments and results, and most bytes of the results.
+/// Declares procedures without DDP-eligible items, all of which are idempotent: number, name,
+/// arguments and results, and the largest length of the results.
 macro_rules! idempotent_procedures {
     ($($(#[$meta:meta])* $type:ident = $number:literal, $name:literal, $args:ty => $res:ty, $max:expr;)*) => {
         $(

@@ -1,24 +1,24 @@
 //! Record marking: RPC messages on a byte stream (RFC 5531 section 11).
 //!
-//! A record is one or more fragments, each behind a four-byte mark: the top bit says that the
-//! fragment is the record's last, the other 31 give its length in bytes.
+//! A record consists of one or more fragments, each after a four-byte mark. The top bit of the mark
+//! says whether the fragment is the last of the record; the other 31 bits are its length in bytes.
 
 use thiserror::Error;
 
-/// Encoded bytes of a mark.
+/// Length of a mark in bytes.
 pub const MARK_LEN: usize = 4;
-/// Longest fragment in bytes.
+/// Longest fragment, in bytes.
 pub const MAX_FRAGMENT_LEN: usize = (1 << 31) - 1;
 
 const LAST: u32 = 1 << 31;
 
-/// Why a stream cannot be read any further. The connection has to be closed: where the next
-/// record starts is not known.
+/// Why a stream cannot be read any further. The connection must be closed, because the beginning of
+/// the next record is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RecordError {
     #[error("record of at least {length} bytes exceeds the bound of {bound}")]
     TooLong { length: usize, bound: usize },
-    /// Also what ends a stream of empty fragments.
+    /// This also ends a stream of empty fragments.
     #[error("record of more than {0} fragments")]
     TooManyFragments(usize),
 }
@@ -32,8 +32,8 @@ pub fn mark(len: usize, last: bool) -> [u8; MARK_LEN] {
     (len as u32 | if last { LAST } else { 0 }).to_be_bytes()
 }
 
-/// Fills in the mark of `message`, which starts with [`MARK_LEN`] bytes left for it and holds
-/// one record in a single fragment.
+/// Fills in the mark of `message`, which begins with [`MARK_LEN`] bytes for it and contains one
+/// record in a single fragment.
 ///
 /// # Panics
 /// If there is no room for the mark, or the record exceeds [`MAX_FRAGMENT_LEN`].
@@ -57,8 +57,8 @@ const NEXT_MARK: State = State::Mark {
     have: 0,
 };
 
-/// Joins the fragments of a stream into records. It is fed what was received, in pieces of
-/// any size, and holds at most one record.
+/// Joins the fragments of a stream into records. It accepts received bytes in pieces of any size,
+/// and holds at most one record.
 #[derive(Debug)]
 pub struct RecordReader {
     max_len: usize,
@@ -69,7 +69,7 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    /// A reader that takes records of at most `max_len` bytes in at most `max_fragments`
+    /// A reader that accepts records of at most `max_len` bytes in at most `max_fragments`
     /// fragments.
     pub fn new(max_len: usize, max_fragments: usize) -> Self {
         RecordReader {
@@ -81,8 +81,8 @@ impl RecordReader {
         }
     }
 
-    /// Bytes that are missing for sure: of the mark, or of the fragment. At least 1, except
-    /// after an error.
+    /// Number of bytes that are certainly missing, of the mark or of the fragment. At least 1,
+    /// except after an error.
     pub fn wanted(&self) -> usize {
         match self.state {
             State::Mark { have, .. } => MARK_LEN - have,
@@ -91,13 +91,13 @@ impl RecordReader {
         }
     }
 
-    /// Whether the stream may end here: between two records.
+    /// Whether the stream is between two records, so that it may end here.
     pub fn is_idle(&self) -> bool {
         self.fragments == 0 && matches!(self.state, State::Mark { have: 0, .. })
     }
 
-    /// Takes bytes from the front of `input` until a record is complete; `None` when all are
-    /// taken and it is not. To be called again while `input` is not empty. An error stays.
+    /// Takes bytes from the front of `input` until a record is complete; `None` if all were taken
+    /// and it is not. Must be called again while `input` is not empty. An error is permanent.
     pub fn read(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, RecordError> {
         loop {
             match &mut self.state {
@@ -116,7 +116,7 @@ impl RecordReader {
                     }
                 }
                 State::Fragment { left, last } => {
-                    // Only what arrived is stored: an announced length allocates nothing.
+                    // Only received bytes are stored: an announced length allocates no memory.
                     let taken = split(input, *left);
                     self.record.extend_from_slice(taken);
                     *left -= taken.len();
@@ -151,7 +151,7 @@ impl RecordReader {
     }
 }
 
-/// At most `len` bytes off the front of `input`.
+/// Takes at most `len` bytes from the front of `input`.
 fn split<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (taken, rest) = input.split_at(len.min(input.len()));
     *input = rest;
@@ -217,7 +217,7 @@ mod tests {
         let mut reader = RecordReader::new(100, 10);
         let error = read_all(&mut reader, &[0; 400]);
         assert_eq!(error, Err(RecordError::TooManyFragments(10)));
-        // Ten fragments are fine, and the count starts again with each record.
+        // Ten fragments are accepted, and each record is counted separately.
         let mut reader = RecordReader::new(100, 10);
         let mut record = vec![0; 36];
         record.extend(mark(0, true));

@@ -12,13 +12,13 @@ pub const VERSION: u32 = 2;
 pub const MAX_AUTH_LEN: usize = 400;
 /// Longest machine name of AUTH_SYS, in bytes (RFC 5531 appendix A).
 pub const MAX_MACHINE_LEN: usize = 255;
-/// Most supplementary groups of AUTH_SYS (RFC 5531 appendix A).
+/// Largest number of supplementary groups in AUTH_SYS (RFC 5531 appendix A).
 pub const MAX_GROUPS: usize = 16;
-/// Encoded bytes of the header of a successful reply with an AUTH_NONE verifier.
+/// Encoded length of the header of a successful reply with an AUTH_NONE verifier.
 pub const REPLY_LEN: usize = 24;
-/// Encoded bytes of the longest reply header: a full verifier, PROG_MISMATCH.
+/// Encoded length of the longest reply header: a full verifier, PROG_MISMATCH.
 pub const MAX_REPLY_LEN: usize = REPLY_LEN + MAX_AUTH_LEN + 8;
-/// Encoded bytes of the longest call header: full credential and verifier.
+/// Encoded length of the longest call header: full credential and verifier.
 pub const MAX_CALL_LEN: usize = 24 + 2 * (8 + MAX_AUTH_LEN);
 
 const CALL: u32 = 0;
@@ -33,7 +33,7 @@ pub mod flavor {
     pub const RPCSEC_GSS: u32 = 6;
 }
 
-/// authsys_parms: who calls, on the caller's word (RFC 5531 appendix A).
+/// authsys_parms: the identity of the caller, which it claims without proof (RFC 5531 appendix A).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthSys<'a> {
     pub stamp: u32,
@@ -93,11 +93,11 @@ impl<'a> Decode<'a> for AuthSys<'a> {
 /// opaque_auth: a credential or verifier (RFC 5531 section 8.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth<'a> {
-    /// AUTH_NONE. A body, which the RFC leaves undefined, is ignored.
+    /// AUTH_NONE. Its body, which the RFC leaves undefined, is ignored.
     None,
     Sys(AuthSys<'a>),
-    /// Any other flavor. Also AUTH_SYS whose body is not authsys_parms: a server answers that
-    /// with AUTH_BADCRED, for which it must have the rest of the header.
+    /// Any other flavor, and AUTH_SYS whose body is not authsys_parms: a server answers that with
+    /// AUTH_BADCRED, for which it needs the rest of the header.
     Other {
         flavor: u32,
         /// At most [`MAX_AUTH_LEN`] bytes.
@@ -115,7 +115,7 @@ impl Auth<'_> {
         }
     }
 
-    /// Encoded bytes.
+    /// Encoded length.
     pub fn encoded_len(&self) -> usize {
         8 + match self {
             Auth::None => 0,
@@ -169,21 +169,22 @@ pub struct Call<'a> {
 /// Why bytes are not a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// Nothing can be answered: drop it.
+    /// The message cannot be answered and must be dropped.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
-    /// To be answered by [`Denial::RpcMismatch`].
+    /// The message must be answered with [`Denial::RpcMismatch`].
     #[error("RPC version {version} is not spoken here")]
     RpcVersion { xid: u32, version: u32 },
 }
 
 impl<'a> Call<'a> {
-    /// Encoded bytes.
+    /// Encoded length.
     pub fn encoded_len(&self) -> usize {
         24 + self.credential.encoded_len() + self.verifier.encoded_len()
     }
 
-    /// Takes a call's header; tells a version that must be answered from bytes that cannot.
+    /// Decodes a call's header. An unknown version, which must be answered, is a different error
+    /// from bytes that cannot be answered.
     pub fn parse(from: &mut Decoder<'a>) -> Result<Self, CallError> {
         let xid = from.u32()?;
         expect_kind(from, CALL)?;
@@ -228,7 +229,7 @@ impl<'a> Decode<'a> for Call<'a> {
     }
 }
 
-/// The encoded header of calls that differ only in XID and procedure, made once for each
+/// The encoded header of calls that differ only in XID and procedure; encoded once for each
 /// credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTemplate {
@@ -259,7 +260,7 @@ impl CallTemplate {
         to.opaque_fixed(&self.bytes[24..]);
     }
 
-    /// Encoded bytes.
+    /// Encoded length.
     pub fn encoded_len(&self) -> usize {
         self.bytes.len()
     }
@@ -286,7 +287,7 @@ xdr_enum! {
     }
 }
 
-/// accept_stat and its data: what became of an accepted call.
+/// accept_stat with its data: the outcome of an accepted call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepted {
     /// The results follow.
@@ -328,7 +329,7 @@ pub struct Reply<'a> {
 }
 
 impl Reply<'_> {
-    /// An accepted call's reply with an AUTH_NONE verifier.
+    /// The reply to an accepted call, with an AUTH_NONE verifier.
     pub fn accepted(xid: u32, status: Accepted) -> Self {
         Reply {
             xid,
@@ -336,7 +337,7 @@ impl Reply<'_> {
         }
     }
 
-    /// A refused call's reply.
+    /// The reply to a refused call.
     pub fn denied(xid: u32, denial: Denial) -> Self {
         Reply {
             xid,
@@ -349,7 +350,7 @@ impl Reply<'_> {
         matches!(self.body, ReplyBody::Accepted(_, Accepted::Success))
     }
 
-    /// Encoded bytes.
+    /// Encoded length.
     pub fn encoded_len(&self) -> usize {
         12 + match &self.body {
             ReplyBody::Accepted(verifier, status) => {

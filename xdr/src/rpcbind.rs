@@ -1,5 +1,5 @@
-//! Where a server's programs listen: portmap version 2 and rpcbind versions 3 and 4
-//! (RFC 1833), netids and universal addresses (RFC 5665).
+//! Asking at which port a program listens: portmap version 2 and rpcbind versions 3 and 4 (RFC
+//! 1833), netids and universal addresses (RFC 5665).
 
 use crate::codec::{self, Decode, Decoder, Encode, Encoder, Text, xdr_struct};
 use crate::nfs3::Void;
@@ -9,14 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// RPC program number of portmap and rpcbind.
 pub const PROGRAM: u32 = 100000;
-/// The port they listen on.
+/// The port of portmap and rpcbind.
 pub const PORT: u16 = 111;
 /// Longest netid, universal address or owner, in bytes (RFC 1833 sets no bound).
 pub const STRING_MAX: usize = 255;
-/// Most bytes of DUMP's results; see [`crate::mount3::MAX_LIST_LEN`].
+/// Largest results of DUMP, in bytes; see [`crate::mount3::MAX_LIST_LEN`].
 pub const MAX_LIST_LEN: usize = 64 * 1024;
 
-/// IP protocol numbers portmap knows.
+/// The IP protocol numbers that portmap uses.
 pub mod protocol {
     pub const TCP: u32 = 6;
     pub const UDP: u32 = 17;
@@ -42,7 +42,7 @@ xdr_struct! {
         program: u32,
         version: u32,
         netid: Text<'a, STRING_MAX>,
-        /// Universal address; in GETADDR the one the call is sent to, or empty.
+        /// Universal address; in GETADDR, the address that the call is sent to, or empty.
         address: Text<'a, STRING_MAX>,
         owner: Text<'a, STRING_MAX>,
     }
@@ -99,7 +99,7 @@ macro_rules! procedures {
 pub mod portmap {
     use super::{Ddp, List, MAX_LIST_LEN, Mapping, PROGRAM, Procedure, Void};
 
-    /// Its version.
+    /// The version number.
     pub const VERSION: u32 = 2;
 
     procedures! { VERSION,
@@ -114,8 +114,8 @@ pub mod portmap {
     }
 }
 
-/// Rpcbind versions 3 and 4 (RFC 1833 section 2), which have these procedures in common;
-/// `V` is the version.
+/// Rpcbind versions 3 and 4 (RFC 1833 section 2), whose common procedures these are; `V` is the
+/// version.
 pub mod rpcb {
     use super::{Binding, Ddp, List, MAX_LIST_LEN, PROGRAM, Procedure, STRING_MAX, Text, Void};
     use crate::codec;
@@ -169,7 +169,7 @@ impl NetId {
         }
     }
 
-    /// The netid of this name.
+    /// The netid with this name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
         NetId::ALL
             .into_iter()
@@ -181,7 +181,7 @@ impl NetId {
         matches!(self, NetId::Tcp6 | NetId::Udp6 | NetId::Rdma6)
     }
 
-    /// A universal address of this netid; `None` if it is not one, or of the other family.
+    /// Decodes a universal address; `None` if it is invalid or not of this netid's family.
     pub fn parse_address(self, address: &[u8]) -> Option<SocketAddr> {
         parse_universal_address(address).filter(|a| a.is_ipv6() == self.is_ipv6())
     }
@@ -200,7 +200,7 @@ pub fn universal_address(address: &SocketAddr) -> String {
     format!("{}.{high}.{low}", address.ip())
 }
 
-/// Reads a universal address of either family.
+/// Decodes a universal address of either family.
 pub fn parse_universal_address(address: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(address).ok()?;
     let (rest, low) = text.rsplit_once('.')?;
@@ -214,7 +214,7 @@ pub fn parse_universal_address(address: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(host, port))
 }
 
-/// A decimal octet without sign; `parse` alone would take "+1".
+/// Decodes an octet of decimal digits; `parse` alone would also accept "+1".
 fn octet(text: &str) -> Option<u8> {
     let digits = (1..=3).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok())?
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn universal_addresses() {
-        // RFC 5665's form h1.h2.h3.h4.p1.p2: port 2049 is 8 * 256 + 1, 20049 is 78 * 256 + 81.
+        // RFC 5665's form is h1.h2.h3.h4.p1.p2: port 2049 is 8 * 256 + 1, 20049 is 78 * 256 + 81.
         let cases = [
             ("127.0.0.1:2049", "127.0.0.1.8.1", NetId::Tcp),
             ("10.0.0.255:111", "10.0.0.255.0.111", NetId::Udp),

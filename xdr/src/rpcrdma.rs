@@ -1,24 +1,24 @@
 //! The RPC-over-RDMA version 1 transport header (RFC 8166 section 4).
 //!
-//! [`Header::parse`] tells apart what section 4.5 treats differently: a message too short to
-//! trust (discard it), a version nobody here speaks (ERR_VERS), and anything else that is
-//! malformed (ERR_CHUNK).
+//! [`Header::parse`] distinguishes the cases that section 4.5 treats differently: a message that is
+//! too short to be trusted (discard it), an unsupported version (ERR_VERS), and anything else that
+//! is malformed (ERR_CHUNK).
 
 use crate::codec::{self, Decode, DecodeError, Decoder, Encode, Encoder, xdr_struct};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// The version this crate speaks.
+/// The version that this crate supports.
 pub const VERSION: u32 = 1;
-/// Shortest header that carries chunk lists, in bytes: a receiver must not trust the XID of
-/// a shorter message (RFC 8166 section 4.5).
+/// Shortest header with chunk lists, in bytes. A receiver must not trust the XID of a shorter
+/// message (RFC 8166 section 4.5).
 pub const MIN_HEADER_LEN: usize = 28;
-/// Most segments and Write chunks, counted together, taken from one message. The largest
-/// payload this project handles has as many pages.
+/// Largest number of segments and Write chunks together that a received message may have. The
+/// largest payload of this project has as many pages.
 pub const MAX_SEGMENTS: usize = 1024;
-/// Encoded bytes of one HLOO.
+/// Encoded length of one HLOO.
 pub const SEGMENT_LEN: usize = 16;
-/// Encoded bytes of one read list entry, "1 PHLOO".
+/// Encoded length of one read list entry, "1 PHLOO".
 pub const READ_ENTRY_LEN: usize = 24;
 
 /// rdma_proc (RFC 8166 section 4.2.4).
@@ -44,32 +44,32 @@ xdr_struct! {
     /// A read segment, PHLOO (RFC 8166 section 3.4.5).
     #[derive(Copy, Hash)]
     ReadSegment {
-        /// Offset in the unreduced Payload stream, a multiple of four; the segments of one
-        /// Read chunk share it. Zero: the chunk is the whole RPC message.
+        /// Offset in the unreduced Payload stream, a multiple of four; all segments of a Read chunk
+        /// have the same one. Zero means that the chunk is the whole RPC message.
         position: u32,
         target: Segment,
     }
 }
 
-/// A Write chunk or the Reply chunk: a counted array of plain segments (RFC 8166 section
-/// 3.4.6). Four fit without allocation.
+/// A Write chunk or the Reply chunk: a counted array of plain segments (RFC 8166 section 3.4.6). Up
+/// to four need no allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WriteChunk {
     pub segments: SmallVec<[Segment; 4]>,
 }
 
 impl WriteChunk {
-    /// Bytes the segments have together: capacity in a call, bytes written in a reply.
+    /// Total length of the segments: the capacity in a call, the bytes written in a reply.
     pub fn len(&self) -> u64 {
         self.segments.iter().map(|s| u64::from(s.length)).sum()
     }
 
-    /// An empty chunk, or an unused one: no bytes in any segment (RFC 8166 section 3.4.6).
+    /// Whether the chunk is empty or unused: no segment has any bytes (RFC 8166 section 3.4.6).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Encoded bytes, "n HLOO ... HLOO".
+    /// Encoded length, "n HLOO ... HLOO".
     pub fn encoded_len(&self) -> usize {
         4 + SEGMENT_LEN * self.segments.len()
     }
@@ -97,12 +97,12 @@ pub struct ChunkLists {
 }
 
 impl ChunkLists {
-    /// Whether none of the three is present.
+    /// Whether all three are absent.
     pub fn is_empty(&self) -> bool {
         self.reads.is_empty() && self.writes.is_empty() && self.reply.is_none()
     }
 
-    /// Encoded bytes.
+    /// Encoded length.
     pub fn encoded_len(&self) -> usize {
         let reads = READ_ENTRY_LEN * self.reads.len() + 4;
         let writes: usize = self.writes.iter().map(|c| 4 + c.encoded_len()).sum();
@@ -111,21 +111,21 @@ impl ChunkLists {
     }
 }
 
-/// What follows the fixed words, by rdma_proc.
+/// The part after the fixed words, which depends on rdma_proc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// RDMA_MSG: the (possibly reduced) RPC message follows the header.
     Msg(ChunkLists),
     /// RDMA_NOMSG: a Position Zero Read chunk or the Reply chunk holds the RPC message.
     NoMsg(ChunkLists),
-    /// RDMA_MSGP: never sent; a responder answers ERR_CHUNK, a requester discards it (RFC
+    /// RDMA_MSGP: never sent. A responder answers it with ERR_CHUNK, a requester discards it (RFC
     /// 8166 section 4.6.1).
     MsgP {
         align: u32,
         threshold: u32,
         chunks: ChunkLists,
     },
-    /// RDMA_DONE: never sent, discarded (RFC 8166 section 4.6.2).
+    /// RDMA_DONE: never sent, and discarded (RFC 8166 section 4.6.2).
     Done,
     /// RDMA_ERROR: ends the RPC of this XID. Responders discard it.
     Error(ErrorBody),
@@ -136,11 +136,11 @@ pub enum Body {
 pub enum ErrorBody {
     /// The responder speaks only the versions from `low` to `high`.
     ErrVers { low: u32, high: u32 },
-    /// The header could not be parsed or its chunks not be used.
+    /// The header could not be parsed, or its chunks could not be used.
     ErrChunk,
 }
 
-/// The words at the same place in every version (RFC 8166 section 4.2).
+/// The words that have the same place in every version (RFC 8166 section 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fixed {
     pub xid: u32,
@@ -152,7 +152,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// Encoded bytes.
+    /// Encoded length.
     pub const LEN: usize = 16;
 }
 
@@ -180,7 +180,7 @@ impl Decode<'_> for Fixed {
 /// A transport header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The XID of the RPC message it goes with.
+    /// The XID of the RPC message.
     pub xid: u32,
     pub version: u32,
     /// Credits requested (call) or granted (reply).
@@ -188,16 +188,16 @@ pub struct Header {
     pub body: Body,
 }
 
-/// Why a message has no header (RFC 8166 section 4.5).
+/// Why a message has no valid header (RFC 8166 section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderError {
-    /// Either side discards the message in silence.
+    /// Both sides discard the message silently.
     #[error("a message of {0} bytes is shorter than any header")]
     TooShort(usize),
-    /// A responder answers ERR_VERS, a requester discards.
+    /// A responder answers with ERR_VERS, a requester discards the message.
     #[error("version {} of RPC-over-RDMA is not spoken here", .0.version)]
     UnsupportedVersion(Fixed),
-    /// A responder answers ERR_CHUNK, a requester discards.
+    /// A responder answers with ERR_CHUNK, a requester discards the message.
     #[error("malformed header: {1}")]
     Malformed(Fixed, DecodeError),
 }
@@ -214,7 +214,7 @@ impl HeaderError {
     //= RFC 8166, Section 4.5.2
     //# If the rdma_vers field contains a recognized value, but an XDR parsing error occurs, the
     //# Responder MUST reply with an RDMA_ERROR procedure and set the rdma_err value to ERR_CHUNK.
-    /// What a responder sends back, granting `credits`; `None` where it must stay silent.
+    /// The answer of a responder, granting `credits`; `None` if it must stay silent.
     pub fn answer(&self, credits: u32) -> Option<Header> {
         let (fixed, error) = match self {
             HeaderError::TooShort(_) => return None,
@@ -247,7 +247,7 @@ impl HeaderError {
 impl Header {
     //= RFC 8166, Section 4.2.2
     //# For RPC-over-RDMA version 1, this field MUST contain the value one (1).
-    /// A header of this version.
+    /// A header of version 1.
     pub fn new(xid: u32, credits: u32, body: Body) -> Self {
         Header {
             xid,
@@ -257,7 +257,7 @@ impl Header {
         }
     }
 
-    /// The ERR_CHUNK answer to a call with this XID.
+    /// The ERR_CHUNK answer to the call with this XID.
     pub fn err_chunk(xid: u32, credits: u32) -> Self {
         Header::new(xid, credits, Body::Error(ErrorBody::ErrChunk))
     }
@@ -270,7 +270,7 @@ impl Header {
         }
     }
 
-    /// Encoded bytes.
+    /// Encoded length.
     pub fn encoded_len(&self) -> usize {
         Fixed::LEN
             + match &self.body {
@@ -292,24 +292,24 @@ impl Header {
         }
     }
 
-    /// Takes the header from the front of a received message. Also returns its length: the
-    /// Payload stream starts there.
+    /// Decodes the header at the front of a received message. Also returns its length, where the
+    /// Payload stream begins.
     pub fn parse(message: &[u8]) -> Result<(Header, usize), HeaderError> {
         let too_short = HeaderError::TooShort(message.len());
         let mut from = Decoder::new(message);
         let fixed = Fixed::decode(&mut from).map_err(|_| too_short)?;
-        // A message shorter than 28 bytes is to be discarded (section 4.5). That is the size of
-        // empty chunk lists, and of ERR_VERS. But ERR_CHUNK is 20 bytes by the RFC's own XDR
-        // (section 4.1), Linux sends it so (svc_rdma_send_error_msg) and takes it so
-        // (rpcrdma_reply_handler asks for 16), and it "indicates a permanent error": discarding it
-        // would have the call sent again for ever. So those 20 bytes are the one message shorter
-        // than 28 that is taken.
+        // A message shorter than 28 bytes must be discarded (section 4.5). That is the length of
+        // empty chunk lists, and of ERR_VERS. But according to the RFC's own XDR (section 4.1)
+        // ERR_CHUNK has 20 bytes. Linux sends it so (svc_rdma_send_error_msg) and accepts it so
+        // (rpcrdma_reply_handler asks for 16). And since it "indicates a permanent error",
+        // discarding it would have the call sent again for ever. So these 20 bytes are the only
+        // shorter message that is accepted.
         let is_error = fixed.procedure == procedure::ERROR;
         if message.len() < MIN_HEADER_LEN && !(is_error && message.len() >= Fixed::LEN + 4) {
             return Err(too_short);
         }
         let body = Body::decode(&mut from, fixed.procedure);
-        // ERR_VERS keeps its form in every version (section 4.1.2).
+        // ERR_VERS has the same form in every version (section 4.1.2).
         let version_error = matches!(body, Ok(Body::Error(ErrorBody::ErrVers { .. })));
         if fixed.version != VERSION && !version_error {
             return Err(HeaderError::UnsupportedVersion(fixed));
@@ -402,7 +402,7 @@ impl Body {
             //# the Payload stream for this RPC-over-RDMA message.
             procedure::NOMSG => {
                 let chunks = ChunkLists::decode(from)?;
-                // Section 4.5.2 names this an XDR error.
+                // Section 4.5.2 calls this an XDR error.
                 if chunks.is_empty() {
                     return Err(DecodeError::Inconsistent(
                         "RDMA_NOMSG without any chunk holds no RPC message",
@@ -439,7 +439,7 @@ impl Body {
     }
 }
 
-/// Counts segments and Write chunks down to the bound of a message.
+/// Counts segments and Write chunks against the bound of a message.
 struct Budget(usize);
 
 impl Budget {

@@ -1,5 +1,5 @@
-//! Bytes of any kind, to every decoder: no panic, no endless loop, and memory in proportion
-//! to the bytes.
+//! Gives arbitrary bytes to every decoder: it must not panic, must terminate, and may use memory
+//! only in proportion to the bytes.
 
 use nfsrdma_xdr::codec::{Decode, Encode};
 use nfsrdma_xdr::nfs3::{DirList, EntryPlus, Name, ReaddirplusRes, Reply, Verifier};
@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Most bytes a decoder may hold for each byte of its input. The dearest is a list of
-/// READDIRPLUS entries: 32 bytes on the wire become some 200, in a vector that has an old and
-/// a new copy, one twice the other, while it grows.
+/// Largest memory that a decoder may use for each byte of its input. The worst case is a list of
+/// READDIRPLUS entries: 32 bytes on the wire become about 200, in a vector that exists twice while
+/// it grows, and whose new copy has twice the size.
 const FACTOR: usize = 24;
-/// What small fixed things may take besides.
+/// Memory that a decoder may use in addition, for small fixed items.
 const FREE: usize = 4096;
 
 thread_local! {
@@ -20,7 +20,7 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts what the current thread has allocated.
+/// Counts the bytes that the current thread has allocated.
 struct Counting;
 
 fn count(grown: usize, shrunk: usize) {
@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Peak of bytes allocated on this thread while `body` runs.
+/// Largest number of bytes allocated on this thread while `body` runs.
 fn peak_of(body: impl FnOnce()) -> usize {
     LIVE.set(0);
     PEAK.set(0);
@@ -56,8 +56,8 @@ fn peak_of(body: impl FnOnce()) -> usize {
     PEAK.get()
 }
 
-/// Decodes with all, and bounds each by the input. A check that finds a value has it twice,
-/// and encoded.
+/// Runs every decoder, and checks its memory against the length of the input. After decoding, a
+/// check holds the value twice, and its encoding.
 fn decode_within_bounds(bytes: &[u8]) {
     for (name, check) in decoders::TYPES.iter().chain(decoders::OTHERS) {
         let peak = peak_of(|| check(bytes));
@@ -66,7 +66,7 @@ fn decode_within_bounds(bytes: &[u8]) {
     }
 }
 
-/// Encoded messages of all kinds.
+/// Encoded messages of every type.
 fn encoded() -> impl Strategy<Value = Vec<u8>> {
     macro_rules! any_of {
         ($($strategy:expr),* $(,)?) => {
@@ -115,7 +115,7 @@ proptest! {
         decode_within_bounds(&bytes);
     }
 
-    /// Small numbers are what booleans, counts and lengths look like.
+    /// Booleans, counts and lengths are small numbers.
     #[test]
     fn arbitrary_words(words in prop::collection::vec(
         prop_oneof![6 => 0u32..4, 2 => 0u32..100, 1 => any::<u32>(), 1 => Just(u32::MAX)], 0..120,
@@ -124,7 +124,7 @@ proptest! {
         decode_within_bounds(&bytes);
     }
 
-    /// Messages with some words replaced, cut or doubled.
+    /// Messages with some words replaced, and with parts cut or repeated.
     #[test]
     fn mutated_messages(
         message in encoded(),
@@ -149,7 +149,7 @@ proptest! {
     }
 }
 
-/// Each count and length at its most, in front of too few bytes.
+/// The largest counts and lengths, with too few bytes after them.
 #[test]
 fn announced_lengths_allocate_nothing() {
     for count in [64, 400, 1024, 65_536, 1 << 24, u32::MAX] {
@@ -170,7 +170,7 @@ fn announced_segments_allocate_nothing() {
     decode_within_bounds(&bytes);
 }
 
-/// The smallest entries there are, many of them.
+/// Long lists of the smallest entries.
 #[test]
 fn long_lists_stay_in_proportion() {
     let entry = EntryPlus {
@@ -191,6 +191,6 @@ fn long_lists_stay_in_proportion() {
         assert_eq!(ReaddirplusRes::from_xdr(&bytes).as_ref(), Ok(&list));
     });
     assert!(peak <= FREE + FACTOR * bytes.len(), "{peak}");
-    // That it counts at all:
+    // Memory is really counted:
     assert!(peak >= 5000 * size_of::<EntryPlus<'_>>(), "{peak}");
 }

@@ -1,11 +1,11 @@
-//! NFSv3 messages word by word, as the XDR of RFC 1813 lays them out. Every number in a
-//! value is another one, so that no two fields can be exchanged.
+//! NFSv3 messages word by word, in the layout of RFC 1813's XDR. All numbers in a value differ, so
+//! that an exchange of two fields is detected.
 
 use nfsrdma_xdr::codec::{Decode, Encode, Payload};
 use nfsrdma_xdr::nfs3::*;
 use std::fmt::Debug;
 
-/// Bytes from words, strings (padded to words) and opaque lengths.
+/// Makes bytes from words, strings (padded to words) and opaque lengths.
 macro_rules! wire {
     ($($item:expr),* $(,)?) => {{
         let mut bytes: Vec<u8> = Vec::new();
@@ -30,7 +30,7 @@ impl<const N: usize> Wire for [u32; N] {
     }
 }
 
-/// Bytes as they are, padding written out.
+/// Bytes that are used as they are, with their padding.
 impl<const N: usize> Wire for &[u8; N] {
     fn put(&self, to: &mut Vec<u8>) {
         assert_eq!(N % 4, 0, "write the padding out");
@@ -83,14 +83,14 @@ const WCC: WccData = WccData {
     after: None,
 };
 
-/// wcc_data: before follows, size, mtime, ctime; after does not.
+/// wcc_data: `before` with size, mtime and ctime; no `after`.
 const WCC_DATA: [u32; 8] = [1, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0];
 
 fn handle() -> FileHandle {
     FileHandle::new(b"abcde").expect("short")
 }
 
-/// nfs_fh3 of five bytes.
+/// nfs_fh3 with five bytes.
 const FH: &[u8; 12] = b"\0\0\0\x05abcde\0\0\0";
 
 fn at() -> DirOp<'static> {
@@ -233,7 +233,7 @@ fn create_mkdir_symlink_mknod() {
         mode: Some(0o600),
         ..SetAttributes::default()
     };
-    // sattr3: mode set; uid, gid, size, atime, mtime not.
+    // sattr3: only the mode is set; uid, gid, size, atime and mtime are not.
     let sattr3: [u32; 7] = [1, 0o600, 0, 0, 0, 0, 0];
     let how = [
         (CreateHow::Unchecked(set), wire![0, sattr3]),
@@ -435,7 +435,7 @@ fn what_the_protocol_does_not_define_is_refused() {
     refused::<Stable>(&wire![3]);
     refused::<CreateHow>(&wire![3]);
     refused::<MknodWhat>(&wire![8]);
-    // A handle of 65 bytes, a name of 256.
+    // A handle of 65 bytes, and a name of 256.
     refused::<FileHandle>(&wire![65, &[0; 68]]);
     refused::<Name<'_>>(&wire![256, &[b'n'; 256]]);
 }

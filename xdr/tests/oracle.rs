@@ -1,6 +1,6 @@
-//! The NFSv3, MOUNT, portmap and RPC codecs against `nfs3_types`, written by others: what we
-//! encode it reads to the last byte and writes back the same, and we read that as the same
-//! value. Fields that could be swapped without notice are compared one by one.
+//! Compares the NFSv3, MOUNT, portmap and RPC codecs with the independent crate `nfs3_types`: it
+//! decodes our encodings completely and encodes the same bytes, which we decode as the same value.
+//! Fields that could be exchanged unnoticed are compared one by one.
 
 use nfs3_types::xdr_codec::{Pack, Unpack};
 use nfs3_types::{
@@ -12,7 +12,7 @@ use nfsrdma_xdr::support::strategies;
 use nfsrdma_xdr::{mount3, rpc, rpcbind};
 use proptest::prelude::*;
 
-/// Reads all of `bytes` as their type.
+/// Decodes all of `bytes` as a value of its type.
 fn unpack<T: Unpack>(bytes: &[u8]) -> T {
     let mut input = bytes;
     let (value, taken) = T::unpack(&mut input).expect("they read what we write");
@@ -68,7 +68,7 @@ agree! {
     create_res: CreateRes = theirs::CREATE3res,
     mkdir_args: MkdirArgs<'_> = theirs::MKDIR3args<'_>,
     symlink_args: SymlinkArgs<'_> = theirs::SYMLINK3args<'_>,
-    // Their type cannot write what MKNOD cannot make.
+    // Their type has no form for what MKNOD cannot create.
     mknod_special: MknodWhat = theirs::mknoddata3,
     remove_args: RemoveArgs<'_> = theirs::REMOVE3args<'_>,
     remove_res: RemoveRes = theirs::REMOVE3res,
@@ -238,8 +238,8 @@ proptest! {
         );
     }
 
-    /// Their flavors end at 3 and their auth_stat at 7: what is beyond becomes something they
-    /// know.
+    /// Their flavors end at 3 and their auth_stat at 7; larger values are replaced by ones that
+    /// they know.
     #[test]
     fn rpc_headers(call in strategies::call(), reply in strategies::rpc_reply()) {
         let known = |auth| match auth {
@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// Names, numbers and flag values, all of them.
+/// All names, numbers and flag values.
 #[test]
 fn constants() {
     assert_eq!((PROGRAM, VERSION), (theirs::PROGRAM, theirs::VERSION));

@@ -1,4 +1,4 @@
-//! Every type: what is encoded is decoded again, and no part of it is taken for the whole.
+//! Every type survives encoding and decoding, and no part of an encoding is decoded as the whole.
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Payload};
 use nfsrdma_xdr::nfs3::*;
@@ -7,7 +7,7 @@ use nfsrdma_xdr::support::{locking, strategies};
 use nfsrdma_xdr::{mount3, nfs_acl, nlm4, nsm, rpc, rpcbind, rpcrdma};
 use proptest::prelude::*;
 
-/// For each type a test of that name, over values of a strategy of that name.
+/// Defines a test for each type, over values of the strategy with the same name.
 macro_rules! round_trips {
     ($strategies:ident: $($name:ident: $type:ty),* $(,)?) => {
         proptest! {
@@ -20,7 +20,7 @@ macro_rules! round_trips {
                     let decoded = <$type>::from_xdr(&bytes);
                     prop_assert_eq!(decoded.as_ref(), Ok(&value));
 
-                    // Ends where it ends, and starts where the decoder stands.
+                    // Decoding starts where the decoder is, and ends where the value ends.
                     let mut longer = vec![0xee; 4];
                     longer.extend(&bytes);
                     longer.extend([0xee; 4]);
@@ -189,7 +189,7 @@ proptest! {
     //= RFC 8166, Section 3.4.5
     //= type=test
     //# The Position value MUST be computed from the beginning [...]
-    /// A reduced stream plus the item's bytes and padding, put in where the encoder says, is
+    /// A reduced stream with the item's bytes and padding, inserted where the encoder says, equals
     /// the unreduced stream (RFC 8166 section 3.4.5).
     #[test]
     fn reduced_write(args in strategies::write_args()) {
@@ -203,7 +203,7 @@ proptest! {
         let mut from = Decoder::with_placed(&whole, data.len() as u32);
         prop_assert_eq!(WriteArgs::decode(&mut from), Ok(reduced));
         from.finish().unwrap();
-        // The chunk's length and the item's must agree, but for up to three bytes of padding.
+        // The length of the chunk may exceed that of the item by up to three bytes of padding.
         let mut from = Decoder::with_placed(&whole, data.len() as u32 + 4);
         prop_assert!(WriteArgs::decode(&mut from).is_err());
         if let Some(less) = (data.len() as u32).checked_sub(1) {

@@ -1,11 +1,11 @@
-//! Soft-iWARP against plain TCP, over loopback in one process:
+//! Measures soft-iWARP and plain TCP, over loopback in one process:
 //!
 //! ```text
 //! cargo run --release -p nfsrdma-iwarp --example bandwidth -- [crc] [fpdu=N] [spin=US] [only=NAME]
 //! ```
 //!
-//! Bulk: messages of 1 MiB, four under way. `fetch`: what an NFS READ of 4 KiB does (expose,
-//! Send; RDMA Write and Send back; invalidate), one at a time.
+//! The bulk tests send messages of 1 MiB, four at a time. `fetch` does the operations of an NFS
+//! READ of 4 KiB (expose, Send; RDMA Write and Send back; invalidate), one at a time.
 
 use nfsrdma_iwarp::{Fpdu, IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::*;
@@ -163,7 +163,7 @@ fn send(id: u64, data: &Buf) -> WorkRequest {
     }
 }
 
-/// The server writes 1 MiB and a Send; the client answers each Send by one.
+/// The server writes 1 MiB and sends a message; the client answers each with a Send.
 fn write_bulk(options: &IwarpOptions) -> String {
     let pool = pool();
     let (mut client, mut server) = pair(options, &pool);
@@ -244,7 +244,7 @@ fn write_bulk(options: &IwarpOptions) -> String {
     result
 }
 
-/// The server reads 1 MiB messages of the client, as for NFS WRITE.
+/// The server reads messages of 1 MiB from the client, as for NFS WRITE.
 fn read_bulk(options: &IwarpOptions) -> String {
     let pool = pool();
     let (mut client, mut server) = pair(options, &pool);

@@ -1,8 +1,8 @@
-//! Soft-iWARP: RDMA over TCP without a card, as a provider of the contract in
-//! [`nfsrdma_rdma`], in both roles.
+//! Soft-iWARP: RDMA over TCP without special hardware, as a provider of the contract in
+//! [`nfsrdma_rdma`], for initiators and responders.
 //!
-//! [`wire`] has the formats of MPA (RFC 5044, 6581), DDP (RFC 5041) and RDMAP (RFC 5040),
-//! [`proto`] the state machines, without I/O; only the private driver knows sockets and
+//! [`wire`] has the formats of MPA (RFC 5044, 6581), DDP (RFC 5041) and RDMAP (RFC 5040), and
+//! [`proto`] the state machines, which do no I/O. Only the private module `driver` uses sockets and
 //! threads.
 
 mod driver;
@@ -22,7 +22,7 @@ pub struct IwarpProvider {
 }
 
 impl IwarpProvider {
-    /// With these options for every connection, made or accepted.
+    /// A provider that uses these options for every connection, made or accepted.
     pub fn new(options: IwarpOptions) -> Self {
         IwarpProvider { options }
     }

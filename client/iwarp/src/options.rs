@@ -1,19 +1,19 @@
-//! Settings of the provider.
+//! The options of the provider.
 
 use crate::proto::segment::{MAX_FPDU, MIN_FPDU};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How large FPDUs are made.
+/// The size of FPDUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fpdu {
-    /// One TCP segment towards an unknown peer, as RFC 5044 section 5 intends for hardware;
-    /// as large as MPA allows when the path stays on this machine, where only software is.
+    /// One TCP segment, which is best for peers in hardware (RFC 5044 section 5); but the largest
+    /// that MPA allows if both ends are on this machine, where all peers are software.
     #[default]
     Auto,
-    /// At most this many bytes, header and CRC included.
+    /// At most this many bytes, with header and CRC.
     Bytes(usize),
-    /// As large as MPA allows: for a peer known to take it (siw does).
+    /// The largest that MPA allows, for a peer that is known to accept it (siw does).
     Largest,
 }
 
@@ -35,26 +35,26 @@ impl FromStr for Fpdu {
     }
 }
 
-/// Settings of the provider.
+/// The options of the provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IwarpOptions {
-    /// Protect FPDUs by CRC32c. Without it, CRCs are used if the peer asks.
+    /// Require CRC32c for FPDUs. Without this, CRCs are used if the peer requires them.
     pub crc: bool,
-    /// MPA revision to connect with: 2 (with enhanced set-up) or 1.
+    /// MPA revision to connect with: 2 (with enhanced connection set-up) or 1.
     pub mpa_revision: u8,
-    /// FPDU size.
+    /// Size of the FPDUs that are sent.
     pub fpdu: Fpdu,
     /// Ask for the peer-to-peer model when connecting (RFC 6581 section 9).
     pub peer_to_peer: bool,
-    /// Socket buffers in bytes; the kernel's automatic sizes if not set.
+    /// Sizes of the socket buffers in bytes; `None` leaves them to the kernel.
     pub socket_buffer: Option<usize>,
-    /// How long unacknowledged data may wait before the connection is lost
+    /// How long sent data may remain unacknowledged before the connection is lost
     /// (TCP_USER_TIMEOUT).
     pub user_timeout: Option<Duration>,
     /// Idle time before TCP keepalive probes the peer.
     pub keepalive: Option<Duration>,
-    /// How long the completion thread looks at the socket, yielding in between, before it
-    /// sleeps. Waking a sleeper on another CPU costs more than all else of a small call.
+    /// How long the completion thread polls the socket, yielding in between, before it sleeps.
+    /// Waking a sleeping thread on another CPU takes longer than the rest of a small call.
     pub spin: Duration,
 }
 

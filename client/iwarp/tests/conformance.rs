@@ -1,4 +1,4 @@
-//! The provider contract, in every setting of the provider.
+//! The tests of the provider contract, with all options of the provider.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Both ends of the provider joined over loopback TCP.
+//! Both ends of a connection of the provider, over loopback TCP.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -43,7 +43,7 @@ fn pair(options: &IwarpOptions, local: &str, pool: &Pool) -> (Connection, Connec
     })
 }
 
-/// Polls until a completion comes.
+/// Polls until a completion arrives.
 fn next(connection: &mut Connection) -> Completion {
     let until = Instant::now() + LIMIT;
     let mut out = Vec::new();
@@ -97,7 +97,7 @@ fn post(connection: &Connection, request: WorkRequest) {
     assert!(batch.is_empty());
 }
 
-/// Messages of several lengths, each into a Receive.
+/// Sends messages of several lengths, each into a Receive.
 fn sends(pool: &Pool, client: &mut Connection, server: &mut Connection) {
     for len in [0usize, 1, 3, 1000, 4096] {
         let data = fill(pool, len, 1).freeze();
@@ -117,7 +117,7 @@ fn sends(pool: &Pool, client: &mut Connection, server: &mut Connection) {
     }
 }
 
-/// RDMA Write by the server, into two buffers, told by a Send With Invalidate.
+/// The server writes into two buffers by RDMA Write, and reports it by a Send with Invalidate.
 fn server_writes(pool: &Pool, data: &Buf, client: &mut Connection, server: &mut Connection) {
     let len = data.len();
     let split = len / 2 + 1;
@@ -166,7 +166,7 @@ fn server_writes(pool: &Pool, data: &Buf, client: &mut Connection, server: &mut 
     client.queue_pair.post_receive(WorkId(77), spare).unwrap();
 }
 
-/// RDMA Read of the same by the server.
+/// The server reads the same data by RDMA Read.
 fn server_reads(pool: &Pool, data: &Buf, client: &mut Connection, server: &mut Connection) {
     let len = data.len();
     let exposure = client
@@ -253,8 +253,8 @@ fn all_operations_in_every_setting() {
 //= RFC 5041, Section 8.3.1
 //= type=test
 //# An RNIC MUST ensure that the network interface can [...]
-/// Memory that came back from `invalidate` does not change any more, however hard the peer
-/// writes at that moment.
+/// Memory that `invalidate` returned does not change any more, even while the peer writes all the
+/// time.
 #[test]
 fn nothing_is_written_after_invalidation() {
     const LEN: usize = 256 * 1024;
@@ -268,7 +268,7 @@ fn nothing_is_written_after_invalidation() {
         let server_pair = server.queue_pair.clone();
         let client_pair = client.queue_pair.clone();
         let error = std::thread::scope(|scope| {
-            // The peer writes alternating contents until it is told off.
+            // The peer writes alternating contents until it gets an error.
             scope.spawn(|| {
                 let sources = [1u8, 2].map(|n| {
                     let mut buf = pool.alloc(LEN).unwrap();

@@ -1,4 +1,4 @@
-//! The driver against a peer of plain bytes: what goes over the wire, and how it is ended.
+//! The driver against a peer that sends plain bytes: what is sent, and how connections end.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -15,9 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// `S`, revision 2, IRD 0, ORD 16.
+/// Flag `S`, revision 2, IRD 0, ORD 16.
 const REPLY: &[u8] = b"MPA ID Rep Frame\x10\x02\x00\x04\x00\x00\x00\x10";
-/// `S`, revision 2, IRD 16, ORD 0, "hi".
+/// Flag `S`, revision 2, IRD 16, ORD 0, private data "hi".
 const REQUEST: &[u8] = b"MPA ID Req Frame\x10\x02\x00\x06\x00\x10\x00\x00hi";
 /// A zero-length RDMA Write without CRC.
 const EMPTY_WRITE: [u8; 20] = [
@@ -48,7 +48,7 @@ fn read<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
     bytes
 }
 
-/// Our provider as initiator, connected to bytes.
+/// Our provider as the initiator, connected to a plain socket.
 fn connected() -> (Connection, TcpStream) {
     connected_with(IwarpOptions::default())
 }
@@ -73,7 +73,7 @@ fn connected_with(options: IwarpOptions) -> (Connection, TcpStream) {
     (connection, socket)
 }
 
-/// Our provider as responder, and what the initiator sees.
+/// Our provider as the responder; also returns the reply that the initiator gets.
 fn accepted(request: &[u8]) -> (Connection, TcpStream, Vec<u8>) {
     let provider = IwarpProvider::new(IwarpOptions::default());
     let listener = provider.listen(any()).unwrap();
@@ -141,7 +141,7 @@ fn a_fault_is_terminated_on_the_wire() {
     let mut write = vec![0, 18, 0xc1, 0x40, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 9];
     write.extend_from_slice(&[7; 4]);
     write.extend_from_slice(&[0; 4]);
-    // A Send after it, with which nothing is wrong.
+    // A valid Send after it.
     write.extend_from_slice(&[0, 22, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     write.extend_from_slice(&[0, 0, 0, 0, b'l', b'a', b't', b'e', 0, 0, 0, 0]);
     socket.write_all(&write).unwrap();
@@ -169,7 +169,7 @@ fn a_fault_is_terminated_on_the_wire() {
 //= type=test
 //# For Error codes 2 and 3, MPA MUST NOT close the TCP connection following a reported error.
 //# The following errors MUST be detected by MPA and [...]
-/// A wrong CRC ends nothing by itself: the peer is told first.
+/// A wrong CRC does not end the connection at once: the peer gets a Terminate first.
 #[test]
 fn a_crc_mismatch_is_terminated_on_the_wire() {
     let listener = TcpListener::bind(any()).unwrap();
@@ -216,8 +216,8 @@ fn a_crc_mismatch_is_terminated_on_the_wire() {
 //= RFC 5044, Section 8
 //= type=test
 //# In this case, the TCP connection MUST be immediately closed.
-/// Another protocol's answer, a request in place of a reply, a revision nobody knows, too much
-/// private data: the connection is closed, with no byte more.
+/// For the answer of another protocol, a request instead of a reply, an unknown revision, or too
+/// much private data, the connection is closed without sending another byte.
 #[test]
 fn a_reply_that_is_no_reply_closes_the_connection() {
     let replies: [&[u8; 24]; 4] = [
@@ -235,7 +235,7 @@ fn a_reply_that_is_no_reply_closes_the_connection() {
             read::<28>(&mut socket);
             socket.write_all(reply).unwrap();
             let mut more = Vec::new();
-            // Bytes it has not read make the close a reset.
+            // Bytes that the provider has not read turn the close into a reset.
             let ended = socket.read_to_end(&mut more);
             let reset = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionReset;
             assert!(
@@ -390,12 +390,12 @@ fn peer_to_peer_with_each_rtr() {
     }
 }
 
-/// A Send of 600 bytes with markers, behind an empty RDMA Write: what a peer reads that asked
-/// for them (RFC 5044 section 4.3).
+/// Expects a Send of 600 bytes with markers, after an empty RDMA Write: what a peer reads that
+/// requires markers (RFC 5044 section 4.3).
 fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, opened: bool, crc: bool) {
     let mut expected = Vec::new();
     if opened {
-        // The first marker stands in front of the first FPDU and points to nothing.
+        // The first marker precedes the first FPDU; its pointer is zero.
         expected.extend_from_slice(&[0; 4]);
         expected.extend_from_slice(&EMPTY_WRITE);
         if crc {
@@ -487,7 +487,7 @@ fn a_peer_that_asks_for_markers_gets_them() {
         let mut socket = peer.join().unwrap();
         expect_marked_send(&connection, &mut socket, true, crc);
 
-        // The same where the peer is the initiator.
+        // The same with the peer as the initiator.
         let mut request = REQUEST.to_vec();
         request[16] |= if crc { 0xc0 } else { 0x80 };
         let (mut connection, mut socket, reply) = accepted(&request);
@@ -543,7 +543,7 @@ fn a_slow_or_wrong_request_costs_nobody_else() {
 fn a_peer_that_resets_is_a_lost_link() {
     let (mut connection, socket) = connected();
     send(&connection);
-    // Closing with unread bytes resets.
+    // Closing a socket with unread bytes resets the connection.
     let mut out = Vec::new();
     connection.completions.poll(&mut out, Wait::No).unwrap();
     drop(socket);
@@ -551,11 +551,11 @@ fn a_peer_that_resets_is_a_lost_link() {
     assert!(matches!(error, Error::LinkLost(_)), "{error:?}");
 }
 
-/// Less than a peer takes for its frame that sends a byte at a time, [`DRIP`] apart.
+/// Less time than a peer needs for its frame if it sends one byte every [`DRIP`].
 const SHORT: Duration = Duration::from_millis(300);
 const DRIP: Duration = Duration::from_millis(40);
 
-/// Sends a byte at a time, until all are sent or nobody wants more.
+/// Sends single bytes, until all are sent or the peer closes.
 fn drip(socket: &mut TcpStream, bytes: &[u8]) {
     for byte in bytes {
         thread::sleep(DRIP);
@@ -567,7 +567,7 @@ fn drip(socket: &mut TcpStream, bytes: &[u8]) {
 
 #[test]
 fn a_peer_that_accepts_and_never_answers_is_given_up() {
-    // The kernel accepts for it.
+    // The kernel accepts the connection, but nobody answers.
     let listener = TcpListener::bind(any()).unwrap();
     let params = ConnectParams {
         timeout: SHORT,
@@ -586,7 +586,7 @@ fn a_frame_that_drips_gets_no_more_time() {
     let peer = thread::spawn(move || {
         let (mut socket, _) = listener.accept().unwrap();
         drip(&mut socket, REPLY);
-        // The other end closes.
+        // Waits until the provider closes.
         let _ = socket.read_to_end(&mut Vec::new());
     });
     let provider = IwarpProvider::new(IwarpOptions::default());
@@ -660,7 +660,7 @@ fn a_peer_that_stops_reading_is_given_up_with_all_that_waits_for_it() {
     let mut out = Vec::new();
     let error = end(&mut connection, &mut out);
     assert!(matches!(error, Error::LinkLost(_)), "{error:?}");
-    // Two Receives and eight Sends.
+    // Two Receives and eight Sends were flushed.
     assert_eq!(out.len(), 10);
     drop((out, connection, socket));
     assert_eq!(pool.free_bytes(), pool.capacity());
@@ -669,12 +669,12 @@ fn a_peer_that_stops_reading_is_given_up_with_all_that_waits_for_it() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(10)))]
 
-    /// Any bytes in place of FPDUs end the connection, and every Receive comes back.
+    /// Arbitrary bytes instead of FPDUs end the connection, and every Receive is flushed.
     #[test]
     fn noise_ends_the_connection(bytes in proptest::collection::vec(any_of::<u8>(), 0..3000)) {
         let (mut connection, mut socket) = connected();
         let peer = thread::spawn(move || {
-            // Our end may close first.
+            // The provider may close first.
             let _ = socket.write_all(&bytes);
             let _ = socket.shutdown(Shutdown::Write);
             let _ = socket.read_to_end(&mut Vec::new());

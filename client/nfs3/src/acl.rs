@@ -1,7 +1,7 @@
-//! NFS_ACL version 3 beside NFS: access control lists over the connections of the mount.
+//! NFS_ACL version 3: access control lists, over the connections of the mount.
 //!
-//! Whether the server has the program is found out once, while mounting; a server that does not
-//! have it any more after a restart is found out by the next call.
+//! Whether the server has the program is asked once, while mounting. If a restarted server lacks
+//! it, the next call finds out. An access ACL that says no more than the mode counts as none.
 
 use super::api::{Acls, Cred, NfsError, NfsResult, SetLists};
 use super::checks::misbehaved;
@@ -18,7 +18,7 @@ use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Reply, Status, Void};
 use nfsrdma_xdr::posix_acl::PosixAcl;
 use nfsrdma_xdr::procedure::Procedure;
 
-/// The counter of a procedure.
+/// The number of a procedure's counter.
 fn counter<P: Procedure>() -> usize {
     match P::NUMBER {
         Getacl::NUMBER => GETACL_COUNTER,
@@ -27,7 +27,7 @@ fn counter<P: Procedure>() -> usize {
     }
 }
 
-/// A list as the server sent it; an access ACL that says no more than the mode is none.
+/// Decodes and checks a list that the server sent.
 fn list(entries: &[nfsrdma_xdr::nfs_acl::AclEntry], default: bool) -> NfsResult<PosixAcl> {
     match PosixAcl::from_wire(entries, default) {
         Ok(acl) if acl.is_empty() || acl.is_valid() => Ok(acl),
@@ -37,7 +37,7 @@ fn list(entries: &[nfsrdma_xdr::nfs_acl::AclEntry], default: bool) -> NfsResult<
 }
 
 impl Nfs3Client {
-    /// Asks whether the server has NFS_ACL. Until it has said so, it counts as not having it.
+    /// Asks whether the server has NFS_ACL. Until it has answered, it counts as not having it.
     pub(crate) async fn probe_acl(&self, cred: &Cred) -> NfsResult<bool> {
         let present = match self.perform_acl::<Null>(cred, &Void {}).await {
             Ok(_) => true,

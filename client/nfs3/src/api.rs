@@ -1,10 +1,9 @@
-//! What the file system may ask of an NFSv3 server.
+//! The interface between the file system and an NFSv3 server.
 //!
-//! [`Nfs3`] is implemented by the engine (`Nfs3Client`) and, for tests, by servers in
-//! memory and by wrappers that inject faults. A call is retried beneath this trait as the
-//! mount's `hard`, `soft` and `softerr` say; what comes back is final. Replies that the
-//! caller asked for are already checked: at most the bytes wanted, at most the names' bound,
-//! names that are components.
+//! [`Nfs3`] is implemented by `Nfs3Client` and, for tests, by servers in memory and by wrappers
+//! that inject faults. Retries happen beneath this trait, according to the mount's `hard`, `soft`
+//! and `softerr`; a result is final. Replies have been checked: they have at most as many bytes as
+//! were asked for, and all names are non-empty components of bounded length.
 
 pub use nfsrdma_rpcrdma::rpc::{Cred, Credential};
 pub use nfsrdma_rpcrdma::transport::Driver;
@@ -22,36 +21,36 @@ use thiserror::Error;
 /// Why a call has no result.
 #[derive(Debug, Clone, Error)]
 pub enum NfsError {
-    /// The server ran the procedure and refused.
+    /// The server ran the procedure and answered with an error status.
     #[error("server answered {}", .0.name())]
     Status(Status),
     /// The server does not accept the caller's credential (RFC 5531 section 8.2, auth_stat).
     #[error("server refused the caller: {0}")]
     Denied(String),
-    /// The server did not run the procedure: RPC-level refusal (program, version, procedure,
-    /// arguments), or an RDMA_ERROR (RFC 8166 section 4.5), in words.
+    /// The server did not run the procedure: RPC refused it (program, version, procedure,
+    /// arguments), or the answer was an RDMA_ERROR (RFC 8166 section 4.5). The reason as text.
     #[error("server refused the call: {0}")]
     Refused(String),
-    /// No answer in the time a `softerr` mount allows, or mounting.
+    /// No answer in the time that a `softerr` mount allows, or while mounting.
     #[error("no answer from the server in time")]
     TimedOut,
-    /// No answer in the time a `soft` mount allows, which programs see as an I/O error.
+    /// No answer in the time that a `soft` mount allows; programs see an I/O error.
     #[error("no answer from the server in time")]
     GivenUp,
-    /// The reply is not what the protocol allows, or contradicts the call.
+    /// The reply violates the protocol, or contradicts the call.
     #[error("server misbehaved: {0}")]
     PeerMisbehaved(String),
-    /// This machine lacks something (buffers, descriptors).
+    /// A failure of this machine, such as a lack of buffers or descriptors.
     #[error("{0}")]
     Local(String),
-    /// The caller gave up, or the mount is going away.
+    /// The caller gave up, or the mount is being shut down.
     #[error("interrupted")]
     Interrupted,
 }
 
 pub type NfsResult<T> = Result<T, NfsError>;
 
-/// An object the server just named.
+/// The result of a LOOKUP.
 #[derive(Debug, Clone, Copy)]
 pub struct Found {
     pub object: FileHandle,
@@ -59,8 +58,8 @@ pub struct Found {
     pub dir: Option<Attributes>,
 }
 
-/// An object the server just made. A handle or attributes the server left out are looked up
-/// by the implementation only if free; the caller must handle `None`.
+/// The result of a call that creates an object. A handle or attributes that the server left out are
+/// `None`, which the caller must handle.
 #[derive(Debug, Clone, Copy)]
 pub struct Made {
     pub object: Option<FileHandle>,
@@ -68,22 +67,22 @@ pub struct Made {
     pub dir: WccData,
 }
 
-/// What READ returned.
+/// The result of a READ.
 #[derive(Debug)]
 pub struct ReadDone {
     pub attributes: Option<Attributes>,
-    /// The sinks again, in order. The first `count` bytes are the file's; whatever lies behind
-    /// is undefined and must not be shown to anybody.
+    /// The sinks of the call, in order. Their first `count` bytes are the file's; the bytes after
+    /// these are undefined and must not be shown to programs.
     pub data: Segs<BufMut>,
     pub count: u32,
     pub eof: bool,
 }
 
-/// What WRITE returned.
+/// The result of a WRITE.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteDone {
     pub wcc: WccData,
-    /// Bytes written, at least 1 unless none was sent, at most those sent.
+    /// Bytes written: at most those sent, and at least 1 unless none were sent.
     pub count: u32,
     pub committed: Stable,
     pub verifier: Verifier,
@@ -92,16 +91,16 @@ pub struct WriteDone {
 /// How to create a regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateMode {
-    /// Takes an existing file.
+    /// Succeeds if the file exists already.
     Unchecked,
-    /// EXIST if there is one.
+    /// Fails with EXIST if the name exists.
     Guarded,
-    /// EXIST if there is one that this call did not make: safe across a retransmission. The
-    /// implementation picks the verifier and sets the attributes by SETATTR afterwards.
+    /// Fails with EXIST unless this call created the file, which is safe across retransmissions.
+    /// The implementation chooses the verifier and sets the attributes by SETATTR afterwards.
     Exclusive,
 }
 
-/// A special file to make.
+/// The type of a special file to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
     Character(SpecData),
@@ -110,20 +109,20 @@ pub enum Special {
     Fifo,
 }
 
-/// The access control lists of an object. Empty stands for none: the mode alone, or nothing to
-/// inherit.
+/// The access control lists of an object. An empty access list means that only the mode counts, an
+/// empty default list that new objects inherit nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Acls {
     pub access: PosixAcl,
-    /// Of a directory only.
+    /// Directories only.
     pub default: PosixAcl,
 }
 
-/// Which lists a SETACL has. Linux's server takes away one that is left out.
+/// Which lists a SETACL contains. Linux's server removes a list that is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetLists {
     pub access: bool,
-    /// Of a directory only.
+    /// Directories only.
     pub default: bool,
 }
 
@@ -131,17 +130,17 @@ pub struct SetLists {
 #[derive(Debug, Clone)]
 pub struct DirEntry {
     pub fileid: u64,
-    /// A component; never empty, no slash, no NUL. May be `.` or `..`.
+    /// A component: not empty, without slash and NUL. May be `.` or `..`.
     pub name: Box<[u8]>,
-    /// Position after this entry.
+    /// The position after this entry.
     pub cookie: u64,
-    /// READDIRPLUS only.
+    /// Only from READDIRPLUS.
     pub attributes: Option<Attributes>,
-    /// READDIRPLUS only.
+    /// Only from READDIRPLUS.
     pub handle: Option<FileHandle>,
 }
 
-/// Part of a directory.
+/// A part of a directory, from READDIR or READDIRPLUS.
 #[derive(Debug, Clone)]
 pub struct DirPage {
     pub dir: Option<Attributes>,
@@ -150,31 +149,31 @@ pub struct DirPage {
     pub eof: bool,
 }
 
-/// An NFSv3 server, as the file system sees it. Each call is one procedure of RFC 1813.
+/// An NFSv3 server, as the file system sees it. Each method is one procedure of RFC 1813.
 ///
-/// Futures run to their end by `nfsrdma_rpcrdma::exec::spawn` or tokio; dropping one abandons the
-/// call, whose buffers stay with the engine until the reply.
+/// The futures are run by `nfsrdma_rpcrdma::exec::spawn` or by tokio. Dropping one abandons the
+/// call, whose buffers stay with the transport until the reply.
 #[rustfmt::skip]
 pub trait Nfs3: Send + Sync + 'static {
     fn getattr(&self, cred: &Cred, object: &FileHandle)
         -> impl Future<Output = NfsResult<Attributes>> + Send;
-    /// `guard`: refuse with NOT_SYNC unless ctime is this.
+    /// With `guard`, the call fails with NOT_SYNC unless the ctime is this one.
     fn setattr(&self, cred: &Cred, object: &FileHandle, new: &SetAttributes, guard: Option<nfsrdma_xdr::nfs3::Time>)
         -> impl Future<Output = NfsResult<WccData>> + Send;
     fn lookup(&self, cred: &Cred, dir: &FileHandle, name: &[u8])
         -> impl Future<Output = NfsResult<Found>> + Send;
-    /// Which of the `wanted` bits of `nfs3::access` are granted, and attributes.
+    /// Returns which of the `wanted` bits of `nfs3::access` are granted, and attributes.
     fn access(&self, cred: &Cred, object: &FileHandle, wanted: u32)
         -> impl Future<Output = NfsResult<(u32, Option<Attributes>)>> + Send;
     fn readlink(&self, cred: &Cred, symlink: &FileHandle)
         -> impl Future<Output = NfsResult<(Vec<u8>, Option<Attributes>)>> + Send;
-    /// Reads as many bytes as `sink` holds (the caller keeps that within `limits().rtmax`).
+    /// Reads as many bytes as `sink` holds, which must not exceed `limits().rtmax`.
     fn read(&self, cred: &Cred, file: &FileHandle, offset: u64, sink: Segs<BufMut>)
         -> impl Future<Output = NfsResult<ReadDone>> + Send;
-    /// Writes all of `data` (within `limits().wtmax`); the server may take less.
+    /// Writes `data`, which must not exceed `limits().wtmax`; the server may write less.
     fn write(&self, cred: &Cred, file: &FileHandle, offset: u64, data: Segs<Buf>, stable: Stable)
         -> impl Future<Output = NfsResult<WriteDone>> + Send;
-    /// `count` 0 means to the end.
+    /// A `count` of 0 means up to the end of the file.
     fn commit(&self, cred: &Cred, file: &FileHandle, offset: u64, count: u32)
         -> impl Future<Output = NfsResult<(WccData, Verifier)>> + Send;
     fn create(&self, cred: &Cred, dir: &FileHandle, name: &[u8], mode: CreateMode, attributes: &SetAttributes)
@@ -193,7 +192,7 @@ pub trait Nfs3: Send + Sync + 'static {
         -> impl Future<Output = NfsResult<RenameWcc>> + Send;
     fn link(&self, cred: &Cred, file: &FileHandle, dir: &FileHandle, name: &[u8])
         -> impl Future<Output = NfsResult<LinkWcc>> + Send;
-    /// `count`: most bytes of the results.
+    /// `count` is the largest size of the results, in bytes.
     fn readdir(&self, cred: &Cred, dir: &FileHandle, cookie: u64, verifier: Verifier, count: u32)
         -> impl Future<Output = NfsResult<DirPage>> + Send;
     fn readdirplus(&self, cred: &Cred, dir: &FileHandle, cookie: u64, verifier: Verifier, dircount: u32, maxcount: u32)
@@ -208,50 +207,49 @@ pub trait Nfs3: Send + Sync + 'static {
     fn has_acl(&self) -> bool {
         false
     }
-    /// GETACL of NFS_ACL; of a directory with what it hands on.
+    /// GETACL of NFS_ACL; for a directory also the default ACL.
     fn getacl(&self, _cred: &Cred, _object: &FileHandle, _directory: bool)
         -> impl Future<Output = NfsResult<(Option<Attributes>, Acls)>> + Send {
         async { Err(NfsError::Status(Status::NotSupp)) }
     }
-    /// SETACL of some of the lists, an empty one to take it away.
+    /// SETACL of NFS_ACL, with the lists that `_lists` selects; an empty list removes the ACL.
     fn setacl(&self, _cred: &Cred, _object: &FileHandle, _acls: &Acls, _lists: SetLists)
         -> impl Future<Output = NfsResult<Option<Attributes>>> + Send {
         async { Err(NfsError::Status(Status::NotSupp)) }
     }
-    /// What the server and this connection allow, from FSINFO at mount, option limits
-    /// applied.
+    /// The limits of the server from FSINFO, further reduced by the mount's options.
     fn limits(&self) -> Limits;
-    /// Calls that wait to be sent with others: see [`nfsrdma_rpcrdma::exec::deferring`].
+    /// Number of calls that wait to be sent with others ([`nfsrdma_rpcrdma::exec::deferring`]).
     fn deferred(&self) -> u32 {
         0
     }
-    /// Sends them.
+    /// Sends the deferred calls.
     fn kick(&self) {}
-    /// Whether no call is under way or waits to be sent, so that none can give memory back. False
-    /// where that is not known.
+    /// Whether no call is under way or waits to be sent, so that none can free memory.
+    /// Implementations that do not know return false.
     fn is_idle(&self) -> bool {
         false
     }
-    /// The connections, for event loops to poll; none where there is nothing to poll.
+    /// The connection slots, for event loops to poll; empty where there is nothing to poll.
     fn drivers(&self) -> Vec<Driver> {
         Vec::new()
     }
 
-    /// Calls that the server takes at a time (credits, RFC 8166 section 3.3.1), over all
-    /// connections; more wait here.
+    /// How many calls the server accepts at a time (credits, RFC 8166 section 3.3.1), over all
+    /// connections; further calls wait in the client.
     fn calls_at_a_time(&self) -> usize {
         64
     }
 }
 
-/// Sizes in force, in bytes.
+/// The sizes in force, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Largest READ.
     pub rtmax: u32,
     /// Largest WRITE.
     pub wtmax: u32,
-    /// READDIR and READDIRPLUS results to ask for.
+    /// Size of READDIR and READDIRPLUS results to ask for.
     pub dtpref: u32,
     pub max_file_size: u64,
 }

@@ -1,15 +1,15 @@
-//! [`Nfs3`] over the RPC transport: each procedure's arguments, the checks of its results, and what
-//! an error means for a call that was sent twice.
+//! [`Nfs3`] over the RPC transport: the arguments of each procedure, the checks of its results, and
+//! the meaning of an error for a call that was sent more than once.
 //!
 //! Each method builds the arguments of one procedure (RFC 1813 section 3.3), makes the call
-//! (`Nfs3Client::perform`), and decodes the results. Results that contradict the arguments, as a
-//! count that is not the length of the data, become `PeerMisbehaved`, so that callers need no
-//! checks of their own. The data of READ and WRITE goes by RDMA chunks (RFC 8267 section 4), and
-//! the buffers of a READ come back with the reply.
+//! (`Nfs3Client::perform`), and decodes the results. Results that contradict the arguments, such as
+//! a count that differs from the length of the data, become `PeerMisbehaved`, so callers need no
+//! checks of their own. The data of READ and WRITE is sent in RDMA chunks (RFC 8267 section 4), and
+//! the buffers of a READ are returned with the reply.
 //!
 //! A reply may be lost after the server has run the call. If a retransmission of REMOVE, RENAME,
-//! LINK, CREATE and the like then fails with NFS3ERR_NOENT or NFS3ERR_EXIST, and the
-//! server is already in the state that was asked for, it counts as done (`retransmitted.rs`).
+//! LINK, CREATE or a similar call then fails with NFS3ERR_NOENT or NFS3ERR_EXIST, and the server is
+//! already in the state that was asked for, the call counts as successful (`retransmitted.rs`).
 
 use crate::api::{
     Acls, CreateMode, Cred, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult, ReadDone,
@@ -24,8 +24,7 @@ use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::transport::{Driver, Payload};
 use nfsrdma_xdr::nfs3::*;
 
-/// Makes a call without payload. `$ok` handles the results, `$failed` may turn a status into a
-/// result.
+/// Makes a call without payload. `$ok` handles the results; `$failed` may accept a status.
 macro_rules! call {
     ($client:expr, $procedure:ty, $cred:expr, $args:expr, |$ok:pat_param| $body:expr) => {
         call!(
@@ -147,9 +146,9 @@ impl Nfs3 for Nfs3Client {
         symlink: &FileHandle,
     ) -> NfsResult<(Vec<u8>, Option<Attributes>)> {
         let args = ReadlinkArgs { symlink: *symlink };
-        // The path is DDP-eligible (RFC 8267 section 4), but nothing requires it to be asked for
-        // by Write chunk. NFS-Ganesha leaves that chunk unused and sends the path inline;
-        // Linux's client, too, asks for it in a Reply chunk.
+        // The path is DDP-eligible (RFC 8267 section 4), but a Write chunk for it is optional.
+        // NFS-Ganesha leaves that chunk unused and sends the path inline; Linux's client also
+        // receives it in a Reply chunk.
         call!(self, Readlink, cred, args, |ok| {
             let nfsrdma_xdr::codec::Payload::Inline(path) = ok.path else {
                 return misbehaved("a symbolic link in a chunk that was not offered");
@@ -178,8 +177,8 @@ impl Nfs3 for Nfs3Client {
             offset,
             count: wanted as u32,
         };
-        // NFS-Ganesha writes up to three bytes more than it was asked for where the count is
-        // no multiple of four: there has to be room for them, or they end the connection.
+        // If the count is not a multiple of four, NFS-Ganesha writes up to three bytes more.
+        // Without room for these, it would end the connection.
         let surplus = wanted % 4;
         if surplus > 0 {
             sink.push(self.buffer(surplus).await?);
@@ -193,7 +192,7 @@ impl Nfs3 for Nfs3Client {
         let mut sink = std::mem::take(&mut reply.payload).into_sink();
         match reply.results::<Read>()? {
             Reply::Ok(ok) => {
-                // That the chunk has as many bytes, or a few more, is checked by decoding.
+                // Decoding checks that the chunk has this many bytes, or up to three more.
                 if ok.count as usize != ok.data.len() || ok.count as usize > wanted {
                     return misbehaved("the count of READ is not the length of its data");
                 }
@@ -244,8 +243,8 @@ impl Nfs3 for Nfs3Client {
                 Err(error) => Err(error),
             };
             let results = match reply {
-                // The server that takes less than the one this was planned for: what it does
-                // not take now is to be written by another WRITE, as after a short count.
+                // The server may have a smaller limit than this WRITE was planned for. The rest is
+                // then written by another WRITE, as after a short count.
                 Err(NfsError::Refused(why)) => match self.smaller_write(len).await {
                     Some(most) => {
                         (data, len) = (cut(data, most), most);
@@ -380,8 +379,8 @@ impl Nfs3 for Nfs3Client {
         let args = RemoveArgs {
             what: at(dir, name)?,
         };
-        // NOENT after a retransmission: the first transmission removed it, its reply was lost, and
-        // the server's duplicate request cache forgot it. What the caller wanted is the case.
+        // NOENT for a retransmission: the first transmission removed the name, its reply was lost,
+        // and the server's duplicate request cache has no entry for it. So the call was successful.
         call!(
             self,
             Remove,
@@ -398,7 +397,7 @@ impl Nfs3 for Nfs3Client {
         let args = RemoveArgs {
             what: at(dir, name)?,
         };
-        // As for `remove`.
+        // NOENT for a retransmission counts as success, as in `remove`.
         call!(
             self,
             Rmdir,

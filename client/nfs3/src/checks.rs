@@ -1,14 +1,14 @@
-//! What is checked of each reply and of each name, either way.
+//! Checks of the names that are sent, and of what the server returns.
 
 use crate::api::{DirEntry, Made, NfsError, NfsResult};
 use nfsrdma_xdr::nfs3::*;
 
-/// The server contradicted itself or the call.
+/// The error for a server that contradicts itself or the call.
 pub(crate) fn misbehaved<T>(what: impl Into<String>) -> NfsResult<T> {
     Err(NfsError::PeerMisbehaved(what.into()))
 }
 
-/// A name to send: a component (RFC 1813 leaves more open than a directory can hold).
+/// Checks a name to be sent: it must be a component, although RFC 1813 does not require that.
 pub(crate) fn component(name: &[u8]) -> NfsResult<Name<'_>> {
     match Name(name) {
         name if name.is_component() => Ok(name),
@@ -24,7 +24,7 @@ pub(crate) fn at<'a>(dir: &FileHandle, name: &'a [u8]) -> NfsResult<DirOp<'a>> {
     })
 }
 
-/// A handle from the server. ("nfs_fh3" has no lower bound; an empty one names nothing.)
+/// Checks a handle from the server: `nfs_fh3` has no minimum length, but an empty one is useless.
 pub(crate) fn handle(handle: FileHandle) -> NfsResult<FileHandle> {
     if handle.as_bytes().is_empty() {
         return misbehaved("an empty file handle");

@@ -1,11 +1,11 @@
 //! [`Nfs3Client`]: how a call of NFS is made, repeated and counted.
 //!
-//! `perform` computes how large the results can be, for which the transport needs room in a reply,
+//! `perform` computes the largest size of the results, for which the transport must provide room,
 //! and encodes the call under the AUTH_SYS header of the caller's credential. `submit` repeats a
-//! call that is answered NFS3ERR_JUKEBOX, with growing pauses and a new XID each time (RFC 1813
-//! section 2.6): with the old XID the server's duplicate request cache could give the same answer
-//! again. Since a server that restarts may have other limits, the first call after a lost
-//! connection has them asked for again.
+//! call that is answered with NFS3ERR_JUKEBOX, after growing pauses and with a new XID each time
+//! (RFC 1813 section 2.6): with the old XID the server's duplicate request cache could return the
+//! same answer again. A restarted server may have other limits, so the first call after a lost
+//! connection also asks for them again.
 
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// First and longest pause before a call answered JUKEBOX is made again.
+/// First and longest pause before a call is repeated that was answered with JUKEBOX.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A mounted server. Clones share connections and counters.
+/// The client of a mounted server. Clones share connections and counters.
 #[derive(Debug, Clone)]
 pub struct Nfs3Client {
     inner: Arc<Inner>,
@@ -40,12 +40,12 @@ struct Inner {
     known: Known,
     recovery: Recovery,
     errors: ErrorCounters,
-    /// The server has NFS_ACL, and it is wanted.
+    /// Whether the server has NFS_ACL and the mount uses it.
     acl: AtomicBool,
 }
 
 impl Nfs3Client {
-    /// A client over connections that are up. `machine`: its name in AUTH_SYS credentials.
+    /// A client over connections that are up. `machine` is the name in AUTH_SYS credentials.
     pub(crate) fn new(engine: Arc<Engine>, machine: &[u8], recovery: Recovery) -> Self {
         Nfs3Client {
             inner: Arc::new(Inner {
@@ -59,7 +59,7 @@ impl Nfs3Client {
         }
     }
 
-    /// Whether the server has NFS_ACL, and it is wanted.
+    /// Whether the server has NFS_ACL and the mount uses it.
     pub(crate) fn wants_acl(&self) -> bool {
         self.inner.acl.load(Ordering::Relaxed)
     }
@@ -68,7 +68,7 @@ impl Nfs3Client {
         self.inner.acl.store(present, Ordering::Relaxed);
     }
 
-    /// The header of calls of another program.
+    /// The header for calls of another program.
     pub(crate) fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
         self.inner.credentials.template_of(program, version, cred)
     }
@@ -81,29 +81,29 @@ impl Nfs3Client {
         &self.inner.engine
     }
 
-    /// Decides which error a caller gets when a soft mount has timed out: EIO or ETIMEDOUT.
+    /// The mount's `hard`, `soft` or `softerr`, which decides the error after a time-out.
     pub fn recovery(&self) -> Recovery {
         self.inner.recovery
     }
 
-    /// The counters at this moment.
+    /// A snapshot of the counters.
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.engine.stats();
         self.inner.errors.add_to(&mut stats);
         stats
     }
 
-    /// Where to listen to what the connections do.
+    /// Where the connections report what they do.
     pub fn tap(&self) -> &Arc<Tap> {
         self.inner.engine.tap()
     }
 
-    /// Ends the connections; pending and later calls get `Interrupted`.
+    /// Ends the connections; pending and later calls fail with `Interrupted`.
     pub fn shutdown(&self) {
         self.inner.engine.shut_down();
     }
 
-    /// NULL: whether the server has NFSv3.
+    /// NULL: checks that the server has NFSv3.
     pub async fn null(&self, cred: &Cred) -> NfsResult<()> {
         let reply = self.perform::<Null>(cred, &Void {}, Payload::None).await?;
         reply.results::<Null>()?;
@@ -122,7 +122,7 @@ impl Nfs3Client {
             procedure: P::NUMBER as usize,
             max_results: match &payload {
                 Payload::Sink(_) => P::max_results(args),
-                // All of it inline or in a Reply chunk.
+                // The whole reply is inline or in a Reply chunk.
                 Payload::None | Payload::Source(_) => {
                     P::max_results(args) + roundup(P::max_ddp_result(args))
                 }
@@ -140,12 +140,12 @@ impl Nfs3Client {
         .await
     }
 
-    /// Makes a call, and again until its answer is not NFS3ERR_JUKEBOX: "the client should [...]
-    /// wait a while, then try again with a new RPC transaction ID" (RFC 1813 section 2.6). What
-    /// a soft mount gives up is an I/O error.
+    /// Makes a call, and repeats it until the answer is not NFS3ERR_JUKEBOX: "the client should
+    /// [...] wait a while, then try again with a new RPC transaction ID" (RFC 1813 section 2.6). On
+    /// a `soft` mount a time-out becomes `GivenUp`.
     ///
-    /// The reply counts as [retransmitted](RpcReply::retransmitted) if any of these calls was: a
-    /// server may have run the first sending of one, and put off the second.
+    /// The reply counts as [retransmitted](RpcReply::retransmitted) if any of these calls was: the
+    /// server may have run one transmission and answered the next one with JUKEBOX.
     pub(crate) async fn submit(
         &self,
         mut request: Request,
@@ -166,7 +166,7 @@ impl Nfs3Client {
             })?;
             retransmitted |= reply.retransmitted;
             reply.retransmitted = retransmitted;
-            // All results but those of NULL begin with the status.
+            // All results except those of NULL begin with the status.
             if reply.first_word() != Some(Status::JukeBox as u32) {
                 return Ok(reply);
             }
@@ -179,33 +179,33 @@ impl Nfs3Client {
             drop(reply);
             self.inner.engine.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            // Others may have changed by now what this was to change.
+            // Other callers may meanwhile have changed what this call was to change.
             if changes_metadata(procedure) && is_abandoned() {
                 return Err(NfsError::Status(Status::JukeBox));
             }
         }
     }
 
-    /// The error of a call that `counter` counts.
+    /// Counts `status` under `counter` and returns it as an error.
     pub(crate) fn refused_at<T>(&self, counter: usize, status: Status) -> NfsResult<T> {
         self.inner.errors.count(counter, status);
         Err(NfsError::Status(status))
     }
 
-    /// The error of a call that was answered with `status`, counted.
+    /// Counts `status` under `P` and returns it as an error.
     pub(crate) fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
         self.refused_at(P::NUMBER as usize, status)
     }
 
-    /// Registered memory with these bytes.
+    /// Copies `bytes` into registered memory.
     pub(crate) async fn registered(&self, bytes: &[u8]) -> NfsResult<Buf> {
         let mut buf = self.buffer(bytes.len()).await?;
         buf.copy_from_slice(bytes);
         Ok(buf.freeze())
     }
 
-    /// Memory of the pool. If the pool is empty, the caches give some back before long: a hard
-    /// mount waits for that, others as long as for the server.
+    /// Allocates memory of the pool. If the pool is empty, the caches will return some soon: a hard
+    /// mount waits for that without limit, others as long as `timeo`.
     pub(crate) async fn buffer(&self, len: usize) -> NfsResult<BufMut> {
         let engine = &self.inner.engine;
         let begin = Instant::now();
@@ -228,7 +228,7 @@ impl Nfs3Client {
     }
 }
 
-/// Whether a procedure, by its index, changes names or attributes.
+/// Whether a procedure, given by its number, changes names or attributes.
 fn changes_metadata(procedure: usize) -> bool {
     let procedure = procedure as u32;
     procedure == Setattr::NUMBER || (Create::NUMBER..=Link::NUMBER).contains(&procedure)

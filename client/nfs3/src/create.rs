@@ -1,11 +1,11 @@
-//! CREATE, and what else makes an object: MKDIR, SYMLINK and MKNOD have the same results (RFC 1813
-//! sections 3.3.8 to 3.3.11).
+//! Calls that create an object: CREATE, MKDIR, SYMLINK and MKNOD, which have the same results (RFC
+//! 1813 sections 3.3.8 to 3.3.11).
 //!
-//! If a retransmission is answered NFS3ERR_EXIST, the first transmission may have made the object;
-//! what is there counts as made if it is what was `expected`. An EXCLUSIVE CREATE needs no such
-//! guess, because the server recognises it by its verifier. Servers may keep that verifier in the
-//! file's times, so a SETATTR follows that sets the attributes and the times. A server that does
-//! not have EXCLUSIVE (NFS3ERR_NOTSUPP) gets a GUARDED one.
+//! If a retransmission is answered with NFS3ERR_EXIST, the first transmission may have created the
+//! object; if the object there is as `expected`, the call counts as successful. An EXCLUSIVE CREATE
+//! needs no such guess, because the server recognises it by its verifier. Servers may keep that
+//! verifier in the file's times, so a SETATTR follows that sets the attributes and the times. If
+//! the server does not support EXCLUSIVE (NFS3ERR_NOTSUPP), a GUARDED CREATE is made instead.
 
 use crate::api::{Cred, Made, Nfs3, NfsError, NfsResult};
 use crate::checks::{at, made};
@@ -17,8 +17,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Nfs3Client {
-    /// Makes `args.at` with a procedure whose results are those of CREATE. If a retransmission is
-    /// answered EXIST, and what is there is what was `expected`, it counts as made.
+    /// Creates `args.at` by a procedure with the results of CREATE. If a retransmission is answered
+    /// with EXIST and the object there is as `expected`, the call counts as successful.
     pub(crate) async fn make<P>(
         &self,
         cred: &Cred,
@@ -62,8 +62,8 @@ impl Nfs3Client {
             .await
     }
 
-    /// CREATE EXCLUSIVE, then SETATTR: the server may have kept the verifier in the times
-    /// (RFC 1813 section 3.3.8).
+    /// CREATE EXCLUSIVE, followed by SETATTR, because the server may have kept the verifier in the
+    /// file's times (RFC 1813 section 3.3.8).
     pub(crate) async fn create_exclusive(
         &self,
         cred: &Cred,
@@ -102,12 +102,12 @@ impl Nfs3Client {
     }
 }
 
-/// A verifier that no other exclusive CREATE has. Clients do not know of each other's, so the first
-/// one is random; those after it are spread over all bits, of which servers may keep only some.
+/// A verifier that no other exclusive CREATE has. The first one is random, because clients do not
+/// know each other's; later ones differ in all bits, because servers may keep only some of them.
 fn unique_verifier() -> NfsResult<Verifier> {
     static START: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    /// Odd, so that no number comes twice: 2^64 by the golden ratio.
+    /// Odd, so that no value repeats: 2^64 divided by the golden ratio.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let start = match START.get() {
         Some(start) => *start,
@@ -134,7 +134,7 @@ mod tests {
             .map(|_| u64::from_be_bytes(unique_verifier().unwrap().0))
             .collect();
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
-        // A server may keep 31 bits of each half, as ours does.
+        // A server may keep only 31 bits of each half, as our responder does.
         for by in [0, 32] {
             let half: HashSet<u64> = all.iter().map(|v| v >> by & 0x7fff_ffff).collect();
             assert!(half.len() > 9_990);

@@ -1,4 +1,4 @@
-//! What an error of the RPC transport means to the caller of an NFS procedure.
+//! Maps the errors of the RPC transport to those of NFS calls.
 
 use crate::api::NfsError;
 use nfsrdma_rpcrdma::Error;

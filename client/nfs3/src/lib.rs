@@ -1,10 +1,10 @@
 //! NFSv3 (RFC 1813) and MOUNT as typed calls, over the RPC transport of `nfsrdma-rpcrdma`.
 //!
-//! [`mount`] brings an export up, [`api`] is what a file system may ask of a server ([`Nfs3`]),
-//! [`client`] makes calls ([`Nfs3Client`]), and `calls` has one for each procedure; `create` makes
-//! those that make an object. `retransmitted` judges the answers of calls that were sent twice,
-//! `limits` keeps the sizes that the server takes and `renewal` asks for them again, [`nlm`] asks
-//! the server for locks.
+//! [`mount`] mounts an export, [`api`] is the interface to the file system ([`Nfs3`]), and
+//! [`client`] makes calls ([`Nfs3Client`]). `calls` has a method for each procedure, and `create`
+//! those that create an object. `retransmitted` interprets errors of calls that were sent more than
+//! once, `limits` holds the sizes that the server accepts, `renewal` asks for them again, and
+//! [`nlm`] locks files at the server.
 
 mod acl;
 pub mod api;

@@ -1,5 +1,5 @@
-//! How much a server takes and gives at a time: asked when mounting, and again after the
-//! connection was lost, because the server that answers then may be set up otherwise.
+//! The sizes of READ and WRITE that a server accepts. They are asked for when mounting, and again
+//! after the connection was lost, because a restarted server may have other limits.
 
 use crate::api::{Cred, Limits};
 use crate::options::WriteChunk;
@@ -10,30 +10,30 @@ use parking_lot::RwLock;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// rsize and wsize without an option, at most.
+/// Default of rsize and wsize, unless the server's limit is smaller.
 const DEFAULT_IO: u32 = 1 << 20;
-/// What every server takes and gives.
+/// Size that every server is assumed to accept.
 const LEAST: u32 = 4096;
-/// Room for what stands before the data of a WRITE: RPC header with the largest AUTH_SYS
-/// credential, file handle, offset, count, stability, length of the data.
+/// Room for what precedes the data of a WRITE: RPC header with the largest AUTH_SYS credential,
+/// file handle, offset, count, stability, and length of the data.
 const WRITE_HEAD: u32 = 1024;
-/// Data of a WRITE are a multiple of this, if there is room for one.
+/// The data of a WRITE are a multiple of this, if the limit allows one.
 const PAGE: u32 = 4096;
 
-/// The most data of a WRITE that goes as a Position Zero Read chunk, with which the whole call,
-/// head and data, stays within the server's wtmax. RFC 8166 section 3.5.3 asks no such thing:
-/// wtmax counts data (RFC 1813 section 3.3.19). But NFS-Ganesha (6.5, ntirpc 6.3) reads the
-/// chunk into a buffer of wtmax bytes, and the tail of the call lands in the next one.
+/// The largest WRITE whose call, head and data, fits into the server's wtmax when it is sent as a
+/// Position Zero Read chunk. RFC 8166 section 3.5.3 does not require that, because wtmax counts
+/// data only (RFC 1813 section 3.3.19). But NFS-Ganesha (6.5, ntirpc 6.3) reads the chunk into a
+/// buffer of wtmax bytes, and the end of the call would be placed into the next buffer.
 const fn position_zero_wtmax(wtmax: u32) -> u32 {
     match wtmax.saturating_sub(WRITE_HEAD) {
-        // A WRITE as small goes inline, whatever the thresholds' default.
+        // A WRITE of this size is sent inline with the default thresholds.
         0..WRITE_HEAD => wtmax,
         room @ WRITE_HEAD..PAGE => room / 512 * 512,
         room => room / PAGE * PAGE,
     }
 }
 
-/// Whom to ask, and what the mount's options allow.
+/// How to ask for the limits, and the mount's options that bound them.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) root: FileHandle,
@@ -44,8 +44,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// FSINFO's limits, and the options'. A server without an opinion (0) is taken to mean
-    /// what every server can.
+    /// The limits of FSINFO, bounded by the options. A server that states no limit (0) is assumed
+    /// to accept what every server accepts.
     fn limits(&self, fsinfo: &FsinfoOk) -> Limits {
         let size = |option: Option<u32>, max: u32| {
             let max = if max == 0 { LEAST } else { max };
@@ -73,14 +73,14 @@ impl Source {
 #[derive(Debug)]
 pub(crate) struct Known {
     limits: RwLock<Limits>,
-    /// Unknown while mounting.
+    /// `None` while mounting.
     source: OnceLock<Source>,
-    /// After how many lost connections they were asked for.
+    /// The number of lost connections when the limits were last asked for.
     asked: AtomicU64,
 }
 
 impl Known {
-    /// Until FSINFO says more.
+    /// The limits before FSINFO was answered.
     pub(crate) fn new() -> Self {
         Known {
             limits: RwLock::new(Limits {
@@ -94,19 +94,19 @@ impl Known {
         }
     }
 
-    /// FSINFO's answer at mount, and whom to ask from now on.
+    /// Sets the limits from FSINFO while mounting, and how to ask for them again.
     pub(crate) fn set(&self, source: Source, fsinfo: &FsinfoOk) {
         *self.limits.write() = source.limits(fsinfo);
         // A client is mounted once.
         let _ = self.source.set(source);
     }
 
-    /// Whom to ask; None while mounting.
+    /// How to ask for the limits; `None` while mounting.
     pub(crate) fn source(&self) -> Option<&Source> {
         self.source.get()
     }
 
-    /// Takes a later answer of FSINFO. Returns the limits before and after.
+    /// Replaces the limits by those of a later FSINFO. Returns the limits before and after.
     pub(crate) fn renew(&self, source: &Source, fsinfo: &FsinfoOk) -> (Limits, Limits) {
         let new = source.limits(fsinfo);
         (std::mem::replace(&mut *self.limits.write(), new), new)
@@ -116,7 +116,7 @@ impl Known {
         *self.limits.read()
     }
 
-    /// Whether it is time to ask again, and the caller is the one to do it.
+    /// Whether the limits have to be asked for again. True for one caller after each loss.
     pub(crate) fn are_old(&self, lost: u64) -> bool {
         self.asked.load(Relaxed) != lost
             && self.source.get().is_some()
@@ -124,7 +124,7 @@ impl Known {
     }
 }
 
-/// The first `len` bytes of it.
+/// The first `len` bytes of `data`.
 pub(crate) fn cut(data: Segs<Buf>, mut len: usize) -> Segs<Buf> {
     let mut pieces = Segs::new();
     for piece in data {

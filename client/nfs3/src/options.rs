@@ -8,17 +8,17 @@ pub use nfsrdma_rpcrdma::options::{Recovery, TransportOptions, WriteChunk};
 /// Port of the NFS/RDMA service (RFC 8267 section 9).
 pub const NFS_RDMA_PORT: u16 = 20049;
 
-/// Which export of which server.
+/// The server and the export to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountTarget {
-    /// Name or address; an IPv6 address without brackets.
+    /// Host name or address; an IPv6 address has no brackets.
     pub host: String,
-    /// Path of the export, as bytes for MNT.
+    /// Path of the export, as the bytes to send in MNT.
     pub export: Vec<u8>,
 }
 
 impl MountTarget {
-    /// Parses `HOST:/PATH`, with an IPv6 address in brackets. The error is one sentence.
+    /// Parses `HOST:/PATH`, where an IPv6 address is in brackets. The error is one sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -39,22 +39,22 @@ impl MountTarget {
     }
 }
 
-/// How MOUNT is spoken.
+/// The transport of the MOUNT protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MountProtocol {
-    /// Over TCP, and over UDP if the server's rpcbind knows mountd only there.
+    /// TCP, or UDP if the server's rpcbind knows mountd only there.
     #[default]
     Auto,
     Tcp,
     Udp,
-    /// Over RPC-over-RDMA, at `mountport` or else at `port`.
+    /// RPC-over-RDMA, at `mountport` or else at `port`.
     Rdma,
 }
 
-/// Every knob of the client. [`ClientOptions::default`] is what nfs(5) calls the default.
+/// The options of a client. [`ClientOptions::default`] has the defaults of nfs(5).
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// Those of the RPC transport. Its `connect_timeout` is also for each step of mounting.
+    /// Options of the RPC transport. Its `connect_timeout` also limits each step of mounting.
     pub transport: TransportOptions,
     /// Port of NFS over RDMA.
     pub port: u16,
@@ -62,7 +62,7 @@ pub struct ClientOptions {
     pub rsize: Option<u32>,
     /// Largest WRITE, in bytes; `None` takes what the server allows, up to 1 MiB.
     pub wsize: Option<u32>,
-    /// Host to ask for MOUNT, if not the server.
+    /// Host of mountd, if it is not the server.
     pub mounthost: Option<String>,
     /// Use IPv6 addresses of the server only (`rdma6`).
     pub ipv6_only: bool,
@@ -71,8 +71,8 @@ pub struct ClientOptions {
     /// Port of mountd; `None` asks rpcbind.
     pub mountport: Option<u16>,
     pub mountproto: MountProtocol,
-    /// Whether to come from a privileged port where MOUNT runs over TCP or UDP. Without the
-    /// permission for one an ordinary port is taken.
+    /// Whether to call mountd over TCP or UDP from a privileged port. If this process may not bind
+    /// one, an ordinary port is used.
     pub resvport: bool,
     /// Whether to use NFS_ACL where the server has it.
     pub acl: bool,
@@ -100,7 +100,7 @@ impl Default for ClientOptions {
 }
 
 impl ClientOptions {
-    /// An error, in one sentence, if a value is outside its range.
+    /// Returns an error, as one sentence, if a value is outside its range.
     pub fn check(&self) -> Result<(), String> {
         let sizes = [("rsize", self.rsize), ("wsize", self.wsize)];
         for (name, size) in sizes {

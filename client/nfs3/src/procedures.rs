@@ -1,5 +1,5 @@
-//! NFSv3 as the RPC transport has to know it, and what it cannot know: how often a procedure
-//! was answered with an NFS error.
+//! The description of NFSv3 that the RPC transport needs, and counters that it cannot have: how
+//! often the procedures were answered with each NFS error.
 
 use nfsrdma_rpcrdma::{Program, Stats};
 use nfsrdma_xdr::nfs_acl;
@@ -17,7 +17,7 @@ const NAMES: [&str; ProcedureNumber::COUNT] = {
     names
 };
 
-/// The program of the transport's connections.
+/// The program of the mount's connections.
 pub(crate) const NFS3: Program = Program {
     number: PROGRAM,
     version: VERSION,
@@ -25,7 +25,7 @@ pub(crate) const NFS3: Program = Program {
     side_procedures: &[nfs_acl::Getacl::NAME, nfs_acl::Setacl::NAME],
 };
 
-/// Counters after those of NFS: of calls of other programs together, and of NFS_ACL's procedures.
+/// Counters after those of NFS: one for calls of other programs, and two for NFS_ACL's procedures.
 pub(crate) const OTHER_COUNTER: usize = ProcedureNumber::COUNT;
 pub(crate) const GETACL_COUNTER: usize = OTHER_COUNTER + 1;
 pub(crate) const SETACL_COUNTER: usize = OTHER_COUNTER + 2;
@@ -51,7 +51,7 @@ impl ErrorCounters {
 
     /// Adds these errors to those that the transport counted.
     pub(crate) fn add_to(&self, stats: &mut Stats) {
-        // The transport does not tell of the other programs' calls.
+        // The transport's counters do not include calls of other programs.
         let counted = self
             .0
             .iter()

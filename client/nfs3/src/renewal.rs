@@ -1,5 +1,5 @@
-//! FSINFO asked again: the server that answers after a connection was lost may be set up
-//! otherwise, or be another.
+//! Asks FSINFO again after a lost connection: the server may have been restarted with other limits,
+//! or replaced.
 
 use crate::api::Nfs3;
 use crate::client::Nfs3Client;
@@ -8,18 +8,18 @@ use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::FsinfoOk;
 
 impl Nfs3Client {
-    /// What the server said when it was mounted.
+    /// Sets the limits that the server returned while mounting.
     pub(crate) fn set_limits(&self, source: Source, fsinfo: &FsinfoOk) {
         self.known().set(source, fsinfo);
     }
 
-    /// Asks the server again, beside what the caller does.
+    /// Asks the server again, in a task of its own.
     pub(crate) fn renew_limits_soon(&self) {
         let client = self.clone();
         exec::spawn(async move { client.renew_limits().await });
     }
 
-    /// Asks the server again. A failure leaves what is known.
+    /// Asks the server again. If that fails, the limits remain as they are.
     async fn renew_limits(&self) {
         let Some(source) = self.known().source() else {
             return;
@@ -37,8 +37,7 @@ impl Nfs3Client {
         }
     }
 
-    /// A WRITE of `len` bytes was refused by RPC or RDMA: how many bytes the server takes
-    /// now, if that is less.
+    /// After a WRITE of `len` bytes was refused by RPC or RDMA: the server's limit, if it is less.
     pub(crate) async fn smaller_write(&self, len: usize) -> Option<usize> {
         let takes = || self.known().get().wtmax.max(1) as usize;
         if takes() >= len {

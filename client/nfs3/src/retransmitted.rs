@@ -1,18 +1,18 @@
 //! What an error means for a call that was sent more than once.
 //!
-//! A server that lost its duplicate-request cache (by restarting, or by its age) runs a call
-//! again whose reply was lost, and answers as if the caller had asked for what it just got:
-//! MKDIR is answered EXIST, RENAME NOENT. Where the object looks like what the call makes,
-//! it is taken for that; in doubt the error stands. An exclusive CREATE needs none of this:
-//! its verifier tells the server (RFC 1813 section 3.3.8).
+//! A server without an entry in its duplicate request cache (after a restart, or because the entry
+//! is old) runs a retransmitted call again. Since the first transmission has had its effect, MKDIR
+//! is then answered with EXIST, and RENAME with NOENT. If the object looks like what the call
+//! creates, the call counts as successful; in doubt the error is returned. An exclusive CREATE
+//! needs none of this: the server recognises its verifier (RFC 1813 section 3.3.8).
 
 use crate::api::{Cred, Made, Nfs3, NfsError};
 use crate::client::Nfs3Client;
 use nfsrdma_xdr::nfs3::*;
 
 impl Nfs3Client {
-    /// EXIST for a call that makes something: the object there, if that can be the one it
-    /// made.
+    /// After EXIST for a call that creates an object: returns the object there, if it can be the
+    /// one that the call created.
     pub(crate) async fn made_before(
         &self,
         cred: &Cred,
@@ -43,7 +43,7 @@ impl Nfs3Client {
         })
     }
 
-    /// EXIST for LINK: whether `name` is `file`.
+    /// After EXIST for LINK: whether `name` is a link to `file`.
     pub(crate) async fn linked_before(
         &self,
         cred: &Cred,
@@ -54,7 +54,7 @@ impl Nfs3Client {
         matches!(self.lookup(cred, dir, name).await, Ok(found) if found.object == *file)
     }
 
-    /// NOENT for RENAME: whether the old name is gone and the new one there.
+    /// After NOENT for RENAME: whether the old name is gone and the new name exists.
     pub(crate) async fn renamed_before(
         &self,
         cred: &Cred,
@@ -66,7 +66,7 @@ impl Nfs3Client {
             && self.lookup(cred, to.0, to.1).await.is_ok()
     }
 
-    /// NOT_SYNC for a guarded SETATTR: whether the attributes are those it sets.
+    /// After NOT_SYNC for a guarded SETATTR: whether the attributes are those that it sets.
     pub(crate) async fn set_before(
         &self,
         cred: &Cred,
@@ -91,12 +91,12 @@ impl Nfs3Client {
     }
 }
 
-/// What a call that makes something makes.
+/// The properties of an object that a call creates.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected<'a> {
     kind: FileType,
     mode: Option<u32>,
-    /// Of a symbolic link.
+    /// Symbolic links only.
     target: Option<&'a [u8]>,
 }
 
@@ -118,13 +118,13 @@ impl<'a> Expected<'a> {
     }
 
     fn fits(&self, cred: &Cred, is: &Attributes) -> bool {
-        // Servers give root's things to another user (RFC 1813 section 4.4), and set-id bits
-        // to nobody or everything in a directory.
+        // Servers may map root to another user (RFC 1813 section 4.4), and may clear the set-id
+        // bits or set the group ID bit of everything in a directory.
         let owner = is.uid == cred.uid || cred.uid == 0;
         let mode = self.mode.is_none_or(|mode| mode & 0o777 == is.mode & 0o777);
         let untouched = match self.kind {
             FileType::Regular => is.size == 0,
-            // Itself, and its name or its parent's count: no directory in it.
+            // Its name and its own `.`; the `..` of a subdirectory would count, too.
             FileType::Directory => is.nlink <= 2,
             _ => true,
         };

@@ -34,7 +34,7 @@ async fn every_size(options: ClientOptions, device: Options, manners: Manners) {
                 bytes,
                 "{len} by {piece}"
             );
-            // More than there is.
+            // Read past the end.
             assert_eq!(read(&mounted, &pool, &f, len + 5000, piece).await, bytes);
         }
         server.uproot(b"f");
@@ -190,8 +190,8 @@ async fn servers_that_announce_little_or_nothing() {
 //= RFC 8797, Section 4
 //= type=test
 //# An implementation of the extension described in this document [...]
-/// What a server announced on one connection is nothing on the next: calls of a size that went
-/// inline there go in chunks here, and no handle is invalidated by the server.
+/// What a server announced on one connection does not hold on the next: calls whose size was sent
+/// inline there are sent in chunks here, and the server invalidates no handle.
 #[tokio::test]
 async fn a_server_may_announce_something_else_after_a_reconnect() {
     let manners = Manners {
@@ -267,7 +267,7 @@ async fn small_data_travel_inline_and_large_in_chunks() {
     assert!(
         matches!(&reads[1].header.body, Body::Msg(c) if c.writes.len() == 1 && c.reply.is_none())
     );
-    // "a Requester MUST NOT assume more than one credit": the request says what is wanted.
+    // The client requests all credits that it wants, although it may assume only one.
     assert!(reads.iter().all(|seen| seen.header.credits == 64));
     let stats = mounted.client.stats();
     assert!(stats.connections[0].remote_invalidations >= 2);
@@ -348,7 +348,7 @@ async fn a_lost_reply_is_answered_on_the_next_connection() {
         assert_eq!(server.contents("f"), bytes);
         let calls = server.calls::<Write>();
         assert_eq!(calls.len(), 3);
-        // The same bytes, XID included; never twice on one connection; new handles.
+        // The bytes and the XID are the same, each connection and each handle is different.
         assert!(calls.iter().all(|c| c.message == calls[0].message));
         assert_eq!([0, 1, 2].map(|i| calls[i].connection), [0, 1, 2]);
         let handle = |i: usize| calls[i].header.chunks().unwrap().reads[0].target.handle;
@@ -409,7 +409,7 @@ async fn a_resent_remove_that_was_run_before_succeeds() {
         .remove(&cred(), &mounted.root, b"f")
         .await
         .unwrap();
-    // Not retransmitted: an honest NOENT.
+    // Not retransmitted, so NOENT is an error.
     let again = mounted.client.remove(&cred(), &mounted.root, b"f").await;
     assert!(matches!(again, Err(NfsError::Status(Status::NoEnt))));
     leaves_nothing(mounted, pool).await;
@@ -417,7 +417,7 @@ async fn a_resent_remove_that_was_run_before_succeeds() {
 
 #[tokio::test]
 async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
-    // Long enough for a busy machine to answer in.
+    // Long enough for an answer of a busy machine.
     let timeo = Duration::from_millis(500);
     let server = Server::scripted::<Getattr>(|_, n| match n {
         1..=3 => Act::Silence,
@@ -460,8 +460,8 @@ async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
             _ => matches!(result, Err(NfsError::TimedOut)),
         };
         assert!(told, "{result:?}");
-        // By the mount, then once, and again after the first retry, unless the time was over
-        // before there was a new connection.
+        // One call by the mount, then the first transmission, and one retransmission unless the
+        // time was over before there was a new connection.
         assert!(matches!(server.calls::<Getattr>().len(), 2 | 3));
         leaves_nothing(mounted, pool).await;
     }
@@ -554,7 +554,7 @@ async fn an_abandoned_call_keeps_its_memory_until_the_reply() {
         pool.free_bytes() + (64 << 10) >= free
     })
     .await;
-    // The connection lives.
+    // The connection still works.
     read(&mounted, &pool, &f, 100, 4096).await;
     assert_eq!(mounted.client.stats().connections[0].connects, 1);
     leaves_nothing(mounted, pool).await;
@@ -571,7 +571,7 @@ async fn sizes_follow_fsinfo_and_options() {
         manners,
         Arc::new(|_: &Seen| Act::Answer),
     );
-    // Head and data of a WRITE by Position Zero chunk stay within what the server takes.
+    // The head and data of a WRITE in a Position Zero Read chunk stay within the server's limit.
     let cases = [
         (None, 65_536, 61_440, WriteChunk::PositionZero),
         (None, 65_536, 65_536, WriteChunk::Reduced),

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread that polls connections, and runs jobs.
+/// A thread that polls connections and runs jobs.
 struct EventLoop {
     jobs: mpsc::Sender<Job>,
     bell: Arc<std::os::fd::OwnedFd>,
@@ -48,7 +48,7 @@ impl EventLoop {
         }
     }
 
-    /// Runs `operation` on the loop's thread; gives its result, and the thread it ended on.
+    /// Runs `operation` on the loop's thread. Returns its result and the thread it ended on.
     fn perform<T: Send + 'static>(
         &self,
         operation: impl Future<Output = T> + Send + 'static,
@@ -69,7 +69,7 @@ impl EventLoop {
         self.thread.thread().id()
     }
 
-    /// Ends it; the connections go back to their own threads.
+    /// Ends the loop; the connections go back to the threads of their slots.
     fn end(self) {
         self.stop.store(true, Ordering::SeqCst);
         ring(&self.bell);
@@ -140,7 +140,7 @@ fn mount(server: &Server, options: &ClientOptions) -> (tokio::runtime::Runtime, 
     (runtime, mounted)
 }
 
-/// A GETATTR of the root on the loop; on which thread it ended.
+/// Makes a GETATTR of the root on the loop. Returns the thread it ended on.
 fn getattr(on: &EventLoop, mounted: &Mounted) -> ThreadId {
     let (client, root) = (mounted.client.clone(), mounted.root);
     let ended = on.perform(async move { client.getattr(&cred(), &root).await.map(drop) });
@@ -149,7 +149,7 @@ fn getattr(on: &EventLoop, mounted: &Mounted) -> ThreadId {
     thread
 }
 
-/// Asks until a reply was received by the loop: it has the connection then.
+/// Makes calls until the loop receives a reply, which shows that it has the connection.
 fn until_received_here(on: &EventLoop, mounted: &Mounted) {
     let begin = Instant::now();
     while getattr(on, mounted) != on.id() {
@@ -167,7 +167,7 @@ fn replies_are_received_by_the_thread_that_asked() {
         assert_eq!(getattr(&event_loop, &mounted), event_loop.id());
     }
     event_loop.end();
-    // Its own thread has the connection again.
+    // The thread of the slot polls the connection again.
     let again = exec::block_on(mounted.client.getattr(&cred(), &mounted.root));
     again.unwrap();
     assert_eq!(mounted.client.stats().connections[0].connects, 1);
@@ -177,7 +177,7 @@ fn replies_are_received_by_the_thread_that_asked() {
 fn a_lost_connection_is_replaced_and_its_calls_are_answered_here() {
     let hangups = Arc::new(AtomicUsize::new(0));
     let count = hangups.clone();
-    // Every seventh GETATTR ends the connection, once it was run and once before.
+    // Every seventh GETATTR ends the connection, alternately before and after it is run.
     let server = Server::scripted::<Getattr>(move |_, number| match number % 14 {
         6 => {
             count.fetch_add(1, Ordering::SeqCst);
@@ -197,7 +197,7 @@ fn a_lost_connection_is_replaced_and_its_calls_are_answered_here() {
         here += usize::from(getattr(&event_loop, &mounted) == event_loop.id());
     }
     assert!(hangups.load(Ordering::SeqCst) >= 8);
-    // A call that waits for a new connection may be answered before that is lent.
+    // A call that waits for a new connection may be answered before the loop gets the connection.
     assert!(here >= 30, "{here}");
     event_loop.end();
     exec::block_on(mounted.client.getattr(&cred(), &mounted.root)).unwrap();

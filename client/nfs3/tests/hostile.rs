@@ -1,4 +1,4 @@
-//! Servers that lie: the call fails or is sent again, or nothing does; the memory lives.
+//! Servers that send false replies: a call fails or is sent again, and memory stays protected.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
@@ -14,8 +14,8 @@ use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Reads `len` bytes under a script for READ, then once more unscripted; the result of the
-/// first, and the statistics.
+/// Reads `len` bytes while `script` answers READ, then once more without it. Returns the result of
+/// the first READ, and the statistics.
 async fn misbehaving(
     len: usize,
     script: impl Fn(&Seen) -> Act + Send + Sync + 'static,
@@ -74,8 +74,7 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
             "as for a lost reply"
         );
     }
-    // A chunk shorter than the data it is said to hold is the procedure's mistake, not the
-    // header's.
+    // A chunk shorter than its data is an error of the procedure, not of the header.
     let short = |_: &Seen| tamper(|c, _| c.writes[0].segments[0].length -= 1);
     let (result, stats) = misbehaving(8192, short).await;
     assert!(
@@ -83,7 +82,7 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
         "{result:?}"
     );
     assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
-    // Data inline although a Write chunk was offered.
+    // The data are inline although a Write chunk was offered.
     let (result, stats) = misbehaving(8192, |_| Act::DataInline).await;
     assert!(
         matches!(result, Err(NfsError::PeerMisbehaved(_))),
@@ -94,7 +93,7 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
 
 #[tokio::test]
 async fn what_drafts_of_the_rfc_said_is_taken() {
-    // Trailing unused segments left out (the file ends in the first of two segments).
+    // Trailing unused segments are left out (the file ends in the first of two segments).
     let server = Server::start(
         Options {
             scatter_handle: false,
@@ -190,10 +189,10 @@ async fn nonsense_is_discarded_in_silence() {
             words(&[xid, 1, 64, 3, 0, 0, 0]),
             words(&[xid, 1, 64, 9, 0, 0, 0]),
             words(&[xid, 1, 64, 4, 9, 0, 0]),
-            // Nobody's XID; an error for nobody.
+            // A reply and an RDMA_ERROR with an unknown XID.
             words(&[xid ^ 0x8000_0000, 1, 64, 0, 0, 0, 0, xid ^ 0x8000_0000, 1]),
             words(&[xid ^ 0x8000_0000, 1, 64, 4, 2, 0, 0]),
-            // The XIDs differ; a call; no RPC message; RDMA_NOMSG without a chunk.
+            // Different XIDs; a call; no RPC message; RDMA_NOMSG without a chunk.
             [words(&[xid, 1, 64, 0, 0, 0, 0, xid + 1]), words(&reply)].concat(),
             words(&[xid, 1, 64, 0, 0, 0, 0, xid, 0, 2, 100003, 3]),
             words(&[xid, 1, 64, 0, 0, 0, 0]),
@@ -210,13 +209,13 @@ async fn nonsense_is_discarded_in_silence() {
     );
 }
 
-/// NFS-Ganesha: a chunk with up to three bytes more than `count`, and as many bytes.
+/// NFS-Ganesha returns a chunk with up to three bytes more than `count`, and writes as many.
 #[tokio::test]
 async fn a_write_chunk_with_a_surplus_is_taken_by_its_count() {
     for len in [4097usize, 8189, 8190, 8191, 12_001] {
         let surplus = move |_: &Seen| {
             tamper(move |c, _| {
-                // One handle for all sinks: one segment.
+                // All sinks have one handle, so there is one segment.
                 c.writes[0].segments[0].length = (len + len % 4) as u32;
             })
         };
@@ -226,8 +225,8 @@ async fn a_write_chunk_with_a_surplus_is_taken_by_its_count() {
     }
 }
 
-/// The XID in the Reply chunk is looked at when the memory is ours again; the call is then
-/// as unanswered as after a bad header.
+/// The XID in a Reply chunk is checked after the memory has been invalidated. The call is then as
+/// unanswered as after a bad header.
 #[tokio::test]
 async fn a_reply_chunk_with_another_xid_is_discarded() {
     let server = Server::scripted::<Readlink>(|_, n| match n {
@@ -257,8 +256,8 @@ async fn a_reply_chunk_with_another_xid_is_discarded() {
     leaves_nothing(mounted, pool).await;
 }
 
-/// A server that hangs up over each READLINK, sent with others or alone: the call fails, the
-/// others go on, nothing of them fails.
+/// A server that hangs up over each READLINK, whether it is sent alone or with others: READLINK
+/// fails, and no other call does.
 #[tokio::test]
 async fn a_call_that_ends_every_connection_fails_alone() {
     let server = Server::scripted::<Readlink>(|_, _| Act::Hangup);
@@ -292,8 +291,7 @@ async fn a_call_that_ends_every_connection_fails_alone() {
     leaves_nothing(mounted, pool).await;
 }
 
-/// A server that hangs up as often, but over whatever comes, before anything is answered: no
-/// call is to blame.
+/// A server that hangs up as often, but over any call and before any answer: no call fails.
 #[tokio::test]
 async fn a_server_that_ends_every_connection_fails_no_call() {
     let server = Server::start(
@@ -336,8 +334,8 @@ async fn zero_credits_and_floods_of_them() {
 
 #[tokio::test]
 async fn results_that_lie_are_errors() {
-    // In the reply to READ, behind 24 bytes of RPC header, the status, and the attributes with
-    // the word that they follow: count, eof, and the opaque length.
+    // In the reply to READ, these follow 24 bytes of RPC header, the status, and the attributes
+    // with the word before them: count, eof, and the opaque length.
     const COUNT: usize = 24 + 4 + 4 + 84;
     type Change = fn(&mut Vec<u8>);
     let lies: [Change; 4] = [
@@ -354,7 +352,7 @@ async fn results_that_lie_are_errors() {
         );
         assert_eq!(stats.connections[0].connects, 1);
     }
-    // SYSTEM_ERR.
+    // The reply says SYSTEM_ERR.
     let (result, _) = misbehaving(8192, |_| tamper(|_, p| p[23] = 5)).await;
     assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
 }

@@ -1,4 +1,4 @@
-//! A server that comes back from a restart and takes or gives less at a time than before.
+//! A server with smaller or larger limits after a restart.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
@@ -13,8 +13,8 @@ use nfsrdma_xdr::rpcrdma::{Body, ErrorBody, Header};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// A server that takes as much of a WRITE as the number says, says so in FSINFO once it has
-/// hung up, and refuses more with an RDMA error. It hangs up instead of answering the first LOOKUP.
+/// A server whose limit for WRITE is `takes`. It reports the limit in FSINFO and refuses larger
+/// WRITEs with an RDMA_ERROR. It hangs up instead of answering the first LOOKUP.
 fn strict(takes: Arc<AtomicU32>) -> Server {
     let script = move |seen: &Seen| {
         let takes = takes.load(SeqCst);
@@ -23,7 +23,7 @@ fn strict(takes: Arc<AtomicU32>) -> Server {
         }
         match seen.procedure {
             Lookup::NUMBER if seen.connection == 0 => Act::Hangup,
-            // Overhead: everything but the data is below 500 bytes.
+            // Everything except the data takes less than 500 bytes.
             Write::NUMBER if seen.message.len() > takes as usize + 500 => {
                 let refusal = Header {
                     body: Body::Error(ErrorBody::ErrChunk),
@@ -32,7 +32,7 @@ fn strict(takes: Arc<AtomicU32>) -> Server {
                 Act::Send(vec![refusal.to_xdr()])
             }
             Fsinfo::NUMBER => Act::Tamper(Box::new(move |_, payload| {
-                // RPC header, status, attributes; then the sizes (RFC 1813 section 3.3.19).
+                // The sizes follow RPC header, status and attributes (RFC 1813 section 3.3.19).
                 let at = payload.len() - 48;
                 for place in [at, at + 4, at + 12, at + 16] {
                     payload[place..place + 4].copy_from_slice(&takes.to_be_bytes());
@@ -48,13 +48,13 @@ fn strict(takes: Arc<AtomicU32>) -> Server {
     )
 }
 
-/// Loses the connection, and waits until the server was asked again.
+/// Loses the connection, and waits until the client has asked for the limits again.
 async fn asked_again(server: &Server, mounted: &nfsrdma_nfs3::Mounted) {
-    // To be sent again, and answered then.
+    // The LOOKUP is sent again, and answered then.
     let client = &mounted.client;
     let nothing = client.lookup(&cred(), &mounted.root, b"f").await;
     assert!(matches!(nothing, Err(NfsError::Status(Status::NoEnt))));
-    // What follows a lost connection asks.
+    // The next call after a lost connection asks for the limits.
     client.getattr(&cred(), &mounted.root).await.unwrap();
     until("FSINFO", || server.calls::<Fsinfo>().len() == 2).await;
 }
@@ -69,7 +69,7 @@ async fn limits_are_asked_for_again_after_a_reconnect() {
     for _ in 0..3 {
         client.getattr(&cred(), &mounted.root).await.unwrap();
     }
-    // Nothing was lost so far.
+    // No connection was lost so far.
     assert_eq!(server.calls::<Fsinfo>().len(), 1);
     takes.store(16_384, SeqCst);
     asked_again(&server, &mounted).await;
@@ -107,7 +107,7 @@ async fn a_write_that_is_too_large_now_is_cut() {
     let f = server.plant(b"f", b"");
     let bytes = pattern(100_000, 5);
     takes.store(16_384, SeqCst);
-    // In pieces whose edges are not those of what is cut.
+    // In pieces whose boundaries differ from those of the WRITEs.
     let write = |from: usize| {
         let data = source(&pool, &bytes[from..], 10_000);
         let client = &mounted.client;
@@ -122,14 +122,14 @@ async fn a_write_that_is_too_large_now_is_cut() {
     let mut at = 0;
     while at < bytes.len() {
         let took = write(at).await;
-        // What the server still takes is not cut: the limits are for what is made from now on.
+        // Data within the server's limit are not cut, although later WRITEs are planned smaller.
         let left = bytes.len() - at;
         assert_eq!(took, if left > 16_384 { 12_288 } else { left });
         at += took;
     }
     assert_eq!(server.contents("f"), bytes);
     assert_eq!(mounted.client.limits().wtmax, 12_288);
-    // Asked once only: the later ones are cut by what is known since.
+    // Asked once only: the later WRITEs are cut according to the new limits.
     assert_eq!(server.calls::<Fsinfo>().len(), 2);
     leaves_nothing(mounted, pool).await;
 }
@@ -139,13 +139,13 @@ async fn a_write_refused_for_another_reason_is_an_error() {
     let takes = Arc::new(AtomicU32::new(1 << 20));
     let server = strict(takes.clone());
     let (mounted, pool) = server.mount(&options()).await;
-    // Refuses everything, and says that it takes as much as before.
+    // The server refuses every WRITE, and reports no limit (0).
     takes.store(0, SeqCst);
     let f = server.plant(b"f", b"");
     let data = source(&pool, &pattern(3_000, 1), 1_000);
     let client = &mounted.client;
     let result = client.write(&cred(), &f, 0, data, Stable::Unstable).await;
-    // 0 is no opinion: what every server takes, and so more than this.
+    // A limit of 0 counts as what every server accepts, which is more than this.
     assert!(matches!(result, Err(NfsError::Refused(_))));
     assert!(server.contents("f").is_empty());
     leaves_nothing(mounted, pool).await;

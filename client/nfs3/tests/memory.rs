@@ -1,4 +1,4 @@
-//! Memory that is short for a while: calls wait for it, and nobody is told of an error.
+//! Calls that find no memory for a while: they wait, and no caller gets an error.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
@@ -24,7 +24,7 @@ async fn an_empty_pool_delays_calls_and_fails_none() {
     assert_eq!(pool.free_bytes(), 0);
     let client = mounted.client.clone();
     let root = mounted.root;
-    // The Reply chunk needs memory; so does a symbolic link's path.
+    // The Reply chunk needs memory; so does the path of a symbolic link.
     let list = tokio::spawn(async move {
         let (cred, plain) = (cred(), SetAttributes::default());
         let (list, link) = tokio::join!(
@@ -33,7 +33,7 @@ async fn an_empty_pool_delays_calls_and_fails_none() {
         );
         (list.map(|page| page.entries.len()), link.map(|_| ()))
     });
-    // What needs none is not held up for ever by what does.
+    // Calls that need memory do not complete while there is none.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!list.is_finished(), "{:?}", list.await);
     assert_eq!(
@@ -48,7 +48,7 @@ async fn an_empty_pool_delays_calls_and_fails_none() {
     leaves_nothing(mounted, pool).await;
 }
 
-/// A READ has its memory already, which may be what the other waits for.
+/// A READ already has its memory, which may be what the other call waits for.
 #[tokio::test]
 async fn a_call_without_memory_does_not_hold_up_those_that_have_it() {
     let server = Server::plain();
@@ -122,8 +122,8 @@ async fn registrations_that_fail_are_tried_again() {
     leaves_nothing(mounted, pool).await;
 }
 
-/// A provider may give the memory of calls back long after their connection was lost; until
-/// then they wait, and are sent again.
+/// A provider may return the memory of calls long after their connection was lost. The calls wait
+/// until then, and are sent again.
 #[tokio::test]
 async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
     let server = Server::plain();
@@ -134,7 +134,7 @@ async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
         ..Plan::default()
     };
     let (mounted, pool) = server.mount_faulty(plan).await;
-    // A reply may come before its connection is lost: then nothing was to be sent again.
+    // If a reply arrives before its connection is lost, nothing has to be sent again.
     let met = |counters: &ConnectionStats| counters.connects > 1 && counters.retransmits > 0;
     for turn in 0..100 {
         let data = pattern(20_000, turn);
@@ -149,7 +149,7 @@ async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
     leaves_nothing(mounted, pool).await;
 }
 
-/// There is no bound to the number of calls that wait for a credit: the memory is the page cache's.
+/// The number of calls that wait for a credit is not bounded: they must leave the pool alone.
 #[tokio::test]
 async fn calls_that_wait_for_a_credit_leave_the_pool_alone() {
     let server = Server::scripted::<Getattr>(|_, n| match n {

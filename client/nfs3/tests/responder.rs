@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The responder, with a fresh directory.
+/// The responder, exporting a new directory.
 struct Server {
     responder: Responder,
     dir: TempDir,
@@ -190,7 +190,7 @@ async fn names(mounted: &Mounted, dir: &Path, d: &FileHandle, f: &FileHandle) {
     client.remove(cred, root, b"f3").await.unwrap();
 }
 
-/// READDIR and READDIRPLUS of a large directory; what is in it.
+/// READDIR and READDIRPLUS of a large directory. Returns its names.
 async fn listings(mounted: &Mounted, dir: &Path, d: &FileHandle) -> BTreeSet<Vec<u8>> {
     let (client, cred) = (&mounted.client, &cred());
     let mut expected: BTreeSet<Vec<u8>> = BTreeSet::new();
@@ -228,7 +228,7 @@ async fn listings(mounted: &Mounted, dir: &Path, d: &FileHandle) -> BTreeSet<Vec
     expected
 }
 
-/// All 22 procedures once or more, each result compared with the real directory.
+/// Calls all 22 procedures at least once, and compares each result with the real directory.
 async fn everything(mounted: &Mounted, pool: &Pool, dir: &Path) {
     let client = &mounted.client;
     let (cred, root) = (&cred(), &mounted.root);
@@ -307,7 +307,7 @@ async fn all_procedures_with_every_transport_setting() {
                 let (mounted, pool) = server.mount(&options).await;
                 everything(&mounted, &pool, server.dir.path()).await;
                 let stats = mounted.client.stats();
-                // NFS_ACL's are counted behind them.
+                // The counters of NFS_ACL follow them.
                 let of_nfs = &stats.procedures[..ProcedureNumber::COUNT];
                 for (number, procedure) in of_nfs.iter().enumerate() {
                     assert!(procedure.calls > 0, "procedure {number} was not called");
@@ -345,7 +345,7 @@ async fn mount_over_rdma_and_by_tcp_and_refusals() {
     }
 }
 
-/// Waits until each connection was made so many times: one that carries no call comes up later.
+/// Waits until each connection was made `times` times; one that carries no call is made later.
 async fn connected(mounted: &Mounted, times: u64) {
     let all = || mounted.client.stats().connections;
     for _ in 0..600 {
@@ -398,7 +398,7 @@ async fn calls_survive_restarts_of_the_server() {
     mounted.client.shutdown();
 }
 
-/// Calls put off to be sent together leave with the flush, or with the next reply.
+/// Deferred calls are sent by the flush, or when the next reply arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_put_off_are_sent() {
     let responder = Server::start(&[]);

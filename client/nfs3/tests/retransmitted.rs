@@ -1,5 +1,5 @@
-//! Calls that are not idempotent, sent twice because the connection ended before the reply,
-//! to a server that remembers no calls.
+//! Calls that are not idempotent, sent twice because the connection ended before the reply, to a
+//! server without a duplicate request cache.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
@@ -24,7 +24,7 @@ fn clumsy<P: Procedure>() -> Server {
     })
 }
 
-/// A directory that is there already.
+/// Creates a directory before the test.
 async fn mkdir_at(server: &Server, name: &[u8]) {
     let (memory, plain) = (&server.memory, SetAttributes::default());
     let made = memory.mkdir(&root(), &memory.root(), name, &plain).await;
@@ -43,14 +43,14 @@ async fn mkdir() {
     let (client, top) = (&mounted.client, &mounted.root);
     let made = client.mkdir(&root(), top, b"d", &plain).await.unwrap();
     assert_eq!(made.object, server.memory.handle("d"));
-    // Sent once: an honest EXIST.
+    // Sent once, so EXIST is an error.
     assert!(is(
         client.mkdir(&root(), top, b"d", &plain).await,
         Status::Exist
     ));
     mounted.unmount().await;
 
-    // Sent twice, but what is there is something else.
+    // Sent twice, but the object there is another one.
     let server = clumsy::<Mkdir>();
     mkdir_at(&server, b"d").await;
     let (mounted, _pool) = server.mount(&options()).await;
@@ -112,7 +112,7 @@ async fn guarded_create() {
     assert!(is(again, Status::Exist));
     mounted.unmount().await;
 
-    // A file with contents is not the one made.
+    // A file with contents is not the one that the call created.
     let server = clumsy::<Create>();
     server.plant(b"f", b"contents");
     let (mounted, _pool) = server.mount(&options()).await;
@@ -136,7 +136,7 @@ async fn rename() {
     assert!(is(again, Status::NoEnt));
     mounted.unmount().await;
 
-    // Sent twice, and nothing has the new name: it never happened.
+    // Sent twice, but nothing has the new name, so the call was not run.
     let server = clumsy::<Rename>();
     let (mounted, _pool) = server.mount(&options()).await;
     let top = &mounted.root;
@@ -188,7 +188,7 @@ async fn mknod() {
         mounted.unmount().await;
     }
 
-    // Sent twice, but what is there is something else.
+    // Sent twice, but the object there is another one.
     let server = clumsy::<Mknod>();
     let (who, top) = (root(), server.memory.root());
     let socket = server
@@ -229,12 +229,12 @@ async fn guarded_setattr() {
     let client = &mounted.client;
     let wcc = client.setattr(&root(), &file, &new, guard).await.unwrap();
     assert_eq!(wcc.after.unwrap().mode, 0o600);
-    // Sent once: an honest NOT_SYNC.
+    // Sent once, so NOT_SYNC is an error.
     let again = client.setattr(&root(), &file, &new, guard).await;
     assert!(is(again, Status::NotSync));
     mounted.unmount().await;
 
-    // Sent twice, but somebody else made it something else.
+    // Sent twice, but somebody else has set other attributes.
     let server = clumsy::<Setattr>();
     let file = server.plant(b"f", b"");
     let before = server.memory.getattr(&root(), &file).await.unwrap();
@@ -246,7 +246,7 @@ async fn guarded_setattr() {
     mounted.unmount().await;
 }
 
-/// Runs the first call of `P` and hangs up, puts the second sending off, and runs what comes then.
+/// Runs the first call of `P` and hangs up, answers the second with JUKEBOX, and runs later ones.
 fn forgetful_and_busy<P: Procedure>() -> Server {
     Server::scripted::<P>(|_, n| match n {
         0 => Act::RunThenHangup,
@@ -255,8 +255,8 @@ fn forgetful_and_busy<P: Procedure>() -> Server {
     })
 }
 
-/// NFS3ERR_JUKEBOX has the call made again as a new one. Whether it was run before is asked of
-/// all that were sent for it.
+/// A call answered with NFS3ERR_JUKEBOX is made again as a new one. It counts as retransmitted if
+/// any of these calls was.
 #[tokio::test]
 async fn a_call_put_off_after_it_was_sent_twice_has_the_result_of_one() {
     let (who, plain) = (root(), SetAttributes::default());

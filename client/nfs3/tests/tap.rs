@@ -1,4 +1,4 @@
-//! What listeners hear of calls, messages and connections.
+//! What listeners get of calls, messages and connections.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
@@ -100,7 +100,7 @@ async fn a_write_a_read_and_an_error() {
     let (write, answer) = &heard[0];
     assert_eq!(answer.offer, lists(write));
     let offered = &answer.read.as_ref().unwrap().bytes;
-    // A Position-Zero chunk is the whole call, with padding.
+    // A Position Zero Read chunk holds the whole call, with padding.
     let whole = match lists(write).reads[0].position {
         0 => [&bytes[..], &[0; 3]].concat(),
         _ => bytes.clone(),
@@ -115,11 +115,11 @@ async fn a_write_a_read_and_an_error() {
     mounted.unmount().await;
 }
 
-/// A call sent twice, the connection in between, and a call sent before anybody listened.
+/// A call sent twice with a new connection in between, and a call sent before anybody listened.
 #[tokio::test]
 async fn a_lost_connection() {
     let server = Server::scripted::<Getattr>(|_, n| match n {
-        // The first is the mount's own.
+        // The first GETATTR is the mount's own.
         1 => Act::Hangup,
         _ => Act::Answer,
     });

@@ -1,8 +1,8 @@
-//! A provider with faults, for the tests of those who use providers.
+//! A provider with faults, for tests of the users of providers.
 //!
-//! [`Faulty`] wraps any provider and follows a [`Plan`]: what is to go wrong, and when,
-//! counted in calls and completions of each connection. A plan with a seed draws from a
-//! deterministic generator, so that a failing run can be repeated.
+//! [`Faulty`] wraps any provider and follows a [`Plan`], which says what fails and when, counted in
+//! calls and completions of each connection. A plan with a seed uses a deterministic generator, so
+//! that a failing run can be repeated.
 
 use nfsrdma_rdma::{
     BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
@@ -17,63 +17,62 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When something goes wrong: counted from 0, of one kind of event of one connection.
+/// When something fails. The events of one kind and one connection are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum When {
     #[default]
     Never,
-    /// At the event with this number, once.
+    /// At the event with this number.
     At(u64),
     /// At every event whose number plus one is a multiple of this.
     Every(u64),
     /// At every event from this number on.
     From(u64),
-    /// With a chance of one in so many, by the plan's seed.
+    /// With a probability of one in this number, determined by the plan's seed.
     Chance(u64),
 }
 
-/// What a call of [`Provider::connect`] does instead of connecting.
+/// What a call of [`Provider::connect`] returns instead of connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectFault {
     /// [`Error::Refused`].
     Refuse,
-    /// [`Error::TimedOut`], at once: nobody has to wait for it.
+    /// [`Error::TimedOut`], without waiting.
     TimeOut,
-    /// [`Error::Local`], as where a device or memory is missing.
+    /// [`Error::Local`], as if a device or memory were missing.
     Local,
 }
 
-/// What goes wrong.
+/// What fails.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// Seed of [`When::Chance`] and of which bytes are corrupted.
+    /// Seed of [`When::Chance`] and of the choice of corrupted bits.
     pub seed: u64,
-    /// The first calls of `connect` do this, in order; later ones connect.
+    /// The results of the first calls of `connect`, in order; later calls connect.
     pub connects: Vec<Option<ConnectFault>>,
-    /// The connection drops before a work request of this number is posted: it is flushed.
+    /// The connection drops before this work request is posted, so that it is flushed.
     pub drop_before_post: When,
-    /// The connection drops after a work request of this number was posted: the peer may have
-    /// got it.
+    /// The connection drops after this work request was posted; the peer may have received it.
     pub drop_after_post: When,
-    /// The connection drops instead of giving the completion of this number, which is given
-    /// as flushed if it is a Receive: the message was lost.
+    /// The connection drops instead of this completion. A Receive is then completed as flushed: its
+    /// message is lost.
     pub drop_at_completion: When,
-    /// Completions are held back for this long, in order.
+    /// Completions are delayed for this long, in order.
     pub delay: Duration,
-    /// One bit of a received message of this number is turned over.
+    /// One bit of this received message is inverted.
     pub corrupt_receive: When,
-    /// `expose` fails with [`Error::Local`], giving the memory back.
+    /// `expose` fails with [`Error::Local`] and returns the memory.
     pub fail_expose: When,
     /// `post_receive` fails with [`Error::Local`].
     pub fail_post_receive: When,
-    /// `post` fails with [`Error::QueueFull`] at the work request of this number.
+    /// `post` fails with [`Error::QueueFull`] at this work request.
     pub queue_full: When,
-    /// Bytes taken from the connection's pool as long as it lives.
+    /// Bytes that are taken from the connection's pool while it lives.
     pub hold_pool_bytes: usize,
 }
 
-/// A provider whose outgoing connections follow a plan. Accepted ones are left alone: wrap
-/// the peer's provider, too, to disturb both.
+/// A provider whose outgoing connections follow a plan. Accepted connections have no faults; to
+/// disturb both sides, wrap the peer's provider, too.
 pub struct Faulty<P> {
     inner: P,
     plan: Plan,
@@ -105,7 +104,7 @@ impl<P: Provider> fmt::Debug for Faulty<P> {
     }
 }
 
-/// Counts one kind of event.
+/// Counts the events of one kind.
 struct Counter {
     when: When,
     next: AtomicU64,
@@ -121,7 +120,7 @@ impl Counter {
         }
     }
 
-    /// Counts an event; whether this is one that goes wrong.
+    /// Counts an event. Returns whether it fails.
     fn strikes(&self) -> bool {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         match self.when {
@@ -138,8 +137,8 @@ impl Counter {
     }
 }
 
-/// The first random number of a seed. Each event has a generator of its own, so that what happens
-/// to it does not depend on the order in which threads count events.
+/// The first random number of a seed. Each event has its own generator, so that its result does not
+/// depend on the order in which threads count events.
 fn mix(seed: u64) -> u64 {
     fastrand::Rng::with_seed(seed).u64(..)
 }
@@ -161,7 +160,7 @@ struct Faults {
     queue_full: Counter,
     delay: Duration,
     dropped: AtomicBool,
-    /// Buffers held so that the pool is short of them.
+    /// Buffers that are held so that the pool is short of memory.
     _held: Vec<BufMut>,
 }
 
@@ -235,7 +234,7 @@ impl<P: Provider> Provider for Faulty<P> {
 struct FaultyPair {
     inner: Arc<dyn QueuePair>,
     faults: Arc<Faults>,
-    /// Keeps the order of posts while a batch is posted in parts.
+    /// Keeps the order of requests while a batch is posted in parts.
     posting: Mutex<()>,
 }
 
@@ -268,7 +267,7 @@ impl QueuePair for FaultyPair {
 
     fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
         let _in_order = self.posting.lock();
-        // One by one, so that a fault strikes between two of a batch.
+        // One by one, so that a fault can occur between two requests of a batch.
         let mut requests = std::mem::take(batch).into_iter();
         for request in requests.by_ref() {
             if self.faults.queue_full.strikes() {
@@ -317,15 +316,15 @@ struct FaultyQueue {
     inner: Box<dyn CompletionQueue>,
     pair: Arc<dyn QueuePair>,
     faults: Arc<Faults>,
-    /// Completions held back, and when they are due.
+    /// Delayed completions, and when they are due.
     late: VecDeque<(Instant, Completion)>,
-    /// The end, held back with them.
+    /// The error of the end, which is delayed, too.
     ended: Option<Error>,
 }
 
 impl FaultyQueue {
     fn disturb(&self, completion: Completion) -> Completion {
-        // What is flushed is no event any more.
+        // Flushed requests are not counted.
         if matches!(completion, Completion::Flushed { .. }) {
             return completion;
         }
@@ -374,7 +373,7 @@ impl CompletionQueue for FaultyQueue {
         let mut fresh = Vec::new();
         loop {
             let wait = match self.late.front() {
-                // Not longer than until something held back is due.
+                // Wait no longer than until a delayed completion is due.
                 Some((due, _)) => match wait {
                     Wait::No => Wait::No,
                     Wait::Until(at) => Wait::Until(at.min(*due)),
@@ -383,7 +382,7 @@ impl CompletionQueue for FaultyQueue {
                 None => wait,
             };
             let outcome = match &self.ended {
-                // Only what is held back is left.
+                // Only delayed completions are left.
                 Some(error) if !self.late.is_empty() => {
                     if let Wait::Until(at) = wait {
                         std::thread::sleep(at.saturating_duration_since(Instant::now()));

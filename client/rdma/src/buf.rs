@@ -1,13 +1,13 @@
-//! Memory fit for RDMA: one arena a process, cut into blocks of a power of two.
+//! Memory for RDMA: one arena for each process, divided into blocks of a power of two.
 //!
-//! A [`Pool`] owns an arena (one anonymous mapping, which a verbs provider registers once for
-//! local use) and hands out blocks of 4 KiB times a power of two, page aligned. [`BufMut`] is
-//! the only owner of its bytes; [`BufMut::freeze`] makes a [`Buf`], which is shared and
-//! constant. A block returns to the pool with its last owner.
+//! A [`Pool`] owns an arena (one anonymous mapping, which a verbs provider registers once for local
+//! use) and allocates page-aligned blocks of 4 KiB times a power of two. A [`BufMut`] is the only
+//! owner of its bytes; [`BufMut::freeze`] makes it a [`Buf`], which is shared and constant. A block
+//! returns to the pool with its last owner.
 //!
-//! Memory is the system's until a block is handed out and touched. [`Pool::release_unused`]
-//! gives back what was not needed since it was last called, except where a device holds the
-//! pages ([`Pool::keep_resident`]).
+//! A block takes no memory of the system until it is allocated and touched.
+//! [`Pool::release_unused`] returns to the system what was not needed since its last call, unless a
+//! device holds the pages ([`Pool::keep_resident`]).
 
 use crate::sync::Mutex;
 use crate::{Error, Result};
@@ -19,12 +19,12 @@ use std::sync::Arc;
 
 /// Smallest block, in bytes.
 pub const MIN_BLOCK: usize = 4096;
-/// log2 of the largest block over [`MIN_BLOCK`]: 4 MiB.
+/// log2 of [`MAX_BLOCK`] / [`MIN_BLOCK`].
 const MAX_ORDER: usize = 10;
 /// Largest block, in bytes.
 pub const MAX_BLOCK: usize = MIN_BLOCK << MAX_ORDER;
 
-/// Registered memory to take buffers from. Cheap to clone: clones share the arena.
+/// An arena that buffers are allocated from. Clones share the arena.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -40,22 +40,22 @@ struct Arena {
     len: usize,
 }
 
-// SAFETY: the arena is plain memory; who may touch which part is decided by the blocks handed
-// out, each of which has one owner.
+// SAFETY: the arena is plain memory; which thread may access a part is decided by the blocks
+// allocated, each of which has one owner.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what mmap returned and was asked for; every block holds
-        // the `Inner` this belongs to, so none is left.
+        // SAFETY: `base` and `len` are what mmap returned and was asked for; every block holds the
+        // `Inner` that owns this arena, so no block is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// log2 of the smallest piece that is given back to the system over [`MIN_BLOCK`]: 64 KiB. A
-/// largest block has 64 of them, one bit each in a word.
+/// log2 of [`PIECE`] / [`MIN_BLOCK`]. A piece is the least memory that is returned to the system,
+/// 64 KiB; the largest block has 64 pieces, one bit each in a word.
 const PIECE_ORDER: usize = MAX_ORDER - 6;
 const PIECE: usize = MIN_BLOCK << PIECE_ORDER;
 
@@ -63,18 +63,17 @@ const PIECE: usize = MIN_BLOCK << PIECE_ORDER;
 struct Buddies {
     free: [BTreeSet<u32>; MAX_ORDER + 1],
     free_bytes: usize,
-    /// Pieces that were handed out since they were last given back: a word for each largest
-    /// block.
+    /// Pieces allocated since they were last returned to the system: a word for each largest block.
     touched: Vec<u64>,
-    /// Bits set in them.
+    /// Number of bits set in `touched`.
     touched_pieces: usize,
-    /// The least that was free since [`Pool::release_unused`] was last called.
+    /// The lowest value of `free_bytes` since [`Pool::release_unused`] was last called.
     least_free: usize,
-    /// A device holds the pages.
+    /// Whether a device holds the pages.
     resident: bool,
 }
 
-/// The word of `touched` and the bits in it for a block.
+/// The index of the word in `touched`, and the bits in it, for a block.
 fn pieces(at: u32, order: usize) -> (usize, u64) {
     let first = (at as usize >> PIECE_ORDER) % 64;
     let number = 1 << order.saturating_sub(PIECE_ORDER);
@@ -97,8 +96,8 @@ impl Buddies {
         Some(at)
     }
 
-    /// A free block, of one piece at least, in which something was touched: the largest, and
-    /// of these the last, so that what is in use stays together at the beginning.
+    /// A free block, of at least one piece, that contains touched pieces: the largest, and of these
+    /// the last, so that the blocks in use stay together at the beginning of the arena.
     fn touched_block(&self) -> Option<(u32, usize)> {
         let orders = (PIECE_ORDER..=MAX_ORDER).rev();
         let mut blocks = orders.flat_map(|order| {
@@ -122,15 +121,15 @@ impl Buddies {
 }
 
 impl Pool {
-    /// A pool of `bytes`, rounded up to a whole number of the largest blocks. The memory is
-    /// reserved, not touched, and left out of core dumps: it holds other people's files.
+    /// A pool of `bytes`, rounded up to a multiple of the largest block. The memory is reserved but
+    /// not touched, and is left out of core dumps, because it holds data of other users' files.
     pub fn new(bytes: usize) -> Result<Self> {
         let len = bytes
             .max(1)
             .checked_next_multiple_of(MAX_BLOCK)
             .filter(|len| len / MIN_BLOCK <= u32::MAX as usize)
             .ok_or(Error::Misuse("a buffer pool of 16 TiB or more"))?;
-        // SAFETY: a fresh anonymous mapping; no argument refers to memory of ours.
+        // SAFETY: a new anonymous mapping; no argument refers to existing memory.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -147,11 +146,11 @@ impl Pool {
                 std::io::Error::last_os_error(),
             ));
         }
-        // SAFETY: the range is the mapping just made. Failure only leaves the default.
+        // SAFETY: the range is the mapping made above. After a failure the default holds.
         unsafe {
             libc::madvise(base, len, libc::MADV_DONTDUMP);
             libc::madvise(base, len, libc::MADV_DONTFORK);
-            // A first touch then clears 2 MiB for one fault instead of 4 KiB.
+            // With huge pages, the first touch clears 2 MiB in one fault instead of 4 KiB.
             libc::madvise(base, len, libc::MADV_HUGEPAGE);
         }
         let mut free: [BTreeSet<u32>; MAX_ORDER + 1] = Default::default();
@@ -176,9 +175,9 @@ impl Pool {
         })
     }
 
-    /// A buffer of exactly `len` bytes (its block is the next power of two), or `None` if no
-    /// block is free or `len` exceeds [`MAX_BLOCK`]. Its contents are whatever the block held
-    /// before: fill what is shown to anybody.
+    /// Allocates a buffer of `len` bytes; its block is the next power of two. `None` if no block is
+    /// free or `len` exceeds [`MAX_BLOCK`]. It contains what the block held before, so it must be
+    /// filled before anything in it is shown to a user.
     pub fn alloc(&self, len: usize) -> Option<BufMut> {
         let blocks = len.max(1).div_ceil(MIN_BLOCK).next_power_of_two();
         let order = blocks.trailing_zeros() as usize;
@@ -200,31 +199,31 @@ impl Pool {
         })
     }
 
-    /// Bytes of the arena.
+    /// Size of the arena in bytes.
     pub fn capacity(&self) -> usize {
         self.inner.arena.len
     }
 
-    /// Bytes in no block.
+    /// Bytes that are not allocated.
     pub fn free_bytes(&self) -> usize {
         self.inner.free.lock().free_bytes
     }
 
-    /// For providers: a device holds the arena's pages, so none may be given back to the system
-    /// from now on.
+    /// For providers: a device holds the arena's pages, so from now on none may be returned to the
+    /// system.
     pub fn keep_resident(&self) {
         self.inner.free.lock().resident = true;
     }
 
-    /// Bytes of memory that the arena may take of the system's: what is handed out or was,
-    /// and was not given back.
+    /// Memory of the system that the arena takes at most, in bytes: pieces that were allocated and
+    /// not returned since.
     pub fn touched_bytes(&self) -> usize {
         self.inner.free.lock().touched_pieces * PIECE
     }
 
-    /// Gives memory back to the system that was free all the time since the last call: who
-    /// calls this at intervals keeps what the busiest moment of an interval needed. Returns the
-    /// bytes given back.
+    /// Returns to the system memory that was free during the whole time since the last call. If it
+    /// is called at intervals, the pool keeps as much as was needed at the peak of the last
+    /// interval. Returns the number of bytes returned.
     pub fn release_unused(&self) -> usize {
         let mut given = 0;
         let keep = {
@@ -234,7 +233,7 @@ impl Pool {
             keep
         };
         loop {
-            // Anew for each block: others allocate in between.
+            // The lock is taken anew for each block, so that others can allocate in between.
             let mut free = self.inner.free.lock();
             if free.resident || free.touched_pieces * PIECE <= keep {
                 return given;
@@ -242,8 +241,8 @@ impl Pool {
             let Some((at, order)) = free.touched_block() else {
                 return given;
             };
-            // SAFETY: the block is free, and stays so while `free` is locked: nobody has access
-            // to its bytes. They read as zeros from now on, which is as good as any.
+            // SAFETY: the block is free and stays free while `free` is locked, so nobody has access
+            // to its bytes. They read as zeros afterwards, which is as good as any contents.
             let failed = unsafe {
                 let base = self.inner.arena.base.add(at as usize * MIN_BLOCK);
                 libc::madvise(
@@ -263,7 +262,7 @@ impl Pool {
         }
     }
 
-    /// First byte of the arena, for a device to register [`Pool::capacity`] bytes from.
+    /// First byte of the arena, for a device to register; its length is [`Pool::capacity`].
     pub fn base(&self) -> NonNull<u8> {
         self.inner.arena.base
     }
@@ -278,7 +277,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A block handed out. Dropping it gives the block back.
+/// An allocated block. Dropping it returns the block to the pool.
 struct Block {
     base: NonNull<u8>,
     at: u32,
@@ -286,8 +285,8 @@ struct Block {
     pool: Pool,
 }
 
-// SAFETY: `base` points to memory this block alone owns; access follows BufMut's and Buf's
-// own borrow rules.
+// SAFETY: `base` points to memory that this block alone owns; access follows the borrow rules of
+// `BufMut` and `Buf`.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -298,7 +297,7 @@ impl Drop for Block {
     }
 }
 
-/// Bytes with one owner, who may change them.
+/// A buffer with one owner, who may change it.
 pub struct BufMut {
     block: Arc<Block>,
     start: usize,
@@ -306,12 +305,12 @@ pub struct BufMut {
 }
 
 impl BufMut {
-    /// Bytes of the block: how far [`BufMut::resize`] can go.
+    /// Length up to which [`BufMut::resize`] can go.
     pub fn capacity(&self) -> usize {
         (MIN_BLOCK << self.block.order) - self.start
     }
 
-    /// Changes the length. New bytes hold whatever the block held before.
+    /// Changes the length. Added bytes contain what the block held before.
     ///
     /// # Panics
     /// If `len` exceeds the capacity.
@@ -320,7 +319,7 @@ impl BufMut {
         self.len = len;
     }
 
-    /// Ends the changing: the bytes become shared and constant.
+    /// Makes the bytes shared and constant.
     pub fn freeze(self) -> Buf {
         Buf {
             block: self.block,
@@ -329,8 +328,8 @@ impl BufMut {
         }
     }
 
-    /// For providers: the first byte, for a device or a system call to fill. The memory stays
-    /// alive while a [`KeepAlive`] does.
+    /// For providers: the first byte, for a device or a system call to write to. The memory stays
+    /// alive while a [`KeepAlive`] exists.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         // SAFETY: `start` is inside the block.
         unsafe { self.block.base.as_ptr().add(self.start) }
@@ -344,7 +343,7 @@ impl BufMut {
     }
 }
 
-/// Keeps a block's memory from being reused. Gives no access to it.
+/// Keeps a block from returning to the pool. Gives no access to its memory.
 pub struct KeepAlive {
     _block: Arc<Block>,
 }
@@ -380,7 +379,7 @@ impl fmt::Debug for BufMut {
     }
 }
 
-/// Bytes that are shared and do not change.
+/// A buffer that is shared and constant.
 #[derive(Clone)]
 pub struct Buf {
     block: Arc<Block>,
@@ -389,10 +388,10 @@ pub struct Buf {
 }
 
 impl Buf {
-    /// A part, sharing the memory.
+    /// A part of the buffer, sharing its memory.
     ///
     /// # Panics
-    /// If the range is not inside.
+    /// If the range is not inside the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Buf {
         let from = match range.start_bound() {
             Bound::Included(&n) => n,
@@ -412,7 +411,7 @@ impl Buf {
         }
     }
 
-    /// The buffer to change again, if nobody else holds any part of its block.
+    /// Makes the buffer changeable again, if nobody else holds a part of its block.
     pub fn try_into_mut(mut self) -> std::result::Result<BufMut, Buf> {
         if Arc::get_mut(&mut self.block).is_none() {
             return Err(self);
@@ -454,7 +453,7 @@ impl fmt::Debug for Buf {
     }
 }
 
-// By its path: `tests/models` builds this file in another place.
+// With a path, because `tests/models` builds this file in another place.
 #[cfg(test)]
 #[path = "buf/tests.rs"]
 mod tests;

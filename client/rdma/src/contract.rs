@@ -1,16 +1,16 @@
-//! The traits a provider implements.
+//! The traits that a provider implements.
 //!
-//! **Ownership is the memory protection.** Memory given to the peer is moved into an
-//! [`Exposure`] and comes back only after the handle is invalid, so no safe code can look at
-//! bytes a peer may still write, or change bytes it may still read (RFC 8166 section 4.4.1).
-//! The same holds for work requests: buffers are moved in and come back in completions.
-//! A provider's own tables hold [`KeepAlive`](crate::buf::KeepAlive)s, so that memory whose
-//! owner was dropped too early does not return to the pool while a peer can reach it.
+//! **Ownership is the memory protection.** Memory given to the peer is moved into an [`Exposure`]
+//! and is returned only after the handle is invalid, so no safe code can read bytes that a peer may
+//! still write, or change bytes that it may still read (RFC 8166 section 4.4.1). The same holds for
+//! work requests: buffers are moved in and returned in completions. A provider's own tables hold
+//! [`KeepAlive`](crate::buf::KeepAlive)s, so that memory whose owner was dropped too early does not
+//! return to the pool while a peer can access it.
 //!
-//! **Threads.** [`QueuePair`] is shared: any thread posts. [`CompletionQueue`] has one
-//! owner, the connection's completion thread or an event loop; a soft provider does its
-//! receiving inside [`CompletionQueue::poll`], so that the thread that reads the socket is the
-//! one that handles the completion. A provider never calls back.
+//! **Threads.** A [`QueuePair`] is shared: any thread may post. A [`CompletionQueue`] has one
+//! owner, the connection's completion thread or an event loop. A soft provider receives inside
+//! [`CompletionQueue::poll`], so that the thread that reads the socket also handles the completion.
+//! A provider never calls back.
 
 use crate::{Buf, BufMut, Error, Pool, Result};
 use smallvec::SmallVec;
@@ -20,12 +20,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Private data that every transport carries, in bytes: with a request, an acceptance or a
-/// rejection. (InfiniBand's connection request leaves this much after the CM's own header;
-/// MPA carries more.) More is [`Error::Misuse`].
+/// Largest private data that every transport carries, in bytes, with a request, an acceptance or a
+/// rejection. More is [`Error::Misuse`]. (InfiniBand's connection request leaves this much after
+/// the CM's own header; MPA carries more.)
 pub const PRIVATE_DATA_MAX: usize = 56;
 
-/// A gather or scatter list; four fit without allocation.
+/// A gather or scatter list; up to four elements need no allocation.
 pub type Segs<T> = SmallVec<[T; 4]>;
 
 /// A remote access key: the STag of iWARP, the R_key of InfiniBand, the handle of an
@@ -37,33 +37,33 @@ pub struct Handle(pub u32);
 //# The RPC-over-RDMA version 1 protocol assumes that each region of registered memory MUST be
 //# identified with a steering tag of no more than 32 bits and memory addresses of up to 64 bits in
 //# length.
-/// Memory of a peer (or, seen from the peer, of ours): `length` bytes from `offset` in the
+/// A range of a peer's memory, or of ours as the peer names it: `length` bytes from `offset` in the
 /// address space of `handle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteSegment {
-    /// The key.
+    /// The key of the memory.
     pub handle: Handle,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Address of the first byte.
     pub offset: u64,
 }
 
-/// The caller's name for a work request, returned in its completion.
+/// A number that the caller gives to a work request, returned in its completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkId(pub u64);
 
 /// Memory to make accessible to the peer.
 #[derive(Debug)]
 pub enum Memory {
-    /// The peer may write (RDMA Write), nothing else.
+    /// The peer may write it (RDMA Write), and nothing else.
     Sink(Segs<BufMut>),
-    /// The peer may read (RDMA Read), nothing else.
+    /// The peer may read it (RDMA Read), and nothing else.
     Source(Segs<Buf>),
 }
 
 impl Memory {
-    /// Bytes in all.
+    /// Total length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Memory::Sink(bufs) => bufs.iter().map(|b| b.len()).sum(),
@@ -76,11 +76,11 @@ impl Memory {
     }
 }
 
-/// Memory the peer can reach at this moment, and the segments that name it.
+/// Memory that the peer can access at this moment, and the segments that name it.
 ///
-/// Made by [`QueuePair::expose`], ended by [`QueuePair::invalidate`]. The memory stays
-/// inside until then. Dropping an exposure instead is allowed only for the provider, and
-/// leaks the handle until the connection ends; the memory returns to the pool then.
+/// It is made by [`QueuePair::expose`] and ended by [`QueuePair::invalidate`], which returns the
+/// memory. Only a provider may drop an exposure instead; that leaks the handle until the connection
+/// ends, and only then does the memory return to the pool.
 pub struct Exposure {
     segments: Segs<RemoteSegment>,
     memory: Memory,
@@ -92,7 +92,7 @@ impl Exposure {
         Exposure { segments, memory }
     }
 
-    /// What to tell the peer: the memory in order, with no gap.
+    /// The segments to send to the peer: they cover the memory in order and without a gap.
     pub fn segments(&self) -> &[RemoteSegment] {
         &self.segments
     }
@@ -102,8 +102,8 @@ impl Exposure {
     /// [`Buf::as_raw_ptr`].)
     ///
     /// # Safety
-    /// Every handle is invalid and no access of the peer is under way: who holds the memory
-    /// may read a sink and change a source.
+    /// Every handle must be invalid and no access by the peer under way: the owner of the memory
+    /// may then read a sink and change a source.
     pub unsafe fn into_memory(self) -> Memory {
         self.memory
     }
@@ -117,26 +117,26 @@ impl fmt::Debug for Exposure {
     }
 }
 
-/// What became of an invalidation.
+/// The result of [`QueuePair::invalidate`].
 #[derive(Debug)]
 pub enum Invalidation {
-    /// The handles are invalid; here is the memory.
+    /// The handles are invalid; this is the memory.
     Done(Memory),
-    /// A [`Completion::Invalidated`] with the id will bring the memory.
+    /// The memory will be returned by a [`Completion::Invalidated`] with the same id.
     Posted,
 }
 
-/// Work for the send queue. Requests are started in the order posted; see RFC 5040
-/// section 5.5 for what a peer may observe of the order: a Send is received after all earlier
-/// Writes were placed; a Read may be done later than what was posted after it.
+/// Work for the send queue. Requests are started in the order of posting. RFC 5040 section 5.5
+/// defines what a peer may observe of that order: a Send is received after all earlier Writes were
+/// placed; a Read may complete later than requests posted after it.
 ///
-/// Lists may be of any length and hold empty buffers; an unsignaled request never completes,
-/// not even when it is flushed.
+/// Lists may have any length and may contain empty buffers. An unsignaled request never completes,
+/// not even as flushed.
 #[derive(Debug)]
 pub enum WorkRequest {
-    /// One message into one Receive of the peer; `invalidate` names a handle of the *peer*
-    /// to invalidate with it (Send With Invalidate). The provider keeps `data` as long as it
-    /// needs them. A completion is given only if `signaled`.
+    /// A message for one Receive of the peer. `invalidate` names a handle of the *peer* to be
+    /// invalidated with it (Send with Invalidate). The provider keeps `data` as long as it needs
+    /// them. Completes only if `signaled`.
     Send {
         id: WorkId,
         data: Segs<Buf>,
@@ -150,8 +150,8 @@ pub enum WorkRequest {
         target: RemoteSegment,
         signaled: bool,
     },
-    /// RDMA Read of `source` into all of `sink` (same length). Always completes with
-    /// [`Completion::Read`], which brings the sink back.
+    /// RDMA Read of `source` into all of `sink`, which must have the same length. Always completes
+    /// with [`Completion::Read`], which returns the sink.
     Read {
         id: WorkId,
         sink: Segs<BufMut>,
@@ -159,18 +159,18 @@ pub enum WorkRequest {
     },
 }
 
-/// What has happened. Everything posted that owes a completion gets exactly one, also when
-/// the connection ends ([`Completion::Flushed`]).
+/// A completion. Each posted request that has a completion gets exactly one, even if the connection
+/// ends before ([`Completion::Flushed`]).
 #[derive(Debug)]
 pub enum Completion {
-    /// A signaled Send is done: its buffers are free again.
+    /// A signaled Send is done; its buffers are free.
     Sent { id: WorkId },
     /// A signaled RDMA Write is done locally.
     Written { id: WorkId },
     /// An RDMA Read has filled its sink.
     Read { id: WorkId, sink: Segs<BufMut> },
-    /// A Send of the peer filled the first `len` bytes of a Receive. `invalidated` is the
-    /// handle (of ours) that came with it; it is invalid already.
+    /// A Send of the peer filled the first `len` bytes of a Receive. `invalidated` is the handle of
+    /// ours that it named; it is already invalid.
     Received {
         id: WorkId,
         buf: BufMut,
@@ -179,8 +179,8 @@ pub enum Completion {
     },
     /// An invalidation that was [`Invalidation::Posted`] is done.
     Invalidated { id: WorkId, memory: Memory },
-    /// The connection ended before the request was done. `memory` is what Read, Receive or
-    /// invalidation owed.
+    /// The connection ended before the request was done. `memory` is that of the Read, Receive or
+    /// invalidation.
     Flushed { id: WorkId, memory: Option<Memory> },
 }
 
@@ -192,68 +192,68 @@ pub enum Wait {
     Forever,
 }
 
-/// How well a provider keeps a peer away from memory (RFC 8166 section 8.1, RFC 5042).
+/// How a provider protects memory against a peer (RFC 8166 section 8.1, RFC 5042).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
-    /// A fresh unpredictable handle for each RPC, cheap (soft provider, fast registration).
+    /// A new unpredictable handle for each RPC, which is cheap (soft provider, fast registration).
     Handle,
     /// A type 2 memory window bound and invalidated for each RPC.
     Window,
-    /// A registration for each RPC: as safe, and slow.
+    /// A registration for each RPC, which is as safe but slow.
     Registration,
-    /// Regions open for the connection's life: only on request.
+    /// Regions that are open while the connection lives; only if the user asks for it.
     Connection,
 }
 
-/// What a connection can do.
+/// The properties of a connection.
 #[derive(Debug, Clone)]
 pub struct Capabilities {
-    /// Whether one handle can cover a list of buffers ([`Exposure::segments`] then has one
-    /// segment), or each buffer takes a handle.
+    /// Whether one handle can cover a list of buffers (then [`Exposure::segments`] has one
+    /// segment); otherwise each buffer has its own handle.
     pub scatter_handle: bool,
-    /// Whether the peer may invalidate our handles by Send With Invalidate.
+    /// Whether the peer may invalidate our handles by Send with Invalidate.
     pub remote_invalidate: bool,
     pub protection: Protection,
     /// Largest Send, in bytes.
     pub max_message: usize,
-    /// RDMA Reads of ours that may be outstanding (ORD), after negotiation.
+    /// How many of our RDMA Reads may be outstanding (ORD), as negotiated.
     pub max_reads_out: u32,
-    /// RDMA Reads of the peer we serve at a time (IRD), after negotiation.
+    /// How many RDMA Reads of the peer we serve at once (IRD), as negotiated.
     pub max_reads_in: u32,
-    /// Segments of exposed memory of one [`QueuePair::expose`], at most.
+    /// Largest number of segments of one [`QueuePair::expose`].
     pub max_segments: usize,
-    /// One line for people: link, device, CRC, MPA revision, FPDU size.
+    /// One line for users: link, device, CRC, MPA revision, FPDU size.
     pub description: String,
 }
 
-/// What to connect or accept with.
+/// The parameters for connecting or accepting.
 #[derive(Debug, Clone)]
 pub struct ConnectParams {
-    /// Where all memory of the connection comes from.
+    /// The pool of all memory that the connection uses.
     pub pool: Pool,
-    /// Sent to the peer with the connection request or its acceptance: at most
-    /// [`PRIVATE_DATA_MAX`] bytes.
+    /// Sent to the peer with the connection request or acceptance; at most [`PRIVATE_DATA_MAX`]
+    /// bytes.
     pub private_data: Vec<u8>,
-    /// Work requests that may be posted at a time; [`Error::QueueFull`] beyond. A signaled
-    /// one counts until its completion was polled, an unsignaled one until it is done.
+    /// How many work requests may be posted at once; further ones fail with [`Error::QueueFull`]. A
+    /// signaled request counts until its completion was polled, an unsignaled one until it is done.
     pub send_depth: usize,
-    /// Receives that may be posted at a time.
+    /// How many Receives may be posted at once.
     pub recv_depth: usize,
-    /// RDMA Reads we mean to issue at a time (ORD): 0 for a requester.
+    /// How many RDMA Reads we want to issue at once (ORD); 0 for a requester.
     pub reads_out: u32,
-    /// RDMA Reads of the peer we are ready to serve at a time (IRD); knfsd refuses 0.
+    /// How many RDMA Reads of the peer we can serve at once (IRD); knfsd refuses 0.
     pub reads_in: u32,
-    /// Receives to post before the peer can send, at most `recv_depth`. The provider takes
-    /// their buffers from `pool` and names them `WorkId(0)` and up.
+    /// How many Receives to post before the peer can send, at most `recv_depth`. The provider
+    /// allocates their buffers from `pool`; their ids are `WorkId(0)` and up.
     pub receive_buffers: usize,
     /// Size of each of `receive_buffers`, in bytes.
     pub receive_size: usize,
-    /// For the whole of connecting or accepting.
+    /// Time limit of connecting or accepting.
     pub timeout: Duration,
 }
 
 impl ConnectParams {
-    /// Whether the numbers make sense together.
+    /// Checks the parameters for consistency.
     pub fn check(&self) -> Result<()> {
         if self.private_data.len() > PRIVATE_DATA_MAX {
             return Err(Error::Misuse(
@@ -266,8 +266,8 @@ impl ConnectParams {
         Ok(())
     }
 
-    /// For providers: [`ConnectParams::check`], and the Receives to post before the peer can
-    /// send, under the names they have to have.
+    /// For providers: [`ConnectParams::check`], and the Receives to post before the peer can send,
+    /// with their ids.
     pub fn take_receives(&self) -> Result<Vec<(WorkId, BufMut)>> {
         self.check()?;
         (0..self.receive_buffers)
@@ -288,11 +288,11 @@ impl ConnectParams {
     }
 }
 
-/// A connection as two ends of one thing: many post, one polls.
+/// The two halves of a connection: many threads post, one polls.
 pub struct Connection {
     pub queue_pair: Arc<dyn QueuePair>,
     pub completions: Box<dyn CompletionQueue>,
-    /// What the peer sent with its request or acceptance. Some transports pad it with zeros.
+    /// The private data of the peer's request or acceptance. Some transports pad them with zeros.
     pub peer_private_data: Vec<u8>,
 }
 
@@ -304,53 +304,53 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Something that makes connections.
+/// A maker of connections.
 pub trait Provider: Send + Sync + fmt::Debug {
     /// `iwarp`, `verbs`, `loopback`.
     fn name(&self) -> &'static str;
 
-    /// Whether connections of this provider will have [`Capabilities::remote_invalidate`]: it
-    /// must be announced while connecting (RFC 8797), before there is a connection to ask.
+    /// Whether connections of this provider will have [`Capabilities::remote_invalidate`]. It must
+    /// be announced while connecting (RFC 8797), before there is a connection to ask.
     fn remote_invalidate(&self) -> bool {
         false
     }
 
-    /// Connects; blocks for at most `params.timeout`. A peer that does not listen or that
-    /// rejects is [`Error::Refused`], silence is [`Error::TimedOut`].
+    /// Connects; blocks for at most `params.timeout`. If nobody listens or the peer rejects, the
+    /// error is [`Error::Refused`]; if nobody answers, [`Error::TimedOut`].
     fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection>;
 
-    /// Listens. Port 0 takes a free one ([`Listener::local_addr`] tells).
+    /// Listens at an address. Port 0 stands for a free one; see [`Listener::local_addr`].
     fn listen(&self, local: SocketAddr) -> Result<Box<dyn Listener>>;
 }
 
-/// A listening endpoint. Shared, so that one thread may close what another waits on.
+/// A listening endpoint. It is shared, so that one thread may close it while another accepts.
 pub trait Listener: Send + Sync {
     fn local_addr(&self) -> SocketAddr;
 
-    /// Waits for somebody to connect. Nothing of the peer's first message needs to have
-    /// arrived yet; `Err` ends the listener ([`Error::LinkLost`] after [`Listener::close`]).
+    /// Waits for a connection. The peer's first message need not have arrived yet. An error ends
+    /// the listener ([`Error::LinkLost`] after [`Listener::close`]).
     fn accept(&self) -> Result<Box<dyn Incoming>>;
 
-    /// Makes `accept` return an error, now and later.
+    /// Makes `accept` fail, now and later.
     fn close(&self);
 }
 
-/// Somebody who has begun to connect. Handled on a thread of its own: a slow peer delays
-/// nobody else. Dropping it rejects.
+/// A peer that has begun to connect. Each is handled on its own thread, so that a slow peer does
+/// not delay others. Dropping it rejects the request.
 pub trait Incoming: Send {
     fn peer_addr(&self) -> SocketAddr;
 
-    /// Waits for the whole connection request and gives its private data (padded with zeros
-    /// by some transports); may be asked again.
+    /// Waits for the whole connection request and returns its private data, which some transports
+    /// pad with zeros. May be called again.
     fn request(&mut self, timeout: Duration) -> Result<Vec<u8>>;
 
-    /// Accepts the request (waiting for the whole of it if [`Incoming::request`] did not);
-    /// `params.reads_in` and `reads_out` are upper limits for what the peer asked for.
-    /// The connecting side sends first: post nothing before something was received from it
-    /// (RFC 5044 section 7.1.2).
+    /// Accepts the request, after waiting for all of it if [`Incoming::request`] was not called.
+    /// `params.reads_in` and `reads_out` are upper limits for what the peer asked for. The
+    /// connecting side sends first: post nothing before something was received from it (RFC 5044
+    /// section 7.1.2).
     fn accept(self: Box<Self>, params: &ConnectParams) -> Result<Connection>;
 
-    /// Refuses it.
+    /// Rejects the request.
     fn reject(self: Box<Self>, private_data: &[u8]);
 }
 
@@ -360,89 +360,89 @@ pub trait QueuePair: Send + Sync {
     fn local_addr(&self) -> SocketAddr;
     fn peer_addr(&self) -> SocketAddr;
 
-    /// Posts a Receive. The completion brings `buf` back, of the same length. On a
-    /// connection that ended it is accepted and flushed.
+    /// Posts a Receive. Its completion returns `buf` with the same length. After the end of the
+    /// connection the Receive is accepted and flushed.
     fn post_receive(&self, id: WorkId, buf: BufMut) -> Result<()>;
 
-    /// Starts the requests of `batch` in order and empties it. On a connection that ended
-    /// they are accepted and flushed. An error leaves in `batch` what was not accepted:
-    /// [`Error::QueueFull`], or [`Error::Misuse`] if lengths do not match or a message exceeds
-    /// [`Capabilities::max_message`]. A handle the peer does not know, or a range or access it
-    /// does not allow, ends the connection.
+    /// Starts the requests of `batch` in order and removes them from it. After the end of the
+    /// connection they are accepted and flushed. After an error, `batch` contains those that were
+    /// not accepted: [`Error::QueueFull`], or [`Error::Misuse`] if lengths do not match or a
+    /// message exceeds [`Capabilities::max_message`]. A handle that the peer does not know, or a
+    /// range or access that it does not allow, ends the connection.
     fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()>;
 
-    /// As [`QueuePair::post`], but a provider that pays for each start of sending may put it
-    /// off until the next `post` or [`QueuePair::kick`], which whoever calls this owes.
+    /// Like [`QueuePair::post`], but the provider may defer sending until the next `post` or
+    /// [`QueuePair::kick`], which the caller must call afterwards.
     fn post_later(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
         self.post(batch)
     }
 
-    /// Starts what [`QueuePair::post_later`] put off.
+    /// Sends what [`QueuePair::post_later`] deferred.
     fn kick(&self) {}
 
     //= RFC 8166, Section 8.1
     //# The use of an RPC-over-RDMA transport protocol MUST NOT introduce vulnerabilities to system
     //# memory contents nor to memory owned by user processes.
-    /// Gives the peer access to `memory` under fresh handles (with [`Protection::Connection`]: under
+    /// Gives the peer access to `memory` under new handles (with [`Protection::Connection`], under
     /// those of the connection's regions). A [`WorkRequest::Send`] that names them may be posted at
-    /// once, and who has received it may use them. On error the memory comes back; an empty list or
-    /// an empty buffer is [`Error::Misuse`]. Sinks come back with their lengths, whatever the peer
-    /// wrote.
+    /// once; a peer that has received it may use them. An error returns the memory; an empty list
+    /// or an empty buffer is [`Error::Misuse`]. Sinks are returned with their original lengths,
+    /// whatever the peer wrote.
     #[allow(clippy::result_large_err, reason = "the memory has to come back")]
     fn expose(&self, memory: Memory) -> std::result::Result<Exposure, (Error, Memory)>;
 
-    /// Ends the peer's access. Works on a connection that ended, too. If a handle was
-    /// invalidated by the peer already, this costs nothing.
+    /// Ends the peer's access; also after the end of the connection. A handle that the peer has
+    /// already invalidated costs nothing.
     ///
     /// # Panics
-    /// If the exposure is of another queue pair (that pair's peer could still reach the memory).
+    /// If the exposure belongs to another queue pair, whose peer could still access the memory.
     fn invalidate(&self, id: WorkId, exposure: Exposure) -> Invalidation;
 
-    /// Makes [`CompletionQueue::poll`] return: the one that sleeps, or else the next one.
+    /// Makes [`CompletionQueue::poll`] return: the call that sleeps, or else the next one.
     fn wake(&self);
 
-    /// Ends the connection: what is posted is flushed, handles become invalid. Both ends'
-    /// polls then give [`Error::LinkLost`]. Does not wait.
+    /// Ends the connection: posted work is flushed, handles become invalid, and polls at both ends
+    /// return [`Error::LinkLost`]. Does not wait.
     fn disconnect(&self);
 }
 
-/// The polling half of a connection. Dropping it ends the connection and returns what it
-/// still owed to the pool.
+/// The polling half of a connection. Dropping it ends the connection and returns the memory of
+/// posted work to the pool.
 pub trait CompletionQueue: Send {
-    /// Appends what has happened to `out`, waiting for something as `wait` allows, and returns at
-    /// once after [`QueuePair::wake`]. `Err` says why the connection ended, once everything posted
-    /// before was given (`out` may grow in the same call, also with [`Wait::No`]), also to who
-    /// keeps posting; it is given again at each later call, which also flushes what was posted
-    /// since. The side whose peer broke a rule gets [`Error::PeerMisbehaved`]; the peer gets
-    /// [`Error::PeerReported`] where the transport tells it.
+    /// Appends completions to `out`, waiting for the first one as `wait` allows; returns at once
+    /// after [`QueuePair::wake`]. An error is the reason why the connection ended. It is returned
+    /// when all work posted before has completed (`out` may grow in the same call, also with
+    /// [`Wait::No`]), even to a caller that keeps posting; each later call returns it again and
+    /// flushes what was posted since. The side whose peer violated the protocol gets
+    /// [`Error::PeerMisbehaved`], and the peer [`Error::PeerReported`] if the transport tells it.
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> Result<()>;
 
-    /// The descriptors that an event loop waits for in place of a poll that waits. They are the
-    /// same as long as the connection lives, and are waited for by epoll(7): edge-triggered, for
-    /// reading and writing. After an event, or when [`CompletionQueue::arm`] says so, poll with
-    /// [`Wait::No`]; after an event that tells of the end (EPOLLRDHUP, EPOLLHUP, EPOLLERR),
-    /// again and again until it gives an error. `None`: the provider has none, and a thread of
-    /// the connection's own has to wait inside `poll`.
+    /// The descriptors that an event loop waits for, instead of a `poll` that waits. They remain
+    /// the same while the connection lives, and are waited for with epoll(7), edge-triggered, for
+    /// reading and writing. After an event, or when [`CompletionQueue::arm`] says so, call `poll`
+    /// with [`Wait::No`]; after an event that reports the end (EPOLLRDHUP, EPOLLHUP, EPOLLERR),
+    /// call it until it returns an error. `None` means that the provider has no descriptors, so
+    /// that a thread has to wait in `poll`.
     fn descriptors(&self) -> Option<Segs<BorrowedFd<'_>>> {
         None
     }
 
-    /// Prepares to wait for the descriptors: from now on everything that happens makes one of
-    /// them ready.
+    /// Prepares to wait for the descriptors: from now on all that happens on the connection makes
+    /// one of them ready.
     fn arm(&mut self) -> Armed {
         Armed::Ready
     }
 
-    /// The wait is over: nothing needs to make the descriptors ready until the next
-    /// [`CompletionQueue::arm`].
+    /// Ends the wait: until the next [`CompletionQueue::arm`], completions need not make the
+    /// descriptors ready.
     fn disarm(&mut self) {}
 }
 
 /// Whether to wait for the descriptors of a [`CompletionQueue`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Armed {
-    /// Something has happened, or may have: poll first.
+    /// There are, or may be, completions: poll first.
     Ready,
-    /// Wait, until then at most (`None`: for ever), and poll.
+    /// Wait until this time at most (`None` means no limit), then poll.
     Idle(Option<Instant>),
 }

@@ -1,5 +1,5 @@
-//! What threads wait with. With the feature `shuttle`, which only `tests/models` turns on, these
-//! are the same names over a scheduler that tries the orders threads may run in.
+//! The lock of this crate. With the feature `shuttle`, used by `tests/models` only, it is that of a
+//! scheduler that explores the possible interleavings of threads.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use nfsrdma_shuttle::Mutex;

@@ -1,14 +1,14 @@
 //! Operations whose caller does not wait for them any more.
 //!
-//! A process that is killed gets its answer at once, and the operation it was in goes on without
-//! it: a call that was sent is the server's to carry out. But with that answer other programs go
-//! on, too, and they change what the killed one was about to change. What an operation has not begun
-//! to change by then, it must not begin: it would undo what came later.
+//! A process that is killed gets its answer at once, and its operation goes on without it, because
+//! a call that was sent will be carried out by the server. But after that answer other programs
+//! proceed, and may change the same objects. So the operation must not begin any further change: it
+//! would undo their later ones.
 //!
-//! So an operation that changes something runs [for a caller](Caller::run), and asks before each
-//! change whether that one [has left](is_abandoned). What it starts as a task of its own, such as the
-//! write-back of a file, has no caller and is done whoever waits; what it does itself and has to
-//! complete, it does [regardless].
+//! Therefore an operation that changes something runs [for a caller](Caller::run), and before each
+//! change it asks whether that caller [has left](is_abandoned). A task that it spawns, such as the
+//! write-back of a file, has no caller and always completes. A part that the operation itself has
+//! to complete runs [regardless].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,30 +18,30 @@ tokio::task_local! {
     static CALLER: Caller;
 }
 
-/// Who waits for an operation.
+/// The caller that waits for an operation. All clones stand for the same caller.
 #[derive(Debug, Clone, Default)]
 pub struct Caller(Arc<AtomicBool>);
 
 impl Caller {
-    /// It gets its answer now, before the operation has ended.
+    /// Marks the caller as gone: it gets its answer now, before the operation has ended.
     pub fn leave(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Runs an operation for it.
+    /// Runs an operation for this caller.
     pub fn run<F: Future>(self, operation: F) -> impl Future<Output = F::Output> {
         CALLER.scope(self, operation)
     }
 }
 
-/// Whether the caller of the operation that this thread is at has left.
+/// Whether the caller of the operation that is being polled on this thread has left.
 pub fn is_abandoned() -> bool {
     CALLER
         .try_with(|caller| caller.0.load(Ordering::Acquire))
         .unwrap_or(false)
 }
 
-/// Does a part of an operation that has to be done whoever waits for it.
+/// Runs a part of an operation that has to be done even if the caller has left.
 pub fn regardless<F: Future>(part: F) -> impl Future<Output = F::Output> {
     CALLER.scope(Caller::default(), part)
 }

@@ -1,12 +1,12 @@
 //! Why a call has no result, as far as RPC and its transport are concerned. A status that the
-//! called program answers with is no error here: it is among the results.
+//! called program returns is not an error here: it is part of the results.
 
 use crate::protocol::{Failure, PlanError};
 use nfsrdma_xdr::codec::DecodeError;
 use nfsrdma_xdr::rpc::AuthStat;
 use thiserror::Error;
 
-/// Why a call has no result. Each can be given to several callers.
+/// Why a call has no result. It can be cloned, so that several callers can get it.
 #[derive(Debug, Clone, Error)]
 pub enum Error {
     /// The server does not accept the caller's credential (RFC 5531 section 9, auth_stat).
@@ -19,13 +19,13 @@ pub enum Error {
     /// The server answered with RDMA_ERROR (RFC 8166 section 4.5).
     #[error("server refused the call: {0}")]
     RdmaError(#[source] Failure),
-    /// No answer, retransmissions included, in the time that `soft` and `softerr` allow.
+    /// No reply, retransmissions included, in the time that `soft` and `softerr` allow.
     #[error("no answer from the server in time")]
     TimedOut,
-    /// The reply is not what the protocol allows, or contradicts the call.
+    /// The reply violates the protocol, or contradicts the call.
     #[error("server misbehaved: {0}")]
     PeerMisbehaved(#[source] ProtocolError),
-    /// This machine lacks something.
+    /// A failure of this machine, such as a lack of memory.
     #[error("{0}")]
     Local(#[source] LocalError),
     /// The caller gave up, or the transport was shut down.
@@ -40,7 +40,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[error("it did not accept the credential ({})", .0.name())]
 pub struct AuthError(pub AuthStat);
 
-/// The server understood that it was called, and did not run the procedure.
+/// The server received the call and did not run the procedure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Rejection {
     #[error("it does not have the program")]
@@ -68,7 +68,7 @@ pub enum ProtocolError {
     },
     #[error("the XIDs of header and message differ")]
     Xid,
-    /// It ended one connection after the other as soon as this call was sent.
+    /// The server ended several connections in a row right after this call was sent on them.
     #[error(
         "it ended {times} connections in a row over {procedure} sent alone; the last one: {last}"
     )]
@@ -79,7 +79,7 @@ pub enum ProtocolError {
     },
 }
 
-/// What this machine lacks.
+/// A failure of this machine.
 #[derive(Debug, Clone, Error)]
 pub enum LocalError {
     #[error(transparent)]

@@ -1,14 +1,13 @@
 //! Runs futures on the threads that make them ready.
 //!
-//! [`spawn`] polls a future at once, on the caller's thread, and each wake-up polls it again
-//! on the thread that woke it. So a file system call is marshalled and posted by the thread
-//! that read the request, and finished by the thread that received the reply: no hand-over
-//! in between. Waking a thread on another CPU costs 25 to 30 us, more than all protocol work
-//! of a small call.
+//! [`spawn`] polls a future at once, on the caller's thread, and each wake-up polls it again on the
+//! thread that woke it. So a file system call is marshalled and posted by the thread that read the
+//! request, and finished by the thread that received the reply, without a hand-over in between.
+//! Waking a thread on another CPU costs 25 to 30 us, more than all protocol work of a small call.
 //!
-//! A future run this way must never block. A wake-up that comes while the thread polls
-//! another future waits until that poll is over, so stacks do not grow and a lock held by
-//! the outer future is not asked for twice.
+//! A future run this way must never block. A wake-up that comes while the thread polls another
+//! future waits until that poll has returned: stacks do not grow, and a lock that the outer future
+//! holds is not taken twice.
 
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::thread::{self, Thread};
@@ -24,7 +23,7 @@ use std::task::{Context, Poll, Wake, Waker};
 const IDLE: u8 = 0;
 const QUEUED: u8 = 1;
 const RUNNING: u8 = 2;
-/// Woken while running: poll once more.
+/// Woken while running: to be polled once more.
 const AGAIN: u8 = 3;
 const DONE: u8 = 4;
 
@@ -32,7 +31,7 @@ const DONE: u8 = 4;
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Task {
-    /// The process it works for, as the one that spawned it.
+    /// The process on whose behalf the task runs, inherited from the task that spawned it.
     pid: u32,
     state: AtomicU8,
     future: Mutex<Option<Work>>,
@@ -43,7 +42,7 @@ thread_cell! {
     static QUEUE: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
 thread_cell! {
-    /// Inside [`deferring`].
+    /// Whether this thread is inside [`deferring`].
     static DEFERRING: RefCell<bool> = const { RefCell::new(false) };
 }
 
@@ -128,13 +127,13 @@ fn drain(first: Arc<Task>) {
     }
 }
 
-/// Runs `future` to its end, starting now on this thread (or, inside another future run here,
-/// as soon as that one waits).
+/// Runs `future` to completion, starting now on this thread. Inside another future that is run
+/// here, it starts when that one has returned from its poll.
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     spawn_boxed(Box::pin(future));
 }
 
-/// The same for a future that has its memory already: it is moved no more.
+/// Like [`spawn`], for a future that is boxed already.
 pub fn spawn_boxed(future: Work) {
     schedule(Arc::new(Task {
         pid: caller::current(),
@@ -143,8 +142,7 @@ pub fn spawn_boxed(future: Work) {
     }));
 }
 
-/// Runs `body` with wake-ups put off until it returns; for a thread that completes many
-/// calls under one lock or in one batch.
+/// Runs `body` and defers wake-ups until it returns: for threads that complete many calls at once.
 pub fn batch<T>(body: impl FnOnce() -> T) -> T {
     let outermost = QUEUE.with_borrow_mut(|queue| {
         let outermost = queue.is_none();
@@ -167,8 +165,8 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body`, in which small calls need not leave at once: one system call then sends many.
-/// Whoever calls this owes an [`Engine::kick`](crate::transport::Engine::kick).
+/// Runs `body`. Small calls that it makes need not be sent at once, so that one system call can
+/// send many. The caller must call [`Engine::kick`](crate::transport::Engine::kick) afterwards.
 pub fn deferring<T>(body: impl FnOnce() -> T) -> T {
     struct Leave(bool);
     impl Drop for Leave {
@@ -193,7 +191,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for `future` on this thread. Not inside a future run by [`spawn`].
+/// Blocks this thread until `future` is ready. Must not be called inside a future run by [`spawn`].
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -1,11 +1,12 @@
-//! The RPC transport: RPC-over-RDMA (RFC 8166, 8267, 8797), and plain RPC over TCP and UDP.
-//! It knows RPC (RFC 5531) and no program above it: which program its connections serve, it
-//! is told ([`Program`]), and its errors are those of RPC ([`Error`]).
+//! The RPC transport: RPC-over-RDMA (RFC 8166, 8267, 8797), and plain RPC over TCP and UDP. It
+//! implements RPC (RFC 5531) and knows no program above it: the caller names the program that its
+//! connections serve ([`Program`]), and its errors are those of RPC ([`Error`]).
 //!
-//! From the top: `transport` makes calls over connections, which it replaces and retransmits
-//! on, [`rpc`] gives them XIDs and credentials and says when they are retried, [`protocol`]
-//! is the state machine of one connection without any I/O. [`exec`] runs the callers, [`abandon`] says which of them have left,
-//! [`tap`] lets others watch, [`stats`] counts.
+//! From the top: `transport` makes calls over connections, replaces connections that have ended,
+//! and retransmits calls on the new ones. [`rpc`] gives calls their XIDs and credentials and
+//! decides when they are retried. [`protocol`] is the state machine of one connection, without any
+//! I/O. [`exec`] runs the callers' futures, [`abandon`] marks operations whose caller no longer
+//! waits, [`tap`] reports calls and messages to listeners, and [`stats`] holds the counters.
 
 pub mod abandon;
 pub mod error;

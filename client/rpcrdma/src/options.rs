@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How a DDP-eligible argument that does not fit inline is handed to the server.
+/// How a DDP-eligible argument that does not fit inline is sent to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteChunk {
     /// `pz`: the whole call in a Position Zero Read chunk (RFC 8166 section 3.5.3).
@@ -24,8 +24,8 @@ pub enum Recovery {
     SoftErr,
 }
 
-/// The RPC program that a transport is for. Calls of other programs can go the same way; they
-/// are counted together, but for the `side_procedures`.
+/// The RPC program that a transport is for. Calls of other programs can use the same transport;
+/// they share one counter, except the `side_procedures`.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     pub number: u32,
@@ -33,31 +33,31 @@ pub struct Program {
     /// The names of its procedures, by their numbers; procedure 0 does nothing (RFC 5531
     /// section 12).
     pub procedures: &'static [&'static str],
-    /// Names of procedures of other programs that are counted each by itself: the first has the
-    /// number after the one that stands for all others.
+    /// Names of procedures of other programs that have a counter each. The first has the number
+    /// `procedures.len() + 1`, because `procedures.len()` stands for all other programs.
     pub side_procedures: &'static [&'static str],
 }
 
 /// How calls are transported.
 #[derive(Debug, Clone)]
 pub struct TransportOptions {
-    /// Largest message sent or received without chunks, in bytes: a multiple of 1024 from
-    /// 1024 to 262144. The smaller of this and the server's counts (RFC 8797).
+    /// Largest message sent or received without chunks, in bytes: a multiple of 1024 from 1024 to
+    /// 262144. In each direction the smaller of this and the server's value is used (RFC 8797).
     pub inline: u32,
-    /// Calls in flight on one connection, at most: 1 to 1024. The server grants.
+    /// Largest number of calls in flight on one connection, 1 to 1024. The server may grant fewer.
     pub credits: u32,
     pub write_chunk: WriteChunk,
-    /// Time without an answer before a call is retried on a new connection; grows by itself
-    /// at each retry, up to ten minutes (nfs(5), in deciseconds there).
+    /// Time without a reply before a call is retried on a new connection. At each retry of a call
+    /// the time grows by this value, up to ten minutes (nfs(5), in deciseconds there).
     pub timeo: Duration,
     /// Retries before a server counts as not responding.
     pub retrans: u32,
     pub recovery: Recovery,
     /// Connections to the server: 1 to 16.
     pub nconnect: u32,
-    /// For each connection attempt.
+    /// Time limit of each connection attempt.
     pub connect_timeout: Duration,
-    /// RDMA Reads of the server served at a time (IRD), at least 1.
+    /// How many RDMA Reads of the server are served at once (IRD), at least 1.
     pub reads_in: u32,
 }
 

@@ -1,18 +1,18 @@
 //! Counters of a client, as plain numbers.
 //!
-//! The engine counts in atomics; a [`Stats`] is what they said at one moment.
+//! The transport counts in atomics; a [`Stats`] is a snapshot of them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Buckets of a latency histogram: bucket `i` counts calls that took less than
-/// `2^i` microseconds and not less than half of that; the last one takes the rest.
+/// Buckets of a latency histogram. Bucket `i` counts calls that took less than `2^i` microseconds
+/// and at least half of that; the last one counts all longer calls.
 pub const LATENCY_BUCKETS: usize = 28;
 
 /// Counters of one client since it was mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// One for each procedure of the program, by number, then those that are counted apart.
+    /// One entry for each procedure of the program, by number, then the side procedures.
     pub procedures: Vec<ProcedureStats>,
     pub connections: Vec<ConnectionStats>,
 }
@@ -21,27 +21,26 @@ pub struct Stats {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProcedureStats {
     pub name: &'static str,
-    /// Calls that ended, whatever the end.
+    /// Completed calls, with any outcome.
     pub calls: u64,
-    /// Of these, those without a reply; the program's client adds those whose results are an
-    /// error.
+    /// Completed calls without a reply. The program's client adds those whose status is an error.
     pub errors: u64,
-    /// Of the errors, those with a status of the program, by its name; from the program's client.
+    /// Errors by the name of their status, filled in by the program's client.
     pub statuses: Vec<(&'static str, u64)>,
-    /// Calls sent again on a new connection.
+    /// Transmissions of a call after its first.
     pub retransmits: u64,
-    /// Times a call's time ran out (`timeo`).
+    /// How often a call timed out (`timeo`).
     pub timeouts: u64,
-    /// RPC message bytes sent, payload included, first sending only.
+    /// RPC message bytes sent, payload included; only first transmissions count.
     pub bytes_sent: u64,
     /// RPC message bytes received, payload included.
     pub bytes_received: u64,
-    /// From the call to its end, all calls together.
+    /// Time from the call to its completion, summed over all calls.
     pub total_time: Duration,
-    /// The part of it before the last sending: for a credit, for a connection, or until the
-    /// call was sent again.
+    /// Time before the last transmission, summed over all calls: waiting for a credit or a
+    /// connection, and earlier transmissions.
     pub queue_time: Duration,
-    /// The part of it after the last sending, all calls together.
+    /// Time after the last transmission, summed over all calls.
     pub round_trip_time: Duration,
     pub latency: [u64; LATENCY_BUCKETS],
 }
@@ -49,12 +48,12 @@ pub struct ProcedureStats {
 /// Counters of one connection slot, over all connections it has had.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConnectionStats {
-    /// Whether it is connected at this moment.
+    /// Whether the slot has a connection at this moment.
     pub connected: bool,
-    /// Both ends, while it is connected.
+    /// Addresses of both ends, while it is connected.
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
-    /// The provider's line about the link; empty while it is not connected.
+    /// The provider's description of the link; empty while it is not connected.
     pub link: String,
     /// Inline thresholds of calls and replies, in bytes; zero while it is not connected.
     pub inline_call: u64,
@@ -77,27 +76,27 @@ pub struct ConnectionStats {
     pub position_zero_chunks: u64,
     pub write_chunks: u64,
     pub reply_chunks: u64,
-    /// How often memory was made accessible to the server.
+    /// Memory registrations made.
     pub exposures: u64,
-    /// Bytes of it.
+    /// Bytes registered.
     pub exposed_bytes: u64,
-    /// Bytes the server put here by RDMA Write: Write and Reply chunks of answered calls.
+    /// Bytes that the server wrote by RDMA Write: Write and Reply chunks of answered calls.
     pub rdma_write_bytes: u64,
     /// Bytes offered in Read chunks of answered calls, for the server's RDMA Reads.
     pub rdma_read_bytes: u64,
-    /// Exposures this side ended, those the server had invalidated already included.
+    /// Registrations ended by this side, including those whose handle the server had invalidated.
     pub local_invalidations: u64,
     /// Handles the server invalidated (Send With Invalidate).
     pub remote_invalidations: u64,
-    /// Memory accessible to the server at this moment (open registrations); zero when idle.
+    /// Registrations that are open at this moment; zero when the mount is idle.
     pub open_registrations: u64,
     pub retransmits: u64,
     /// How often the time of a call ran out.
     pub timeouts: u64,
-    /// Messages thrown away without notice (RFC 8166 section 4.5).
+    /// Messages discarded silently (RFC 8166 section 4.5).
     pub discards: u64,
-    /// Calls ended by RDMA_ERROR.
+    /// Calls that an RDMA_ERROR ended.
     pub rdma_errors: u64,
-    /// Replies discarded because their chunks are not those that were offered; the call waits for its time-out.
+    /// Replies discarded because their chunks are not those offered; their calls time out.
     pub violations: u64,
 }

@@ -3,10 +3,10 @@
 //!     verbs-conformance ADDRESS [best|window|registration] [FILTER]
 //!     verbs-conformance ADDRESS removal
 //!
-//! The second moves data until the connection ends, which it does when the device is removed,
-//! and checks that everything comes back.
+//! The second form moves data until the connection ends because the device is removed, and checks
+//! that all memory is returned.
 //!
-//! ADDRESS is one of the device's own addresses: both ends are this machine.
+//! ADDRESS is an address of the device itself: both ends are on this machine.
 
 use nfsrdma_rdma::{
     Completion, ConnectParams, Connection, Invalidation, Memory, Pool, Provider, RemoteSegment,
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         return until_removed(&provider, SocketAddr::new(ip, 0));
     }
     let failed = conformance::run_all(&provider, SocketAddr::new(ip, 0), &filter);
-    // What the kernel's own devices are known not to check; nothing else may fail.
+    // Checks that the kernel's own devices are known to lack; nothing else may fail.
     let gaps: &[&str] = match (device.trim_end_matches(char::is_numeric), choice) {
         ("rxe", Choice::Window) => &["bounds_are_checked"],
         ("siw", _) => &["a_sink_is_not_read"],
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One end of the connection under load.
+/// One end of the connection that moves data.
 struct End {
     connection: Connection,
     pool: Pool,
@@ -172,7 +172,7 @@ fn until_removed(provider: &Verbs, at: SocketAddr) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Writes and sends until the connection ends; how often, and why it ended.
+/// Writes and sends until the connection ends. Returns how often, and why it ended.
 fn load(a: &mut End, target: RemoteSegment) -> (u64, nfsrdma_rdma::Error) {
     let mut rounds = 0;
     loop {

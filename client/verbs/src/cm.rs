@@ -1,11 +1,11 @@
-//! librdmacm: event channels, connection identifiers, events.
+//! librdmacm: event channels, connection identifiers and events.
 //!
-//! An identifier ([`Id`]) is what a socket is elsewhere. Each step of connecting (address, route,
-//! connection) is started by a call and ended by an event, for which [`Id::expect`] waits until a
+//! An identifier ([`Id`]) corresponds to a socket. Each step of connecting (address, route,
+//! connection) begins with a call and ends with an event, for which [`Id::expect`] waits until a
 //! deadline. Channels do not block, so that the poller can wait for their descriptors. Events are
-//! copied and acknowledged at once, because an identifier can only be destroyed when none of its
-//! events is unacknowledged. A connection request is moved to a channel of its own, so that its
-//! events do not mix with those of the listener.
+//! copied and acknowledged at once, because an identifier can be destroyed only when all its events
+//! are acknowledged. A connection request is moved to its own channel, so that its events do not
+//! mix with the listener's.
 
 use crate::device_fds;
 use crate::error::local;
@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// Where events of identifiers arrive.
+/// A channel at which events of identifiers arrive.
 pub(crate) struct Channel(NonNull<ib::rdma_event_channel>);
 
 // SAFETY: librdmacm's calls may be made from any thread.
@@ -31,7 +31,7 @@ unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
 
-/// An event, acknowledged already.
+/// An event, which is already acknowledged.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) kind: cm::Type,
@@ -39,9 +39,9 @@ pub(crate) struct Event {
     /// The new identifier of a connection request.
     id: *mut ib::rdma_cm_id,
     pub(crate) private_data: Vec<u8>,
-    /// RDMA Reads the peer means to issue at a time.
+    /// How many RDMA Reads the peer wants to issue at once.
     pub(crate) reads_in: u32,
-    /// RDMA Reads the peer serves at a time.
+    /// How many RDMA Reads the peer serves at once.
     pub(crate) reads_out: u32,
 }
 
@@ -68,9 +68,9 @@ impl Channel {
                 _ => Err(error),
             };
         }
-        // SAFETY: a successful call gives an event that is valid until acknowledged. For a
-        // connected port space the parameters are those of a connection; its private data is
-        // as long as it says, or null.
+        // SAFETY: a successful call returns an event that is valid until acknowledged. For a
+        // connected port space its parameters are those of a connection; the private data have the
+        // length given, or are null.
         unsafe {
             let raw = &*event;
             let conn = raw.param.conn;
@@ -93,7 +93,7 @@ impl Channel {
         }
     }
 
-    /// The next event, waiting for it until `deadline`; none by then.
+    /// Waits for the next event until `deadline`; `None` if there is none by then.
     pub(crate) fn wait(&self, deadline: Instant) -> io::Result<Option<Event>> {
         loop {
             if let Some(event) = self.next()? {
@@ -107,7 +107,7 @@ impl Channel {
     }
 }
 
-/// Readable when there is an event.
+/// Readable if there is an event.
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel exists, and its descriptor is open as long as it does.
@@ -117,12 +117,12 @@ impl AsFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: each identifier on the channel holds it, so there is none left.
+        // SAFETY: each identifier on the channel holds it, so no identifier is left.
         unsafe { ib::rdma_destroy_event_channel(self.0.as_ptr()) };
     }
 }
 
-/// A connection identifier: what a socket is elsewhere.
+/// A connection identifier, which corresponds to a socket.
 pub(crate) struct Id {
     id: NonNull<ib::rdma_cm_id>,
     channel: Arc<Channel>,
@@ -135,7 +135,7 @@ unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
 
-/// What a connection is to be like, in terms of the connection manager.
+/// The parameters of a connection, in terms of the connection manager.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) private_data: &'a [u8],
@@ -151,7 +151,7 @@ impl Ask<'_> {
             responder_resources: self.reads_in as u8,
             initiator_depth: self.reads_out as u8,
             flow_control: 1,
-            // Both are three bits wide. Seven would mean for ever in the second.
+            // Both fields have three bits; in the second one, 7 would mean without limit.
             retry_count: 7,
             rnr_retry_count: 6,
             srq: 0,
@@ -193,7 +193,7 @@ impl Id {
         })
     }
 
-    /// The identifier of a connection request, moved to a channel of its own.
+    /// The identifier of a connection request, moved to its own channel.
     pub(crate) fn of_request(event: &Event, listener: &Arc<Channel>) -> Result<Self> {
         let id = Id {
             id: NonNull::new(event.id).ok_or(Error::Misuse("a request without identifier"))?,
@@ -204,15 +204,15 @@ impl Id {
         // SAFETY: both exist; the request's event is acknowledged.
         status(unsafe { ib::rdma_migrate_id(id.as_ptr(), channel.0.as_ptr()) })
             .map_err(|error| local("cannot take an RDMA connection request", error))?;
-        // The identifier is not destroyed, only its old channel let go.
+        // Only the old channel is released, the identifier is not destroyed.
         let mut old = ManuallyDrop::new(id);
         let new = Id {
             id: old.id,
             channel,
             device: OnceLock::new(),
         };
-        // SAFETY: `old` is never used again, so its share of the listener's channel is
-        // dropped once.
+        // SAFETY: `old` is never used again, so its reference to the listener's channel is dropped
+        // once.
         unsafe { std::ptr::drop_in_place(&mut old.channel) };
         new.took_device();
         Ok(new)
@@ -226,7 +226,7 @@ impl Id {
         &self.channel
     }
 
-    /// The device this is bound to.
+    /// The device that it is bound to.
     pub(crate) fn context(&self) -> Result<*mut ib::ibv_context> {
         // SAFETY: the identifier exists.
         let context = unsafe { self.id.as_ref().verbs };
@@ -236,7 +236,7 @@ impl Id {
         Ok(context)
     }
 
-    /// Notes the device this is bound to now, if it is.
+    /// Records the device that it is bound to now, if there is one.
     fn took_device(&self) {
         if let Ok(context) = self.context() {
             // SAFETY: the identifier keeps its device open.
@@ -263,7 +263,7 @@ impl Id {
         socket_addr(storage)
     }
 
-    /// Finds the device and the route to `peer`, and binds to it.
+    /// Finds the device and the route to `peer`, and binds the identifier to them.
     pub(crate) fn resolve(&self, peer: SocketAddr, deadline: Instant) -> Result<()> {
         let unreachable = |error: io::Error| {
             Error::local(
@@ -304,17 +304,17 @@ impl Id {
         Ok(())
     }
 
-    /// Connects; the queue pair exists. The event has the peer's answer.
+    /// Connects; the queue pair must exist. The event contains the peer's answer.
     pub(crate) fn connect(&self, ask: Ask<'_>, deadline: Instant) -> Result<Event> {
         let mut param = ask.raw();
-        // SAFETY: the parameters and the private data live through the call, which copies.
+        // SAFETY: the parameters and the private data live during the call, which copies them.
         status(unsafe { ib::rdma_connect(self.as_ptr(), &mut param) })
             .map_err(|error| of_connecting(&error))?;
         self.expect(cm::RDMA_CM_EVENT_ESTABLISHED, deadline, "connecting")
             .map_err(Fault::of_connecting)
     }
 
-    /// Accepts; the queue pair exists.
+    /// Accepts; the queue pair must exist.
     pub(crate) fn accept(&self, ask: Ask<'_>, deadline: Instant) -> Result<()> {
         let mut param = ask.raw();
         // SAFETY: as for `connect`.
@@ -326,8 +326,8 @@ impl Id {
     }
 
     pub(crate) fn reject(&self, private_data: &[u8]) {
-        // SAFETY: the data live through the call, which copies. A failure leaves it to the
-        // identifier's end.
+        // SAFETY: the data live during the call, which copies them. After a failure, destroying the
+        // identifier rejects.
         unsafe {
             ib::rdma_reject(
                 self.as_ptr(),
@@ -350,11 +350,11 @@ impl Id {
 
     /// Ends the connection. Does not wait.
     pub(crate) fn disconnect(&self) {
-        // SAFETY: the identifier exists. What is over already cannot be ended again.
+        // SAFETY: the identifier exists. Ending it again has no effect.
         unsafe { ib::rdma_disconnect(self.as_ptr()) };
     }
 
-    /// Waits for the event that is due.
+    /// Waits for an event of this kind.
     fn expect(
         &self,
         kind: cm::Type,
@@ -366,7 +366,7 @@ impl Id {
             match event {
                 None => return Err(Fault::Late(doing)),
                 Some(event) if event.kind == kind => return Ok(event),
-                // Nothing that decides anything.
+                // These events do not matter.
                 Some(Event {
                     kind: cm::RDMA_CM_EVENT_ADDR_CHANGE | cm::RDMA_CM_EVENT_TIMEWAIT_EXIT,
                     ..
@@ -379,15 +379,15 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed here only; all events were acknowledged, and what was
+        // SAFETY: made once, and destroyed only here; all events were acknowledged, and what was
         // made for it (queue pair, domain, queue) holds it and is gone.
         unsafe { ib::rdma_destroy_id(self.id.as_ptr()) };
-        // Also by one that found no device: that of an earlier connection may be gone.
+        // Even if this one has no device, that of an earlier connection may be removed.
         device_fds::release(self.device.get().copied());
     }
 }
 
-/// Why an event that was due did not come.
+/// Why the expected event did not arrive.
 enum Fault {
     Io(io::Error),
     Late(&'static str),
@@ -411,7 +411,7 @@ impl Fault {
             Fault::Io(error) => local("cannot use RDMA", error),
             Fault::Late(doing) => Error::TimedOut(doing),
             Fault::Other(event) => match event.kind {
-                // InfiniBand pads with zeros where nothing was said.
+                // InfiniBand pads with zeros if there are no private data.
                 cm::RDMA_CM_EVENT_REJECTED if event.private_data.iter().all(|&b| b == 0) => {
                     Error::Refused(Vec::new())
                 }
@@ -436,12 +436,12 @@ fn of_connecting(error: &io::Error) -> Error {
 }
 
 impl Event {
-    /// The status as an error.
+    /// The event's status as an error.
     fn error(&self) -> io::Error {
         io::Error::from_raw_os_error(self.status.abs())
     }
 
-    /// What the event means for a connection that was established: its end, or nothing.
+    /// The reason why an established connection ended by this event; `None` if it did not.
     pub(crate) fn end(&self) -> Option<Error> {
         match self.kind {
             cm::RDMA_CM_EVENT_ADDR_CHANGE | cm::RDMA_CM_EVENT_TIMEWAIT_EXIT => None,
@@ -478,7 +478,7 @@ fn socket_addr(storage: libc::sockaddr_storage) -> Option<SocketAddr> {
         _ => return None,
     };
     let mut addr = socket2::SockAddrStorage::zeroed();
-    // SAFETY: both are socket address storage, and the family says how much of it counts.
+    // SAFETY: both are socket address storage, and the family determines how much of it is used.
     let addr = unsafe {
         *addr.view_as::<libc::sockaddr_storage>() = storage;
         SockAddr::new(addr, len as libc::socklen_t)

@@ -1,10 +1,10 @@
 //! Closing the descriptors of RDMA devices that were removed.
 //!
-//! The kernel takes most devices from their users when a driver goes. Its software devices it
-//! does not: `rdma link delete` waits until nobody has the device open. librdmacm keeps each
-//! device open that it has ever used, and looks for dead ones only when it meets a new one.
-//! So, once the last connection of a device that is gone has ended, its descriptors are
-//! replaced by ones that refer to nothing; librdmacm closes those in its own time.
+//! When a driver is removed, the kernel takes most devices away from their users, but not its
+//! software devices: `rdma link delete` waits until no process has the device open. librdmacm keeps
+//! every device open that it has used, and looks for removed ones only when it meets a new one. So
+//! when the last connection of a removed device has ended, its descriptors are replaced by
+//! descriptors of an eventfd; librdmacm closes those at some later time.
 
 use parking_lot::Mutex;
 use rdma_sys as ib;
@@ -17,24 +17,24 @@ use std::path::PathBuf;
 
 /// A device that librdmacm has open.
 struct OpenDevice {
-    /// That of commands, then that of events; with what each of them is.
+    /// The descriptors for commands and for events, each with the file that it refers to.
     fds: [(RawFd, PathBuf); 2],
-    /// There as long as the device is.
+    /// A path that exists as long as the device.
     sysfs: PathBuf,
-    /// Identifiers that use it.
+    /// Number of identifiers that use the device.
     users: usize,
 }
 
 static OPEN_DEVICES: Mutex<Vec<OpenDevice>> = Mutex::new(Vec::new());
 
-/// What a descriptor refers to.
+/// The file that a descriptor refers to.
 fn target_of(fd: RawFd) -> Option<PathBuf> {
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
     let text = link.to_str()?;
     Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
 }
 
-/// An identifier uses a device; the value is for [`release`].
+/// Counts an identifier that uses a device. The value is the argument of [`release`].
 ///
 /// # Safety
 /// The context is open.
@@ -54,7 +54,7 @@ pub(crate) unsafe fn acquire(context: *mut ib::ibv_context) -> Option<RawFd> {
     {
         Some(device) => device.users += 1,
         None => {
-            // What had these numbers before is closed.
+            // An earlier device with these numbers is closed.
             devices.retain(|h| h.fds[0].0 != command);
             devices.push(OpenDevice {
                 fds,
@@ -66,7 +66,7 @@ pub(crate) unsafe fn acquire(context: *mut ib::ibv_context) -> Option<RawFd> {
     Some(command)
 }
 
-/// An identifier that used the device of this descriptor, if any, is gone.
+/// An identifier is gone, which used the device of this descriptor, if any.
 pub(crate) fn release(command: Option<RawFd>) {
     let mut devices = OPEN_DEVICES.lock();
     let mine = |device: &&mut OpenDevice| Some(device.fds[0].0) == command;
@@ -76,14 +76,14 @@ pub(crate) fn release(command: Option<RawFd>) {
     close_removed(&mut devices);
 }
 
-/// Looks for devices that are gone and used by nobody.
+/// Replaces the descriptors of devices that are removed and not in use.
 fn close_removed(devices: &mut Vec<OpenDevice>) {
     devices.retain(|device| {
         if device.users > 0 || device.sysfs.exists() {
             return true;
         }
         for (fd, was) in &device.fds {
-            // Closed by librdmacm, and perhaps another's now.
+            // librdmacm may have closed it, and another file may have the number now.
             if target_of(*fd).as_ref() == Some(was) {
                 replace(*fd);
             }
@@ -93,14 +93,14 @@ fn close_removed(devices: &mut Vec<OpenDevice>) {
     });
 }
 
-/// Makes a descriptor refer to an eventfd, which knows none of a device's requests.
+/// Makes a descriptor refer to an eventfd, which does not understand a device's requests.
 fn replace(fd: RawFd) {
     let Ok(nothing) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
         return;
     };
-    // SAFETY: the descriptor is open, and librdmacm's; nobody of ours uses its device any more.
-    // It is never dropped here: librdmacm closes it.
+    // SAFETY: the descriptor is open and belongs to librdmacm; this process no longer uses its
+    // device. It is never dropped here, because librdmacm closes it.
     let mut replaced = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
-    // It closes what `fd` was. If that fails, everything stays as it is.
+    // dup3 closes what `fd` was. If it fails, nothing changes.
     let _ = dup3(&nothing, &mut replaced, DupFlags::CLOEXEC);
 }

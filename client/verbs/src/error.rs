@@ -1,15 +1,15 @@
 //! Errors of libibverbs and librdmacm, each as one sentence that names the remedy.
 //!
-//! The errno of a call hardly ever tells a user what to do, so [`local`] adds what usually is: load
-//! a driver, open a device file, raise the limit of locked memory. [`NoWay`] is the error of a peer
-//! that no RDMA device reaches, with a short reason for the line that says which provider was
+//! The errno of a call rarely tells a user what to do, so [`local`] adds the usual remedy: load a
+//! driver, open a device file, raise the limit of locked memory. [`NoWay`] is the error for a peer
+//! that no RDMA device reaches; it has a short reason for the message that says which provider was
 //! chosen instead.
 
 use nfsrdma_rdma::Error;
 use std::net::SocketAddr;
 use std::{fmt, io};
 
-/// The remedy for a failure of libibverbs or librdmacm.
+/// The error for a failure of libibverbs or librdmacm, with its remedy.
 pub(crate) fn local(what: &str, error: io::Error) -> Error {
     let remedy = match error.raw_os_error() {
         Some(libc::ENODEV | libc::ENOSYS | libc::ENXIO) => {
@@ -39,11 +39,11 @@ pub(crate) fn local(what: &str, error: io::Error) -> Error {
     Error::local(format!("{what}; {remedy}"), error)
 }
 
-/// Why a peer is not reached by an RDMA device.
+/// Why no RDMA device reaches a peer.
 #[derive(Debug, Clone)]
 pub struct NoWay {
     reason: String,
-    /// The same in full, with its remedy.
+    /// The complete error, with its remedy.
     pub error: Error,
 }
 
@@ -72,7 +72,7 @@ impl NoWay {
         }
     }
 
-    /// A few words, to follow "because".
+    /// The reason in a few words, to follow "because".
     pub fn reason(&self) -> &str {
         &self.reason
     }

@@ -1,11 +1,10 @@
-//! RDMA by libibverbs and librdmacm: InfiniBand, RoCE and iWARP cards, and the kernel's
-//! rdma_rxe and siw.
+//! RDMA with libibverbs and librdmacm: InfiniBand, RoCE and iWARP cards, and the kernel's software
+//! devices rdma_rxe and siw.
 //!
-//! One reliable queue pair, one protection domain and one completion queue a connection. The
-//! buffer pool is registered once for local use; what a peer may reach is opened for one
-//! request by a type 2 memory window, or by a registration where the device has none, and with
-//! rdma_rxe.
-//! Connection events are taken by the thread that polls for completions, when it sleeps.
+//! Each connection has a reliable queue pair, a protection domain and a completion queue. The
+//! buffer pool is registered once for local use. Memory for the peer is opened for one request by a
+//! type 2 memory window, or by a registration if the device has no windows or is rdma_rxe.
+//! Connection events are handled by the thread that polls for completions, when it sleeps.
 
 mod cm;
 mod device_fds;
@@ -37,25 +36,24 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Gather elements of one request: more than any caller uses, and every device has them or
-/// says how many it has.
+/// Gather elements of one request. No caller uses more; a device that has fewer says so.
 const SGE: usize = 16;
-/// Buffers of one exposure, at most.
+/// Largest number of buffers in one exposure.
 const SEGMENTS: usize = 256;
 
-/// How to keep a peer away from memory.
+/// How to protect memory against the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Choice {
-    /// Memory windows where the device has them, else a registration for each request. Also
-    /// that on rdma_rxe, which has windows and does not check their bounds.
+    /// Memory windows if the device has them, else a registration for each request. A registration
+    /// also on rdma_rxe, which does not check the bounds of its windows.
     #[default]
     Best,
-    /// Memory windows; the connection fails where the device has none.
+    /// Memory windows; connecting fails if the device has none.
     Window,
     /// A registration for each request.
     Registration,
-    /// All of the pool stays open to the peer for the connection's life: fast without memory
-    /// windows, and only for a peer that is trusted with every byte in the cache.
+    /// The whole pool is open to the peer while the connection lives. This is fast without memory
+    /// windows, but only for a peer that may see and change every byte in the cache.
     Connection,
 }
 
@@ -66,17 +64,17 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// With the best protection the device has.
+    /// A provider with the best protection that the device has.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With this protection.
+    /// A provider with this protection.
     pub fn with_protection(choice: Choice) -> Self {
         Verbs { choice }
     }
 
-    /// The name of the device by which `peer` is reached, without connecting.
+    /// The name of the device that reaches `peer`, without connecting.
     pub fn reaches(
         &self,
         peer: SocketAddr,
@@ -90,7 +88,7 @@ impl Verbs {
         Ok(device.name)
     }
 
-    /// Whether registrations get memory windows, and what else keeps the server to them.
+    /// Whether to use memory windows, and the protection of a connection.
     fn protection(&self, device: &Device) -> Result<(bool, Protection)> {
         let windows = match self.choice {
             Choice::Best => device.windows > 0 && !device.soft_roce,
@@ -114,7 +112,7 @@ impl Verbs {
         Ok((windows, protection))
     }
 
-    /// Makes everything a connection needs on this side, Receives included.
+    /// Makes everything that a connection needs on this side, including posted Receives.
     fn prepare(&self, id: Arc<Id>, params: &ConnectParams, most: Reads) -> Result<Draft> {
         let receives = params.take_receives()?;
         let device = Device::of(&id)?;
@@ -126,15 +124,15 @@ impl Verbs {
         };
         let (base, capacity) = (params.pool.base().as_ptr(), params.pool.capacity());
         params.pool.keep_resident();
-        // SAFETY: the pool's mapping lives as long as the Core, which holds the pool and drops
-        // the region first; its bytes are shared by the rules of Buf and BufMut.
+        // SAFETY: the pool's mapping lives as long as the Core, which holds the pool and drops the
+        // region first; its bytes are shared by the rules of Buf and BufMut.
         let arena = unsafe { Region::register(&domain, base, capacity, remote, windows) };
         let arena = arena.map_err(|error| {
             let what = format!("cannot register the buffer pool of {capacity} bytes for RDMA");
             local(&what, error)
         })?;
-        // Room for a binding and an invalidation beside each request, and for requests of
-        // several parts; what does not fit waits in the backlog.
+        // Room for a binding and an invalidation with each request, and for requests of several
+        // parts; further requests wait in the backlog.
         let slots = (4 * params.send_depth + 16).min(device.max_qp_wr).max(2);
         let receive_slots = params.recv_depth.max(1);
         if receive_slots > device.max_qp_wr {
@@ -195,7 +193,7 @@ impl Verbs {
                 len: buf.len() as u32,
                 lkey: draft.core.arena.lkey(),
             };
-            // SAFETY: the buffer is of the pool, whose region outlives the queue pair.
+            // SAFETY: the buffer belongs to the pool, whose region outlives the queue pair.
             let accepted = unsafe { draft.core.work.get_mut().receive(id, buf, sge) };
             accepted.ok_or(Error::QueueFull)?;
         }
@@ -206,14 +204,14 @@ impl Verbs {
 const UNKNOWN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-/// RDMA Reads at a time.
+/// Numbers of RDMA Reads at once.
 #[derive(Debug, Clone, Copy)]
 struct Reads {
     out: u32,
     into: u32,
 }
 
-/// A connection before it is one.
+/// A connection that is not yet established.
 struct Draft {
     core: Core,
     reads: Reads,
@@ -274,20 +272,20 @@ impl Provider for Verbs {
             reads_in: draft.reads.into,
             reads_out: draft.reads.out,
         };
-        // The time is the peer's. Locking a large pool, before, takes seconds, and is ours.
+        // The time limit is for the peer; locking a large pool before takes seconds.
         let answer = match id.connect(ask, Instant::now() + params.timeout) {
             Ok(answer) => answer,
             Err(error) => {
-                // The end of an unanswered iWARP connection waits for the transport's own
-                // time-out (10 s on siw): it may, the caller need not.
+                // Ending an unanswered iWARP connection takes as long as the transport's own
+                // time-out (10 s on siw). The caller need not wait for that.
                 if draft.core.device.iwarp && matches!(error, Error::TimedOut(_)) {
                     std::thread::spawn(move || drop((draft, id)));
                 }
                 return Err(error);
             }
         };
-        // Of InfiniBand's answer these are the peer's limits for us; iWARP's providers give
-        // what was negotiated, named the other way round.
+        // On InfiniBand these are the peer's limits for us. iWARP providers return what was
+        // negotiated, with the names exchanged.
         let (out, into) = match draft.core.device.iwarp {
             true => (answer.reads_in, answer.reads_out),
             false => (answer.reads_out, answer.reads_in),
@@ -318,7 +316,7 @@ impl Provider for Verbs {
 
 struct VerbsListener {
     provider: Verbs,
-    /// Holds the address, until the device is gone.
+    /// Holds the address, until the device is removed.
     id: Mutex<Option<Id>>,
     channel: Arc<Channel>,
     local: SocketAddr,
@@ -353,7 +351,7 @@ impl Listener for VerbsListener {
                 Some(event) if event.is_request() => {
                     let id = match Id::of_request(&event, &self.channel) {
                         Ok(id) => Arc::new(id),
-                        // Gone already, or no descriptors for it: the next may do better.
+                        // The peer has gone, or there is no descriptor: a later one may succeed.
                         Err(error) => {
                             tracing::warn!(%error, "a connection request is dropped");
                             continue;
@@ -370,11 +368,12 @@ impl Listener for VerbsListener {
                     }));
                 }
                 Some(event) if event.is_removal() => {
-                    // The kernel waits for everybody who has the device.
+                    // The kernel waits until nobody has the device open.
                     drop(self.id.lock().take());
                     return Err(Error::LinkLost("the RDMA device was removed".to_owned()));
                 }
-                // Another thread was faster, or an event of a request not yet taken over.
+                // Another thread took the event, or it belongs to a request that is not accepted
+                // yet.
                 _ => {}
             }
         }
@@ -389,7 +388,7 @@ struct VerbsIncoming {
     provider: Verbs,
     reads: Reads,
     private_data: Vec<u8>,
-    /// None once answered.
+    /// `None` after it was answered.
     id: Option<Arc<Id>>,
 }
 
@@ -408,7 +407,7 @@ impl Incoming for VerbsIncoming {
             .id
             .clone()
             .ok_or(Error::Misuse("a request is answered once"))?;
-        // An error drops `self`, which rejects.
+        // After an error `self` is dropped, which rejects.
         let draft = self.provider.prepare(id.clone(), params, self.reads)?;
         let reads = draft.reads;
         self.id = None;
@@ -442,8 +441,8 @@ mod tests {
     use super::*;
     use nfsrdma_rdma::Pool;
 
-    /// Where the machine has no RDMA at all, each way in says so and names the remedy. (With
-    /// a device the conformance suite is the test: `examples/verbs-conformance.rs`.)
+    /// On a machine without RDMA, each operation reports that and names the remedy. (With a device,
+    /// the test is the conformance suite: `examples/verbs-conformance.rs`.)
     #[test]
     fn without_a_device_every_way_in_names_the_remedy() {
         if std::path::Path::new("/dev/infiniband/rdma_cm").exists() {

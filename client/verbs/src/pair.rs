@@ -1,11 +1,11 @@
 //! The posting half of a connection.
 //!
 //! Each request becomes one or more work requests of the device, whose lists name memory of the
-//! pool's region, and is queued in `Work`, which gives the device what it has room for.
-//! `expose` opens each buffer to the peer by what the device has: a type 2 memory window bound
-//! under a fresh key, a registration for this one call, or a region that is open for the
-//! connection's life. `invalidate` unbinds windows by a posted request, whose completion returns
-//! the memory; otherwise the memory is back at once. A window that the peer has invalidated (Send
+//! pool's region. They are queued in `Work`, which posts as many as the device has room for.
+//! `expose` opens each buffer to the peer by one of three means: a type 2 memory window bound under
+//! a new key, a registration for this exposure, or the region that is open while the connection
+//! lives. `invalidate` unbinds windows by a posted request, whose completion returns the memory;
+//! without windows the memory is returned at once. A window that the peer has invalidated (Send
 //! with Invalidate) needs no request.
 
 use crate::sys::{Device, Domain, Queue, Region, Remote, Window};
@@ -23,11 +23,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Everything of one connection. Dropped in the order of the fields.
+/// All resources of one connection. The fields are dropped in order.
 pub(crate) struct Core {
     pub(crate) work: Mutex<Work>,
     pub(crate) queue: Arc<Queue>,
-    /// The pool, for local use.
+    /// The region of the pool, for local use.
     pub(crate) arena: Region,
     pub(crate) domain: Arc<Domain>,
     pub(crate) id: Arc<cm::Id>,
@@ -38,24 +38,24 @@ pub(crate) struct Core {
     pub(crate) capabilities: Capabilities,
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
-    /// Why the connection ended; the first reason counts.
+    /// Why the connection ended; the first reason is kept.
     pub(crate) reason: Mutex<Option<Error>>,
     /// Wakes the poller.
     pub(crate) event: EventFd,
     pub(crate) woken: AtomicBool,
 }
 
-/// What a request becomes: all parts but the last, and the last.
+/// The parts that a request becomes.
 struct Parts {
     before: SmallVec<[(Wr, Sges); 1]>,
     last: (Wr, Sges),
     regions: Vec<Region>,
-    /// Holds a copy of a list that is too long for the device.
+    /// A copy of the data if the list is too long for the device.
     copy: Option<Buf>,
 }
 
 impl Core {
-    /// Ends the connection for this reason, unless there is one already.
+    /// Ends the connection for this reason, unless it has ended before.
     pub(crate) fn end(&self, reason: Error) {
         {
             let mut present = self.reason.lock();
@@ -65,15 +65,15 @@ impl Core {
             *present = Some(reason);
         }
         {
-            // The queue pair is told to end, too: the poller must not destroy it meanwhile. (The
-            // kernel would refuse, and keep it.)
+            // Disconnecting also uses the queue pair, so the poller must not destroy it meanwhile:
+            // the kernel would refuse that, and keep it.
             let _pair = self.work.lock();
             self.id.disconnect();
         }
         self.event.notify();
     }
 
-    /// The place of bytes in the arena, for the device.
+    /// The scatter or gather element for bytes of the arena.
     fn sge(&self, at: *const u8, len: usize) -> Result<Sge> {
         let base = self.pool.base().as_ptr() as usize;
         let inside = (at as usize)
@@ -146,7 +146,7 @@ impl Core {
                 let mut regions = Vec::new();
                 let mut sges = self.scatter(sink, &mut regions)?;
                 if sges.is_empty() {
-                    // Some devices want a sink even for nothing.
+                    // Some devices require a sink even for zero bytes.
                     sges.push(self.sge(self.pool.base().as_ptr(), 0)?);
                 }
                 let most = self.sge.min(self.device.max_sge_rd);
@@ -165,10 +165,10 @@ impl Core {
         for buf in sink.iter_mut().filter(|buf| !buf.is_empty()) {
             let mut sge = self.sge(buf.as_mut_ptr(), buf.len())?;
             if self.device.iwarp {
-                // RFC 5040 section 4.4: the peer writes to the sink, so that on iWARP it needs
-                // a region that is open to it, for this Read only.
-                // SAFETY: the memory is of the arena, which outlives the connection; it
-                // belongs to the request until that is done, and the region with it.
+                // RFC 5040 section 4.4: the peer writes to the sink, so on iWARP it needs a region
+                // that is open to the peer, for this Read only.
+                // SAFETY: the memory belongs to the arena, which outlives the connection; it
+                // belongs to the request until that is done, and so does the region.
                 let region = unsafe {
                     let at = buf.as_mut_ptr();
                     Region::register(&self.domain, at, buf.len(), Remote::Write, false)
@@ -201,7 +201,7 @@ impl Core {
         Ok(whole.freeze())
     }
 
-    /// Windows for `count` buffers.
+    /// Takes or makes windows for `count` buffers.
     fn windows(&self, count: usize) -> Result<Vec<Window>> {
         let mut windows = {
             let mut work = self.work.lock();
@@ -227,8 +227,8 @@ impl Core {
         }
     }
 
-    /// Opens each buffer to the peer: its segment, what makes it accessible, and the bindings
-    /// to post.
+    /// Opens each buffer to the peer. Returns its segments, how each was made accessible, and the
+    /// bindings to post.
     #[allow(clippy::type_complexity, reason = "used once")]
     fn open(
         &self,
@@ -247,8 +247,8 @@ impl Core {
             let (rkey, opened) = match self.capabilities.protection {
                 Protection::Connection => (self.arena.rkey(), By::Connection),
                 Protection::Registration | Protection::Handle => {
-                    // SAFETY: the memory is of the arena and stays in the Exposure; a
-                    // KeepAlive beside the region keeps it from reuse.
+                    // SAFETY: the memory belongs to the arena and stays in the Exposure; a
+                    // KeepAlive stored with the region prevents its reuse.
                     let region =
                         unsafe { Region::register(&self.domain, *at, *len, remote, false) };
                     let region = region.map_err(|error| {
@@ -284,7 +284,7 @@ impl Core {
     }
 }
 
-/// One unpredictable byte.
+/// An unpredictable byte.
 fn random() -> u8 {
     let mut byte = [0];
     // Without entropy the key still differs from the last one.
@@ -292,7 +292,7 @@ fn random() -> u8 {
     byte[0]
 }
 
-/// Cuts a list into requests of at most `most` pieces; `wr` is given each one's offset.
+/// Splits a list into requests of at most `most` elements; `wr` gets the offset of each.
 fn split(sges: &[Sge], most: usize, wr: impl Fn(u64) -> Wr) -> Parts {
     let mut at = 0;
     let mut parts: SmallVec<[(Wr, Sges); 1]> = SmallVec::new();
@@ -309,7 +309,7 @@ fn split(sges: &[Sge], most: usize, wr: impl Fn(u64) -> Wr) -> Parts {
     }
 }
 
-/// The posting half.
+/// The posting half of a connection.
 pub(crate) struct Poster(pub(crate) Arc<Core>);
 
 impl QueuePair for Poster {
@@ -389,8 +389,8 @@ impl QueuePair for Poster {
             let (wr, sges) = parts.last;
             work.queue(before.chain([Op { wr, sges, owed }]));
         }
-        // SAFETY: every list is of the arena, whose region outlives the queue pair (or of
-        // regions in the request), and the request owns the buffers it names.
+        // SAFETY: every list names the arena, whose region outlives the queue pair, or regions in
+        // the request; and the request owns the buffers it names.
         unsafe { work.pump() };
         if work.pair.is_none() || work.broken {
             core.event.notify();
@@ -465,8 +465,8 @@ impl QueuePair for Poster {
         if bound.is_empty() || work.pair.is_none() {
             drop(work);
             drop((bound, closed));
-            // SAFETY: regions and windows are gone, or were unbound already. (A region that
-            // is open for the connection's life is so by the user's wish.)
+            // SAFETY: regions and windows are gone, or were unbound already. (A region that is open
+            // while the connection lives is so because the user asked for it.)
             return Invalidation::Done(unsafe { exposure.into_memory() });
         }
         let mut owed = Some(Owed::Invalidated(id, exposure, bound));

@@ -1,9 +1,9 @@
 //! libibverbs' resources as owned types.
 //!
-//! Each value destroys its resource when dropped and holds, by `Arc`, the one it was made from,
-//! so that nothing goes before what stands on it: queue pair before completion queue before
-//! protection domain before connection identifier (which keeps the device open) before event
-//! channel; region and window before protection domain.
+//! Each value destroys its resource when dropped, and holds the resources it depends on by `Arc`,
+//! so that they are destroyed in the right order: queue pair, completion queue, protection domain,
+//! connection identifier (which keeps the device open), event channel; and region and window before
+//! their protection domain.
 
 use crate::cm::Id;
 use crate::error::local;
@@ -16,12 +16,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The result of a call that returns null with `errno` set.
+/// The result of a call that returns null and sets `errno` on failure.
 fn made<T>(pointer: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(pointer).ok_or_else(io::Error::last_os_error)
 }
 
-/// The result of a verb, which returns an error number.
+/// The result of a verb that returns an error number.
 fn done(status: i32) -> io::Result<()> {
     match status {
         0 => Ok(()),
@@ -29,35 +29,35 @@ fn done(status: i32) -> io::Result<()> {
     }
 }
 
-/// The vendor rdma_rxe gives: no real one has it.
+/// The vendor ID of rdma_rxe, which no hardware has.
 const RXE_VENDOR: u32 = 0xff_ffff;
 
-/// What a device is able to do, as far as it matters here.
+/// The properties of a device.
 #[derive(Debug, Clone)]
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) iwarp: bool,
-    /// The kernel's rdma_rxe.
+    /// Whether it is the kernel's rdma_rxe.
     pub(crate) soft_roce: bool,
     pub(crate) max_qp_wr: usize,
     pub(crate) max_sge: usize,
-    /// Scatter elements of one RDMA Read.
+    /// Largest number of scatter elements of an RDMA Read.
     pub(crate) max_sge_rd: usize,
     pub(crate) max_cqe: usize,
-    /// RDMA Reads a queue pair serves, and issues, at a time.
+    /// How many RDMA Reads a queue pair serves, and issues, at once.
     pub(crate) max_reads_in: u32,
     pub(crate) max_reads_out: u32,
-    /// Type 2 memory windows, so many at most.
+    /// Largest number of type 2 memory windows; 0 if it has none.
     pub(crate) windows: usize,
     /// Largest message, in bytes.
     pub(crate) max_message: usize,
 }
 
 impl Device {
-    /// Asks the device that `id` is bound to.
+    /// Queries the device that `id` is bound to.
     pub(crate) fn of(id: &Id) -> Result<Device> {
         let context = id.context()?;
-        // SAFETY: plain data for which all zeros are a value; the calls only write to them.
+        // SAFETY: plain data for which all zeros are a valid value; the calls only write to them.
         let mut attr: ib::ibv_device_attr = unsafe { std::mem::zeroed() };
         // SAFETY: `context` is open as long as `id` lives.
         done(unsafe { ib::ibv_query_device(context, &mut attr) })
@@ -88,7 +88,7 @@ impl Device {
             max_sge: count(attr.max_sge),
             max_sge_rd: count(attr.max_sge_rd).max(1),
             max_cqe: count(attr.max_cqe),
-            // The connection manager has a byte for each.
+            // The connection manager has one byte for each.
             max_reads_in: attr.max_qp_rd_atom.clamp(0, 255) as u32,
             max_reads_out: attr.max_qp_init_rd_atom.clamp(0, 255) as u32,
             windows: if attr.device_cap_flags & type_2 != 0 {
@@ -101,7 +101,7 @@ impl Device {
     }
 }
 
-/// A protection domain: what may be used together.
+/// A protection domain: only resources of one domain can be used together.
 pub(crate) struct Domain {
     pd: NonNull<ib::ibv_pd>,
     id: Arc<Id>,
@@ -133,13 +133,13 @@ impl Drop for Domain {
     }
 }
 
-/// What a peer may do with a region or window.
+/// What a peer may do with a region or a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remote {
     Nothing,
     Write,
     Read,
-    /// Both, for as long as the connection lives.
+    /// Both, while the connection lives.
     All,
 }
 
@@ -169,8 +169,8 @@ impl Region {
     /// Registers `len` bytes from `at`.
     ///
     /// # Safety
-    /// The memory stays mapped, and nobody but the device (and the peer, as `remote` allows)
-    /// uses it in a way that conflicts, until the region is dropped.
+    /// Until the region is dropped, the memory remains mapped, and only the device (and the peer,
+    /// as `remote` allows) uses it in a conflicting way.
     pub(crate) unsafe fn register(
         domain: &Arc<Domain>,
         at: *mut u8,
@@ -179,7 +179,7 @@ impl Region {
         windows: bool,
     ) -> io::Result<Self> {
         let mut access = remote.flags();
-        // A source for the peer to read needs no right to be written, not even by the device.
+        // A source needs no right to be written, not even by the device.
         if remote != Remote::Read {
             access |= ib::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
         }
@@ -211,8 +211,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: registered once, deregistered here only. When the call returns, the device
-        // accesses the memory no more.
+        // SAFETY: registered once, and deregistered only here. When the call returns, the device no
+        // longer accesses the memory.
         let status = unsafe { ib::ibv_dereg_mr(self.mr.as_ptr()) };
         if status != 0 {
             tracing::error!(status, "a memory region stays registered");
@@ -226,12 +226,12 @@ pub(crate) struct Window {
     _domain: Arc<Domain>,
 }
 
-// SAFETY: as for Domain; its key is changed under the lock of the connection's work only.
+// SAFETY: as for Domain; its key changes only under the lock of the connection's work.
 unsafe impl Send for Window {}
 
 impl Window {
     pub(crate) fn new(domain: &Arc<Domain>) -> io::Result<Self> {
-        // SAFETY: the domain is alive. The call gives None, or null, where it fails.
+        // SAFETY: the domain is alive. The call returns None or null if it fails.
         let mw = unsafe { ib::ibv_alloc_mw(domain.as_ptr(), ib::ibv_mw_type::IBV_MW_TYPE_2) };
         Ok(Window {
             mw: made(mw.unwrap_or(std::ptr::null_mut()))?,
@@ -244,8 +244,8 @@ impl Window {
         unsafe { self.mw.as_ref().rkey }
     }
 
-    /// Chooses the key for the next binding: the window's index, and a low byte that differs
-    /// from the last one.
+    /// Chooses the key for the next binding: the window's index, and a low byte that differs from
+    /// the last key's.
     pub(crate) fn next_rkey(&self, random: u8) -> u32 {
         let last = self.rkey();
         let mut low = random;
@@ -262,7 +262,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: allocated once, freed here only; that ends what it was bound to.
+        // SAFETY: allocated once, and freed only here, which ends its binding.
         let status = unsafe { ib::ibv_dealloc_mw(self.mw.as_ptr()) };
         if status != 0 {
             tracing::error!(status, "a memory window stays allocated");
@@ -270,11 +270,11 @@ impl Drop for Window {
     }
 }
 
-/// A completion queue and the channel that tells of it.
+/// A completion queue and the channel for its events.
 pub(crate) struct Queue {
     cq: NonNull<ib::ibv_cq>,
     channel: NonNull<ib::ibv_comp_channel>,
-    /// The flag that says that a handle was invalidated.
+    /// The flags that indicate that a handle was invalidated.
     invalidated: u32,
     _id: Arc<Id>,
 }
@@ -284,7 +284,7 @@ unsafe impl Send for Queue {}
 // SAFETY: as above.
 unsafe impl Sync for Queue {}
 
-/// One completion, as far as it matters here.
+/// One completion.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Done {
     pub(crate) wr_id: u64,
@@ -298,22 +298,22 @@ impl Queue {
         let context = id.context()?;
         let mut invalidated = ib::ibv_wc_flags::IBV_WC_WITH_INV.0;
         if device.soft_roce {
-            // rdma_rxe sets the flag's value inside the kernel, which is another than that of
-            // libibverbs (and stands there for a checksum, which a connection does not have).
+            // rdma_rxe sets the kernel's value of the flag, which differs from that of libibverbs.
+            // (In libibverbs that value means a checksum, which connections do not have.)
             invalidated |= ib::ibv_wc_flags::IBV_WC_IP_CSUM_OK.0;
         }
         let failed = |error| local("cannot make an RDMA completion queue", error);
         // SAFETY: the context is open as long as `id` lives, which the queue holds.
         let channel = made(unsafe { ib::ibv_create_comp_channel(context) }).map_err(failed)?;
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
-        // SAFETY: as above; no cookie; vector 0 exists on each device.
+        // SAFETY: as above; no cookie; every device has vector 0.
         let cq = unsafe {
             ib::ibv_create_cq(context, entries, std::ptr::null_mut(), channel.as_ptr(), 0)
         };
         let cq = match made(cq) {
             Ok(cq) => cq,
             Err(error) => {
-                // SAFETY: made above, used by nothing.
+                // SAFETY: made above, and not in use.
                 unsafe { ib::ibv_destroy_comp_channel(channel.as_ptr()) };
                 return Err(failed(error));
             }
@@ -328,15 +328,15 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Takes up to 32 completions; how many there were.
+    /// Takes up to 32 completions. Returns how many there were.
     pub(crate) fn take(&self, out: &mut Vec<Done>) -> usize {
         // SAFETY: plain data for which all zeros are a value.
         let mut entries: [ib::ibv_wc; 32] = unsafe { std::mem::zeroed() };
-        // SAFETY: the queue exists; the array has room for as many as are asked for.
+        // SAFETY: the queue exists; the array has room for as many as are requested.
         let n = unsafe {
             ib::ibv_poll_cq(self.cq.as_ptr(), entries.len() as i32, entries.as_mut_ptr())
         };
-        // A negative number is a broken queue: the end of the connection is noticed elsewhere.
+        // A negative number means a broken queue; the end of the connection is noticed elsewhere.
         let n = usize::try_from(n).unwrap_or(0);
         out.extend(entries[..n].iter().map(|wc| {
             Done {
@@ -351,17 +351,17 @@ impl Queue {
         n
     }
 
-    /// Asks for an event at the next completion. What came before must be polled for again.
+    /// Requests an event for the next completion. Earlier completions must be polled for again.
     pub(crate) fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue exists.
         done(unsafe { ib::ibv_req_notify_cq(self.cq.as_ptr(), 0) })
     }
 
-    /// Takes the events there are.
+    /// Takes all events that have arrived.
     pub(crate) fn clear_events(&self) {
         let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the channel exists and does not block; it is this queue's alone. Each event
-        // taken is acknowledged, or destroying the queue would wait for it.
+        // SAFETY: the channel exists, does not block, and belongs to this queue alone. Each event
+        // is acknowledged; otherwise destroying the queue would wait for it.
         unsafe {
             while ib::ibv_get_cq_event(self.channel.as_ptr(), &mut cq, &mut cookie) == 0 {
                 ib::ibv_ack_cq_events(cq, 1);
@@ -374,7 +374,7 @@ impl Queue {
     }
 }
 
-/// Readable when something happened since [`Queue::arm`].
+/// Readable if there was a completion after [`Queue::arm`].
 impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel exists, and its descriptor is open as long as it does.
@@ -384,7 +384,7 @@ impl AsFd for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the queue pair that used it is gone (QueuePair holds this); the channel goes
+        // SAFETY: the queue pair that used it is gone (`Pair` holds this); the channel is destroyed
         // after the queue.
         unsafe {
             ib::ibv_destroy_cq(self.cq.as_ptr());
@@ -393,7 +393,7 @@ impl Drop for Queue {
     }
 }
 
-/// Sizes of a queue pair.
+/// The sizes of a queue pair.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depths {
     pub(crate) send: usize,
@@ -415,7 +415,7 @@ unsafe impl Send for Pair {}
 unsafe impl Sync for Pair {}
 
 impl Pair {
-    /// Makes the queue pair of `domain`'s connection identifier, which has none yet.
+    /// Makes the queue pair of `domain`'s connection identifier, which must not have one.
     pub(crate) fn new(domain: &Arc<Domain>, queue: &Arc<Queue>, depths: Depths) -> Result<Self> {
         // SAFETY: plain data for which all zeros are a value.
         let mut attr: ib::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
@@ -452,15 +452,15 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // SAFETY: made by rdma_create_qp for this identifier, destroyed here only. When the
-        // call returns, the device accesses no memory by it any more.
+        // SAFETY: made by rdma_create_qp for this identifier, and destroyed only here. When the
+        // call returns, the device no longer accesses memory for it.
         unsafe { ib::rdma_destroy_qp(self.id.as_ptr()) };
     }
 }
 
-/// What the library calls a status.
+/// The library's text for a status.
 pub(crate) fn status_text(status: ib::ibv_wc_status::Type) -> String {
-    // SAFETY: the call gives a constant C string for any number.
+    // SAFETY: the call returns a constant C string for any number.
     let text = unsafe { CStr::from_ptr(ib::ibv_wc_status_str(status)) };
     text.to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! Waiting for descriptors, and being woken.
+//! Waiting for descriptors.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -7,13 +7,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-/// Sets a descriptor of a library to non-blocking.
+/// Makes a library's descriptor non-blocking.
 pub(crate) fn nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = fcntl_getfl(fd)?;
     Ok(fcntl_setfl(fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// Waits until one of the descriptors is readable (or broken), or until `until`; which are.
+/// Waits until a descriptor is readable (or broken), or until `until`. Returns which ones are.
 pub(crate) fn readable<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     until: Option<Instant>,

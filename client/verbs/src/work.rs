@@ -1,9 +1,9 @@
-//! What is under way on one connection, and to whom it belongs.
+//! The work that is under way on one connection, and what each request owns.
 //!
-//! Requests go through three places: the backlog (accepted, and not with the device yet,
-//! because its queue is full), the device's send queue, and the completions. A send queue
-//! completes in order, so the completion of one request tells of all unsignaled ones before it;
-//! but not of RDMA Reads, which siw completes later than what was posted after them.
+//! Requests pass through three places: the backlog (accepted, but not yet posted because the
+//! device's queue is full), the device's send queue, and the completions. A send queue completes in
+//! order, so the completion of a request implies that all unsignaled ones before it are complete;
+//! but not RDMA Reads, which siw completes later than requests posted after them.
 
 use crate::sys::{Pair, Region, Window};
 use crate::wr::{self, Sge, Sges, Wr};
@@ -13,14 +13,14 @@ use smallvec::{SmallVec, smallvec};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 
-/// How many requests are handed to the device in one call, at most.
+/// Largest number of requests posted to the device in one call.
 const CHAIN: usize = 32;
 
-/// What is owed when a request is done, and what is kept until then.
+/// The completion of a request, and what is kept until then.
 pub(crate) enum Owed {
-    /// Nothing: a binding, or all but the last part of something larger.
+    /// No completion: a binding, or any but the last part of a larger request.
     Nothing,
-    /// The end of an unsignaled Send or Write.
+    /// No completion: an unsignaled Send or Write.
     Silence(#[allow(dead_code, reason = "kept for the device")] Segs<Buf>),
     Sent(
         WorkId,
@@ -30,12 +30,12 @@ pub(crate) enum Owed {
         WorkId,
         #[allow(dead_code, reason = "kept for the device")] Segs<Buf>,
     ),
-    /// The regions are those of a sink that a peer has to have access to.
+    /// With the regions of a sink, where the peer must have access to it.
     Read(WorkId, Vec<Region>, Segs<BufMut>),
     Invalidated(WorkId, Exposure, Vec<Window>),
 }
 
-/// A request as the device sees it.
+/// A request in the device's terms.
 pub(crate) struct Op {
     pub(crate) wr: Wr,
     pub(crate) sges: Sges,
@@ -51,63 +51,63 @@ impl Op {
     }
 }
 
-/// Memory under one handle.
+/// Memory that the peer can access under one handle.
 pub(crate) struct Exposed {
     pub(crate) by: By,
-    /// After the region or window, which is dropped first.
+    /// Dropped after the region or window.
     pub(crate) _alive: KeepAlive,
 }
 
-/// What makes it accessible.
+/// How memory is made accessible.
 pub(crate) enum By {
-    /// A registration of its own.
+    /// By its own registration.
     Region(#[allow(dead_code, reason = "ends when dropped")] Region),
-    /// A window, and whether it is bound still.
+    /// By a window; true while it is bound.
     Window(Window, bool),
-    /// The region that is open for the connection's life.
+    /// By the region that is open while the connection lives.
     Connection,
-    /// Nothing any more: the connection ended.
+    /// Not accessible any more, because the connection ended.
     Nothing,
 }
 
-/// The queues of one connection. Dropped in the order of the fields: with the queue pair the
-/// device lets go of all memory.
+/// The queues of one connection. Its fields are dropped in order: with the queue pair the device
+/// releases all memory.
 pub(crate) struct Work {
-    /// None after the end.
+    /// `None` after the end.
     pub(crate) pair: Option<Pair>,
     backlog: VecDeque<Op>,
-    /// With the device, with their numbers and whether they are signaled.
+    /// Requests posted to the device, each with its number and whether it is signaled.
     sent: VecDeque<(u64, bool, Op)>,
     receives: VecDeque<(u64, WorkId, BufMut)>,
-    /// By handle and, where they share one, by address.
+    /// Exposed memory by handle and, where buffers share one, by address.
     pub(crate) exposed: HashMap<(u32, u64), SmallVec<[Exposed; 1]>>,
     pub(crate) windows: Vec<Window>,
-    /// Flushed outside of the poller.
+    /// Completions of requests that were flushed outside of the poller.
     flushed: Vec<Completion>,
     next: u64,
-    /// Unsignaled requests since the last signaled one.
+    /// Number of unsignaled requests since the last signaled one.
     silent: usize,
-    /// Requests that count against the send depth.
+    /// Number of requests that count against the send depth.
     pub(crate) posted: usize,
     sizes: Sizes,
-    /// The device refuses requests.
+    /// Whether the device refuses requests.
     pub(crate) broken: bool,
-    /// Why, until somebody asked.
+    /// The reason for that, until it is fetched.
     pub(crate) refusal: Option<io::Error>,
-    /// The completion queue is gone: nobody will fetch anything.
+    /// Whether the completion queue was dropped, so that nobody fetches completions.
     pub(crate) unpolled: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
-    /// Requests the device's send queue holds.
+    /// Number of requests that the device's send queue holds.
     pub(crate) slots: usize,
-    /// Of unsignaled requests, one in so many is signaled, so that buffers return.
+    /// One request in so many is signaled, so that the buffers of unsignaled ones are returned.
     pub(crate) signal_every: usize,
     pub(crate) receives: usize,
 }
 
-/// Whose number a completion carries.
+/// The queue that a completion belongs to, with the request's number.
 pub(crate) enum Whose {
     Send(u64),
     Receive(u64),
@@ -140,16 +140,16 @@ impl Work {
         }
     }
 
-    /// Takes requests over, in order; `pump` gives them to the device.
+    /// Accepts requests, in order; `pump` posts them to the device.
     pub(crate) fn queue(&mut self, ops: impl IntoIterator<Item = Op>) {
         self.backlog.extend(ops);
     }
 
-    /// Gives the device what it has room for.
+    /// Posts as many requests as the device has room for.
     ///
     /// # Safety
-    /// The lists of all queued requests name memory of regions that outlive the queue pair,
-    /// and memory that the request itself owns.
+    /// The lists of all queued requests name memory of regions that outlive the queue pair, or
+    /// memory that the request itself owns.
     pub(crate) unsafe fn pump(&mut self) {
         loop {
             let room = self.sizes.slots.saturating_sub(self.sent.len());
@@ -184,8 +184,8 @@ impl Work {
                 .zip(&signals)
                 .enumerate()
                 .map(|(n, (op, &signaled))| ((next + n as u64) << 1, &op.wr, &op.sges, signaled));
-            // SAFETY: the caller vouches for the lists; windows of bindings are in `exposed`
-            // or further back in the backlog, and this is the only place that uses them.
+            // SAFETY: the caller vouches for the lists; the windows of bindings are in `exposed` or
+            // later in the backlog, and only this place uses them.
             let (accepted, outcome) = unsafe { wr::post(pair, requests) };
             self.silent = silent;
             for signaled in signals.into_iter().take(accepted) {
@@ -201,7 +201,7 @@ impl Work {
         }
     }
 
-    /// Posts a Receive; `None` if there are too many.
+    /// Posts a Receive; `None` if too many are posted.
     ///
     /// # Safety
     /// `sge` names `buf`, in a region that outlives the queue pair.
@@ -241,7 +241,7 @@ impl Work {
         }
     }
 
-    /// What the end of the connection means for a request.
+    /// Completes a request as flushed, because the connection ended.
     fn flush(&mut self, op: Op) {
         let flushed = match op.owed {
             Owed::Nothing | Owed::Silence(_) => return,
@@ -253,7 +253,7 @@ impl Work {
             }
             Owed::Invalidated(id, exposure, windows) => {
                 drop(windows);
-                // SAFETY: the windows, the only access there was, are freed (now or by `end`).
+                // SAFETY: the windows, which were the only access, are freed (now or by `end`).
                 let memory = Some(unsafe { exposure.into_memory() });
                 Completion::Flushed { id, memory }
             }
@@ -261,8 +261,8 @@ impl Work {
         self.give(flushed);
     }
 
-    /// The request with this number is done, and so are those before it: all of them if it is
-    /// a Read, else all but Reads.
+    /// The request with this number is complete, and so are those before it: all of them if it is a
+    /// Read, else all except Reads.
     pub(crate) fn complete(&mut self, number: u64, success: bool, out: &mut Vec<Completion>) {
         let is_read = |op: &Op| matches!(op.wr, Wr::Read { .. });
         let end = self.sent.partition_point(|(n, ..)| *n <= number);
@@ -305,7 +305,7 @@ impl Work {
         }
     }
 
-    /// The Receive with this number got a message of `len` bytes, or nothing.
+    /// The Receive with this number received a message of `len` bytes, or was flushed.
     pub(crate) fn received(
         &mut self,
         number: u64,
@@ -337,15 +337,15 @@ impl Work {
         });
     }
 
-    /// Whether the device owes nothing any more.
+    /// Whether the device has no work left that completes.
     pub(crate) fn drained(&self) -> bool {
         self.receives.is_empty() && !self.sent.iter().any(|(_, signaled, _)| *signaled)
     }
 
-    /// Takes windows and queue pair away, and flushes what is left. The connection was ended
-    /// before, so that the device does no work for it.
+    /// Frees windows and queue pair, and flushes the remaining requests. The connection must have
+    /// ended, so that the device does not work on it.
     pub(crate) fn end(&mut self) {
-        // Windows first: a bound one holds on to its queue pair, and rdma_rxe waits for it.
+        // Windows first: a bound one references its queue pair, and rdma_rxe waits for it.
         for exposed in self.exposed.values_mut().flatten() {
             if let By::Window(..) = exposed.by {
                 exposed.by = By::Nothing;
@@ -370,12 +370,12 @@ impl Work {
         }
     }
 
-    /// What was flushed.
+    /// Fetches the completions of flushed requests.
     pub(crate) fn take_flushed(&mut self, out: &mut Vec<Completion>) {
         out.append(&mut self.flushed);
     }
 
-    /// The completion queue is gone.
+    /// The completion queue was dropped.
     pub(crate) fn abandon(&mut self) {
         self.unpolled = true;
         self.end();

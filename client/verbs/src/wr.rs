@@ -1,8 +1,8 @@
 //! Work requests in the form of libibverbs.
 //!
-//! A chain of requests is encoded, linked and posted by one ibv_post_send(3); if the device refuses
-//! one, those before it are accepted. The window of an accepted binding gets its new key here,
-//! because providers take a window's present key from `ibv_mw::rkey`.
+//! Requests are encoded, linked and posted by one ibv_post_send(3). If the device refuses one,
+//! those before it are accepted. The window of an accepted binding gets its new key here, because
+//! providers read a window's current key from `ibv_mw::rkey`.
 
 use crate::sys::{Pair, Remote, Window};
 use rdma_sys as ib;
@@ -21,7 +21,7 @@ pub(crate) struct Sge {
     pub(crate) lkey: u32,
 }
 
-/// What to do, and where at the peer's.
+/// An operation, with the peer's address and key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wr {
     Send {
@@ -35,9 +35,9 @@ pub(crate) enum Wr {
         at: u64,
         rkey: u32,
     },
-    /// Gives a window to a part of a region, under a new key.
+    /// Binds a window to a part of a region, under a new key.
     Bind(Bind),
-    /// Takes a window back.
+    /// Unbinds a window.
     Invalidate {
         rkey: u32,
     },
@@ -54,7 +54,7 @@ pub(crate) struct Bind {
     remote: Remote,
 }
 
-// SAFETY: the pointers are used when the request is posted only, under the conditions of `post`.
+// SAFETY: the pointers are used only when the request is posted, under the conditions of `post`.
 unsafe impl Send for Bind {}
 
 impl Bind {
@@ -76,7 +76,7 @@ impl Bind {
     }
 }
 
-/// A request as the library takes it, without its list of `sges` elements.
+/// Encodes a request, without its list of `sges` elements.
 fn encode(id: u64, wr: &Wr, sges: usize, signaled: bool) -> ib::ibv_send_wr {
     // SAFETY: plain data for which all zeros are a value.
     let mut raw: ib::ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -128,13 +128,13 @@ fn encode(id: u64, wr: &Wr, sges: usize, signaled: bool) -> ib::ibv_send_wr {
     raw
 }
 
-/// Posts requests, each with its number and whether it is to be signaled. How many were
-/// accepted, and why not more.
+/// Posts requests, each with its number and whether it is signaled. Returns how many were accepted,
+/// and why not more.
 ///
 /// # Safety
-/// The memory of each gather and scatter list is in a region that stays registered, and is
-/// not used in a conflicting way, until the request has completed or the queue pair is gone.
-/// Windows and regions of bindings exist, and nobody else uses the windows now.
+/// The memory of each gather and scatter list is in a region that stays registered, and is not used
+/// in a conflicting way, until the request has completed or the queue pair is gone. The windows and
+/// regions of bindings exist, and nobody else uses the windows now.
 pub(crate) unsafe fn post<'a>(
     pair: &Pair,
     requests: impl Iterator<Item = (u64, &'a Wr, &'a Sges, bool)>,
@@ -164,13 +164,13 @@ pub(crate) unsafe fn post<'a>(
     for (n, list) in lists.iter_mut().enumerate() {
         wrs[n].sg_list = list.as_mut_ptr();
         if n < last {
-            // SAFETY: n + 1 is inside; the vector grows no more.
+            // SAFETY: n + 1 is inside; the vector does not grow any more.
             wrs[n].next = unsafe { first.add(n + 1) };
         }
     }
     let mut bad = std::ptr::null_mut();
-    // SAFETY: the chain and its lists live through the call, which copies them; the caller
-    // vouches for the memory they name.
+    // SAFETY: the chain and its lists live during the call, which copies them; the caller vouches
+    // for the memory they name.
     let status = unsafe { ib::ibv_post_send(pair.as_ptr(), first, &mut bad) };
     let outcome = match status {
         0 => Ok(()),
@@ -179,7 +179,7 @@ pub(crate) unsafe fn post<'a>(
     let accepted = if status == 0 {
         wrs.len()
     } else {
-        // The first that was refused; all, if the provider does not say.
+        // The first one that was refused; if the provider names none, all were.
         (bad as usize)
             .checked_sub(first as usize)
             .map_or(0, |bytes| bytes / size_of::<ib::ibv_send_wr>())
@@ -187,8 +187,8 @@ pub(crate) unsafe fn post<'a>(
     };
     for (window, rkey, n) in bound {
         if n < accepted {
-            // SAFETY: the window exists and is ours alone. Providers take a window's present
-            // key from here.
+            // SAFETY: the window exists and is used only here. Providers read its current key from
+            // this field.
             unsafe { (*window).rkey = rkey };
         }
     }
@@ -198,8 +198,8 @@ pub(crate) unsafe fn post<'a>(
 /// Posts a Receive.
 ///
 /// # Safety
-/// As for [`post`]: the memory is registered and nobody's until the Receive has completed or
-/// the queue pair is gone.
+/// As for [`post`]: the memory is registered, and nobody else uses it until the Receive has
+/// completed or the queue pair is gone.
 pub(crate) unsafe fn post_receive(pair: &Pair, id: u64, sge: Sge) -> io::Result<()> {
     let mut list = ib::ibv_sge {
         addr: sge.at,
@@ -213,7 +213,7 @@ pub(crate) unsafe fn post_receive(pair: &Pair, id: u64, sge: Sge) -> io::Result<
         num_sge: 1,
     };
     let mut bad = std::ptr::null_mut();
-    // SAFETY: request and list live through the call, which copies them.
+    // SAFETY: the request and its list live during the call, which copies them.
     match unsafe { ib::ibv_post_recv(pair.as_ptr(), &mut wr, &mut bad) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno.abs())),

@@ -1,7 +1,7 @@
 use super::*;
 
-/// The file of RFC 4506 section 7: a name, the kind EXEC = 2 with its interpretor, an
-/// owner and data.
+/// The file of RFC 4506 section 7: a name, the kind EXEC = 2 with its interpretor, an owner and
+/// data.
 #[test]
 fn example_of_rfc_4506() {
     let bytes = [
@@ -56,9 +56,9 @@ fn errors_say_what_is_wrong() {
             ..
         })
     ));
-    // The padding belongs to the item.
+    // The padding is part of the item,
     assert!(Text::<9>::from_xdr(b"\0\0\0\x01a\0\0").is_err());
-    // and what it holds does not matter (RFC 4506 section 3 asks senders for zeroes).
+    // and its value is ignored (RFC 4506 section 3 requires senders to use zeroes).
     assert_eq!(Text::<9>::from_xdr(b"\0\0\0\x01abcd"), Ok(Text(&b"a"[..])));
 }
 

@@ -9,14 +9,14 @@ xdr_struct! {
     #[derive(Copy)]
     Attributes {
         kind: FileType,
-        /// Permission bits and set-id and sticky bits; no type bits.
+        /// Permission bits, set-id bits and sticky bit, without type bits.
         mode: u32,
         nlink: u32,
         uid: u32,
         gid: u32,
-        /// Bytes of the file.
+        /// Length of the file in bytes.
         size: u64,
-        /// Bytes of disk the file takes.
+        /// Bytes of disk space that the file uses.
         used: u64,
         rdev: SpecData,
         fsid: u64,
@@ -28,7 +28,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// wcc_attr: what a client compares to see whether somebody else changed the object.
+    /// wcc_attr: what a client compares to find out whether another client changed the object.
     #[derive(Copy)]
     WccAttributes { size: u64, mtime: Time, ctime: Time, }
 }
@@ -78,7 +78,7 @@ impl Decode<'_> for SetTime {
 }
 
 xdr_struct! {
-    /// sattr3: the attributes to set; `None` keeps one.
+    /// sattr3: the attributes to set; `None` leaves one unchanged.
     #[derive(Copy, Default)]
     SetAttributes {
         mode: Option<u32>,
@@ -102,7 +102,7 @@ xdr_struct! {
     GetattrOk { attributes: Attributes, }
 }
 
-/// Results of GETATTR, either way.
+/// Results of GETATTR, for any status.
 pub type GetattrRes = Reply<GetattrOk, Void>;
 
 xdr_struct! {
@@ -111,12 +111,12 @@ xdr_struct! {
     SetattrArgs {
         object: FileHandle,
         new: SetAttributes,
-        /// The server refuses with NOT_SYNC unless the object's ctime is this one.
+        /// The server refuses with NOT_SYNC unless the object has this ctime.
         guard: Option<Time>,
     }
 }
 
-/// Results of SETATTR: weak cache consistency data either way.
+/// Results of SETATTR: weak cache consistency data for any status.
 pub type SetattrRes = Reply<WccData, WccData>;
 
 /// Bits of ACCESS requests and results (RFC 1813 section 3.3.4).
@@ -141,5 +141,5 @@ xdr_struct! {
     AccessOk { attributes: Option<Attributes>, access: u32, }
 }
 
-/// Results of ACCESS, either way.
+/// Results of ACCESS, for any status.
 pub type AccessRes = Reply<AccessOk, Option<Attributes>>;

@@ -1,19 +1,19 @@
 //! Sizes, statuses, handles, names and times of NFSv3 (RFC 1813 sections 2.4 to 2.6).
 //!
-//! RFC 1813 leaves the length of names and paths open; here they are bounded as in Linux, before
-//! anything is allocated for them. A status that the RFC does not name is a decoding error.
+//! RFC 1813 does not bound the length of names and paths; here they are bounded as in Linux, before
+//! memory is allocated for them. A status that the RFC does not define is a decoding error.
 
 use crate::codec::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct};
 use std::fmt;
 
 /// Longest file handle in bytes (NFS3_FHSIZE).
 pub const FHSIZE: usize = 64;
-/// Longest file name this project takes from or sends to a peer, in bytes (Linux NAME_MAX;
-/// RFC 1813 leaves filename3 unbounded).
+/// Longest file name that this project accepts or sends, in bytes (Linux NAME_MAX; RFC 1813 does
+/// not bound filename3).
 pub const NAME_MAX: usize = 255;
 /// Longest path in a symbolic link, in bytes (Linux PATH_MAX; unbounded in RFC 1813).
 pub const PATH_MAX: usize = 4096;
-/// Largest READ or WRITE payload this project handles, in bytes.
+/// Largest READ or WRITE payload of this project, in bytes.
 pub const IO_MAX: usize = 4 << 20;
 
 xdr_enum! {
@@ -64,7 +64,7 @@ xdr_enum! {
     }
 }
 
-/// nfs_fh3: the server's name for an object, at most 64 bytes the client never looks into.
+/// nfs_fh3: the server's name for an object, at most 64 bytes that the client does not interpret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileHandle {
     len: u8,
@@ -72,7 +72,7 @@ pub struct FileHandle {
 }
 
 impl FileHandle {
-    /// A handle of these bytes, or `None` if there are more than [`FHSIZE`].
+    /// A handle with these bytes, or `None` if there are more than [`FHSIZE`].
     pub fn new(from: &[u8]) -> Option<Self> {
         let mut bytes = [0; FHSIZE];
         bytes.get_mut(..from.len())?.copy_from_slice(from);
@@ -111,14 +111,14 @@ impl Decode<'_> for FileHandle {
     }
 }
 
-/// filename3: one component of a path, as the bytes on the wire. Decoding checks only the
-/// length; what a name may hold is checked where names enter ([`Name::is_component`]).
+/// filename3: one component of a path, as the bytes on the wire. Decoding checks only the length;
+/// [`Name::is_component`] must be called where names are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name<'a>(pub &'a [u8]);
 
 impl Name<'_> {
-    /// Whether a directory may hold an entry of this name: not empty, no slash, no NUL,
-    /// at most [`NAME_MAX`] bytes. (`.` and `..` are components.)
+    /// Whether a directory may contain an entry with this name: not empty, no slash, no NUL, at
+    /// most [`NAME_MAX`] bytes. (`.` and `..` are components.)
     pub fn is_component(&self) -> bool {
         !self.0.is_empty()
             && self.0.len() <= NAME_MAX
@@ -138,7 +138,7 @@ impl<'a> Decode<'a> for Name<'a> {
     }
 }
 
-/// nfspath3 outside the DDP-eligible places: the bytes of a path.
+/// nfspath3 where it is not DDP-eligible: the bytes of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Path<'a>(pub &'a [u8]);
 
@@ -154,8 +154,8 @@ impl<'a> Decode<'a> for Path<'a> {
     }
 }
 
-/// An eight-byte opaque value the client only compares and returns: cookieverf3,
-/// createverf3, writeverf3.
+/// An eight-byte opaque value that the client only compares and returns: cookieverf3, createverf3,
+/// writeverf3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Verifier(pub [u8; 8]);
 
@@ -191,7 +191,7 @@ xdr_struct! {
     DirOp<'a> { dir: FileHandle, name: Name<'a>, }
 }
 
-/// A procedure's results: what it returns with NFS3_OK, and what with any other status.
+/// The results of a procedure: `T` with NFS3_OK, `F` with any other status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply<T, F> {
     Ok(T),
@@ -199,7 +199,7 @@ pub enum Reply<T, F> {
 }
 
 impl<T, F> Reply<T, F> {
-    /// [`Status::Ok`], or why it failed.
+    /// [`Status::Ok`], or the status of the failure.
     pub fn status(&self) -> Status {
         match self {
             Reply::Ok(_) => Status::Ok,

@@ -10,7 +10,7 @@ xdr_struct! {
         dir: FileHandle,
         cookie: u64,
         verifier: Verifier,
-        /// Most bytes of the results, XDR overhead included.
+        /// Largest size of the results in bytes, including XDR overhead.
         count: u32,
     }
 }
@@ -28,9 +28,9 @@ xdr_struct! {
         dir: FileHandle,
         cookie: u64,
         verifier: Verifier,
-        /// Most bytes of fileid, name and cookie.
+        /// Largest total size of fileids, names and cookies, in bytes.
         dircount: u32,
-        /// Most bytes of the results, XDR overhead included.
+        /// Largest size of the results in bytes, including XDR overhead.
         maxcount: u32,
     }
 }
@@ -76,7 +76,7 @@ impl<'a, E: Decode<'a>> Decode<'a> for DirList<E> {
     }
 }
 
-/// Results of READDIR, either way.
+/// Results of READDIR, for any status.
 pub type ReaddirRes<'a> = Reply<DirList<Entry<'a>>, Option<Attributes>>;
-/// Results of READDIRPLUS, either way.
+/// Results of READDIRPLUS, for any status.
 pub type ReaddirplusRes<'a> = Reply<DirList<EntryPlus<'a>>, Option<Attributes>>;

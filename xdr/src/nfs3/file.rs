@@ -9,7 +9,7 @@ xdr_struct! {
     ReadlinkArgs { symlink: FileHandle, }
 }
 
-/// READLINK's path is DDP-eligible (RFC 8267 section 4).
+/// Results of READLINK. The path is DDP-eligible (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadlinkOk<'a> {
     pub attributes: Option<Attributes>,
@@ -32,7 +32,7 @@ impl<'a> Decode<'a> for ReadlinkOk<'a> {
     }
 }
 
-/// Results of READLINK, either way.
+/// Results of READLINK, for any status.
 pub type ReadlinkRes<'a> = Reply<ReadlinkOk<'a>, Option<Attributes>>;
 
 xdr_struct! {
@@ -41,7 +41,7 @@ xdr_struct! {
     ReadArgs { file: FileHandle, offset: u64, count: u32, }
 }
 
-/// READ's data are DDP-eligible (RFC 8267 section 4).
+/// Results of READ. The data are DDP-eligible (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadOk<'a> {
     pub attributes: Option<Attributes>,
@@ -70,11 +70,11 @@ impl<'a> Decode<'a> for ReadOk<'a> {
     }
 }
 
-/// Results of READ, either way.
+/// Results of READ, for any status.
 pub type ReadRes<'a> = Reply<ReadOk<'a>, Option<Attributes>>;
 
 xdr_enum! {
-    /// stable_how: when written data must be on stable storage.
+    /// stable_how: whether written data must be on stable storage when the reply is sent.
     Stable {
         Unstable = 0,
         DataSync = 1,
@@ -82,7 +82,7 @@ xdr_enum! {
     }
 }
 
-/// WRITE's data are DDP-eligible (RFC 8267 section 4).
+/// Arguments of WRITE. The data are DDP-eligible (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteArgs<'a> {
     pub file: FileHandle,
@@ -125,7 +125,7 @@ xdr_struct! {
     }
 }
 
-/// Results of WRITE, either way.
+/// Results of WRITE, for any status.
 pub type WriteRes = Reply<WriteOk, WccData>;
 
 xdr_struct! {
@@ -140,5 +140,5 @@ xdr_struct! {
     CommitOk { wcc: WccData, verifier: Verifier, }
 }
 
-/// Results of COMMIT, either way.
+/// Results of COMMIT, for any status.
 pub type CommitRes = Reply<CommitOk, WccData>;

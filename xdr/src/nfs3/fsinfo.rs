@@ -20,12 +20,12 @@ xdr_struct! {
         total_files: u64,
         free_files: u64,
         available_files: u64,
-        /// Seconds for which the values are not expected to change.
+        /// Seconds during which the values are not expected to change.
         invarsec: u32,
     }
 }
 
-/// Results of FSSTAT, either way.
+/// Results of FSSTAT, for any status.
 pub type FsstatRes = Reply<FsstatOk, Option<Attributes>>;
 
 /// Bits of [`FsinfoOk::properties`].
@@ -41,15 +41,15 @@ xdr_struct! {
     #[derive(Copy)]
     FsinfoOk {
         attributes: Option<Attributes>,
-        /// Largest, preferred and multiple of READ counts, in bytes.
+        /// Largest and preferred count of READ, and the multiple it should be of, in bytes.
         rtmax: u32,
         rtpref: u32,
         rtmult: u32,
-        /// Largest, preferred and multiple of WRITE counts, in bytes.
+        /// Largest and preferred count of WRITE, and the multiple it should be of, in bytes.
         wtmax: u32,
         wtpref: u32,
         wtmult: u32,
-        /// Preferred READDIR count, in bytes.
+        /// Preferred count of READDIR, in bytes.
         dtpref: u32,
         max_file_size: u64,
         time_delta: Time,
@@ -57,7 +57,7 @@ xdr_struct! {
     }
 }
 
-/// Results of FSINFO, either way.
+/// Results of FSINFO, for any status.
 pub type FsinfoRes = Reply<FsinfoOk, Option<Attributes>>;
 
 xdr_struct! {
@@ -74,5 +74,5 @@ xdr_struct! {
     }
 }
 
-/// Results of PATHCONF, either way.
+/// Results of PATHCONF, for any status.
 pub type PathconfRes = Reply<PathconfOk, Option<Attributes>>;

@@ -18,5 +18,5 @@ pub use procedure::*;
 
 /// RPC program number of NFS.
 pub const PROGRAM: u32 = 100003;
-/// The version spoken here.
+/// The version of this module.
 pub const VERSION: u32 = 3;

@@ -23,7 +23,7 @@ xdr_struct! {
     }
 }
 
-/// Results of LOOKUP, either way.
+/// Results of LOOKUP, for any status.
 pub type LookupRes = Reply<LookupOk, Option<Attributes>>;
 
 /// createhow3.
@@ -31,7 +31,7 @@ pub type LookupRes = Reply<LookupOk, Option<Attributes>>;
 pub enum CreateHow {
     Unchecked(SetAttributes),
     Guarded(SetAttributes),
-    /// Attributes are set by a SETATTR that follows.
+    /// A SETATTR that follows sets the attributes.
     Exclusive(Verifier),
 }
 
@@ -77,8 +77,8 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What CREATE, MKDIR, SYMLINK and MKNOD return. A server may leave the handle out; the
-    /// client then looks the name up.
+    /// Results of CREATE, MKDIR, SYMLINK and MKNOD. If the server leaves out the handle, the client
+    /// looks the name up.
     #[derive(Copy)]
     Created {
         object: Option<FileHandle>,
@@ -87,7 +87,7 @@ xdr_struct! {
     }
 }
 
-/// Results of CREATE, MKDIR, SYMLINK and MKNOD, either way.
+/// Results of CREATE, MKDIR, SYMLINK and MKNOD, for any status.
 pub type CreateRes = Reply<Created, WccData>;
 
 xdr_struct! {
@@ -96,7 +96,7 @@ xdr_struct! {
     MkdirArgs<'a> { at: DirOp<'a>, attributes: SetAttributes, }
 }
 
-/// SYMLINK's path is DDP-eligible (RFC 8267 section 4).
+/// Arguments of SYMLINK. The path is DDP-eligible (RFC 8267 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SymlinkArgs<'a> {
     pub at: DirOp<'a>,
@@ -122,14 +122,14 @@ impl<'a> Decode<'a> for SymlinkArgs<'a> {
     }
 }
 
-/// mknoddata3: the kind of special file, and what the kind needs.
+/// mknoddata3: the type of special file, with the data for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MknodWhat {
     Character(SetAttributes, SpecData),
     Block(SetAttributes, SpecData),
     Socket(SetAttributes),
     Fifo(SetAttributes),
-    /// A type MKNOD cannot make: the server answers BADTYPE.
+    /// A type that MKNOD cannot create: the server answers with BADTYPE.
     Other(FileType),
 }
 
@@ -185,7 +185,7 @@ xdr_struct! {
     RemoveArgs<'a> { what: DirOp<'a>, }
 }
 
-/// Results of REMOVE and RMDIR, either way.
+/// Results of REMOVE and RMDIR, for any status.
 pub type RemoveRes = Reply<WccData, WccData>;
 
 xdr_struct! {
@@ -195,12 +195,12 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What RENAME returns with any status.
+    /// The part of RENAME's results that is present with any status.
     #[derive(Copy, Default)]
     RenameWcc { from_dir: WccData, to_dir: WccData, }
 }
 
-/// Results of RENAME, either way.
+/// Results of RENAME, for any status.
 pub type RenameRes = Reply<RenameWcc, RenameWcc>;
 
 xdr_struct! {
@@ -210,10 +210,10 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What LINK returns with any status; the attributes are the file's.
+    /// The part of LINK's results that is present with any status; the attributes are the file's.
     #[derive(Copy, Default)]
     LinkWcc { attributes: Option<Attributes>, dir: WccData, }
 }
 
-/// Results of LINK, either way.
+/// Results of LINK, for any status.
 pub type LinkRes = Reply<LinkWcc, LinkWcc>;

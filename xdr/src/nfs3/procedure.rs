@@ -1,9 +1,9 @@
 //! The 22 procedures of NFSv3 as types, and as numbers with names.
 //!
-//! Each type ties a procedure's number to its arguments and results, says which item is
-//! DDP-eligible (RFC 8267 section 4) and whether it is idempotent, and computes from the arguments
-//! how large the results can be. The client offers a Reply chunk by that maximum (RFC 8166 section
-//! 4.3.3), so one that is too small makes a legal reply fail; the tests compare each with an
+//! Each type associates a procedure's number with its arguments and results, says which item is
+//! DDP-eligible (RFC 8267 section 4) and whether it is idempotent, and computes the largest size of
+//! the results from the arguments. The client uses that for the Reply chunk (RFC 8166 section
+//! 4.3.3): if it is too small, a legal reply fails. So the tests compare each maximum with an
 //! encoded value.
 
 use super::{
@@ -16,16 +16,15 @@ use super::{
 };
 pub use crate::procedure::{Ddp, Procedure};
 
-/// Largest encodings of what results are made of, in bytes. The tests compare each
-/// procedure's maximum with a value encoded.
+/// The largest encodings of the parts of results, in bytes.
 mod size {
     use super::{FHSIZE, Verifier};
 
     pub(super) const STATUS: usize = 4;
-    /// fattr3: five words, size and used, rdev, fsid and fileid, three times.
+    /// fattr3: five words, size and used, rdev, fsid and fileid, and three times.
     pub(super) const ATTRIBUTES: usize = 5 * 4 + 2 * 8 + 8 + 2 * 8 + 3 * 8;
     pub(super) const OPTIONAL_ATTRIBUTES: usize = 4 + ATTRIBUTES;
-    /// wcc_data: optional size, mtime, ctime; optional attributes.
+    /// wcc_data: optional size, mtime and ctime; optional attributes.
     pub(super) const WCC: usize = 4 + 3 * 8 + OPTIONAL_ATTRIBUTES;
     pub(super) const HANDLE: usize = 4 + FHSIZE;
     pub(super) const VERIFIER: usize = size_of::<Verifier>();
@@ -35,9 +34,9 @@ mod size {
     pub(super) const NO_ENTRIES: usize = OPTIONAL_ATTRIBUTES + VERIFIER + 4 + 4;
 }
 
-/// Most bytes of READDIR's or READDIRPLUS's results. `count` bounds READDIR3resok, which has
-/// everything but the status (RFC 1813 section 3.3.16); a server that takes it for a bound
-/// of the entries alone is given room for the rest.
+/// Largest results of READDIR or READDIRPLUS, in bytes. `count` bounds READDIR3resok, which is
+/// everything except the status (RFC 1813 section 3.3.16). There is room for the rest if a server
+/// applies the bound to the entries alone.
 fn directory_results(count: u32) -> usize {
     size::STATUS + size::NO_ENTRIES + crate::codec::roundup(count as usize)
 }
@@ -77,7 +76,7 @@ macro_rules! procedures {
         )*
 
         crate::codec::xdr_enum! {
-            /// The numbers, for dispatch and statistics.
+            /// The procedure numbers, for dispatch and statistics.
             ProcedureNumber { $($type = $number,)* }
         }
 
@@ -90,12 +89,12 @@ macro_rules! procedures {
                 match self { $(ProcedureNumber::$type => $name,)* }
             }
 
-            /// The DDP-eligible item.
+            /// The item that is DDP-eligible.
             pub const fn ddp(self) -> Ddp {
                 match self { $(ProcedureNumber::$type => <$type as Procedure>::DDP,)* }
             }
 
-            /// Whether running it twice gives the same state and reply as running it once.
+            /// Whether running it twice has the same effect and the same reply as running it once.
             pub const fn is_idempotent(self) -> bool {
                 match self { $(ProcedureNumber::$type => <$type as Procedure>::IDEMPOTENT,)* }
             }
@@ -121,8 +120,8 @@ procedures! {
     Read = 6, "READ", Result, idempotent: true,
         ReadArgs => ReadRes<'a>,
         |_| size::STATUS + size::OPTIONAL_ATTRIBUTES + 3 * 4, ddp |call| call.count as usize;
-    /// A repeated WRITE returns other weak cache consistency data, and a late repetition
-    /// undoes a later WRITE.
+    /// A repeated WRITE returns other weak cache consistency data, and a delayed repetition undoes
+    /// a later WRITE.
     Write = 7, "WRITE", Argument, idempotent: false,
         WriteArgs<'a> => WriteRes, |_| size::STATUS + size::WCC + 2 * 4 + size::VERIFIER;
     Create = 8, "CREATE", None, idempotent: false,
@@ -198,8 +197,8 @@ mod tests {
         FileHandle::new(&[1; FHSIZE]).unwrap()
     }
 
-    /// A value of the largest encoding takes exactly what the procedure states, and a
-    /// failure no more.
+    /// The encoding of the largest value has exactly the length that the procedure states, and that
+    /// of a failure is not longer.
     fn check<'a, P: Procedure>(args: &P::Args<'_>, largest: &P::Res<'a>, failure: &P::Res<'a>) {
         let max = P::max_results(args);
         assert_eq!(largest.to_xdr().len(), max, "{}", P::NAME);
@@ -429,7 +428,7 @@ mod tests {
             });
             results.to_xdr().len()
         };
-        // Each entry takes 4 + 8 + 4 + 4 + 8 bytes: 35 are the last to fit into 1000.
+        // Each entry takes 4 + 8 + 4 + 4 + 8 bytes, so 35 entries fit into 1000.
         let entry = Entry {
             fileid: 1,
             name: Name(b"name"),

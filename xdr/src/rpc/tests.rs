@@ -99,7 +99,7 @@ fn every_reply_literal() {
 
 #[test]
 fn another_rpc_version_can_be_answered() {
-    // The fields behind the version may differ: nothing there is read.
+    // The fields after the version may differ, so they are not read.
     let bytes = words(&[5, 0, 3]);
     let error = CallError::RpcVersion { xid: 5, version: 3 };
     assert_eq!(Call::parse(&mut Decoder::new(&bytes)), Err(error));
@@ -115,7 +115,7 @@ fn broken_auth_sys_is_kept_for_an_answer() {
         body: &[0, 0, 0, 9],
     };
     assert_eq!(call.credential, expected);
-    // 17 groups are one too many.
+    // 17 groups are too many.
     let mut body = words(&[0, 0, 0, 0, 17]);
     body.resize(body.len() + 17 * 4, 0);
     assert!(AuthSys::from_xdr(&body).is_err());

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The words of a header, as RFC 8166 section 4.7 draws them.
+/// The words of a header, in the notation of RFC 8166 section 4.7.
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_be_bytes()).collect()
 }
@@ -128,7 +128,7 @@ fn errors_and_retired_procedures() {
     );
     let done = Header::new(9, 4, Body::Done);
     assert_eq!(done.to_xdr(), words(&[9, 1, 4, 3]));
-    // Bytes behind it are not its own; alone it is too short, and discarded all the same.
+    // Bytes after it do not belong to it; alone it is too short, and discarded as well.
     let long = words(&[9, 1, 4, 3, 0, 0, 0]);
     assert_eq!(Header::parse(&long), Ok((done, 16)));
     assert_eq!(Header::parse(&long[..16]), Err(HeaderError::TooShort(16)));
@@ -146,7 +146,7 @@ fn short_messages_are_told_from_malformed_ones() {
             Err(HeaderError::TooShort(len))
         );
     }
-    // A read list that never ends.
+    // A read list without an end.
     let bytes = words(&[9, 1, 4, 0, 1, 0, 0]);
     let error = Header::parse(&bytes).unwrap_err();
     assert!(matches!(error, HeaderError::Malformed(..)), "{error:?}");
@@ -165,7 +165,7 @@ fn an_unknown_version_is_answered_in_kind() {
     assert!(matches!(error, HeaderError::UnsupportedVersion(_)));
     let answer = error.answer(3).unwrap();
     assert_eq!(answer.to_xdr(), words(&[9, 2, 3, 4, 1, 1, 1]));
-    // and that answer is understood, whatever version it names
+    // That answer is understood, although it has another version.
     assert_eq!(Header::parse(&answer.to_xdr()), Ok((answer, 28)));
 }
 
@@ -216,7 +216,7 @@ fn contradictions_are_errors() {
 
 #[test]
 fn counts_are_bounded() {
-    // A count beyond the message, and one beyond the bound with all the bytes there.
+    // A count that exceeds the message, and one that exceeds the bound but not the message.
     let mut huge = words(&[9, 1, 4, 0, 0, 1, u32::MAX]);
     huge.resize(huge.len() + 16, 0);
     assert!(Header::parse(&huge).is_err());
@@ -230,7 +230,7 @@ fn counts_are_bounded() {
     };
     assert!(Header::parse(&segments(MAX_SEGMENTS - 1)).is_ok());
     assert!(Header::parse(&segments(MAX_SEGMENTS)).is_err());
-    // Empty Write chunks count too.
+    // Empty Write chunks are counted, too.
     let mut empties = words(&[9, 1, 4, 0, 0]);
     for _ in 0..=MAX_SEGMENTS {
         empties.extend(words(&[1, 0]));

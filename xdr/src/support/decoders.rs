@@ -1,4 +1,4 @@
-//! Every decoder, for arbitrary bytes: property tests and fuzz targets run the same list.
+//! A list of all decoders for arbitrary bytes, which property tests and fuzz targets use.
 
 use crate::codec::{Decode, Encode};
 use crate::nfs3::*;
@@ -7,8 +7,8 @@ use crate::record::RecordReader;
 use crate::rpcrdma::Header;
 use crate::{mount3, nfs_acl, nlm4, nsm, rpc, rpcbind};
 
-/// A decoder and the name of what it decodes. It panics if it finds a value that its own
-/// encoding does not give back.
+/// A decoder with the name of what it decodes. It panics if it decodes a value that does not
+/// survive being encoded and decoded again.
 pub type Check = (&'static str, fn(&[u8]));
 
 macro_rules! decoders {
@@ -92,14 +92,14 @@ pub const TYPES: &[Check] = decoders![
     rpc::Reply<'_>,
 ];
 
-/// Decoders that are not of one XDR type.
+/// Decoders that do not belong to an XDR type.
 pub const OTHERS: &[Check] = &[
     ("Header", |bytes| {
         let Ok((header, len)) = Header::parse(bytes) else {
             return;
         };
         assert_eq!(header.encoded_len(), len);
-        // Booleans have one form and nothing is padded, so the bytes are the same again.
+        // Booleans have one form and there is no padding, so the bytes are the same.
         assert_eq!(header.to_xdr(), bytes[..len]);
     }),
     ("PrivateData", |bytes| {

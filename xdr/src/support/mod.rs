@@ -1,5 +1,5 @@
-//! For tests and fuzzers of this crate and of those above it (feature `proptest-support`):
-//! values of every type, and every decoder in one list.
+//! Support for tests and fuzzers of this crate and of others (feature `proptest-support`):
+//! strategies for values of every type, and a list of all decoders.
 
 pub mod decoders;
 pub mod locking;

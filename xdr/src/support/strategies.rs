@@ -1,5 +1,5 @@
-//! Strategies for values of every type. Names and data borrow from static memory, so the
-//! values have no lifetime to care for.
+//! Strategies for values of every type. Names and data are borrowed from static memory, so the
+//! values have no lifetime.
 
 use crate::codec::{Payload, Text};
 use crate::nfs3::*;
@@ -13,13 +13,13 @@ use std::sync::LazyLock;
 
 const POOL_LEN: usize = 2 * PATH_MAX;
 
-/// Bytes without a pattern, every value among them.
+/// Random bytes, among which every value occurs.
 static POOL: LazyLock<[u8; POOL_LEN]> = LazyLock::new(|| {
     let mut pool = [0; POOL_LEN];
     fastrand::Rng::with_seed(1).fill(&mut pool);
     pool
 });
-/// The same without what a name may not hold.
+/// The same bytes without those that a name must not contain.
 static NAME_POOL: LazyLock<[u8; POOL_LEN]> =
     LazyLock::new(|| POOL.map(|byte| if matches!(byte, 0 | b'/') { b'n' } else { byte }));
 
@@ -28,12 +28,12 @@ fn slice_of(
     min: usize,
     max: usize,
 ) -> impl Strategy<Value = &'static [u8]> + Clone {
-    // Short ones usually: padding and emptiness are where mistakes live.
+    // Mostly short: errors are likely with padding and empty data.
     let len = prop_oneof![8 => min..=(min + 8).min(max), 1 => min..=max, 1 => Just(max)];
     (len, 0..POOL_LEN - max).prop_map(move |(len, from)| &pool[from..from + len])
 }
 
-/// At most `max` bytes of any value; `max` itself is at most [`PATH_MAX`].
+/// At most `max` bytes with any values; `max` must not exceed [`PATH_MAX`].
 pub fn bytes(max: usize) -> impl Strategy<Value = &'static [u8]> + Clone {
     slice_of(&POOL, 0, max)
 }
@@ -43,12 +43,12 @@ pub fn text<const MAX: usize>() -> impl Strategy<Value = Text<'static, MAX>> {
     bytes(MAX).prop_map(Text)
 }
 
-/// A name a directory may hold ([`Name::is_component`]).
+/// A name that a directory may contain ([`Name::is_component`]).
 pub fn component() -> impl Strategy<Value = Name<'static>> {
     slice_of(&NAME_POOL, 1, NAME_MAX).prop_map(Name)
 }
 
-/// A name as it may come from the wire: empty, or with slashes and NULs.
+/// A name as it may be received: empty, or with slashes and NULs.
 pub fn name() -> impl Strategy<Value = Name<'static>> {
     bytes(NAME_MAX).prop_map(Name)
 }
@@ -57,7 +57,7 @@ pub fn path() -> impl Strategy<Value = Path<'static>> {
     bytes(PATH_MAX).prop_map(Path)
 }
 
-/// Contents in the stream.
+/// Contents that are in the stream.
 pub fn inline_payload() -> impl Strategy<Value = Payload<'static>> {
     bytes(PATH_MAX).prop_map(Payload::Inline)
 }
@@ -66,12 +66,12 @@ pub fn status() -> impl Strategy<Value = Status> {
     select(Status::ALL)
 }
 
-/// Any status but [`Status::Ok`].
+/// Any status except [`Status::Ok`].
 pub fn failure() -> impl Strategy<Value = Status> {
     select(&Status::ALL[1..])
 }
 
-/// A procedure's results, with either outcome.
+/// The results of a procedure, with either outcome.
 pub fn reply<T: std::fmt::Debug, F: std::fmt::Debug>(
     ok: impl Strategy<Value = T>,
     fail: impl Strategy<Value = F>,
@@ -102,7 +102,7 @@ pub fn void() -> impl Strategy<Value = Void> {
     Just(Void {})
 }
 
-/// A strategy for a struct from strategies for its fields.
+/// Defines a strategy for a struct, given strategies for its fields.
 macro_rules! strategies {
     ($($(#[$meta:meta])* $function:ident => $type:ident $(<$life:lifetime>)? { $($field:ident: $strategy:expr),* $(,)? })*) => {
         $(
@@ -167,7 +167,7 @@ strategies! {
         dir: file_handle(), cookie: any::<u64>(), verifier: verifier(),
         dircount: any::<u32>(), maxcount: any::<u32>(),
     }
-    /// Arguments of FSSTAT, FSINFO, PATHCONF.
+    /// Arguments of FSSTAT, FSINFO and PATHCONF.
     root_args => RootArgs { object: file_handle() }
     commit_args => CommitArgs { file: file_handle(), offset: any::<u64>(), count: any::<u32>() }
     entry => Entry<'static> { fileid: any::<u64>(), name: name(), cookie: any::<u64>() }
@@ -230,7 +230,7 @@ pub fn create_how() -> impl Strategy<Value = CreateHow> {
     ]
 }
 
-/// What MKNOD makes; [`MknodWhat::Other`] is left to [`mknod_what`].
+/// The types that MKNOD can create; [`mknod_what`] includes [`MknodWhat::Other`].
 pub fn mknod_special() -> impl Strategy<Value = MknodWhat> {
     prop_oneof![
         (set_attributes(), spec_data()).prop_map(|(set, device)| MknodWhat::Character(set, device)),
@@ -265,7 +265,7 @@ fn dir_list<E: std::fmt::Debug>(
         })
 }
 
-/// Results of each procedure.
+/// Defines strategies for the results of procedures.
 macro_rules! results {
     ($($function:ident => $type:ty { $ok:expr, $fail:expr })*) => {
         $(pub fn $function() -> impl Strategy<Value = $type> {
@@ -430,7 +430,7 @@ pub fn read_segment() -> impl Strategy<Value = rpcrdma::ReadSegment> {
     })
 }
 
-/// A Write chunk of up to nine segments: empty, on the stack, on the heap.
+/// A Write chunk of up to nine segments, which may be empty, inline or allocated.
 pub fn write_chunk() -> impl Strategy<Value = rpcrdma::WriteChunk> {
     vec(segment(), 0..10).prop_map(rpcrdma::WriteChunk::from_iter)
 }
@@ -448,7 +448,7 @@ pub fn chunk_lists() -> impl Strategy<Value = rpcrdma::ChunkLists> {
         })
 }
 
-/// A header of version 1 that a peer may send, the retired procedures included.
+/// A header of version 1 that a peer may send, including the retired procedures.
 pub fn header() -> impl Strategy<Value = rpcrdma::Header> {
     use rpcrdma::{Body, ErrorBody};
     let nomsg = chunk_lists().prop_filter("RDMA_NOMSG has a chunk", |lists| !lists.is_empty());

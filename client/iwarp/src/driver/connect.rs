@@ -1,9 +1,9 @@
 //! Connecting, from TCP to full operation: the initiator's side, and what both sides share.
 //!
-//! After connect(2) the initiator sends an MPA Request, with the upper layer's private data, and
-//! reads the MPA Reply (RFC 5044 section 7.1); `proto::handshake` judges both. These frames are
-//! exchanged in blocking mode under one deadline, and not a byte after the Reply is read, since an
-//! FPDU may follow. [`establish`] then makes the two halves of the connection. The responder may
+//! After connect(2) the initiator sends an MPA Request with the upper layer's private data, and
+//! reads the MPA Reply (RFC 5044 section 7.1); `proto::handshake` evaluates both. These frames are
+//! exchanged in blocking mode under one deadline, and not a byte after the Reply is read, because
+//! an FPDU may follow. [`establish`] then makes the two halves of the connection. The responder may
 //! send only after the initiator's first FPDU, so the initiator sends one at once: the RTR message
 //! agreed on (RFC 6581 section 9.1), or a zero-length RDMA Write.
 
@@ -28,9 +28,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Largest message: what the 32-bit message offset and verbs agree on.
+/// Largest message: the limit of both the 32-bit message offset and verbs.
 const MAX_MESSAGE: usize = i32::MAX as usize;
-/// Buffers of one exposure: one STag covers any list.
+/// Largest number of buffers in one exposure; one STag covers a list of any length.
 const MAX_SEGMENTS: usize = 4096;
 
 pub(crate) fn connect(
@@ -43,7 +43,7 @@ pub(crate) fn connect(
     let receives = first_receives(params)?;
     let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))
         .map_err(|e| Error::local("cannot make a TCP socket", e))?;
-    // Before connecting: the window scale is agreed on then.
+    // Before connecting, because the TCP window scale is negotiated then.
     tune(&socket, options);
     socket
         .connect_timeout(&peer.into(), params.timeout)
@@ -84,7 +84,7 @@ pub(crate) fn connect(
         Ok(agreed) => agreed,
         Err(unacceptable) => {
             if let Some(code) = unacceptable.terminate {
-                // RFC 6581 section 8: the responder learns why from a Terminate.
+                // RFC 6581 section 8: a Terminate tells the responder the reason.
                 let bytes = terminate_bytes(code, terms.crc || reply.crc, reply.markers);
                 let _ = write_frame(&mut stream, &bytes, deadline);
             }
@@ -103,7 +103,7 @@ pub(crate) fn connect(
     )
 }
 
-/// The FPDU of a Terminate on a stream that carried nothing yet.
+/// The FPDU of a Terminate on a stream that has carried no FPDU.
 fn terminate_bytes(code: TerminateCode, crc: bool, markers: bool) -> Vec<u8> {
     let mut segmenter = Segmenter::new(crc, markers, MAX_FPDU);
     let mut message = Some(Message::Terminate(Fault::new(code).terminate()));
@@ -113,14 +113,14 @@ fn terminate_bytes(code: TerminateCode, crc: bool, markers: bool) -> Vec<u8> {
     slices.iter().flat_map(|s| s.iter().copied()).collect()
 }
 
-/// Who sent the MPA Request.
+/// Which side sent the MPA Request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Initiator,
     Responder,
 }
 
-/// The contract's limits.
+/// Checks the limits of the provider contract.
 pub(crate) fn check(params: &ConnectParams) -> Result<()> {
     if params.private_data.len() > PRIVATE_DATA_MAX {
         return Err(Error::Misuse("more private data than PRIVATE_DATA_MAX"));
@@ -150,7 +150,7 @@ pub(crate) fn first_receives(params: &ConnectParams) -> Result<Receives> {
         .collect()
 }
 
-/// Socket options that are best effort: a kernel that refuses one still works.
+/// Sets socket options. This is best effort: the connection works without them.
 pub(crate) fn tune(socket: &Socket, options: &IwarpOptions) {
     if let Some(bytes) = options.socket_buffer {
         let _ = socket.set_send_buffer_size(bytes);
@@ -181,9 +181,9 @@ fn connect_error(error: io::Error, peer: SocketAddr) -> Error {
     }
 }
 
-/// The initiator's error before it has a reply. A listener of another protocol closes the
-/// connection over the MPA request or answers in its own protocol. One that is silent may be an
-/// RDMA server that is busy: that stays a time-out.
+/// Maps the initiator's error before it has a reply. A listener of another protocol closes the
+/// connection after the MPA request or answers in its own protocol. A silent one may be an RDMA
+/// server that is busy: that remains a time-out.
 fn of_greeting(error: Error) -> Error {
     match error {
         Error::Refused(_) => Error::NotRdma("it closed the connection over the MPA request".into()),
@@ -191,7 +191,7 @@ fn of_greeting(error: Error) -> Error {
     }
 }
 
-/// An error while frames are exchanged. A peer that closes instead of answering refuses.
+/// Maps an error while frames are exchanged. A peer that closes instead of answering refuses.
 fn frame_error(error: io::Error, doing: &'static str) -> Error {
     match error.kind() {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::TimedOut(doing),
@@ -218,8 +218,7 @@ pub(crate) fn write_frame(stream: &mut TcpStream, bytes: &[u8], deadline: Instan
         .map_err(|e| frame_error(e, "sending the MPA frame"))
 }
 
-/// Reads one frame and not a byte more. A peer that sends a byte now and then does not get
-/// more time.
+/// Reads one frame and not a byte more. The deadline also holds for a peer that sends single bytes.
 pub(crate) fn read_frame(
     stream: &mut TcpStream,
     kind: FrameKind,
@@ -258,7 +257,7 @@ fn stays_here(local: SocketAddr, peer: SocketAddr) -> bool {
     peer.ip().to_canonical().is_loopback() || local.ip() == peer.ip()
 }
 
-/// Goes into full operation: makes the two halves of the connection.
+/// Enters full operation: makes the two halves of the connection.
 pub(crate) fn establish(
     options: &IwarpOptions,
     params: &ConnectParams,
@@ -314,8 +313,8 @@ pub(crate) fn establish(
         role == Role::Responder,
     );
     if role == Role::Initiator {
-        // A responder may send only after an FPDU of ours. Where none was agreed on, a
-        // zero-length RDMA Write asks nothing of the peer.
+        // A responder may send only after our first FPDU. If no RTR message was agreed on, a
+        // zero-length RDMA Write does it without any effect.
         queue.post_rtr(agreed.rtr.unwrap_or(Rtr::Write));
     }
     let shared = Shared::new(Setup {

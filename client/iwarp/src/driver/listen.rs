@@ -1,10 +1,10 @@
 //! The responder's side of connecting: [`Listener`] and [`Incoming`].
 //!
-//! `accept` returns each TCP connection at once, before its MPA Request was read, so that a silent
-//! peer does not keep others waiting. The request is read when the caller asks for it, accepts or
-//! rejects, within a time limit (RFC 5044 section 7.1.2). If descriptors or memory run out,
-//! accepting pauses and goes on. Dropping an [`Incoming`] that was not answered rejects it, if its
-//! request has arrived.
+//! `accept` returns each TCP connection at once, before its MPA Request is read, so that a silent
+//! peer does not delay others. The request is read when the caller asks for it, accepts or rejects,
+//! within a time limit (RFC 5044 section 7.1.2). If descriptors or memory are short, accepting
+//! pauses and continues. Dropping an [`Incoming`] that was not answered rejects it, if its request
+//! has arrived.
 
 use super::connect::{Role, check, establish, first_receives, read_frame, tune, write_frame};
 use super::sys;
@@ -19,13 +19,13 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Waiting connections the kernel keeps.
+/// Number of connections that the kernel queues.
 const BACKLOG: i32 = 128;
-/// The longest a peer may take for its request, whatever the caller allows.
+/// Time limit for a peer's request, even if the caller allows more.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// For a refusal, whose peer may have gone.
+/// Time limit for a rejection, whose peer may have gone.
 const REJECT_LIMIT: Duration = Duration::from_secs(1);
-/// Before accepting again when descriptors or memory ran out.
+/// Pause before accepting again when descriptors or memory are short.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) fn listen(options: &IwarpOptions, local: SocketAddr) -> Result<Box<dyn Listener>> {
@@ -36,7 +36,7 @@ pub(crate) fn listen(options: &IwarpOptions, local: SocketAddr) -> Result<Box<dy
             Some(Protocol::TCP),
         )?;
         socket.set_reuse_address(true)?;
-        // Inherited by what is accepted.
+        // Accepted sockets inherit these options.
         tune(&socket, options);
         socket.set_nonblocking(true)?;
         socket.bind(&local.into())?;
@@ -96,7 +96,7 @@ impl Listener for IwarpListener {
                 },
             }
             let waited = match pause {
-                // The listening socket stays readable: wait for time or close only.
+                // The listening socket remains readable, so wait only for the time or a close.
                 Some(until) => sys::wait(self.event.as_fd(), false, &self.event, Some(until)),
                 None => sys::wait(self.socket.as_fd(), false, &self.event, None),
             };
@@ -106,7 +106,7 @@ impl Listener for IwarpListener {
 
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        // Never cleared: every waiting accept sees it.
+        // Never cleared, so that every waiting accept sees it.
         self.event.notify();
     }
 }
@@ -217,7 +217,7 @@ impl Incoming for IwarpIncoming {
 }
 
 impl Drop for IwarpIncoming {
-    /// Dropping rejects, without waiting for anybody.
+    /// Rejects the request, but does not wait for one that has not arrived.
     fn drop(&mut self) {
         if let Some(parts) = self.parts.take() {
             let _ = parts.stream.set_nonblocking(true);

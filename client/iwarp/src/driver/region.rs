@@ -1,10 +1,10 @@
-//! Memory of ours that the peer writes: the only code that touches it while it is exposed.
+//! Memory that the peer may write, and the only code that writes it while it is exposed.
 //!
 //! The owner of the buffers keeps them in the `Exposure`, and this module has raw pointers to them.
-//! A writer, the thread that receives, has to hold the [`Sink`]'s lock; [`Sink::end`] takes the
-//! pointers away under that lock. So nobody writes once it has returned (RFC 5040 section 8.1.1),
-//! and it waits for a writer for one system call at most. Memory that the peer reads is shared and
-//! constant, and needs none of that.
+//! The receiving thread must hold the [`Sink`]'s lock to write; [`Sink::end`] removes the pointers
+//! under that lock. So nobody writes after it has returned (RFC 5040 section 8.1.1), and it waits
+//! for a writer for at most one system call. Memory that the peer reads is shared and constant, and
+//! needs no such protection.
 
 use nfsrdma_rdma::buf::KeepAlive;
 use nfsrdma_rdma::{Buf, BufMut, Segs};
@@ -12,27 +12,27 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// Memory behind an STag.
+/// The memory of an STag.
 #[derive(Debug)]
 pub(crate) enum Region {
-    /// The peer writes it.
+    /// Memory that the peer writes.
     Sink(Sink),
-    /// The peer reads it; shared and constant, so it needs no protection of ours.
+    /// Memory that the peer reads; it is shared and constant, so it needs no lock.
     Source(Segs<Buf>),
 }
 
-/// Raw parts of a scatter list, valid while `keep` holds them.
+/// The raw parts of a scatter list, valid while `_keep` holds their memory.
 struct Parts {
     list: SmallVec<[(*mut u8, usize); 4]>,
     _keep: SmallVec<[KeepAlive; 4]>,
 }
 
-// SAFETY: the pointers are to pool memory that `_keep` keeps; who may use them is decided by
-// the lock around the parts.
+// SAFETY: the pointers are to pool memory that `_keep` keeps alive; the lock around the parts
+// decides which thread may use them.
 unsafe impl Send for Parts {}
 
-/// A scatter list the peer may write, until [`Sink::end`]. A writer holds the lock while it
-/// copies or receives, so once `end` has returned nobody writes.
+/// A scatter list that the peer may write until [`Sink::end`]. A writer holds the lock while it
+/// copies or receives, so nobody writes after `end` has returned.
 pub(crate) struct Sink {
     parts: Mutex<Option<Parts>>,
 }
@@ -44,7 +44,7 @@ impl fmt::Debug for Sink {
 }
 
 impl Sink {
-    /// Describes `bufs`. The owner keeps them untouched until [`Sink::end`].
+    /// Makes a sink of `bufs`, which their owner must not touch until [`Sink::end`].
     pub(crate) fn new(bufs: &mut [BufMut]) -> Self {
         Sink {
             parts: Mutex::new(Some(Parts {
@@ -60,7 +60,7 @@ impl Sink {
     //= RFC 5041, Section 8.3.1
     //# An RNIC MUST ensure that the network interface can no longer modify an Advertised Buffer
     //# after the ULP revokes remote access rights for an STag.
-    /// No writing from here on. Waits for a writer, at most one system call long.
+    /// Ends all writing. Waits for a writer, for at most one system call.
     pub(crate) fn end(&self) {
         *self.parts.lock() = None;
     }
@@ -78,7 +78,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// The pieces of memory that make up `len` bytes from `at`, cut to what there is.
+    /// The pieces of memory for `len` bytes from `at`, limited to the sink's end.
     pub(crate) fn slices(&mut self, at: usize, len: usize) -> SmallVec<[&mut [u8]; 8]> {
         let mut out = SmallVec::new();
         let (mut skip, mut left) = (at, len);
@@ -103,7 +103,7 @@ impl Writer<'_> {
     }
 }
 
-/// `len` bytes from `at` of a gather list, shared.
+/// The buffers for `len` bytes from `at` of a gather list, by reference.
 pub(crate) fn source_slices(bufs: &[Buf], at: usize, len: usize) -> Segs<Buf> {
     let mut out = Segs::new();
     let (mut skip, mut left) = (at, len);

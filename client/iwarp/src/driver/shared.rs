@@ -1,7 +1,7 @@
-//! What the posting threads and the completion thread of one connection share.
+//! The state that the posting threads and the completion thread of a connection share.
 //!
-//! Locks, each held briefly: `state` (queues), `receives`, `stags`. `tx` is held while
-//! sending; nobody waits for it: who finds it taken leaves the work to its holder.
+//! The locks `state` (queues), `receives` and `stags` are held briefly. `tx` is held while sending,
+//! and nobody waits for it: a thread that finds it taken leaves its work to the holder.
 
 mod queue_pair;
 
@@ -25,27 +25,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// FPDUs are cut this many bytes ahead of the socket.
+/// How many bytes of FPDUs are cut ahead of the socket.
 const FILL_BYTES: usize = 512 * 1024;
-/// Pieces cut ahead, and slices per system call (the kernel takes 1024).
+/// How many pieces are cut ahead, and slices per system call (the kernel accepts 1024).
 const FILL_PIECES: usize = 900;
 const MAX_SLICES: usize = 1024;
 
 pub(crate) struct State {
     pub(crate) queue: SendQueue,
-    /// Completions of work requests, which count against the depth until polled.
+    /// Completions of work requests, which count against the depth until they are polled.
     pub(crate) work_done: VecDeque<Completion>,
-    /// All others.
+    /// All other completions.
     pub(crate) other_done: VecDeque<Completion>,
     pub(crate) nudge: Option<Nudge>,
     pub(crate) ended: Option<Error>,
-    /// Nobody polls any more.
+    /// Whether nobody polls any more.
     pub(crate) abandoned: bool,
 }
 
 pub(crate) struct Receives {
     pub(crate) posted: VecDeque<(WorkId, BufMut)>,
-    /// Including the one being filled.
+    /// Includes the Receive that is being filled.
     pub(crate) used: usize,
     pub(crate) depth: usize,
     pub(crate) closed: bool,
@@ -67,24 +67,24 @@ pub(crate) struct Shared {
     pub(crate) receives: Mutex<Receives>,
     stags: Mutex<StagTable<Arc<Region>>>,
     tx: Mutex<Tx>,
-    /// Somebody left work for the holder of `tx`.
+    /// Whether a thread has left work for the holder of `tx`.
     tx_pending: AtomicBool,
-    /// The socket took no more; the completion thread goes on when it does.
+    /// Whether the socket was full; the completion thread continues when it is writable.
     pub(crate) tx_blocked: AtomicBool,
-    /// A Terminate is to be sent instead of the rest of the message being cut.
+    /// Whether a Terminate is to be sent instead of the rest of the message being cut.
     pub(crate) tx_abandon: AtomicBool,
-    /// The Terminate is in the socket.
+    /// Whether the Terminate was written to the socket.
     pub(crate) tx_terminated: AtomicBool,
-    /// The completion thread sleeps, or is about to.
+    /// Whether the completion thread sleeps, or is about to.
     pub(crate) sleeping: AtomicBool,
-    /// [`nfsrdma_rdma::QueuePair::wake`] was called.
+    /// Whether [`nfsrdma_rdma::QueuePair::wake`] was called.
     pub(crate) woken: AtomicBool,
-    /// [`nfsrdma_rdma::QueuePair::disconnect`] was called, or sending failed.
+    /// Set when [`nfsrdma_rdma::QueuePair::disconnect`] was called, or sending failed.
     pub(crate) closing: Mutex<Option<Error>>,
     pub(crate) is_closing: AtomicBool,
 }
 
-/// What [`Shared::new`] needs.
+/// The arguments of [`Shared::new`].
 pub(crate) struct Setup {
     pub(crate) socket: TcpStream,
     pub(crate) capabilities: Capabilities,
@@ -136,7 +136,7 @@ impl Shared {
         })
     }
 
-    /// Sends what can be sent now. Any thread; never blocks.
+    /// Sends what the socket accepts now. Can be called by any thread, and never blocks.
     pub(crate) fn pump(&self) {
         self.tx_pending.store(true, Ordering::SeqCst);
         loop {
@@ -191,8 +191,8 @@ impl Shared {
                     //# The LLP MUST ensure that, if it accepts a DDP Segment, it will transfer it
                     //# reliably to the receiver or return with an error stating that the transfer
                     //# failed to complete.
-                    // What the peer said before it went away is still to be read, so the
-                    // completion thread ends the connection when it has.
+                    // What the peer sent before it closed must still be read, so the completion
+                    // thread ends the connection after that.
                     tx.failed = true;
                     tx.segmenter.clear();
                     self.tx_blocked.store(false, Ordering::SeqCst);
@@ -219,8 +219,8 @@ impl Shared {
         }
         let mut state = self.state.lock();
         let state = &mut *state;
-        // In one step with the messages that are done: between the two, a request that came
-        // after its predecessor's response would exceed the limit.
+        // In one step with the completed messages: otherwise the peer's next request, which may
+        // follow a response at once, could exceed the limit in between.
         state.queue.handed_over();
         for token in done.drain(..) {
             if token == crate::proto::queue::Token::Terminate {
@@ -234,7 +234,7 @@ impl Shared {
         }
     }
 
-    /// Makes the completion thread look around if it sleeps.
+    /// Wakes the completion thread if it sleeps.
     pub(crate) fn notify(&self) {
         if self.sleeping.load(Ordering::SeqCst) {
             self.event.notify();
@@ -248,7 +248,7 @@ impl Shared {
         self.notify();
     }
 
-    /// Makes every STag invalid and waits for writers.
+    /// Removes all STags and waits for writers.
     pub(crate) fn close_stags(&self) {
         let regions = self.stags.lock().close();
         for region in regions {
@@ -265,8 +265,8 @@ impl Shared {
     //= RFC 5041, Section 6.2.1
     //# Following this event, when the Local Peer ULP requests graceful teardown, DDP MUST indicate
     //# to the LLP that it SHOULD perform a graceful close of the other half of the LLP Stream.
-    /// Ends the connection: flushes everything. Called by the completion thread, the only
-    /// one that writes into memory.
+    /// Ends the connection and flushes everything. Called by the completion thread, the only one
+    /// that writes into exposed memory.
     pub(crate) fn end(&self, error: Error, partial: Option<(WorkId, BufMut)>) {
         self.close_stags();
         let _ = self.socket.shutdown(Shutdown::Both);
@@ -310,7 +310,7 @@ impl Shared {
         }
     }
 
-    /// What forbids the request, if anything does.
+    /// The reason why a request is invalid, if it is.
     fn misuse(&self, request: &WorkRequest) -> Option<&'static str> {
         match request {
             //= RFC 5041, Section 5.2
@@ -413,7 +413,7 @@ impl Shared {
     pub(crate) fn read_done(&self) {
         let mut state = self.state.lock();
         let state = &mut *state;
-        // The sink's STag must be invalid before its memory is given back.
+        // The sink's STag must be removed before its memory is returned.
         if let Some(read) = state.queue.pending_read()
             && let Some(region) = self.stags.lock().remove(read.stag, read.offset)
         {

@@ -1,4 +1,4 @@
-//! Waiting for a socket, with an eventfd(2) by which another thread ends the wait.
+//! Waits for a socket, with an eventfd(2) by which another thread can end the wait.
 
 use nfsrdma_rdma::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 /// What [`wait`] found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Ready {
-    /// Readable, or ended.
+    /// Readable, or closed.
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) event: bool,
 }
 
-/// Waits until `socket` is readable (or writable, if asked), `event` is notified, or `until` has
-/// come (`None`: for ever).
+/// Waits until `socket` is readable (or writable, if `writable`), `event` is notified, or the time
+/// `until` is reached (`None` means no limit).
 pub(crate) fn wait(
     socket: BorrowedFd<'_>,
     writable: bool,

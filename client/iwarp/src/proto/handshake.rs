@@ -1,11 +1,11 @@
 //! MPA connection set-up (RFC 5044 section 7.1, RFC 6581), both sides, without I/O.
 //!
-//! [`request`] and [`answer`] make the frames, [`conclude`] and [`answer`] derive from the peer's
-//! frame what both sides have agreed on: CRCs if either asks for them, markers in one direction if
-//! its receiver asks (this implementation never does), and for each direction the smaller of one
-//! side's ORD and the other's IRD. In the peer-to-peer model a message is agreed on that the
-//! initiator sends first (RTR). [`FrameReader`] collects a frame from a stream, and never takes a
-//! byte of what follows.
+//! [`request`] and [`answer`] make the frames; [`conclude`] and [`answer`] derive from the peer's
+//! frame what both sides have agreed on. CRCs are used if either side requires them. Markers are
+//! used in a direction if its receiver requires them, which this implementation never does. For
+//! each direction, the smaller of one side's ORD and the other's IRD holds. In the peer-to-peer
+//! model both sides agree on a message that the initiator sends first (RTR). [`FrameReader`]
+//! collects a frame from a stream, and never takes a byte that follows it.
 
 use crate::wire::mpa::{
     Enhanced, FRAME_HEADER, Frame, FrameError, FrameHeader, FrameKind, RtrTypes,
@@ -16,7 +16,7 @@ use nfsrdma_rdma::Error;
 /// Largest IRD or ORD that can be announced.
 const MAX_DEPTH: u32 = Enhanced::UNSPECIFIED as u32 - 1;
 
-/// Collects one frame. Never holds more than 532 bytes.
+/// Collects the bytes of one frame, at most 532.
 #[derive(Debug)]
 pub struct FrameReader {
     kind: FrameKind,
@@ -25,7 +25,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// For one frame of `kind`.
+    /// Reads one frame of `kind`.
     pub fn new(kind: FrameKind) -> Self {
         FrameReader {
             kind,
@@ -41,14 +41,14 @@ impl FrameReader {
     //= RFC 5044, Section 7.1.2
     //# The buffer that receives the Private Data field MUST be large enough to receive that data;
     //# the amount of Private Data MUST not exceed the PD_Length or the application buffer.
-    /// Bytes to read next, at most: what follows the frame must stay in the socket.
+    /// How many bytes to read next at most: bytes that follow the frame must stay in the socket.
     pub fn want(&self) -> usize {
         let total = FRAME_HEADER + self.header.map_or(0, |h| h.length);
         total - self.bytes.len()
     }
 
-    /// Takes at most [`FrameReader::want`] bytes (more are ignored); gives the frame when it
-    /// is whole.
+    /// Adds at most [`FrameReader::want`] bytes (further ones are ignored), and returns the frame
+    /// when it is complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Frame>, FrameError> {
         let mut rest = bytes;
         loop {
@@ -69,22 +69,22 @@ impl FrameReader {
     }
 }
 
-/// What one side wants.
+/// What one side asks for or offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Ask for CRCs, or (responder) use them even if the peer does not ask.
+    /// Require CRCs; a responder uses them if the initiator requires them, too.
     pub crc: bool,
-    /// Initiator: 1 or 2.
+    /// MPA revision of the initiator: 1 or 2.
     pub revision: u8,
-    /// Initiator: ask for the peer-to-peer model.
+    /// Whether the initiator asks for the peer-to-peer model.
     pub peer_to_peer: bool,
-    /// RDMA Reads of the peer to serve at a time.
+    /// How many RDMA Reads of the peer to serve at once.
     pub reads_in: u32,
-    /// RDMA Reads to issue at a time.
+    /// How many RDMA Reads to issue at once.
     pub reads_out: u32,
 }
 
-/// The message with which an initiator makes its peer ready to send.
+/// The message by which an initiator allows its peer to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rtr {
     /// FPDU without ULPDU.
@@ -95,26 +95,26 @@ pub enum Rtr {
     Read,
 }
 
-/// What both agreed on.
+/// What both sides agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
-    /// CRCs are in use.
+    /// Whether CRCs are in use.
     pub crc: bool,
     //= RFC 5044, Section 4.3
     //# All MPA senders MUST be able to generate Markers when their use is declared by the opposing
     //# receiver (see Section 7.1, Connection Setup).
     //= RFC 5044, Section 7.1.1
     //# When '1' Markers MUST be added as described in Section 4.3, MPA Markers.
-    /// The peer wants markers in what it receives. What we receive has none: we do not ask for
-    /// them.
+    /// Whether the peer requires markers in what it receives. What we receive has none, because we
+    /// do not require them.
     pub markers: bool,
     //= RFC 5044, Section 3
     //# MPA MUST provide the protocol version negotiated with its peer to DDP.
-    /// Of the reply.
+    /// The MPA revision of the reply.
     pub revision: u8,
-    /// IRD: RDMA Reads of the peer to serve at a time.
+    /// IRD: how many RDMA Reads of the peer to serve at once.
     pub reads_in: u32,
-    /// ORD: RDMA Reads to issue at a time.
+    /// ORD: how many RDMA Reads to issue at once.
     pub reads_out: u32,
     /// The RTR message of the peer-to-peer model.
     pub rtr: Option<Rtr>,
@@ -124,7 +124,7 @@ fn depth(value: u32) -> u16 {
     value.min(MAX_DEPTH) as u16
 }
 
-/// The limit in force where the peer announced `peer`.
+/// The limit in force if the peer announced `peer`.
 fn limit(own: u32, peer: u16) -> u32 {
     if peer == Enhanced::UNSPECIFIED {
         own
@@ -133,7 +133,7 @@ fn limit(own: u32, peer: u16) -> u32 {
     }
 }
 
-/// The initiator's request.
+/// Makes the initiator's request.
 pub fn request(terms: &Terms, private_data: &[u8]) -> Frame {
     Frame {
         kind: FrameKind::Request,
@@ -155,12 +155,12 @@ pub fn request(terms: &Terms, private_data: &[u8]) -> Frame {
     }
 }
 
-/// A reply the initiator cannot go on with.
+/// Why the initiator does not accept a reply.
 #[derive(Debug, Clone)]
 pub struct Unacceptable {
-    /// Why.
+    /// The error for the caller.
     pub error: Error,
-    /// What to send to the responder, which is in full operation already.
+    /// The Terminate to send, because the responder is already in full operation.
     pub terminate: Option<TerminateCode>,
 }
 
@@ -173,7 +173,7 @@ impl From<Error> for Unacceptable {
     }
 }
 
-/// What the initiator makes of the reply.
+/// Derives from the reply what was agreed on, for the initiator.
 pub fn conclude(terms: &Terms, reply: &Frame) -> Result<Agreed, Unacceptable> {
     if reply.reject {
         return Err(Error::Refused(reply.private_data.clone()).into());
@@ -229,7 +229,7 @@ pub fn conclude(terms: &Terms, reply: &Frame) -> Result<Agreed, Unacceptable> {
     Ok(agreed)
 }
 
-/// The RTR message most implementations share comes first.
+/// Chooses the RTR message; the one that most implementations support comes first.
 fn pick(offered: RtrTypes) -> Option<Rtr> {
     [
         (offered.write, Rtr::Write),
@@ -240,8 +240,8 @@ fn pick(offered: RtrTypes) -> Option<Rtr> {
     .find_map(|(is, rtr)| is.then_some(rtr))
 }
 
-/// The responder's answer to a request: the reply to send and, unless it rejects, what was
-/// agreed.
+/// Makes the responder's reply to a request. Also returns what was agreed on, unless the reply
+/// rejects.
 pub fn answer(terms: &Terms, request: &Frame, private_data: &[u8]) -> (Frame, Option<Agreed>) {
     let offered = request.enhanced.filter(|e| e.peer_to_peer);
     let rtr = offered.and_then(|e| pick(e.rtr));
@@ -284,7 +284,7 @@ pub fn answer(terms: &Terms, request: &Frame, private_data: &[u8]) -> (Frame, Op
     (reply, Some(agreed))
 }
 
-/// The responder's refusal.
+/// Makes the responder's reply that rejects a request.
 pub fn reject(request: &Frame, private_data: &[u8]) -> Frame {
     Frame {
         kind: FrameKind::Reply,
@@ -318,7 +318,7 @@ mod tests {
     //= RFC 5044, Section 7.1.2
     //= type=test
     //# When MPA is started in the Initiator mode, the [...]
-    /// The request Linux 6.12 was seen to answer.
+    /// The same request was answered by Linux 6.12.
     #[test]
     fn request_bytes() {
         let request = request(&TERMS, &[0xf6, 0xab, 0x0e, 0x18, 1, 0, 3, 3]);

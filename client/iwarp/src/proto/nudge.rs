@@ -1,39 +1,39 @@
 //! Waking a responder that overlooked the first call.
 //!
-//! Linux siw can miss the wake-up for bytes that reach it while it still finishes its accept:
-//! the first Send then lies in its socket until more bytes come. A zero-length RDMA Write,
-//! legal at any time (RFC 5040 section 5.1), is such bytes and means nothing else.
+//! Linux siw can miss the wake-up for bytes that arrive before it has completed its accept. The
+//! first Send then stays in its socket until more bytes arrive. A zero-length RDMA Write provides
+//! such bytes; it is legal at any time (RFC 5040 section 5.1) and has no other effect.
 
 use std::time::{Duration, Instant};
 
 /// How long to wait for an answer to the first Send.
 pub const PATIENCE: Duration = Duration::from_millis(100);
 
-/// One per connection, on the initiator's side.
+/// The state of one connection, on the initiator's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nudge {
     /// Nothing was sent yet.
     Idle,
-    /// A Send went out; if nothing has arrived by then, nudge.
+    /// A Send was sent; if nothing arrives by this time, the nudge is due.
     Armed(Instant),
-    /// Something was received, or the nudge was given.
+    /// Something was received, or the nudge was sent.
     Done,
 }
 
 impl Nudge {
-    /// A Send was started.
+    /// A Send is being sent.
     pub fn on_send(&mut self, now: Instant) {
         if *self == Nudge::Idle {
             *self = Nudge::Armed(now + PATIENCE);
         }
     }
 
-    /// Bytes of the peer arrived.
+    /// Bytes from the peer arrived.
     pub fn on_received(&mut self) {
         *self = Nudge::Done;
     }
 
-    /// When to ask [`Nudge::is_due`] again.
+    /// When to call [`Nudge::is_due`] again.
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Nudge::Armed(at) => Some(*at),
@@ -41,7 +41,7 @@ impl Nudge {
         }
     }
 
-    /// Whether to send the nudge now; says so once.
+    /// Whether to send the nudge now. True at most once.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = matches!(self, Nudge::Armed(at) if *at <= now);
         if due {

@@ -1,8 +1,9 @@
 //! The send side of a connection: work requests from posting to completion. No I/O.
 //!
-//! Requests start in the order of posting; an RDMA Read that would exceed the ORD waits, and so do
-//! those behind it. Responses to the peer's RDMA Reads take turns with them. Completions come in
-//! the order of posting (RFC 5040 section 5.5), that of an RDMA Read when its response is complete.
+//! Requests start in the order of posting. An RDMA Read that would exceed the ORD waits, and so do
+//! the requests behind it. Responses to the peer's RDMA Reads alternate with them. Completions are
+//! in the order of posting (RFC 5040 section 5.5); an RDMA Read completes when its response is
+//! complete.
 
 use super::handshake::Rtr;
 use super::host::PendingRead;
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 pub enum Message {
     /// Send, or Send With Invalidate.
     Send {
-        /// Of the work request.
+        /// The work request.
         token: Token,
         /// The message.
         data: Segs<Buf>,
@@ -27,7 +28,7 @@ pub enum Message {
     //# handed to DDP.
     /// RDMA Write.
     Write {
-        /// Of the work request.
+        /// The work request.
         token: Token,
         /// The data.
         data: Segs<Buf>,
@@ -38,9 +39,9 @@ pub enum Message {
     },
     /// RDMA Read Request.
     ReadRequest {
-        /// Of the work request.
+        /// The work request.
         token: Token,
-        /// What to ask.
+        /// The header of the request.
         request: ReadRequest,
     },
     /// RDMA Read Response.
@@ -52,26 +53,26 @@ pub enum Message {
         /// The data.
         data: Segs<Buf>,
     },
-    /// Opens the stream.
+    /// The first message of a peer-to-peer stream.
     Rtr(Rtr),
-    /// Ends the stream.
+    /// The last message of the stream.
     Terminate(Terminate),
 }
 
-/// What a message was sent for.
+/// What a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     /// The work request of this number.
     Work(u64),
-    /// A response.
+    /// A response to an RDMA Read of the peer.
     Response,
-    /// The Terminate: nothing may follow.
+    /// The Terminate: no message may follow.
     Terminate,
     /// Nothing.
     None,
 }
 
-/// What a work request owes.
+/// The kind of a work request, with the memory that its completion returns.
 #[derive(Debug)]
 enum Kind {
     Send,
@@ -87,7 +88,7 @@ struct Entry {
     done: bool,
 }
 
-/// The queues of one connection's sending side.
+/// The queues of a connection's sending side.
 #[derive(Debug)]
 pub struct SendQueue {
     work: VecDeque<Message>,
@@ -97,24 +98,24 @@ pub struct SendQueue {
     //= RFC 5044, Section 7.1.2
     //# MPA Responder mode implementations MUST receive and validate at least one FPDU before
     //# sending any FPDUs or Markers.
-    /// A responder sends nothing before the initiator's first FPDU.
+    /// Whether this responder must not send yet, because it has received no FPDU.
     held: bool,
     response_turn: bool,
     responses_due: usize,
-    /// Of these, how many the system call under way may put on the wire completely.
+    /// How many of `responses_due` the current system call may send completely.
     responses_leaving: usize,
     reads: VecDeque<PendingRead>,
     read_tokens: VecDeque<u64>,
     reads_out: usize,
     order: VecDeque<Entry>,
     first: u64,
-    /// Requests that count against the depth.
+    /// Work requests that count against `depth`.
     used: usize,
     depth: usize,
 }
 
 impl SendQueue {
-    /// `depth` work requests at a time, `reads_out` RDMA Reads among them (ORD).
+    /// A queue for `depth` work requests at once, and `reads_out` RDMA Reads among them (ORD).
     pub fn new(depth: usize, reads_out: usize, held: bool) -> Self {
         SendQueue {
             work: VecDeque::new(),
@@ -135,7 +136,7 @@ impl SendQueue {
         }
     }
 
-    /// Whether another work request fits.
+    /// Whether another work request may be posted.
     pub fn has_room(&self) -> bool {
         self.used < self.depth
     }
@@ -189,7 +190,7 @@ impl SendQueue {
     //= RFC 5040, Section 5.2
     //# The RDMA Read operation MUST consist of a single RDMA Read Request Message and a single RDMA
     //# Read Response Message.
-    /// Queues an RDMA Read into `sink`, which `request` names.
+    /// Queues an RDMA Read into `sink`, to which `request` refers.
     pub fn post_read(&mut self, id: WorkId, sink: Segs<BufMut>, request: ReadRequest) {
         let token = self.push(id, Kind::Read(sink), true);
         self.work.push_back(Message::ReadRequest { token, request });
@@ -202,14 +203,14 @@ impl SendQueue {
     //# the RDMA Read Request Queue (Queue with DDP Queue Number 1) to support the maximum number of
     //# RDMA Read Requests negotiated by the ULP.
     //# A single RDMA Read Response Message MUST write to one remote Tagged Buffer.
-    /// Queues the answer to an RDMA Read Request.
+    /// Queues the response to an RDMA Read Request.
     pub fn post_response(&mut self, stag: u32, offset: u64, data: Segs<Buf>) {
         self.responses_due += 1;
         self.responses
             .push_back(Message::Response { stag, offset, data });
     }
 
-    /// Sends something before everything else that was not started.
+    /// Queues an RTR message before all messages that were not started.
     pub fn post_rtr(&mut self, rtr: Rtr) {
         if !self.terminated {
             self.urgent.get_or_insert(Message::Rtr(rtr));
@@ -223,7 +224,7 @@ impl SendQueue {
     //# If more than one error is detected on incoming RDMA Messages, before the Terminate Message
     //# can be sent, then the first RDMA Message (and its associated DDP Segment) that experienced
     //# an error MUST be captured by the Terminate Message, in accordance with rules 2 and 3 above.
-    /// Nothing but this goes out any more.
+    /// Queues a Terminate; no other message is sent any more.
     pub fn post_terminate(&mut self, terminate: Terminate) {
         if !self.terminated {
             self.terminated = true;
@@ -233,31 +234,30 @@ impl SendQueue {
         }
     }
 
-    /// The peer sent its first FPDU.
+    /// The peer has sent its first FPDU.
     pub fn release(&mut self) {
         self.held = false;
     }
 
-    /// RDMA Read Requests of the peer that are outstanding for sure: those whose last byte
-    /// of response cannot have reached the peer yet. A peer that has the whole response may
-    /// send its next request at once, and does so before the system call that sent the
-    /// response returns here.
+    /// Number of the peer's RDMA Read Requests that are certainly outstanding: those whose last
+    /// response byte cannot have reached the peer yet. A peer that has the whole response may send
+    /// its next request at once, even before the system call that sent the response returns here.
     pub fn responses_due(&self) -> usize {
         self.responses_due.saturating_sub(self.responses_leaving)
     }
 
-    /// The last bytes of so many responses are about to be handed to the transport. Holds
+    /// The last bytes of this many responses are about to be handed to the transport. This holds
     /// until [`SendQueue::handed_over`].
     pub fn handing_over(&mut self, responses: usize) {
         self.responses_leaving = responses;
     }
 
-    /// The transport took what it had room for; [`SendQueue::sent`] says which messages.
+    /// The transport has taken what it had room for; [`SendQueue::sent`] names the messages.
     pub fn handed_over(&mut self) {
         self.responses_leaving = 0;
     }
 
-    /// The RDMA Read of ours whose response is due next.
+    /// The RDMA Read of ours whose response is expected next.
     pub fn pending_read(&self) -> Option<PendingRead> {
         self.reads.front().copied()
     }
@@ -285,8 +285,7 @@ impl SendQueue {
     //# buffer contents MAY take place in any order at the Remote Peer.
     //= RFC 5041, Section 5.3
     //# MUST transmit DDP Messages in the order they were submitted to the DDP layer,
-    /// The next message to send. Work requests keep their order, so does each response; the two
-    /// take turns.
+    /// The next message to send. Work requests keep their order, as responses do; both alternate.
     pub fn next_message(&mut self) -> Option<Message> {
         if let Some(urgent) = self.urgent.take() {
             return Some(urgent);
@@ -332,11 +331,11 @@ impl SendQueue {
     //# until it has been successfully completed at the DDP layer.
     //# An RDMA Read operation MUST NOT be Completed at the Local Peer until the DDP layer Delivers
     //# the associated incoming RDMA Read Response Message.
-    /// A message was handed to the transport completely.
+    /// A message was completely handed to the transport.
     pub fn sent(&mut self, token: Token) {
         match token {
             Token::Work(number) => {
-                // An RDMA Read is done with its response (rule 19), not with its request.
+                // An RDMA Read completes with its response (rule 19), not with its request.
                 if let Some(entry) = self.entry(number)
                     && !matches!(entry.kind, Kind::Read(_))
                 {
@@ -351,7 +350,7 @@ impl SendQueue {
     //= RFC 5040, Section 5.5
     //# RDMA Read Response Messages MUST be Delivered to the ULP at the Remote Peer after they are
     //# Delivered to RDMAP by DDP and in the order that the they were Delivered to RDMAP.
-    /// The response to the oldest RDMA Read is complete. Gives its sink's STag and offset.
+    /// The response to the oldest RDMA Read is complete. Returns its sink's STag and offset.
     pub fn read_done(&mut self) -> Option<PendingRead> {
         let number = self.read_tokens.pop_front()?;
         self.done(number);
@@ -375,8 +374,8 @@ impl SendQueue {
     //= RFC 5040, Section 5.5
     //# RDMA Operations MUST be Completed at the Local Peer in the order that they were submitted by
     //# the ULP.
-    /// Completions that are due, in the order of posting.
-    /// Each takes room until [`SendQueue::polled`].
+    /// Appends the completions that are due, in the order of posting. Each takes room in the queue
+    /// until [`SendQueue::polled`].
     pub fn complete(&mut self, out: &mut VecDeque<Completion>) {
         while self.order.front().is_some_and(|e| e.done) {
             let Some(entry) = self.order.pop_front() else {
@@ -393,7 +392,7 @@ impl SendQueue {
         }
     }
 
-    /// Ends all that is posted.
+    /// Completes everything that is posted, as flushed unless it was done.
     pub fn flush(&mut self, out: &mut VecDeque<Completion>) {
         self.complete(out);
         self.work.clear();
@@ -418,7 +417,7 @@ impl SendQueue {
         }
     }
 
-    /// `count` completions of work requests were given to the owner.
+    /// `count` completions of work requests were given to the caller.
     pub fn polled(&mut self, count: usize) {
         self.used = self.used.saturating_sub(count);
     }
@@ -563,7 +562,7 @@ mod tests {
             read_request: None,
         };
         queue.post_terminate(told(TerminateCode::DDP_INVALID_STAG));
-        // A second fault changes nothing.
+        // A second fault has no effect.
         queue.post_terminate(told(TerminateCode::DDP_TO_WRAP));
         match queue.next_message() {
             Some(Message::Terminate(t)) => assert_eq!(t.code, TerminateCode::DDP_INVALID_STAG),

@@ -1,8 +1,8 @@
-//! The receiving side of a stream: FPDU reassembly, every check of RFC 5041 and RFC 5040
-//! section 7.2, and where payload goes.
+//! The receiving side of a stream: reassembly of FPDUs, all checks of RFC 5041 and RFC 5040 section
+//! 7.2, and the place of each payload byte.
 //!
-//! [`Receiver::step`] is given the bytes at hand and says what to do: bring more, place the
-//! next bytes of the stream (which may be read straight into place), or handle an event.
+//! [`Receiver::step`] gets the bytes that have arrived, and says what to do: get more bytes, place
+//! the next bytes of the stream (which may be read directly into place), or handle an event.
 
 mod control;
 mod place;
@@ -17,50 +17,50 @@ use crate::wire::rdmap::{
 };
 use nfsrdma_rdma::{BufMut, WorkId};
 
-/// Something happened.
+/// What a complete FPDU means.
 #[derive(Debug)]
 pub enum Event<R> {
-    /// A segment was placed; nothing to tell.
+    /// A segment was placed.
     Placed,
     /// The FPDU without ULPDU that opens a peer-to-peer stream.
     Rtr,
-    /// A whole Send.
+    /// A Send is complete.
     Received {
-        /// Of the Receive.
+        /// The number of the Receive.
         id: WorkId,
         /// The Receive's buffer.
         buf: BufMut,
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         len: usize,
-        /// STag that was invalidated with it.
+        /// The STag that the message invalidated.
         invalidated: Option<u32>,
     },
     /// The oldest pending RDMA Read is complete.
     ReadDone,
-    /// Answer this request; the source was checked. `None` for zero length.
+    /// A request to be answered, with its source, which was checked; `None` for zero length.
     ReadRequest(ReadRequest, Option<(R, usize)>),
-    /// The peer ended the stream.
+    /// The peer terminated the stream.
     Terminated(Terminate),
 }
 
 /// What to do next.
 #[derive(Debug)]
 pub enum Step<R> {
-    /// Have at least this many bytes at hand.
+    /// Get at least this many bytes.
     Need(usize),
-    /// The next `len` bytes belong at `at` of `region`: put them there and tell
-    /// [`Receiver::placed`], in as many pieces as it takes.
+    /// The next `len` bytes belong at `at` of `region`. They may be placed in pieces; each is
+    /// reported to [`Receiver::placed`].
     Place {
         /// Tagged memory.
         region: R,
         /// Offset in it.
         at: usize,
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
     },
-    /// The next `len` bytes belong into [`Receiver::send_space`].
+    /// The next `len` bytes belong in [`Receiver::send_space`].
     PlaceSend {
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
     },
     /// An FPDU is complete.
@@ -82,7 +82,7 @@ struct Current {
     opcode: Opcode,
     last: bool,
     invalidate: u32,
-    /// The CRC was right before anything was placed.
+    /// Whether placement needs no CRC check afterwards: CRCs are off, or it was checked before.
     crc_checked: bool,
 }
 
@@ -92,7 +92,7 @@ struct Message {
     filled: usize,
 }
 
-/// See the module.
+/// The receiving side of a stream. `R` stands for tagged memory.
 pub struct Receiver<R> {
     crc: Option<Crc>,
     reads_in: usize,
@@ -117,11 +117,11 @@ impl<R> std::fmt::Debug for Receiver<R> {
 
 type Checked<T> = Result<T, TerminateCode>;
 
-/// Longest ULPDU of RDMA Read Requests and Terminates we look at.
+/// Longest ULPDU of an RDMA Read Request or Terminate that is read.
 const MAX_CONTROL: usize = ddp::UNTAGGED_HEADER + MAX_TERMINATE + 12;
 
 impl<R: Clone> Receiver<R> {
-    /// At the start of full operation. `reads_in` is the IRD.
+    /// A receiver at the start of full operation. `reads_in` is the IRD.
     pub fn new(crc: bool, reads_in: usize) -> Self {
         Receiver {
             crc: crc.then(Crc::new),
@@ -136,12 +136,12 @@ impl<R: Clone> Receiver<R> {
         }
     }
 
-    /// FPDUs received so far.
+    /// Number of FPDUs received so far.
     pub fn fpdus(&self) -> u64 {
         self.fpdus
     }
 
-    /// The Receive a Send has begun to fill, to flush it.
+    /// Takes the Receive that a Send has begun to fill, in order to flush it.
     pub fn take_partial(&mut self) -> Option<(WorkId, BufMut)> {
         self.state = State::Header;
         self.message.take().map(|m| (m.id, m.buf))
@@ -154,7 +154,7 @@ impl<R: Clone> Receiver<R> {
             .map_or((0, true), |c| (padding(c.ulpdu) + CRC_FIELD, c.last))
     }
 
-    /// The Terminate for memory that became invalid while its segment was arriving.
+    /// The fault for memory that became invalid while its segment was arriving.
     pub fn region_gone(&self) -> Fault {
         self.fault(TerminateCode::DDP_INVALID_STAG)
     }
@@ -169,7 +169,7 @@ impl<R: Clone> Receiver<R> {
         }
     }
 
-    /// Goes on with `bytes`, the next bytes of the stream. Gives how many were used.
+    /// Processes `bytes`, the next bytes of the stream. Returns how many were used, and what to do.
     pub fn step<H: Host<Region = R>>(
         &mut self,
         host: &H,
@@ -247,7 +247,7 @@ impl<R: Clone> Receiver<R> {
             head_len = ddp::UNTAGGED_HEADER;
         }
         let whole = fpdu_len(ulpdu);
-        // A corrupt header is best found before anything is placed by it.
+        // If the whole FPDU is here, check its CRC before anything is placed by a corrupt header.
         let crc_checked = self.crc.is_none() || bytes.len() >= whole;
         if self.crc.is_some() && bytes.len() >= whole && !crc_matches(&bytes[..whole]) {
             return Err(Fault::new(TerminateCode::MPA_CRC));
@@ -346,8 +346,8 @@ impl<R: Clone> Receiver<R> {
         })
     }
 
-    /// RFC 5040 section 5.2.2: responses come in the order of the requests, and the sink
-    /// "MAY validate" STag, offset and length. Completion depends on them, so it is done.
+    /// Checks a segment of a response. Responses arrive in the order of the requests. The sink "MAY
+    /// validate" STag, offset and length (RFC 5040 section 5.2.2); our completions depend on it.
     fn read_response<H: Host<Region = R>>(
         &mut self,
         host: &H,
@@ -369,7 +369,7 @@ impl<R: Clone> Receiver<R> {
             return Err(TerminateCode::DDP_BASE_OR_BOUNDS);
         }
         if current.last != (end == read.len) {
-            // Neither "too short" nor "goes on after its end" has a code of its own.
+            // There is no code for a response that is too short or too long.
             return Err(TerminateCode::RDMAP_CATASTROPHIC_STREAM);
         }
         self.read_placed = if current.last { 0 } else { end };
@@ -396,7 +396,7 @@ impl<R: Clone> Receiver<R> {
             }
             _ => return Err(TerminateCode::DDP_INVALID_QN),
         }
-        // TCP keeps segments in order, so no other MSN than the next can be right.
+        // TCP keeps segments in order, so only the next MSN can be right.
         //= RFC 5041, Section 3
         //# The LLP MUST NOT pass a duplicate DDP Segment to the DDP layer after it has passed all
         //# the previous DDP Segments to the DDP layer and the associated ordering information for

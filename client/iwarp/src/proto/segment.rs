@@ -1,10 +1,10 @@
-//! Messages into FPDUs, and FPDUs into pieces to gather. No I/O.
+//! Cuts messages into FPDUs, and FPDUs into pieces for a gathering write. No I/O.
 //!
-//! Each message is cut into DDP segments of at most the MULPDU (RFC 5041 section 5.2), each of
-//! which becomes one FPDU (RFC 5044 section 4). Headers, padding and CRCs are encoded into one
-//! scratch area, payload is kept by reference, and [`Segmenter::gather`] lists both in order for
-//! one sendmsg(2). The driver reports how many bytes the socket took, and [`Segmenter::advance`]
-//! returns the messages that are sent with them. Markers are the matter of `marking`.
+//! Each message is cut into DDP segments of at most the MULPDU (RFC 5041 section 5.2), and each
+//! segment becomes one FPDU (RFC 5044 section 4). Headers, padding and CRCs are encoded into one
+//! scratch area; payload is kept by reference. [`Segmenter::gather`] lists both in order for one
+//! sendmsg(2). The driver reports how many bytes the socket accepted, and [`Segmenter::advance`]
+//! returns the messages that are thereby sent. Markers are inserted by `marking`.
 
 mod marker_position;
 mod marking;
@@ -26,7 +26,7 @@ use std::io::IoSlice;
 //= RFC 5044, Section 4.5
 //# If this occurs, the MPA on TCP sender MUST NOT shrink the MULPDU below 128 octets and is not
 //# required to follow the segmentation rules in Section 5.1 and Appendix A.
-/// Smallest and largest ULPDU that an FPDU has to have room for, in bytes (MULPDU).
+/// Smallest and largest MULPDU: the ULPDU that an FPDU must have room for, in bytes.
 const LEAST_MULPDU: usize = 128;
 const MOST_MULPDU: usize = 64_768;
 /// Smallest and largest FPDU limit, in bytes: multiples of four.
@@ -38,7 +38,7 @@ enum Piece {
     /// A range of the scratch area.
     Scratch(usize, usize),
     Payload(Buf),
-    /// All before it is sent: tell whose it was.
+    /// The end of a message: all of it is sent when this piece is reached.
     End(Token),
 }
 
@@ -57,20 +57,20 @@ enum Header {
     },
 }
 
-/// A message partly cut.
+/// A message that is partly cut.
 #[derive(Debug)]
 struct Open {
     header: Header,
     token: Token,
     data: Segs<Buf>,
-    /// Next buffer of `data`, and where in it.
+    /// The next buffer of `data`, and the offset in it.
     at: (usize, usize),
     done: usize,
     len: usize,
 }
 
 impl Open {
-    /// The next payload, `most` bytes or less: up to the end of the buffer at hand.
+    /// Takes the next payload: at most `most` bytes, and not beyond the current buffer.
     fn take(&mut self, most: usize) -> Buf {
         let buf = &self.data[self.at.0];
         let n = most.min(buf.len() - self.at.1);
@@ -85,11 +85,11 @@ impl Open {
 
 //= RFC 5040, Section 3.1
 //# RDMAP MUST be layered on top of the Direct Data Placement Protocol [DDP].
-/// Cuts messages. Holds what was cut and not sent.
+/// Cuts messages, and holds the pieces that are not sent yet.
 #[derive(Debug)]
 pub struct Segmenter {
     crc: bool,
-    /// If the peer wants markers.
+    /// The position of markers, if the peer requires them.
     marking: Option<MarkerPosition>,
     max_fpdu: usize,
     send_msn: u32,
@@ -101,10 +101,10 @@ pub struct Segmenter {
 }
 
 impl Segmenter {
-    /// FPDUs of at most `max_fpdu` bytes, markers included (clamped to what MPA can carry).
+    /// Cuts FPDUs of at most `max_fpdu` bytes, markers included (clamped to MPA's limits).
     pub fn new(crc: bool, markers: bool, max_fpdu: usize) -> Self {
-        // The smallest FPDU has one marker in it. The largest is as large as without markers, so
-        // that FPDUPTR, 16 bits, reaches back over all of it.
+        // The smallest FPDU contains one marker. The largest is no larger than without markers, so
+        // that the 16 bits of FPDUPTR reach back to its beginning.
         let least = MIN_FPDU + if markers { MARKER } else { 0 };
         Segmenter {
             crc,
@@ -134,30 +134,30 @@ impl Segmenter {
     //= RFC 5044, Section 3
     //# MPA MUST provide information to DDP on the current maximum size of the record that is
     //# acceptable to send (MULPDU).
-    /// Largest FPDU it makes.
+    /// Largest FPDU that it makes, in bytes.
     pub fn max_fpdu(&self) -> usize {
         self.max_fpdu
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether no piece waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Forgets everything.
+    /// Drops all pieces.
     pub fn clear(&mut self) {
         self.open = None;
         self.pieces.clear();
         self.bytes = 0;
     }
 
-    /// No more of the message being cut: the Terminate takes its place.
+    /// Drops the rest of the message being cut, because a Terminate takes its place.
     pub fn abandon_open(&mut self) {
         self.open = None;
     }
 
-    /// Cuts messages of `next` until about `budget` bytes or `max_pieces` pieces are there.
-    /// Call it only when all is sent.
+    /// Cuts messages from `next` until there are about `budget` bytes or `max_pieces` pieces. Must
+    /// be called only when all pieces are sent.
     pub fn fill(
         &mut self,
         budget: usize,
@@ -324,7 +324,7 @@ impl Segmenter {
         self.pieces.push_back(Piece::End(token));
     }
 
-    /// An FPDU that lives in the scratch area as a whole.
+    /// Adds an FPDU that is completely in the scratch area.
     fn small(&mut self, header: &Untagged, body: &[u8]) {
         let ulpdu = ddp::UNTAGGED_HEADER + body.len();
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
@@ -335,7 +335,7 @@ impl Segmenter {
         self.whole(&bytes);
     }
 
-    /// An FPDU of these bytes: length field, ULPDU and padding.
+    /// Adds an FPDU of these bytes: length field, ULPDU and padding.
     fn whole(&mut self, bytes: &[u8]) {
         if self.marking.is_some() {
             let mut crc = self.begin_marked();
@@ -351,7 +351,7 @@ impl Segmenter {
 
     //= RFC 5044, Section 4.4
     //# When sending an FPDU, the sender MUST include a CRC field.
-    /// The CRC field over the scratch area from `from`; zeros if CRCs are off.
+    /// Adds the CRC field over the scratch area from `from`; zeros if CRCs are off.
     fn push_crc(&mut self, from: usize) {
         let field = if self.crc {
             Crc::of(&self.scratch[from..])
@@ -415,8 +415,8 @@ impl Segmenter {
             Header::Tagged { .. } => ddp::TAGGED_HEADER,
             Header::Untagged { .. } => ddp::UNTAGGED_HEADER,
         };
-        // Length and CRC fields, and the most markers that fall into an FPDU of this length: it is
-        // a multiple of four, and there is no more padding than room.
+        // Room is left for length and CRC fields, and for the most markers that an FPDU of this
+        // length can contain. The length is a multiple of four, so padding never exceeds the room.
         let markers = match self.marking {
             Some(_) => MARKER * self.max_fpdu.div_ceil(MARKER_INTERVAL),
             None => 0,
@@ -517,7 +517,7 @@ impl Segmenter {
         self.push_scratch(from);
     }
 
-    /// The first bytes to send, as at most `max` slices; gives their total, and how many
+    /// The first bytes to send, as at most `max` slices. Returns their total length, and how many
     /// RDMA Read Responses end in them.
     pub fn gather<'a>(&'a self, out: &mut Vec<IoSlice<'a>>, max: usize) -> (usize, usize) {
         let (mut total, mut responses) = (0, 0);
@@ -539,7 +539,7 @@ impl Segmenter {
         (total, responses)
     }
 
-    /// The first `n` bytes of [`Segmenter::gather`] are sent. Gives what is done.
+    /// The first `n` bytes of [`Segmenter::gather`] are sent. Appends the completed messages.
     pub fn advance(&mut self, mut n: usize, done: &mut Vec<Token>) {
         self.bytes -= n;
         loop {

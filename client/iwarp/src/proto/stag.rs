@@ -1,10 +1,9 @@
-//! Steering tags of one connection.
+//! The steering tags of one connection.
 //!
-//! An STag is 32 random bits, so a peer cannot guess the memory of another RPC; a wrong guess
-//! ends the connection. The tagged offset of its first byte is random as well: a page aligned
-//! address of 47 bits, which is what a peer sees of any user-space RDMA program, and never
-//! near a wrap. Tables are not shared between connections, so an STag of another stream is an
-//! invalid one here.
+//! An STag is 32 random bits, so a peer cannot guess the memory of another RPC; a wrong guess ends
+//! the connection. The tagged offset of its first byte is random as well: a page-aligned address of
+//! 47 bits, like those that peers see of any user-space RDMA program, and never close to a wrap.
+//! Each connection has its own table, so an STag of another stream is invalid here.
 
 use crate::wire::rdmap::TerminateCode;
 use std::collections::HashMap;
@@ -17,36 +16,36 @@ pub enum Access {
     Write,
     /// RDMA Read.
     Read,
-    /// Only the response to an RDMA Read of ours.
+    /// Only the response to our own RDMA Read.
     ReadSink,
 }
 
-/// Why an access is not allowed.
+/// Why an access is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
-    /// No such STag.
+    /// There is no such STag.
     Invalid,
-    /// Another kind of access.
+    /// The STag does not allow this kind of access.
     Rights,
-    /// Outside the buffer.
+    /// The range is not inside the buffer.
     Bounds,
-    /// Offset plus length exceeds 64 bits.
+    /// The sum of offset and length exceeds 64 bits.
     Wrap,
 }
 
 impl Denied {
-    /// For a tagged segment (RFC 5041 section 7.2).
+    /// The code for a tagged segment (RFC 5041 section 7.2).
     pub fn tagged(self) -> TerminateCode {
         match self {
             Denied::Invalid => TerminateCode::DDP_INVALID_STAG,
-            // DDP knows no access rights; RDMAP names the error.
+            // DDP has no access rights; RDMAP has a code for the error.
             Denied::Rights => TerminateCode::RDMAP_ACCESS_RIGHTS,
             Denied::Bounds => TerminateCode::DDP_BASE_OR_BOUNDS,
             Denied::Wrap => TerminateCode::DDP_TO_WRAP,
         }
     }
 
-    /// For the source of an RDMA Read Request (RFC 5040 section 7.2).
+    /// The code for the source of an RDMA Read Request (RFC 5040 section 7.2).
     pub fn read_request(self) -> TerminateCode {
         match self {
             Denied::Invalid => TerminateCode::RDMAP_INVALID_STAG,
@@ -57,7 +56,7 @@ impl Denied {
     }
 }
 
-/// A buffer the peer may reach.
+/// A buffer that the peer may access.
 #[derive(Debug)]
 struct Entry<R> {
     access: Access,
@@ -66,7 +65,7 @@ struct Entry<R> {
     region: R,
 }
 
-/// Random numbers of the kernel, fetched in lots.
+/// Random bytes of the kernel, fetched in blocks.
 struct Random {
     lot: [u8; 512],
     used: usize,
@@ -110,7 +109,7 @@ impl Random {
 //# STag in a different Protection Domain.
 //# An RNIC MUST ensure that if an STag is limited in scope to a single DDP Stream, no other DDP
 //# Stream can use the STag.
-/// The STags of a connection. `R` is the memory behind one, or a reference to it.
+/// The STags of a connection. `R` is the memory of an STag, or a reference to it.
 pub struct StagTable<R> {
     entries: HashMap<u32, Entry<R>>,
     random: Random,
@@ -140,8 +139,8 @@ impl<R> Default for StagTable<R> {
 }
 
 impl<R: Clone> StagTable<R> {
-    /// Gives `len` bytes an STag and the tagged offset of their first byte. The outer error
-    /// is the kernel's lack of random numbers; `Ok(None)` means the table is closed.
+    /// Assigns an STag to `len` bytes; returns it and the tagged offset of their first byte. The
+    /// outer error is a lack of random bytes; `Ok(None)` means that the table is closed.
     pub fn insert(
         &mut self,
         access: Access,
@@ -177,7 +176,7 @@ impl<R: Clone> StagTable<R> {
     //= RFC 5041, Section 8.3.1
     //# An RNIC MUST ensure that a Remote Peer is not able to access memory outside the buffer
     //# specified when the STag was enabled for remote access.
-    /// The memory behind `len` bytes from `offset` of `stag`, and where in it they begin.
+    /// Checks an access to `len` bytes at `offset`. Returns the memory, and the offset in it.
     pub fn check(
         &self,
         stag: u32,
@@ -197,7 +196,7 @@ impl<R: Clone> StagTable<R> {
         Ok((entry.region.clone(), at as usize))
     }
 
-    /// Makes an STag of ours invalid. `base` tells it from a later one of the same value.
+    /// Removes an STag. `base` distinguishes it from a later one with the same value.
     pub fn remove(&mut self, stag: u32, base: u64) -> Option<R> {
         match self.entries.entry(stag) {
             Slot::Occupied(slot) if slot.get().base == base => Some(slot.remove().region),
@@ -205,8 +204,9 @@ impl<R: Clone> StagTable<R> {
         }
     }
 
-    /// Makes an STag invalid on the peer's word. RFC 5040 section 5.3: "STag Cannot be
-    /// Invalidated" if there is none, or if it was never given to the peer's ULP.
+    /// Removes an STag at the peer's request. `None` if there is none, or if its handle was never
+    /// given to the peer's ULP; the error is then "STag Cannot be Invalidated" (RFC 5040 section
+    /// 5.3).
     pub fn remove_by_peer(&mut self, stag: u32) -> Option<R> {
         match self.entries.entry(stag) {
             Slot::Occupied(slot) if slot.get().access != Access::ReadSink => {
@@ -216,18 +216,18 @@ impl<R: Clone> StagTable<R> {
         }
     }
 
-    /// Makes all invalid, now and later.
+    /// Removes all STags, and refuses new ones.
     pub fn close(&mut self) -> Vec<R> {
         self.closed = true;
         self.entries.drain().map(|(_, e)| e.region).collect()
     }
 
-    /// STags that are valid.
+    /// Number of valid STags.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none is.
+    /// Whether no STag is valid.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -321,7 +321,7 @@ mod tests {
         //= RFC 5041, Section 8.3.1
         //= type=test
         //# An RNIC MUST ensure that a Remote Peer is [...]
-        /// Whatever is allowed lies inside the buffer.
+        /// Every access that is allowed lies inside the buffer.
         #[test]
         fn never_outside(len in 0u64..5000, delta in -6000i64..6000, ask: u32) {
             let mut table = StagTable::default();

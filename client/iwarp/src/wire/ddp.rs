@@ -1,6 +1,6 @@
 //! DDP segment headers (RFC 5041 section 4), with the octets they reserve for RDMAP.
 //!
-//! A tagged segment (RDMA Write, RDMA Read Response) names its place by STag and offset. An
+//! A tagged segment (RDMA Write, RDMA Read Response) names its destination by STag and offset. An
 //! untagged one (Send, RDMA Read Request, Terminate) names it by queue number, message sequence
 //! number and offset in the message.
 
@@ -19,22 +19,22 @@ const VERSION_MASK: u8 = 0x03;
 //# document.
 /// DDP version.
 pub const VERSION: u8 = 1;
-/// RDMAP version of an implementation of RFC 5040 (its section 4.1).
+/// RDMAP version of RFC 5040 (section 4.1).
 pub const RDMAP_VERSION: u8 = 1;
 
-/// Queue numbers (RFC 5040 section 4, Figure 4).
+/// Queue of Sends (RFC 5040 section 4, Figure 4).
 pub const QN_SEND: u32 = 0;
-/// RDMA Read Requests.
+/// Queue of RDMA Read Requests.
 pub const QN_READ_REQUEST: u32 = 1;
-/// Terminate.
+/// Queue of Terminates.
 pub const QN_TERMINATE: u32 = 2;
 
 /// The first two octets of each segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Control {
-    /// Tagged or untagged model.
+    /// Whether the segment is tagged.
     pub tagged: bool,
-    /// Last segment of its message.
+    /// Whether it is the last segment of its message.
     pub last: bool,
     /// DDP version; [`VERSION`].
     pub ddp_version: u8,
@@ -75,16 +75,16 @@ impl Control {
     }
 }
 
-/// Where a tagged segment goes.
+/// The header of a tagged segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tagged {
-    /// Last segment of its message.
+    /// Whether it is the last segment of its message.
     pub last: bool,
     /// RDMA Write or RDMA Read Response.
     pub opcode: Opcode,
-    /// Buffer.
+    /// STag of the buffer.
     pub stag: u32,
-    /// Offset in the buffer's address space.
+    /// Tagged offset (TO): a position in the buffer's address space.
     pub offset: u64,
 }
 
@@ -93,7 +93,7 @@ impl Tagged {
     //# Figure 4 shows the DDP Header format that MUST be used in all DDP Segments that target
     //# Tagged Buffers.
     //# At the Data Source, DDP MUST set RsvdULP Field to the value specified by the ULP.
-    /// The 14 bytes.
+    /// Encodes the header.
     pub fn emit(&self) -> [u8; TAGGED_HEADER] {
         let mut b = [0; TAGGED_HEADER];
         b[..2].copy_from_slice(&Control::emit(true, self.last, self.opcode));
@@ -102,7 +102,7 @@ impl Tagged {
         b
     }
 
-    /// STag and TO.
+    /// Decodes STag and TO.
     pub fn parse_target(b: &[u8; TAGGED_HEADER]) -> (u32, u64) {
         (
             u32::from_be_bytes([b[2], b[3], b[4], b[5]]),
@@ -111,14 +111,14 @@ impl Tagged {
     }
 }
 
-/// Where an untagged segment goes.
+/// The header of an untagged segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Untagged {
-    /// Last segment of its message.
+    /// Whether it is the last segment of its message.
     pub last: bool,
-    /// Send of any kind, RDMA Read Request or Terminate.
+    /// A kind of Send, RDMA Read Request or Terminate.
     pub opcode: Opcode,
-    /// STag to invalidate, zero otherwise.
+    /// The STag to invalidate, or zero.
     pub invalidate: u32,
     /// Queue number.
     pub queue: u32,
@@ -139,7 +139,7 @@ impl Untagged {
     //# Figure 5 shows the DDP Header format that MUST be used in all DDP Segments that target
     //# Untagged Buffers.
     //# At the Data Source, DDP MUST set RsvdULP Field to the value specified by the ULP.
-    /// The 18 bytes.
+    /// Encodes the header.
     pub fn emit(&self) -> [u8; UNTAGGED_HEADER] {
         let mut b = [0; UNTAGGED_HEADER];
         b[..2].copy_from_slice(&Control::emit(false, self.last, self.opcode));
@@ -150,7 +150,7 @@ impl Untagged {
         b
     }
 
-    /// Invalidate STag, QN, MSN, MO.
+    /// Decodes Invalidate STag, QN, MSN and MO.
     pub fn parse_target(b: &[u8; UNTAGGED_HEADER]) -> UntaggedTarget {
         let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         (word(2), word(6), word(10), word(14))

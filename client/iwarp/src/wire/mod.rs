@@ -1,4 +1,4 @@
-//! Formats on the wire, without state: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040).
+//! Wire formats, without state: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040).
 
 pub mod ddp;
 pub mod mpa;

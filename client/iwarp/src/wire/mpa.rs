@@ -1,10 +1,10 @@
 //! MPA: connection set-up frames, FPDU framing and CRC (RFC 5044, RFC 6581).
 //!
-//! A set-up frame begins with a key that tells request from reply, and carries flags, the revision
-//! and private data; in an enhanced frame of revision 2, IRD, ORD and the RTR messages stand in
-//! front of the private data. An FPDU is a length, a ULPDU, padding to a multiple of four, and a
-//! CRC32c, whose field is there even if CRCs are not in use. Decoding checks lengths before
-//! anything is allocated.
+//! A set-up frame begins with a key that distinguishes request and reply, and carries flags, the
+//! revision and private data. An enhanced frame of revision 2 has IRD, ORD and the RTR messages
+//! before the private data. An FPDU consists of a length, a ULPDU, padding to a multiple of four,
+//! and a CRC32c, whose field exists even if CRCs are not in use. Decoding checks lengths before it
+//! allocates memory.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use thiserror::Error;
@@ -13,11 +13,11 @@ use thiserror::Error;
 pub const FRAME_HEADER: usize = 20;
 //= RFC 5044, Section 7.1.1
 //# The Private Data field MUST be between 0 and 512 octets in length.
-/// Most private data a frame may carry.
+/// Largest length of private data in a frame.
 pub const PRIVATE_DATA_LIMIT: usize = 512;
 /// Bytes of the length field that begins each FPDU.
 pub const LENGTH_FIELD: usize = 2;
-/// Bytes of the CRC field that ends each FPDU, in use or not.
+/// Bytes of the CRC field that ends each FPDU, whether CRCs are in use or not.
 pub const CRC_FIELD: usize = 4;
 
 //= RFC 5044, Section 7.1.1
@@ -31,11 +31,11 @@ const FLAG_MARKERS: u8 = 0x80;
 const FLAG_CRC: u8 = 0x40;
 const FLAG_REJECT: u8 = 0x20;
 const FLAG_ENHANCED: u8 = 0x10;
-/// Bytes of {IRD, ORD} in front of the private data of an enhanced frame.
+/// Bytes of IRD and ORD before the private data of an enhanced frame.
 const ENHANCED: usize = 4;
 const DEPTH_MASK: u16 = 0x3fff;
 
-/// Which of the two frames.
+/// Which of the two set-up frames it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// From the initiator.
@@ -44,7 +44,7 @@ pub enum FrameKind {
     Reply,
 }
 
-/// Ready-to-receive messages of the peer-to-peer model (RFC 6581 section 9.1): what the
+/// The ready-to-receive messages of the peer-to-peer model (RFC 6581 section 9.1), which the
 /// initiator sends first so that the responder may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RtrTypes {
@@ -59,18 +59,18 @@ pub struct RtrTypes {
 /// The enhanced set-up fields (RFC 6581 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Enhanced {
-    /// RDMA Reads the sender serves at a time; 14 bits.
+    /// How many RDMA Reads the sender of the frame serves at once; 14 bits.
     pub ird: u16,
-    /// RDMA Reads the sender issues at a time; 14 bits.
+    /// How many RDMA Reads the sender of the frame issues at once; 14 bits.
     pub ord: u16,
-    /// The peer-to-peer model is asked for (request) or agreed to (reply).
+    /// Whether the peer-to-peer model is asked for (request) or agreed to (reply).
     pub peer_to_peer: bool,
     /// RTR messages offered (request) or chosen (reply).
     pub rtr: RtrTypes,
 }
 
 impl Enhanced {
-    /// "Not negotiated here": the value RFC 6581 section 9.1 reserves.
+    /// The value that means "not negotiated here" (RFC 6581 section 9.1).
     pub const UNSPECIFIED: u16 = DEPTH_MASK;
 
     fn to_bytes(self) -> [u8; ENHANCED] {
@@ -100,19 +100,19 @@ impl Enhanced {
     }
 }
 
-/// A frame that is not what RFC 5044 section 7.1.1 describes.
+/// Why a frame is not valid (RFC 5044 section 7.1.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// The first 16 bytes are another key.
+    /// The first 16 bytes are not the expected key.
     #[error("not an MPA frame of the kind expected")]
     Key,
     /// Revision 0, or one newer than 2.
     #[error("MPA revision {0} is not supported")]
     Revision(u8),
-    /// More private data than allowed.
+    /// The private data are longer than 512 bytes.
     #[error("{0} bytes of MPA private data exceed 512")]
     TooLong(usize),
-    /// An enhanced frame without room for IRD and ORD.
+    /// An enhanced frame is too short for IRD and ORD.
     #[error("enhanced MPA frame too short for IRD and ORD")]
     TooShort,
 }
@@ -120,22 +120,22 @@ pub enum FrameError {
 /// The fixed part of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// The sender wants markers in what it receives.
+    /// Whether the sender requires markers in what it receives.
     pub markers: bool,
-    /// The sender requires CRCs.
+    /// Whether the sender requires CRCs.
     pub crc: bool,
-    /// The connection is rejected (reply only).
+    /// Whether the connection is rejected (reply only).
     pub reject: bool,
-    /// IRD and ORD are in front of the private data (revision 2 only).
+    /// Whether IRD and ORD precede the private data (revision 2 only).
     pub enhanced: bool,
-    /// 1 or 2.
+    /// MPA revision, 1 or 2.
     pub revision: u8,
-    /// Bytes that follow.
+    /// Number of bytes that follow.
     pub length: usize,
 }
 
 impl FrameHeader {
-    /// Reads the first 20 bytes of a frame.
+    /// Decodes the first 20 bytes of a frame.
     pub fn parse(kind: FrameKind, bytes: &[u8; FRAME_HEADER]) -> Result<Self, FrameError> {
         let key = match kind {
             FrameKind::Request => REQUEST_KEY,
@@ -192,23 +192,23 @@ impl FrameHeader {
 pub struct Frame {
     /// Request or reply.
     pub kind: FrameKind,
-    /// The sender wants markers in what it receives.
+    /// Whether the sender requires markers in what it receives.
     pub markers: bool,
-    /// The sender requires CRCs.
+    /// Whether the sender requires CRCs.
     pub crc: bool,
-    /// The connection is rejected (reply only).
+    /// Whether the connection is rejected (reply only).
     pub reject: bool,
-    /// 1 or 2.
+    /// MPA revision, 1 or 2.
     pub revision: u8,
-    /// Enhanced set-up (revision 2).
+    /// The fields of the enhanced set-up (revision 2).
     pub enhanced: Option<Enhanced>,
-    /// What the ULP sends along.
+    /// Private data of the upper layer.
     pub private_data: Vec<u8>,
 }
 
 impl Frame {
-    /// Puts together what [`FrameHeader::parse`] read and the `length` bytes that followed.
-    /// `None` if `body` has another length than announced.
+    /// Makes a frame of the result of [`FrameHeader::parse`] and the `length` bytes that follow.
+    /// `None` if `body` has another length.
     pub fn from_parts(kind: FrameKind, header: FrameHeader, body: &[u8]) -> Option<Self> {
         if body.len() != header.length {
             return None;
@@ -232,7 +232,7 @@ impl Frame {
 
     //= RFC 5044, Section 7.1.1
     //# This field MUST contain the length in octets of the Private Data field.
-    /// The bytes to send. Private data beyond what fits is cut; see [`Frame::fits`].
+    /// Encodes the frame. Private data that do not fit are cut; see [`Frame::fits`].
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(ENHANCED + self.private_data.len());
         let mut flags = 0;
@@ -260,7 +260,7 @@ impl Frame {
         bytes
     }
 
-    /// Whether `private_data` bytes fit a frame, enhanced or not.
+    /// Whether `private_data` bytes fit into any frame, even an enhanced one.
     pub fn fits(private_data: usize) -> bool {
         private_data <= PRIVATE_DATA_LIMIT - ENHANCED
     }
@@ -278,13 +278,13 @@ pub const MARKER: usize = 4;
 //# calculation).
 //# The least significant two bits MUST always be set to zero at the transmitter, and the receivers
 //# MUST always treat these as zero for calculations.
-/// A marker: 16 reserved bits, then FPDUPTR, which is 0 in front of an FPDU.
+/// Encodes a marker: 16 reserved bits, then FPDUPTR, which is 0 before an FPDU.
 pub fn marker(pointer: u16) -> [u8; MARKER] {
     let [high, low] = pointer.to_be_bytes();
     [0, 0, high, low]
 }
 
-/// Bytes of padding after a ULPDU: the FPDU without CRC is a multiple of four (RFC 5044
+/// Bytes of padding after a ULPDU, which make the FPDU without CRC a multiple of four (RFC 5044
 /// section 4.1).
 pub fn padding(ulpdu: usize) -> usize {
     (LENGTH_FIELD + ulpdu).wrapping_neg() & 3
@@ -292,7 +292,7 @@ pub fn padding(ulpdu: usize) -> usize {
 
 //= RFC 5044, Section 4.1
 //# The format of an FPDU shown below MUST be used for all MPA FPDUs.
-/// Bytes of the whole FPDU of a ULPDU.
+/// Length of the FPDU of a ULPDU, in bytes.
 pub fn fpdu_len(ulpdu: usize) -> usize {
     LENGTH_FIELD + ulpdu + padding(ulpdu) + CRC_FIELD
 }
@@ -304,7 +304,7 @@ pub struct Crc {
 }
 
 impl Crc {
-    /// Of no bytes.
+    /// The CRC of no bytes.
     pub fn new() -> Self {
         Crc {
             digest: Digest::new(CrcAlgorithm::Crc32Iscsi),
@@ -323,12 +323,12 @@ impl Crc {
     //= RFC 5041, Section 3
     //# LLP MUST provide a strong digest (at least equivalent to CRC32-C) to cover at least the DDP
     //# Segment.
-    /// The field as it is sent: like iSCSI's, least significant byte first.
+    /// The CRC field as it is sent: least significant byte first, as in iSCSI.
     pub fn field(&self) -> [u8; CRC_FIELD] {
         (self.digest.finalize() as u32).to_le_bytes()
     }
 
-    /// The field over one piece.
+    /// The CRC field over `bytes`.
     pub fn of(bytes: &[u8]) -> [u8; CRC_FIELD] {
         crc_fast::crc32_iscsi(bytes).to_le_bytes()
     }
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a Linux 6.12 server was seen to answer to `IRD 16, ORD 0`.
+    /// The reply of a Linux 6.12 server to `IRD 16, ORD 0`.
     const KNFSD_REPLY: &[u8] = b"MPA ID Rep Frame\x10\x02\x00\x0c\
         \x00\x00\x00\x10\xf6\xab\x0e\x18\x01\x00\x03\x03";
 

@@ -1,5 +1,5 @@
-//! The RDMAP opcode, which DDP carries in the control field it leaves to its upper layer (RFC 5040
-//! section 4.1).
+//! The RDMAP opcode, which is in the part of the DDP control field that is reserved for the upper
+//! layer (RFC 5040 section 4.1).
 
 /// RDMAP opcodes (RFC 5040 Figure 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// The opcode of a number; 8 to 15 are reserved.
+    /// Decodes an opcode; 8 to 15 are reserved.
     pub fn from_bits(bits: u8) -> Option<Self> {
         use Opcode::*;
         [
@@ -45,7 +45,7 @@ impl Opcode {
     //# Figure 4, "RDMA Usage of DDP Fields", MUST be used to define the value of the Tagged flag
     //# that is handed to the DDP layer for each RDMA Message.
     //# Figure 4 defines the value of the RDMA Opcode field that MUST be used for each RDMA Message.
-    /// Whether it goes by the tagged model.
+    /// Whether its segments are tagged.
     pub fn is_tagged(self) -> bool {
         matches!(self, Opcode::Write | Opcode::ReadResponse)
     }

@@ -1,8 +1,8 @@
 //! RDMAP opcodes, the RDMA Read Request header and the Terminate message (RFC 5040 section 4).
 //!
-//! A Terminate says by layer, error type and error code why the connection ends. For errors of
-//! RDMAP and DDP it returns the header of the segment at fault, and for protection errors the RDMA
-//! Read Request, if there was one, so that the peer can find the operation.
+//! A Terminate gives the reason for the end of a connection by layer, error type and error code.
+//! For errors of RDMAP and DDP it returns the header of the segment at fault, and for protection
+//! errors the RDMA Read Request, if there was one, so that the peer can identify the operation.
 
 use super::ddp::{TAGGED_HEADER, UNTAGGED_HEADER};
 use std::fmt;
@@ -15,15 +15,15 @@ pub const READ_REQUEST: usize = 28;
 /// The RDMA Read Request header (RFC 5040 Figure 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the data are to go.
+    /// STag of the memory to write the data to.
     pub sink_stag: u32,
-    /// Offset there.
+    /// Tagged offset in that memory.
     pub sink_offset: u64,
-    /// Bytes to read.
+    /// Number of bytes to read.
     pub length: u32,
-    /// Where they are.
+    /// STag of the memory to read.
     pub source_stag: u32,
-    /// Offset there.
+    /// Tagged offset in that memory.
     pub source_offset: u64,
 }
 
@@ -31,7 +31,7 @@ impl ReadRequest {
     //= RFC 5040, Section 4.4
     //# The following figure depicts the RDMA Read Request Header that MUST be used for all RDMA
     //# Read Request Messages:
-    /// The 28 bytes.
+    /// Encodes the header.
     pub fn emit(&self) -> [u8; READ_REQUEST] {
         let mut b = [0; READ_REQUEST];
         b[..4].copy_from_slice(&self.sink_stag.to_be_bytes());
@@ -42,7 +42,7 @@ impl ReadRequest {
         b
     }
 
-    /// Reads the 28 bytes.
+    /// Decodes the header.
     pub fn parse(b: &[u8; READ_REQUEST]) -> Self {
         let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
@@ -66,10 +66,10 @@ macro_rules! terminate_codes {
         impl TerminateCode {
             $($(#[$doc])* pub const $name: TerminateCode = TerminateCode($value);)*
 
-            /// All that the RFCs name.
+            /// All codes that the RFCs define.
             pub const NAMED: &'static [TerminateCode] = &[$(TerminateCode::$name),*];
 
-            /// The RFC's name of the error.
+            /// The error's name in the RFC.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($text),)*
@@ -163,7 +163,7 @@ impl TerminateCode {
         (layer == 0 && self.0 >> 8 != 0) || layer == 1
     }
 
-    /// Whether it carries the RDMA Read Request header, where there is one.
+    /// Whether the Terminate carries the RDMA Read Request header, if there is one.
     pub fn includes_rdma(self) -> bool {
         self.0 & 0xff00 == Self::PROTECTION
     }
@@ -184,12 +184,12 @@ impl fmt::Debug for TerminateCode {
     }
 }
 
-/// The DDP header a Terminate returns.
+/// The DDP header that a Terminate returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TerminatedHeader {
-    /// Of a tagged segment.
+    /// The header of a tagged segment.
     Tagged([u8; TAGGED_HEADER]),
-    /// Of an untagged segment.
+    /// The header of an untagged segment.
     Untagged([u8; UNTAGGED_HEADER]),
 }
 
@@ -205,7 +205,7 @@ impl TerminatedHeader {
 /// A Terminate message (RFC 5040 section 4.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminate {
-    /// Why.
+    /// The reason for the Terminate.
     pub code: TerminateCode,
     /// ULPDU length and DDP header of the segment at fault.
     pub segment: Option<(u16, TerminatedHeader)>,
@@ -217,7 +217,7 @@ const HDRCT_LENGTH: u8 = 0x80;
 const HDRCT_DDP: u8 = 0x40;
 const HDRCT_RDMA: u8 = 0x20;
 
-/// Longest Terminate: control, length, untagged header, Read Request header.
+/// Longest Terminate, in bytes: control, length, untagged header, and Read Request header.
 pub const MAX_TERMINATE: usize = 4 + 2 + UNTAGGED_HEADER + READ_REQUEST;
 
 impl Terminate {
@@ -229,7 +229,7 @@ impl Terminate {
     //# It MUST be present when the D bit is set.
     //# It MUST be present if the D bit is set.
     //# It MUST be present if the R bit is set.
-    /// The bytes after the DDP header.
+    /// Encodes the bytes after the DDP header.
     pub fn emit(&self) -> Vec<u8> {
         let mut b = Vec::with_capacity(MAX_TERMINATE);
         b.extend_from_slice(&self.code.0.to_be_bytes());
@@ -251,8 +251,8 @@ impl Terminate {
         b
     }
 
-    /// Reads what a peer sent. Only the control field must be whole: headers that are cut
-    /// or missing are left out, because the code is what matters now.
+    /// Decodes a Terminate. Only the control field must be complete; headers that are incomplete or
+    /// missing are left out, because the code matters most.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (control, mut rest) = bytes.split_first_chunk::<4>()?;
         let mut terminate = Terminate {
@@ -347,7 +347,7 @@ mod tests {
             assert!(code.name().is_some());
         }
         assert!(TerminateCode(0x3456).name().is_none());
-        // RFC 5040 Figure 10.
+        // According to RFC 5040 Figure 10.
         assert!(!TerminateCode::RDMAP_LOCAL_CATASTROPHIC.includes_ddp());
         assert!(TerminateCode::RDMAP_ACCESS_RIGHTS.includes_ddp());
         assert!(TerminateCode::RDMAP_ACCESS_RIGHTS.includes_rdma());

@@ -1,4 +1,4 @@
-//! Each rule a peer can break, and the Terminate it gets.
+//! Every fault of a peer, and the Terminate for it.
 
 use crate::peer::{Got, Peer, READS};
 use nfsrdma_iwarp::proto::stag::Access;
@@ -7,7 +7,7 @@ use nfsrdma_iwarp::wire::mpa::{Crc, padding};
 use nfsrdma_iwarp::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateCode as Code};
 use nfsrdma_rdma::Pool;
 
-/// An FPDU of a header and a payload; CRC field zero, or right.
+/// An FPDU with a header and a payload. With `crc` the CRC field is right, else zero.
 fn fpdu(header: &[u8], payload: &[u8], crc: bool) -> Vec<u8> {
     let ulpdu = header.len() + payload.len();
     let mut bytes = (ulpdu as u16).to_be_bytes().to_vec();
@@ -47,7 +47,7 @@ fn peer() -> Peer {
     peer
 }
 
-/// Feeds `bytes`, in one piece and byte by byte, to a fresh peer each.
+/// Gives `bytes` to a new peer in one piece, and to another one byte by byte.
 fn refuses(bytes: impl Fn(&Peer) -> Vec<u8>, code: Code) -> Terminate {
     let mut whole = peer();
     let input = bytes(&whole);
@@ -100,7 +100,7 @@ fn untagged_buffer_errors() {
     refuses_send(|h| h.msn = 0, 10, Code::DDP_MSN_RANGE);
     refuses_send(|h| h.offset = 4, 10, Code::DDP_INVALID_MO);
     refuses_send(|_| (), 101, Code::DDP_TOO_LONG);
-    // The only Receive is used up by the first.
+    // The first Send uses up the only Receive.
     let two = |_: &Peer| {
         let mut second = send();
         second.msn = 2;
@@ -224,7 +224,7 @@ fn versions_and_opcodes() {
         refuses(with(1, 0x40 | opcode, untagged.clone()), code);
         refuses(with(1, 0x40 | opcode, write.clone()), code);
     }
-    // The wrong model for the opcode, and the wrong queue.
+    // An opcode with the wrong model, and with the wrong queue.
     refuses(with(1, 0x43, write.clone()), Code::RDMAP_UNEXPECTED_OPCODE);
     refuses(
         with(1, 0x40, untagged.clone()),
@@ -235,7 +235,7 @@ fn versions_and_opcodes() {
         4,
         Code::RDMAP_UNEXPECTED_OPCODE,
     );
-    // A Read Response nobody asked for.
+    // A Read Response without a request.
     refuses(with(1, 0x42, write), Code::RDMAP_UNEXPECTED_OPCODE);
 }
 
@@ -249,7 +249,7 @@ fn lengths_too_small_for_a_header() {
         };
         refuses(bytes, Code::DDP_LOCAL_CATASTROPHIC);
     }
-    // An untagged header cut to the tagged length.
+    // An untagged header cut to the length of a tagged one.
     let bytes = |_: &Peer| fpdu(&send().emit()[..14], b"", false);
     refuses(bytes, Code::DDP_LOCAL_CATASTROPHIC);
 }
@@ -332,7 +332,7 @@ fn read_requests() {
     refuses(raw(read_header(2), 28), Code::DDP_MSN_RANGE);
     refuses(raw(read_header(1), 29), Code::DDP_TOO_LONG);
     refuses(raw(read_header(1), 27), Code::RDMAP_CATASTROPHIC_STREAM);
-    // Zero length: no validation (RFC 5040 section 5.2.1), but an answer.
+    // A request of zero length is not validated (RFC 5040 section 5.2.1), but answered.
     let mut peer = peer();
     let bytes = request(&peer, |r| {
         r.length = 0;
@@ -364,9 +364,9 @@ fn more_read_requests_than_negotiated() {
     assert_eq!(fault.code, Code::DDP_NO_BUFFER);
 }
 
-/// RFC 5040 section 6.1 limits outstanding requests. One whose whole response is on the wire is
-/// not outstanding any more: the peer may have it, and its next request may be here, before
-/// the system call that sent the response returns.
+/// RFC 5040 section 6.1 limits outstanding requests. A request whose whole response is on the wire
+/// does not count: the peer may have the response, and its next request may arrive before the
+/// system call that sent the response returns.
 #[test]
 fn a_read_request_may_follow_the_last_byte_of_a_response() {
     let header = |n: usize| read_header(n as u32).emit();
@@ -383,12 +383,12 @@ fn a_read_request_may_follow_the_last_byte_of_a_response() {
     for n in READS + 1..=2 * READS {
         responder.input(&fpdu(&header(n), &[0; 28], false)).unwrap();
     }
-    // No more than one for each response.
+    // Only one more request for each response.
     let last = fpdu(&header(2 * READS + 1), &[0; 28], false);
     let fault = responder.input(&last).unwrap_err();
     assert_eq!(fault.code, Code::DDP_NO_BUFFER);
 
-    // Of what the socket did not take, nothing has reached the peer.
+    // The peer has received nothing of what the socket did not accept.
     let mut responder = full();
     let bytes = responder.hand_over(usize::MAX);
     let one = bytes.len() / READS;
@@ -457,7 +457,7 @@ fn crc_mismatch() {
             for piece in bytes.chunks(step) {
                 result = result.and_then(|()| peer.input(piece));
             }
-            // A wrong length waits for bytes that do not come.
+            // After a wrong length, the receiver waits for bytes that do not arrive.
             if flip != 1 {
                 let fault = result.unwrap_err();
                 assert!(fault.code == Code::MPA_CRC || step == 1, "{fault:?}");
@@ -475,7 +475,7 @@ fn crc_mismatch() {
 //= type=test
 //# When this field is '0' in the MPA Request [...]
 //# When CRCs are not in use, the CRC field [...]
-/// Neither the bytes of padding nor, without CRCs, the CRC field has to have any value.
+/// The bytes of padding may have any value, and so may the CRC field without CRCs.
 #[test]
 fn padding_and_an_unused_crc_field_are_not_looked_at() {
     let mut peer = peer();
@@ -500,7 +500,7 @@ fn padding_and_an_unused_crc_field_are_not_looked_at() {
 //# On a single RDMAP Stream, the RDMAP layer MUST guarantee placement of a single Terminate
 //# Message.
 //# A Terminate Message MUST be Delivered to the Remote Peer's RDMAP layer.
-/// It needs no Receive: there is room for one of its own.
+/// A Terminate needs no Receive.
 #[test]
 fn a_terminate_is_understood() {
     let pool = Pool::new(4 << 20).unwrap();
@@ -562,7 +562,7 @@ fn every_kind_of_send_is_received() {
             ..send()
         };
         peer.input(&fpdu(&header.emit(), b"abc", false)).unwrap();
-        // The field is ignored where the opcode does not invalidate (RFC 5040 section 4.1).
+        // The field is ignored if the opcode does not invalidate (RFC 5040 section 4.1).
         let invalidated = opcode.invalidates().then_some(stag);
         want.push(Got::Message(b"abc".to_vec(), invalidated));
         let left = peer.side.stags.borrow_mut().remove_by_peer(stag);

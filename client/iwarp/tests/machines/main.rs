@@ -1,4 +1,4 @@
-//! The state machines without sockets: two joined in memory, and one against hostile bytes.
+//! The state machines without sockets: two of them joined in memory, and one with hostile input.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

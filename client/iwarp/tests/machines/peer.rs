@@ -1,4 +1,4 @@
-//! One end of a stream in memory.
+//! One end of a stream, in memory.
 
 use nfsrdma_iwarp::proto::host::{Host, PendingRead};
 use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 pub(crate) type Region = Rc<RefCell<Vec<u8>>>;
 
-/// Memory, receives and queues.
+/// The memory, Receives and queues of one end.
 pub(crate) struct Side {
     pub(crate) stags: RefCell<StagTable<Region>>,
     pub(crate) receives: RefCell<VecDeque<(WorkId, BufMut)>>,
@@ -53,7 +53,7 @@ impl Host for Side {
     }
 }
 
-/// What came out of an end.
+/// What an end received or completed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     Message(Vec<u8>, Option<u32>),
@@ -62,7 +62,7 @@ pub(crate) enum Got {
     Rtr,
 }
 
-/// An end: machines, and bytes not yet used.
+/// One end of a stream: its state machines, and bytes that are not yet used.
 pub(crate) struct Peer {
     pub(crate) pool: Pool,
     pub(crate) side: Side,
@@ -71,7 +71,7 @@ pub(crate) struct Peer {
     pub(crate) staged: Vec<u8>,
     pub(crate) got: Vec<Got>,
     pub(crate) completions: VecDeque<Completion>,
-    /// Payload is placed this many bytes at a time.
+    /// How many bytes of payload are placed at a time.
     pub(crate) place_step: usize,
 }
 
@@ -119,7 +119,7 @@ impl Peer {
         (stag, base, region)
     }
 
-    /// Reads `len` bytes of the peer into fresh memory.
+    /// Starts an RDMA Read of `len` bytes of the peer into new memory.
     pub(crate) fn read(&self, len: u32, source_stag: u32, source_offset: u64) -> Region {
         let (sink_stag, sink_offset, region) = self.expose(Access::ReadSink, vec![0; len as usize]);
         self.side.queue.borrow_mut().post_read(
@@ -144,15 +144,15 @@ impl Peer {
             .post_send(WorkId(1), data, invalidate, true);
     }
 
-    /// At most `max` bytes of what is to be sent.
+    /// Takes at most `max` bytes of what is to be sent.
     pub(crate) fn output(&mut self, max: usize) -> Vec<u8> {
         let bytes = self.hand_over(max);
         self.handed_over(bytes.len());
         bytes
     }
 
-    /// The first half of [`Peer::output`]: the bytes are on the wire, and the system call that
-    /// sent them has not returned.
+    /// The first half of [`Peer::output`]: the bytes are on the wire, but the system call that sent
+    /// them has not returned yet.
     pub(crate) fn hand_over(&mut self, max: usize) -> Vec<u8> {
         if self.segmenter.is_empty() {
             let queue = &self.side.queue;
@@ -168,7 +168,7 @@ impl Peer {
         bytes
     }
 
-    /// The second half: the system call returned.
+    /// The second half of [`Peer::output`]: the system call has returned.
     pub(crate) fn handed_over(&mut self, len: usize) {
         let mut done: Vec<Token> = Vec::new();
         self.segmenter.advance(len, &mut done);
@@ -180,7 +180,7 @@ impl Peer {
         queue.complete(&mut self.completions);
     }
 
-    /// Takes bytes of the stream.
+    /// Processes bytes of the stream.
     pub(crate) fn input(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.staged.extend_from_slice(bytes);
         loop {
@@ -244,8 +244,8 @@ impl Peer {
     }
 }
 
-/// The FPDUs of a stream with markers, without them: an MPA receiver of its own, which holds
-/// each rule of RFC 5044 section 4.3 against the sender.
+/// Removes the markers from a stream of FPDUs, and checks each of them: an independent receiver for
+/// the rules of RFC 5044 section 4.3.
 pub(crate) fn without_markers(stream: &[u8], crc: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let mut at = 0;

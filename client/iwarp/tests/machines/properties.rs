@@ -1,4 +1,4 @@
-//! Any work, cut anywhere, arrives; any bytes are survived.
+//! Any work arrives over a stream cut anywhere, and no input breaks the receiver.
 
 use crate::peer::{Got, Peer, without_markers};
 use nfsrdma_iwarp::proto::segment::Segmenter;
@@ -159,7 +159,7 @@ proptest! {
             let queue = end.side.queue.get_mut();
             queue.complete(&mut end.completions);
             prop_assert_eq!(end.completions.len(), completions[at]);
-            // Sends keep their order, and so do Reads; between the two there is none.
+            // Sends keep their order, and so do Reads; the two kinds may be mixed in any order.
             for is_read in [false, true] {
                 let kind = |g: &&Got| matches!(g, Got::ReadDone) == is_read;
                 let got: Vec<_> = end.got.iter().filter(kind).collect();
@@ -184,7 +184,7 @@ proptest! {
     //= type=test
     //# The fields which MUST be included in the CRC calculation when sending an FPDU are as
     //# follows:
-    /// With markers, any work arrives at a peer that checks each of them.
+    /// With markers, any work arrives at a peer that checks every marker.
     #[test]
     fn markers_where_the_peer_looks_for_them(
         sends in proptest::collection::vec(0usize..5000, 1..12),
@@ -229,7 +229,7 @@ proptest! {
         to.input(plain).unwrap_or_else(|fault| panic!("{fault:?}"));
         prop_assert_eq!(to.got, expected);
         prop_assert!(*area.borrow() == model);
-        // No FPDU is longer than the path takes, its markers included.
+        // No FPDU, markers included, is longer than the limit.
         while let [high, low, ..] = plain {
             let len = nfsrdma_iwarp::wire::mpa::fpdu_len(usize::from(u16::from_be_bytes([*high, *low])));
             prop_assert!(len + 4 * (len / 508) <= most.max(128), "{len} of {most}");
@@ -237,8 +237,8 @@ proptest! {
         }
     }
 
-    /// A stream with some bytes changed: with CRCs, nothing wrong is delivered; without, at
-    /// least nothing panics or asks for unbounded input.
+    /// Some bytes of a stream are changed. With CRCs, no wrong data are delivered; without them,
+    /// nothing panics or requests unlimited input.
     #[test]
     fn corruption(
         flips in proptest::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..4),
@@ -293,7 +293,7 @@ proptest! {
         to.post_receive(1000);
         let mut bytes = bytes;
         if plausible && bytes.len() > 40 {
-            // The headers of a small Send, then whatever comes.
+            // The headers of a small Send, followed by arbitrary bytes.
             bytes[..20].copy_from_slice(
                 &[0, 40, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0],
             );

@@ -1,4 +1,4 @@
-//! The RDMA connection of a mount, and single calls on it, with failures as sentences.
+//! The RDMA connection of a mount, and single calls on it, with failures as sentences for users.
 
 use super::error::{MountError, Step};
 use crate::api::NfsError;
@@ -63,7 +63,7 @@ pub(super) async fn dial(
     })
 }
 
-/// The remedy where this machine has no way to the server.
+/// The remedy if this machine has no route to the server.
 const ROUTES: &str = "check the address, and this machine's routes with 'ip route get'";
 
 fn is_unreachable(error: &io::Error) -> bool {
@@ -80,7 +80,7 @@ fn unreachable_text(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// One call while mounting: it has to be answered in time, and a failure is a sentence.
+/// One call while mounting, with a time limit and with failures as sentences.
 pub(super) struct Probe<'a> {
     pub(super) step: Step,
     pub(super) what: &'static str,

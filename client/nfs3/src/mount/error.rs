@@ -2,40 +2,40 @@
 
 use thiserror::Error;
 
-/// Where mounting stopped.
+/// The step at which mounting failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// An option has a value outside its range.
     Options,
-    /// The host's name.
+    /// Resolving the host's name.
     Resolve,
     /// Asking rpcbind for mountd.
     Rpcbind,
-    /// Reaching mountd.
+    /// Calling mountd.
     Mount,
-    /// mountd's refusal (no such export, not permitted).
+    /// mountd's answer (no such export, not permitted).
     Export,
-    /// The RDMA connection.
+    /// Making the RDMA connection.
     Connect,
-    /// The peer's private data (RFC 8797).
+    /// Negotiating with the peer's private data (RFC 8797).
     PrivateData,
     /// The first NFS call.
     Null,
     /// FSINFO, PATHCONF, or the root's attributes.
     Fsinfo,
-    /// NFS_ACL, without which a server is mounted as well.
+    /// Asking for NFS_ACL. A server without it is mounted, too.
     Acl,
-    /// NLM, likewise.
+    /// Asking for NLM. A server without it is mounted, too.
     Locks,
 }
 
-/// Why a mount failed: one sentence for people.
+/// Why a mount failed, as one sentence for users.
 #[derive(Debug, Clone, Error)]
 #[error("{message}")]
 pub struct MountError {
     pub step: Step,
     pub message: String,
-    /// Whether trying again later may help (nobody answered), or not (refused).
+    /// Whether a later attempt may succeed (no answer) or not (refused).
     pub transient: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Who this process is.
+//! The identity of this machine and process, for AUTH_SYS.
 
 use crate::api::{Cred, Credential};
 use std::sync::Arc;
 
-/// The host's name, for AUTH_SYS.
+/// The host's name.
 pub(crate) fn machine_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {
@@ -12,13 +12,13 @@ pub(crate) fn machine_name() -> String {
     }
 }
 
-/// This process's own credential (file system ids); nobody's if /proc does not tell.
+/// This process's own credential, with its file system IDs; user nobody if /proc does not tell.
 pub(crate) fn own_credential() -> Cred {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     Arc::new(parse(&status))
 }
 
-/// Reads /proc/PID/status: real, effective, saved and file system id in a line.
+/// Parses /proc/PID/status. A line has the real, effective, saved and file system ID.
 fn parse(status: &str) -> Credential {
     const NOBODY: u32 = 65534;
     let numbers = |key: &str| -> Vec<u32> {

@@ -1,9 +1,9 @@
-//! Where a program of the server listens: the port is asked of its rpcbind (RFC 1833).
+//! Asks the server's rpcbind for the port of a program (RFC 1833).
 //!
-//! rpcbind is asked at port 111 over TCP, and over UDP if that is not answered, by the newest
-//! version that it has: 4, then 3, then portmap (version 2), which knows IPv4 only. Versions 3 and
-//! 4 answer with a universal address (RFC 5665), of which only the port is used. No port, or an
-//! empty address, means that the program is not registered.
+//! rpcbind is called at port 111 over TCP, and over UDP if it does not answer on TCP. The newest
+//! version that it supports is used: 4, then 3, then portmap (version 2), which knows IPv4 only.
+//! Versions 3 and 4 answer with a universal address (RFC 5665), of which only the port is used.
+//! Port 0 or an empty address means that the program is not registered.
 
 use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
 use nfsrdma_xdr::codec::Text;
@@ -31,8 +31,8 @@ pub(crate) struct Service {
     pub(crate) version: u32,
 }
 
-/// The port of MOUNT version 3 over `wanted`; `None` if the server does not offer it.
-/// Asks over TCP, and over UDP if nobody answers there.
+/// The port of MOUNT version 3 over `wanted`; `None` if the server does not offer it. Asks rpcbind
+/// over TCP, and over UDP if it does not answer on TCP.
 pub(super) async fn mountd(
     host: IpAddr,
     wanted: Protocol,
@@ -45,7 +45,7 @@ pub(super) async fn mountd(
     port_of(host, mount, wanted, timeout).await
 }
 
-/// The same for any service.
+/// Like [`mountd`], for any service.
 pub(crate) async fn port_of(
     host: IpAddr,
     service: Service,
@@ -76,7 +76,7 @@ async fn port_at(
         ..tcp
     };
     match ask(&udp, service, wanted).await {
-        // Where TCP was lost on the way, UDP's refusal does not tell that there is no rpcbind.
+        // If TCP packets were lost, a refusal over UDP does not mean that there is no rpcbind.
         Err(error) if error.is_connection_refused() => Err(over_tcp),
         answer => answer,
     }

@@ -1,12 +1,12 @@
 //! Mounts an export: finds mountd, asks it for the root's file handle, connects to the server over
 //! RDMA, and learns the server's limits.
 //!
-//! The addresses of the server are tried one after the other. At each, mountd is asked first (RFC
+//! The addresses of the server are tried one after the other. At each, mountd is called first (RFC
 //! 1813 section 5.2.1), because its refusals say more than those of a connection; only with
-//! `mountproto=rdma` MNT goes over the RDMA connection and therefore comes later. NULL, FSINFO,
+//! `mountproto=rdma` is MNT sent over the RDMA connection, and therefore later. NULL, FSINFO,
 //! PATHCONF and GETATTR of the root follow, and a NULL of NFS_ACL if ACLs are wanted. Every step
-//! has a time limit and an error of its own ([`MountError`], with its [`Step`]). If all addresses
-//! fail, the error reported is that of the one where mounting got furthest.
+//! has a time limit and its own error ([`MountError`] with its [`Step`]). If all addresses fail,
+//! the error of the one where mounting got furthest is reported.
 
 mod dial;
 mod error;
@@ -33,18 +33,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For UMNT, whose answer does not matter.
+/// Time limit of UMNT, whose answer does not matter.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How often the server is asked for NFS_ACL, if it does not answer.
+/// How often the server is asked for NFS_ACL while it does not answer.
 const ACL_TRIES: u32 = 2;
 
-/// What was mounted how.
+/// The properties of a mount.
 #[derive(Debug, Clone)]
 pub struct Description {
     pub server: SocketAddr,
     /// The provider's name: `iwarp`, `verbs`, `loopback`.
     pub provider: &'static str,
-    /// The provider's line about the connection.
+    /// The provider's description of the connection.
     pub link: String,
     /// READ and WRITE sizes in force, in bytes.
     pub rsize: u32,
@@ -52,9 +52,9 @@ pub struct Description {
     /// Call and reply inline thresholds, in bytes.
     pub inline_call: usize,
     pub inline_reply: usize,
-    /// Credits granted by the first reply, clamped to the own maximum.
+    /// Credits granted by the first reply, at most as many as were requested.
     pub credits: u32,
-    /// How the server is kept away from memory that is not of the call.
+    /// How memory that does not belong to a call is protected against the server.
     pub protection: Protection,
     pub nconnect: u32,
 }
@@ -125,8 +125,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Tells mountd (UMNT, whose answer does not matter) and ends the connections. Calls
-    /// still pending get `Interrupted`. Runs in tokio.
+    /// Calls UMNT, whose answer does not matter, and ends the connections. Pending calls fail with
+    /// `Interrupted`. Runs in tokio.
     pub async fn unmount(&self) {
         let umnt = self.mountd.umnt(
             self.client.engine(),
@@ -139,8 +139,7 @@ impl Mounted {
     }
 }
 
-/// Mounts `target`. Every buffer comes from `pool`. Runs in tokio; what runs later does not
-/// need it.
+/// Mounts `target`; all buffers come from `pool`. Runs in tokio, but later calls do not need it.
 pub async fn connect(
     target: &MountTarget,
     options: &ClientOptions,
@@ -165,12 +164,12 @@ pub async fn connect(
     Err(attempts.error())
 }
 
-/// The addresses of a host that were tried in vain, and the error to report: that of the address
-/// where mounting got furthest, because it says most about what is wrong.
+/// The addresses of a host that failed, and the error to report: that of the address where mounting
+/// got furthest, because it says most about the problem.
 #[derive(Debug)]
 struct Attempts<'a> {
     host: &'a str,
-    /// MOUNT is asked over the RDMA connection, thus after connecting.
+    /// Whether MOUNT is called over the RDMA connection, and so after connecting.
     mount_over_rdma: bool,
     tried: Vec<IpAddr>,
     furthest: Option<(IpAddr, MountError)>,
@@ -186,7 +185,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// How far mounting has come when it stops at `step`.
+    /// How far mounting has got when it fails at `step`.
     fn progress(&self, step: Step) -> u8 {
         match step {
             Step::Options => 0,
@@ -228,9 +227,9 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// A host and the address of it that is meant, for messages.
+/// A host, with the address that was used, for messages.
 fn at_address(host: &str, address: IpAddr) -> String {
-    // The address of a link-local one is followed by its interface.
+    // A link-local address may be followed by its interface.
     let literal = host.split('%').next().unwrap_or(host);
     match literal.parse::<IpAddr>() {
         Ok(same) if address == same => host.to_owned(),
@@ -238,7 +237,7 @@ fn at_address(host: &str, address: IpAddr) -> String {
     }
 }
 
-/// The host's addresses, each once; with `ipv6_only` those of IPv6.
+/// The host's addresses without duplicates; with `ipv6_only` only those of IPv6.
 async fn resolve(
     host: &str,
     timeout: Duration,
@@ -279,7 +278,7 @@ async fn resolve(
     Ok(addresses)
 }
 
-/// Ends the connections unless mounting comes to its end.
+/// Ends the connections unless mounting succeeds.
 struct Undo(Option<Arc<Engine>>);
 
 impl Drop for Undo {
@@ -290,7 +289,7 @@ impl Drop for Undo {
     }
 }
 
-/// What MNT over TCP or UDP needs.
+/// The parameters of MNT over TCP or UDP.
 #[derive(Debug, Clone, Copy)]
 struct PlainMount<'a> {
     /// The server's name and address, for messages.
@@ -303,8 +302,8 @@ struct PlainMount<'a> {
 }
 
 impl PlainMount<'_> {
-    /// Asks the server's mountd, or that of `mounthost` at each of its addresses until one
-    /// answers. `located` is called with what was found.
+    /// Calls the server's mountd, or that of `mounthost` at each of its addresses until one
+    /// answers. `located` is called each time that mountd was found.
     async fn run(
         &self,
         mut located: impl FnMut(&Mountd),
@@ -360,7 +359,7 @@ async fn mount_at(
     let cred = identity::own_credential();
     let timeout = options.transport.connect_timeout;
     let mut mountd = Mountd::new(&machine);
-    // Over TCP or UDP, mountd is asked first: its refusals say more than a connection does.
+    // Over TCP or UDP, mountd is called first: its refusals say more than a connection does.
     let mut root = None;
     if options.mountproto != MountProtocol::Rdma {
         let ask = PlainMount {
@@ -385,7 +384,7 @@ async fn mount_at(
     let root = match root {
         Some(root) => root,
         None => {
-            // mountd has a connection of its own if it has a port of its own.
+            // mountd has its own connection if it has its own port.
             let own = options.mountport.filter(|port| *port != options.port);
             let other = match own {
                 None => None,
@@ -432,9 +431,9 @@ async fn mount_at(
     })
 }
 
-/// Finds out whether the server has ACLs. One that does not answer even when it is asked again is
-/// mounted without: there are servers that answer no program but NFS. The kernel has to know from
-/// the beginning, so a later answer would change nothing.
+/// Finds out whether the server has ACLs. If it does not answer even a second time, it is mounted
+/// without ACLs, because some servers answer no program except NFS. The kernel must know this when
+/// the file system is mounted, so a later answer would not help.
 async fn find_acls(client: &Nfs3Client, cred: &Cred, host: &str, timeout: Duration) {
     let mut why = String::new();
     for _ in 0..ACL_TRIES {
@@ -450,7 +449,7 @@ async fn find_acls(client: &Nfs3Client, cred: &Cred, host: &str, timeout: Durati
     );
 }
 
-/// What the server tells of itself and of the export's root.
+/// What the server returned about itself and the export's root.
 struct Examined {
     fsinfo: FsinfoOk,
     pathconf: Option<PathconfOk>,
@@ -531,7 +530,7 @@ mod tests {
             told(tcp, &[Step::Mount, Step::Connect, Step::Connect]),
             "Connect; 10.0.0.0, 10.0.0.2 of srv failed, too"
         );
-        // There MOUNT comes behind connecting.
+        // With `mountproto=rdma`, MOUNT comes after connecting.
         assert_eq!(
             told(MountProtocol::Rdma, &[Step::Connect, Step::Export]),
             "Export; 10.0.0.0 of srv failed, too"

@@ -1,10 +1,10 @@
 //! MNT and UMNT of the server's mountd, over TCP, UDP or RDMA, and EXPORT over TCP or UDP (RFC 1813
 //! section 5.2).
 //!
-//! mountd's port comes from the options or from rpcbind. Each refusal becomes a sentence for people
-//! that names the remedy. MNT's list of security flavors must contain AUTH_SYS or AUTH_NONE, or be
-//! empty, as with old servers. The answer to UMNT does not matter: it only corrects mountd's list
-//! of clients.
+//! mountd's port comes from the options or from rpcbind. Each refusal becomes a sentence for users
+//! that names the remedy. MNT's list of security flavors must contain AUTH_SYS or AUTH_NONE; old
+//! servers leave it empty, which is accepted. The answer to UMNT does not matter: it only corrects
+//! mountd's list of clients.
 
 use super::{MountError, Step, locate};
 use crate::api::Cred;
@@ -25,7 +25,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
     pub path: Vec<u8>,
-    /// Who may mount it, in the server's own notation; nobody named means everybody.
+    /// Who may mount it, in the server's notation; an empty list means everybody.
     pub groups: Vec<Vec<u8>>,
 }
 
@@ -34,11 +34,11 @@ pub struct Exported {
 pub(super) struct Mountd {
     machine: Vec<u8>,
     reach: Reach,
-    /// The port was an option.
+    /// Whether the port was given by an option.
     port_given: bool,
 }
 
-/// How it is reached.
+/// How mountd is reached.
 #[derive(Debug)]
 enum Reach {
     Unknown,
@@ -47,7 +47,7 @@ enum Reach {
     Rdma,
 }
 
-/// `given`: the port was an option.
+/// The error for a failed call. With `given`, the port was an option.
 fn protocol_error(host: &str, target: &Target, given: bool, error: &PlainError) -> MountError {
     let (protocol, port) = (target.protocol.name(), target.address.port());
     let remedy = error.remedy();
@@ -76,7 +76,7 @@ fn path(export: &[u8]) -> Result<MountArgs<'_>, MountError> {
 fn root(host: &str, export: &[u8], result: MountRes) -> Result<FileHandle, MountError> {
     let path = String::from_utf8_lossy(export);
     let refused = |message: String| MountError::new(Step::Export, false, message);
-    // As the argument of a command, without the address in parentheses.
+    // The name as a command's argument, without the address in parentheses.
     let name = host.split(' ').next().unwrap_or(host);
     let status = match result {
         MountRes::Ok(mounted) => {
@@ -85,7 +85,7 @@ fn root(host: &str, export: &[u8], result: MountRes) -> Result<FileHandle, Mount
                     "{host} answers MOUNT of {path} with an empty file handle: see the server's log"
                 )));
             }
-            // An empty list is what old servers send when anything goes.
+            // Old servers return an empty list if any flavor is allowed.
             let fits = |f: &u32| matches!(*f, flavor::SYS | flavor::NONE);
             if !mounted.flavors.is_empty() && !mounted.flavors.iter().any(fits) {
                 return Err(refused(format!(
@@ -127,7 +127,7 @@ impl Mountd {
         }
     }
 
-    /// Finds mountd: by option, or by asking rpcbind.
+    /// Finds mountd's port, by option or by asking rpcbind.
     pub(super) async fn locate(
         &mut self,
         at: IpAddr,
@@ -196,7 +196,7 @@ impl Mountd {
         root(host, export, result)
     }
 
-    /// Where it was found, for people.
+    /// Where mountd was found, as text for users.
     pub(super) fn place(&self) -> String {
         match &self.reach {
             Reach::Plain(target) => format!("{} {}", target.protocol.name(), target.address),
@@ -233,7 +233,7 @@ impl Mountd {
             .map_err(|error| protocol_error(host, &target, self.port_given, &error))
     }
 
-    /// UMNT may go over the NFS connections.
+    /// Lets UMNT use the NFS connections if `shared`.
     pub(super) fn set_rdma(&mut self, shared: bool) {
         self.reach = if shared { Reach::Rdma } else { Reach::Unknown };
     }
@@ -284,7 +284,7 @@ impl Mountd {
         })
     }
 
-    /// UMNT; its answer does not matter.
+    /// Calls UMNT. Its answer does not matter.
     pub(super) async fn umnt(
         &self,
         engine: &Engine,

@@ -1,10 +1,10 @@
-//! Trying a server without mounting it: what it exports ([`exports`]), and each step of reaching it
-//! ([`ping`]).
+//! Tests a server without mounting it: lists what it exports ([`exports`]), and tries each step of
+//! mounting ([`ping`]).
 //!
-//! The steps, their time limits and their errors are those of mounting, but each is reported with
-//! its duration and what it has found as soon as it succeeds, so that a failure is seen in its
-//! place. NULL is called several times, and the quickest call is reported. That the server lacks
-//! NFS_ACL or NLM is a finding, no error. The connection is closed in the end.
+//! The steps, time limits and errors are those of mounting, but each step is reported with its
+//! duration and result as soon as it succeeds, which shows where a failure occurs. NULL is called
+//! several times, and the quickest call is reported. A server without NFS_ACL or NLM is reported as
+//! such, not as an error. The connection is closed at the end.
 
 use super::dial::{Probe, dial};
 use super::error::{MountError, Step};
@@ -18,16 +18,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// NULL calls whose quickest is reported.
+/// Number of NULL calls, of which the quickest is reported.
 const CALLS: u32 = 5;
 
-/// One step that succeeded.
+/// A step that succeeded.
 #[derive(Debug, Clone)]
 pub struct Taken {
     pub step: Step,
-    /// How long it took.
+    /// The duration of the step.
     pub time: Duration,
-    /// What was found, for people.
+    /// The result of the step, as text for users.
     pub found: String,
 }
 
@@ -68,18 +68,17 @@ async fn exports_at(
         .await
 }
 
-/// A try of a server, for [`ping`].
+/// What [`ping`] tests.
 #[derive(Debug, Clone, Copy)]
 pub struct PingTarget<'a> {
     pub host: &'a str,
-    /// Whether to look for the server's lock manager, and at which port if not the one that
-    /// rpcbind names.
+    /// Whether to look for the server's lock manager, and at which port (`None` asks rpcbind).
     pub locks: Option<Option<u16>>,
-    /// An export to ask MOUNT for, too.
+    /// An export for which MOUNT is called, too.
     pub export: Option<&'a [u8]>,
 }
 
-/// What [`ping`] reports while it goes on.
+/// What [`ping`] reports during the test.
 #[derive(Debug, Clone)]
 pub enum PingEvent {
     /// A step succeeded.
@@ -88,9 +87,9 @@ pub enum PingEvent {
     Failed { address: IpAddr, error: MountError },
 }
 
-/// Reaches a server step by step, by each of its addresses in turn until one works, and reports
-/// each step as it succeeds. The error names the address that got furthest and the step that
-/// failed there. Runs in tokio.
+/// Reaches a server step by step, at each of its addresses in turn until one works, and reports
+/// each step that succeeds. The error is that of the address that got furthest, and names the
+/// failed step. Runs in tokio.
 pub async fn ping(
     target: PingTarget<'_>,
     options: &ClientOptions,
@@ -148,7 +147,7 @@ pub async fn ping(
     Err(attempts.error())
 }
 
-/// The lock manager, for people.
+/// The result of looking for the lock manager, as text for users.
 async fn lock_manager(server: IpAddr, port: Option<u16>, options: &ClientOptions) -> String {
     let client = NlmClient::new(server, port, options.resvport);
     let found = tokio::time::timeout(options.transport.connect_timeout, client.probe());

@@ -1,13 +1,13 @@
-//! Calls the server's lock manager, over TCP or, where it does not listen there, UDP. Its port
-//! comes from an option or from rpcbind, which is asked again when nobody answers: a server that
-//! restarted may have another port. A server that could not be asked when it was mounted is asked by
-//! the first call, and each after it, until it answers.
+//! Calls the server's lock manager (lockd), over TCP or, where it does not listen on TCP, over UDP.
+//! Its port comes from an option or from rpcbind. rpcbind is asked again when lockd does not
+//! answer, because a restarted server may use another port. If the server could not be asked while
+//! mounting, each call asks again until it answers.
 //!
-//! Over TCP, the end of the connection says that the server may have restarted
-//! ([`LockServer::suspicions`]). Over UDP there is no connection. There, two things say it: an
-//! answer after calls that had none, and an NFS connection that was made again, since both programs
-//! belong to one server and end together. (The end of the NFS connection says nothing yet: a server
-//! that is about to end may still answer that it has all locks.)
+//! Over TCP, the end of the connection is a sign that the server may have restarted
+//! ([`LockServer::suspicions`]). Over UDP there is no connection, but two other signs: an answer
+//! after unanswered calls, and a new NFS connection, because both programs of a server restart
+//! together. (The end of the NFS connection is not a sign yet: a server that is shutting down may
+//! still answer that it has all locks.)
 
 use super::callback::{CallbackOptions, Callbacks, LockManager};
 use super::{Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
@@ -33,9 +33,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
-/// One call, its connection included.
+/// Time limit of one call, connecting included.
 const CALL: Duration = Duration::from_secs(10);
-/// One question to rpcbind.
+/// Time limit of one question to rpcbind.
 const LOOKUP: Duration = Duration::from_secs(3);
 
 const SERVICE: Service = Service {
@@ -43,7 +43,7 @@ const SERVICE: Service = Service {
     version: nlm4::VERSION,
 };
 
-/// How lockd is reached.
+/// The transport protocol and port of lockd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockPlace {
     pub protocol: Protocol,
@@ -54,28 +54,27 @@ pub struct LockPlace {
 #[derive(Debug)]
 pub struct NlmClient {
     server: IpAddr,
-    /// By option: else rpcbind is asked again when nobody answers, as a server that restarted
-    /// may have another port.
+    /// The port, if it is an option. Without it, rpcbind is asked again when lockd does not answer.
     port: Option<u16>,
-    /// `None` until rpcbind has told.
+    /// `None` until rpcbind has answered.
     place: Mutex<Option<LockPlace>>,
-    /// Look the port up before the next call.
+    /// Whether to ask rpcbind for the port before the next call.
     look_up: AtomicBool,
-    /// It has answered there.
+    /// Whether lockd has answered at `place`.
     answered: AtomicBool,
     privileged: bool,
     machine: String,
     stream: StreamClient,
-    /// How often the server may have restarted.
+    /// Counts the signs that the server may have restarted.
     suspicions: watch::Sender<u64>,
-    /// Over UDP: the last call had no answer.
+    /// Over UDP: whether the last call was unanswered.
     silent: AtomicBool,
     cookie: AtomicU64,
     callbacks: OnceLock<Arc<Callbacks>>,
     tap: OnceLock<Arc<Tap>>,
 }
 
-/// Where lockd listens, TCP first; `None` if rpcbind knows no NLM version 4.
+/// Asks rpcbind where lockd listens, TCP first; `None` if it knows no NLM version 4.
 async fn find(server: IpAddr) -> Result<Option<LockPlace>, PlainError> {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         if let Some(port) = locate::port_of(server, SERVICE, protocol, LOOKUP).await? {
@@ -97,7 +96,7 @@ impl LockManager for NlmClient {
 }
 
 impl NlmClient {
-    /// The lock manager of `server`, at `port` or where rpcbind says; nobody is asked yet.
+    /// The lock manager of `server`, at `port` or where rpcbind says. Sends nothing yet.
     pub fn new(server: IpAddr, port: Option<u16>, privileged: bool) -> Self {
         let given = |port| LockPlace {
             protocol: Protocol::Tcp,
@@ -121,12 +120,12 @@ impl NlmClient {
         }
     }
 
-    /// Whether the server has a lock manager, by its own word. An error is no word of it: calls
-    /// go on looking for it. Runs in tokio.
+    /// Whether the server has a lock manager. An error leaves that open: later calls look for it
+    /// again. Runs in tokio.
     pub async fn probe(&self) -> Result<bool, PlainError> {
         let mut answer = self.null().await;
         if self.port.is_some() && answer.as_ref().is_err_and(PlainError::is_transient) {
-            // Only over UDP, perhaps.
+            // It may listen on UDP only.
             answer = self.null().await;
         }
         match answer {
@@ -136,7 +135,7 @@ impl NlmClient {
         }
     }
 
-    /// Where it was found, or is said to be by an option.
+    /// Where lockd was found, or where it is according to the options.
     pub fn place(&self) -> Option<LockPlace> {
         *self.place.lock()
     }
@@ -145,8 +144,8 @@ impl NlmClient {
         self.server
     }
 
-    /// The mount's calls: where those listen who watch them, and whose connections say, over UDP,
-    /// that the server may have restarted.
+    /// Connects the client with the tap of the mount's transport, which gets its calls, and whose
+    /// new connections are a sign of a restart over UDP.
     pub fn set_tap(self: &Arc<Self>, tap: Arc<Tap>) {
         let this = Arc::downgrade(self);
         tap.on_connection(move || {
@@ -170,7 +169,7 @@ impl NlmClient {
         self.suspicions.send_modify(|count| *count += 1);
     }
 
-    /// Over UDP: a call has an answer, or none.
+    /// Over UDP: a call was answered, or not.
     fn heard(&self, answered: bool) {
         let silent = self.silent.swap(!answered, Ordering::AcqRel);
         if silent && answered {
@@ -178,7 +177,7 @@ impl NlmClient {
         }
     }
 
-    /// Has the server call back, and monitored, from the first lock on.
+    /// Enables the server's call-backs and its monitoring, from the first lock on.
     pub fn listen(self: &Arc<Self>, options: CallbackOptions) -> Arc<Callbacks> {
         let uid = identity::own_credential().uid;
         let new = || {
@@ -188,8 +187,8 @@ impl NlmClient {
         self.callbacks.get_or_init(new).clone()
     }
 
-    /// Where the next call goes: rpcbind is asked as long as it has not told, and again once
-    /// nobody has answered.
+    /// Where to send the next call. rpcbind is asked until it has named a port, and again after a
+    /// call without an answer.
     async fn look(&self) -> Result<LockPlace, PlainError> {
         let known = self.place();
         if let Some(place) = known
@@ -205,7 +204,7 @@ impl NlmClient {
         };
         *self.place.lock() = Some(place);
         self.look_up.store(false, Ordering::Release);
-        // A mount that began without.
+        // The mount began without a lock manager.
         if known.is_none() && self.callbacks.get().is_some() {
             let (server, over, port) = (self.server, place.protocol.name(), place.port);
             tracing::info!("locks go to {server}, NLM over {over} port {port}");
@@ -228,7 +227,7 @@ impl NlmClient {
         self.look_up.store(true, Ordering::Release);
         let silent = error.is_transient() && !self.answered.load(Ordering::Acquire);
         if self.port.is_some() && silent {
-            // An option tells no protocol: the other one, the next time.
+            // The option does not name a protocol: try the other one with the next call.
             *self.place.lock() = Some(LockPlace {
                 protocol: match target.protocol {
                     Protocol::Tcp => Protocol::Udp,

@@ -1,18 +1,18 @@
-//! Which locks a mount may have, in a file that outlives it.
+//! The journal: which locks a mount may hold, in a file that outlives its process.
 //!
-//! A process that is killed cannot unlock, and the server keeps its locks: it learns of the end of
-//! a client by NSM only, and there a client is a whole machine, with the locks of all its other
-//! mounts and of the kernel's own NFS client. So each mount keeps a journal of the files and
-//! owners that it asked locks for; the next mount of the same server that finds one whose process
-//! is gone (it held a lock on the file, flock(2)) unlocks exactly these.
+//! A process that is killed cannot unlock, and the server keeps its locks. A server learns of the
+//! end of a client only by NSM, where a client is a whole machine, with the locks of all its other
+//! mounts and of the kernel's NFS client. So each mount keeps a journal of the files and owners
+//! that it asked locks for. If the next mount of the same server finds a journal whose process is
+//! gone (a live one holds a lock on the file, flock(2)), it unlocks exactly these.
 //!
-//! It is a text: a line with a version, one with the server's address, one with `boot` and which
-//! start of the machine it was, then `+` or `-`, the owner's number, the file handle in
-//! hexadecimal, user, group and further groups, with blanks between. A last line without its end is
-//! not counted. Lines are written before the first LOCK is sent and reach the disk some time later:
-//! a machine that loses its power may lose the last seconds. So `locked` stands before the first of
-//! them, and is brought to the disk at once: a journal from before a start of the machine that has
-//! it is of a mount that may have had locks ([`Abandoned::may_have_locks`]).
+//! A journal is a text file. Its first lines are a version, the server's address, and `boot` with
+//! the machine's boot ID. Each further line has `+` or `-`, the owner's number, the file handle in
+//! hexadecimal, and uid, gid and supplementary groups, separated by blanks. An incomplete last line
+//! is ignored. Lines are written before the first LOCK is sent, and reach the disk some time later,
+//! so a power failure may lose the last seconds. Therefore the line `locked` precedes the first of
+//! them, and is synced at once: a journal that has it and another boot ID belongs to a mount that
+//! may have had locks ([`Abandoned::may_have_locks`]).
 
 use crate::{Cred, Credential};
 use nfsrdma_xdr::nfs3::FileHandle;
@@ -26,16 +26,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const VERSION: &str = "nfsrdma locks 1";
-/// Largest journal that is read, in bytes, and most journals.
+/// Largest journal that is read, in bytes, and largest number of journals read.
 const MOST: u64 = 16 << 20;
 const MOST_FILES: usize = 1024;
-/// Bytes of lines about nothing that is locked any more, after which the file is written anew.
+/// Bytes of outdated lines, after which the file is rewritten.
 const SLACK: u64 = 64 << 10;
 
-/// An owner on a file.
+/// The owner's number and the file handle.
 type Key = (u32, Vec<u8>);
 
-/// A lock that somebody may have left behind.
+/// A lock that a mount may have left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
     pub svid: u32,
@@ -46,7 +46,7 @@ pub struct Orphan {
 #[derive(Debug)]
 struct State {
     file: File,
-    /// `locked` is written.
+    /// Whether the line `locked` has been written.
     locked: bool,
     live: HashMap<Key, Cred>,
     written: u64,
@@ -56,7 +56,7 @@ struct State {
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    /// The directory goes with the last journal in it.
+    /// Whether to remove the directory with the last journal in it.
     temporary: bool,
     server: IpAddr,
     state: Mutex<State>,
@@ -87,7 +87,7 @@ fn line(sign: char, key: &Key, cred: &Credential) -> String {
     line
 }
 
-/// Which start of this machine it is.
+/// The boot ID of this machine.
 fn boot() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
@@ -97,7 +97,7 @@ fn head(server: IpAddr) -> String {
     format!("{VERSION}\n{server}\nboot {}\n", boot())
 }
 
-/// What a journal says.
+/// The contents of a journal.
 struct Contents {
     server: IpAddr,
     boot: Option<String>,
@@ -146,8 +146,8 @@ fn parse(text: &str) -> Option<Contents> {
 }
 
 impl Journal {
-    /// Makes one in `dir`, which is made if need be, for nobody else to read. With `temporary` the
-    /// directory goes with the last journal in it.
+    /// Creates a journal in `dir`, readable by this user only; creates `dir` if necessary. With
+    /// `temporary` the directory is removed with the last journal in it.
     pub fn create(dir: &Path, server: IpAddr, temporary: bool) -> io::Result<Self> {
         let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let path = dir.join(format!("{random:016x}.locks"));
@@ -161,7 +161,7 @@ impl Journal {
                 .open(&path)
         };
         let mut file = match open() {
-            // Another mount has just taken the directory away with its journal.
+            // Another mount has just removed the directory together with its journal.
             Err(error) if error.kind() == io::ErrorKind::NotFound => open()?,
             other => other?,
         };
@@ -180,7 +180,7 @@ impl Journal {
         })
     }
 
-    /// Before the first LOCK of an owner on a file.
+    /// Records an owner on a file, before its first LOCK.
     pub fn add(&self, svid: u32, file: &FileHandle, cred: &Cred) -> io::Result<()> {
         let key = (svid, file.as_bytes().to_vec());
         let mut state = self.state.lock();
@@ -196,7 +196,7 @@ impl Journal {
         self.append(&mut state, &line)
     }
 
-    /// After the last UNLOCK.
+    /// Removes an owner on a file, after its last UNLOCK.
     pub fn remove(&self, svid: u32, file: &FileHandle) -> io::Result<()> {
         let key = (svid, file.as_bytes().to_vec());
         let mut state = self.state.lock();
@@ -207,8 +207,8 @@ impl Journal {
         self.append(&mut state, &line)
     }
 
-    /// The mount ends. Without locks there is nothing for the next one to unlock, and the file goes, also if
-    /// somebody still has the journal when the process ends.
+    /// The mount ends. If it holds no locks, the file is removed, even if other references to the
+    /// journal exist when the process ends.
     pub fn end(&self) {
         let state = self.state.lock();
         if !state.live.is_empty() {
@@ -216,7 +216,7 @@ impl Journal {
         }
         let _ = fs::remove_file(&self.path);
         if let Some(dir) = self.path.parent().filter(|_| self.temporary) {
-            // Not if there are others' journals in it.
+            // Fails if other mounts have journals in it.
             let _ = fs::remove_dir(dir);
         }
     }
@@ -229,7 +229,7 @@ impl Journal {
         state.file.write_all(text.as_bytes())
     }
 
-    /// In the background: a disk may take its time, and a lock is not to wait for it.
+    /// Syncs in the background: the disk may be slow, and a lock must not wait for it.
     fn bring_to_disk(&self, file: &File) {
         let (Ok(file), dir) = (file.try_clone(), self.path.parent()) else {
             return;
@@ -239,13 +239,13 @@ impl Journal {
             let _ = file.sync_all();
             let _ = dir.map(|dir| File::open(dir)?.sync_all());
         };
-        // Without a thread it reaches the disk later.
+        // Without a thread the kernel writes it later.
         let _ = std::thread::Builder::new()
             .name("journal".into())
             .spawn(sync);
     }
 
-    /// In place: the lock on the file is what says that this process lives.
+    /// Rewrites the file in place, because its flock shows that this process lives.
     fn rewrite(&self, state: &mut State) -> io::Result<()> {
         let mut text = head(self.server);
         if state.locked {
@@ -272,16 +272,16 @@ impl Drop for Journal {
 #[derive(Debug)]
 pub struct Abandoned {
     path: PathBuf,
-    /// Locked, so that nobody else takes it.
+    /// Locked, so that no other process takes the journal.
     _file: File,
     pub orphans: Vec<Orphan>,
-    /// Any lock was asked for, and the machine was started since: there may have been locks that
-    /// did not reach the journal.
+    /// Whether a lock was asked for before the last boot of the machine: there may have been locks
+    /// that the journal does not name.
     locked_before_start: bool,
 }
 
 impl Abandoned {
-    /// Those of mounts of `server` that are in `dir`.
+    /// Opens the journals in `dir` that ended mounts of `server` have left.
     pub fn find(dir: &Path, server: IpAddr) -> Vec<Abandoned> {
         let Ok(entries) = fs::read_dir(dir) else {
             return Vec::new();
@@ -319,12 +319,12 @@ impl Abandoned {
         })
     }
 
-    /// Whether the server may have granted something that was not given back.
+    /// Whether the server may still hold locks of the mount.
     pub fn may_have_locks(&self) -> bool {
         self.locked_before_start || !self.orphans.is_empty()
     }
 
-    /// Everything in it is unlocked.
+    /// To be called when everything in the journal is unlocked: removes it.
     pub fn done(self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -356,7 +356,7 @@ mod tests {
         journal.add(8, &handle(2), &cred(&[])).unwrap();
         journal.remove(8, &handle(2)).unwrap();
         assert!(Abandoned::find(&dir, server).is_empty(), "it lives");
-        // Rewritten many times.
+        // Enough lines to have the file rewritten many times.
         for n in 100..10_000 {
             journal.add(n, &handle(3), &cred(&[])).unwrap();
             journal.remove(n, &handle(3)).unwrap();

@@ -1,14 +1,14 @@
-//! Locks of the server: NLM version 4 (The Open Group, document C702), beside NFS.
+//! Locks of the server: NLM version 4 (The Open Group, document C702).
 //!
-//! NFS version 3 has no locks; a program of its own has them. It does not go over RDMA: RFC 8267
-//! binds the versions of NFS to RPC-over-RDMA and no other program, and RFC 5666's and Linux's
-//! practice is to reach it over TCP or UDP at the port that rpcbind names. So do we.
+//! NFS version 3 itself has no locks; NLM is a separate program. It is not used over RDMA: RFC 8267
+//! binds only the versions of NFS to RPC-over-RDMA, and RFC 5666 and Linux reach NLM over TCP or
+//! UDP at the port that rpcbind names. So do we.
 //!
-//! [`LockServer`] is one call at a time, without any patience: whoever calls decides how often and
-//! how long to try ([`NlmClient`] is the server's lockd, tests have one in memory). [`SvidBlock`]
-//! gives numbers to lock owners that no other mount of this machine uses; [`Journal`] remembers
-//! what a mount that is killed leaves locked; [`Callbacks`] is what the server says by itself, and
-//! NSM.
+//! [`LockServer`] makes one call at a time and does not retry: the caller decides how often and how
+//! long to try. [`NlmClient`] implements it for the server's lockd; tests have one in memory.
+//! [`SvidBlock`] allocates numbers for lock owners that no other mount of this machine uses.
+//! [`Journal`] records which locks a killed mount leaves behind. [`Callbacks`] receives the calls
+//! of the server, and implements NSM.
 
 mod callback;
 mod client;
@@ -29,39 +29,39 @@ use std::future::Future;
 use std::pin::Pin;
 use tokio::sync::watch;
 
-/// What a call is about.
+/// The range and the owner that a call is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockTarget {
     pub file: FileHandle,
-    /// The owner, as the server knows it.
+    /// The number of the owner.
     pub svid: u32,
     pub offset: u64,
-    /// 0 is to the end of the file, however it grows.
+    /// Length in bytes; 0 means up to the end of the file, even if it grows.
     pub length: u64,
 }
 
-/// A procedure.
+/// A procedure of NLM with its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockCall {
-    /// Whether the lock could be had.
+    /// Whether the lock could be granted.
     Test {
         exclusive: bool,
     },
-    /// `block`: the server calls back when a conflicting lock is gone; `reclaim`: it was held
-    /// before the server restarted.
+    /// With `block`, the server calls back when the conflicting lock is released. With `reclaim`,
+    /// the lock was held before the server restarted.
     Lock {
         exclusive: bool,
         block: bool,
         reclaim: bool,
     },
-    /// Of a LOCK that was answered with [`Status::Blocked`].
+    /// Cancels a LOCK that was answered with [`Status::Blocked`].
     Cancel {
         exclusive: bool,
     },
     Unlock,
 }
 
-/// A lock that conflicts, as TEST tells.
+/// The conflicting lock that TEST found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockHolder {
     pub exclusive: bool,
@@ -70,39 +70,38 @@ pub struct LockHolder {
     pub length: u64,
 }
 
-/// What the server answered.
+/// The server's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockAnswer {
     pub status: Status,
-    /// With [`Status::Denied`] of TEST.
+    /// For a TEST answered with [`Status::Denied`].
     pub holder: Option<LockHolder>,
 }
 
 /// A call under way.
 pub type LockFuture<'a> = Pin<Box<dyn Future<Output = Result<LockAnswer, PlainError>> + Send + 'a>>;
 
-/// What is to be done, and has no result.
+/// An action without a result.
 pub type Done<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// A server of locks. An error is a call without an answer, which may have been run or be run
-/// later.
+/// A lock manager. An error is a call without an answer, which may have been run or still be run.
 pub trait LockServer: Debug + Send + Sync + 'static {
     fn call<'a>(&'a self, cred: &'a Cred, target: &'a LockTarget, call: LockCall)
     -> LockFuture<'a>;
 
-    /// NULL: whether the server is there.
+    /// NULL: whether the server answers.
     fn null(&self) -> Pin<Box<dyn Future<Output = Result<(), PlainError>> + Send + '_>>;
 
-    /// Changes when the server may have restarted, and forgotten every lock.
+    /// Changes whenever the server may have restarted and forgotten all locks.
     fn suspicions(&self) -> watch::Receiver<u64>;
 
-    /// Nothing is locked or asked for, and has not been for some time; `still` tells whether that
-    /// is so at a later moment.
+    /// Nothing has been locked or asked for during some time. `_still` tells whether that is so at
+    /// a later moment.
     fn idle<'a>(&'a self, _still: &'a (dyn Fn() -> bool + Send + Sync)) -> Done<'a> {
         Box::pin(async {})
     }
 
-    /// The mount ends: no further call is made. Bounded in time.
+    /// The mount ends: no further calls will be made. Takes a bounded time.
     fn end(&self) -> Done<'_> {
         Box::pin(async {})
     }

@@ -1,12 +1,12 @@
-//! Numbers of lock owners.
+//! The numbers of lock owners.
 //!
-//! A server tells lock owners apart by the client's address and a number, `svid`, alone (seen with
-//! Linux's). So two mounts of one machine must not use the same number, whoever mounted them. The
-//! scope of an address is a network namespace, and so is that of names of abstract sockets
-//! (unix(7)): a mount takes a block of numbers by binding the name of the block. The kernel frees
-//! the name when the process ends, however it ends.
+//! A server (seen with Linux's) tells lock owners apart only by the client's address and a number,
+//! `svid`. So two mounts of one machine must not use the same number, even if different users
+//! mounted them. Addresses belong to a network namespace, and so do the names of abstract sockets
+//! (unix(7)): a mount takes a block of numbers by binding a socket to the block's name. The kernel
+//! frees the name when the process ends, in whatever way.
 //!
-//! A local user can take all of these names. A mount then chooses a block at random from another
+//! A local user can bind all of these names. A mount then chooses a random block from another
 //! range, without a name; the chance that another such mount has the same block is 1 in 32,768.
 //!
 //! Linux's own NFS client counts up from 0. The blocks lie above 2^30, those without a name
@@ -16,13 +16,13 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Numbers in a block.
+/// How many numbers a block has.
 pub const SVID_BLOCK: u32 = 1 << 14;
 const FIRST: u32 = 1 << 30;
 const BLOCKS: u32 = (1 << 30) / SVID_BLOCK;
 const UNNAMED_FIRST: u32 = 1 << 29;
 const UNNAMED_BLOCKS: u32 = (1 << 29) / SVID_BLOCK;
-/// Blocks that are tried.
+/// Largest number of blocks tried.
 const TRIES: u32 = 1024;
 
 fn bind(block: u32) -> io::Result<UnixDatagram> {
@@ -30,11 +30,11 @@ fn bind(block: u32) -> io::Result<UnixDatagram> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
-/// A block of numbers that no other process of this network namespace has, as far as names tell.
+/// A block of numbers that no other process of this network namespace uses, if it has a name.
 #[derive(Debug)]
 pub struct SvidBlock {
     first: u32,
-    /// Holds the name, if there was one to be had.
+    /// The socket that holds the name, if one was free.
     _name: Option<UnixDatagram>,
 }
 
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(first.len(), blocks.len());
         for first in first {
             assert!(first >= FIRST && first.checked_add(SVID_BLOCK - 1).is_some());
-            // Positive as the signed number that it is on the wire.
+            // It is sent as a signed number, and must be positive.
             assert!((first + SVID_BLOCK - 1).cast_signed() > 0);
         }
         let number = (blocks[0].first() - FIRST) / SVID_BLOCK;
@@ -105,7 +105,7 @@ mod tests {
         for kind in [io::ErrorKind::AddrInUse, io::ErrorKind::PermissionDenied] {
             for _ in 0..1000 {
                 let block = SvidBlock::claim_by(|_| Err(kind.into())).unwrap();
-                // With none that has a name.
+                // Outside the range of blocks with names.
                 assert!(block.first() >= UNNAMED_FIRST);
                 assert!(block.first() + SVID_BLOCK <= FIRST);
             }

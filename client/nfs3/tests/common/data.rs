@@ -1,4 +1,4 @@
-//! What tests write, read and compare.
+//! Data that tests write, read and compare.
 
 use nfsrdma_nfs3::Mounted;
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
@@ -16,7 +16,7 @@ pub fn cred() -> Cred {
     })
 }
 
-/// Bytes that tell their place.
+/// Bytes that depend on their position.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
 }
@@ -67,7 +67,7 @@ pub async fn read(
     all[..done.count as usize].to_vec()
 }
 
-/// Waits for a condition; the limit is for a broken test only.
+/// Waits for a condition; the time limit only ends a broken test.
 pub async fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -76,7 +76,7 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Nothing is open to the server, and all memory comes back when the client is gone.
+/// Checks that no registration is open, and that all memory is returned when the client is gone.
 pub async fn leaves_nothing(mounted: Mounted, pool: Pool) {
     let client = mounted.client.clone();
     until("no registrations", || {

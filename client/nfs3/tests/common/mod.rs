@@ -1,6 +1,6 @@
-//! RPC-over-RDMA of a server, over the loopback provider, that misbehaves on demand: it loses connections, tampers
-//! with headers and chunks, is silent. What a call does and returns is decided by the server in memory
-//! (`tests/memory-server`).
+//! An RPC-over-RDMA server over the loopback provider that misbehaves on demand: it loses
+//! connections, tampers with headers and chunks, or does not answer. The effect and the results of
+//! a call are those of the server in memory (`tests/memory-server`).
 #![allow(
     dead_code,
     unreachable_pub,
@@ -37,7 +37,7 @@ use std::time::Duration;
 
 pub struct Server {
     pub address: SocketAddr,
-    /// What it serves.
+    /// The server in memory that it serves.
     pub memory: Arc<MemoryServer>,
     pub seen: Arc<Mutex<Vec<Seen>>>,
     listener: Arc<dyn Listener>,
@@ -93,7 +93,7 @@ impl Server {
         )
     }
 
-    /// Only NFS calls are scripted, and `number` counts those of `procedure`.
+    /// `script` gets NFS calls only; its number counts the calls of `P`.
     pub fn scripted<P: nfs3::Procedure>(
         script: impl Fn(&Seen, usize) -> Act + Send + Sync + 'static,
     ) -> Self {
@@ -110,7 +110,7 @@ impl Server {
         )
     }
 
-    /// A file in its root that everybody may write, with these bytes; its handle.
+    /// Creates a file in the root that everybody may write, with these bytes. Returns its handle.
     pub fn plant(&self, name: &[u8], bytes: &[u8]) -> FileHandle {
         let text = std::str::from_utf8(name).unwrap();
         self.memory.plant(text, bytes);
@@ -120,13 +120,13 @@ impl Server {
         found.unwrap().object
     }
 
-    /// Removes a file of its root, if there is one.
+    /// Removes a file of the root, if it exists.
     pub fn uproot(&self, name: &[u8]) {
         let (who, top) = (root(), self.memory.root());
         let _ = exec::block_on(self.memory.remove(&who, &top, name));
     }
 
-    /// The contents of a file in its root.
+    /// The contents of a file in the root.
     pub fn contents(&self, name: &str) -> Vec<u8> {
         self.memory.contents(name).unwrap()
     }
@@ -146,7 +146,7 @@ impl Server {
         nfsrdma_nfs3::connect(&target(), options, provider, pool).await
     }
 
-    /// A mount whose own side of the connections goes wrong as `plan` says.
+    /// A mount whose own side of the connections fails as `plan` says.
     pub async fn mount_faulty(&self, plan: Plan) -> (Mounted, Pool) {
         let pool = Pool::new(64 << 20).unwrap();
         let provider = Arc::new(Faulty::new(self.loopback.clone(), plan));
@@ -154,7 +154,7 @@ impl Server {
         (mounted.unwrap(), pool)
     }
 
-    /// Calls of one procedure.
+    /// The calls of one procedure.
     pub fn calls<P: nfs3::Procedure>(&self) -> Vec<Seen> {
         let seen = self.seen.lock();
         let calls = seen.iter();
@@ -168,7 +168,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.listener.close();
-        // The connection threads end with their peers, which the test owns: not joined.
+        // Not joined: the connection threads end with their peers, which the test owns.
         drop(self.thread.take());
     }
 }
@@ -177,7 +177,7 @@ fn target() -> MountTarget {
     MountTarget::parse("127.0.0.1:/export").unwrap()
 }
 
-/// Who may do everything.
+/// The credential of root.
 pub fn root() -> Cred {
     Arc::new(Credential {
         uid: 0,

@@ -1,5 +1,5 @@
-//! The server's side of a connection: calls are taken with their chunks, run, and answered, or what the script of a test
-//! wants instead.
+//! The server's side of a connection: it receives calls with their chunks, runs them, and answers,
+//! or does instead what the script of a test says.
 
 use super::script::{Act, Manners, Script, Seen};
 use nfsrdma_memory_server::{Answer, MemoryServer};
@@ -83,7 +83,7 @@ impl Conn {
         Some(all)
     }
 
-    /// Fills the peer's memory; returns the length written to each segment.
+    /// Writes into the peer's memory; returns the length written to each segment.
     fn place(&self, mut bytes: &[u8], segments: &[RemoteSegment]) -> Vec<u32> {
         let mut lengths = Vec::new();
         for segment in segments {
@@ -124,17 +124,17 @@ fn remote(segment: &nfsrdma_xdr::rpcrdma::Segment) -> RemoteSegment {
     }
 }
 
-/// A connection's server side.
+/// The server's side of a connection.
 struct Peer<'a> {
     conn: Conn,
     manners: Manners,
     client: PrivateData,
-    /// Handles may be invalidated by a Send.
+    /// Whether a Send may invalidate a handle.
     invalidate: bool,
     memory: &'a MemoryServer,
 }
 
-/// What becomes of the reply to a call.
+/// How to change the reply to a call.
 #[derive(Default)]
 struct Twist {
     jukebox: bool,
@@ -157,7 +157,7 @@ impl<'a> Peer<'a> {
             pool: pool.clone(),
             private_data: own.map_or(vec![], |data| data.encode().to_vec()),
             send_depth: 4096,
-            // More calls than were granted end the connection.
+            // So more calls than were granted end the connection.
             recv_depth: manners.grant as usize,
             reads_out: 16,
             reads_in: 0,
@@ -189,8 +189,8 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// The next call: header, and the RPC message with its Read chunk put back. `None` if the
-    /// connection ended.
+    /// The next call: its header, and the RPC message with the Read chunk put back in place. `None`
+    /// if the connection ended.
     fn next_call(&mut self) -> Option<(Header, Vec<u8>)> {
         let sent = loop {
             if let Completion::Received { buf, len, id, .. } = self.conn.next()? {
@@ -216,7 +216,7 @@ impl<'a> Peer<'a> {
             return Some((header, bytes));
         }
         let mut whole = message[..position as usize].to_vec();
-        // The item's length, without its padding.
+        // The length word of the item, which excludes padding.
         let length = whole.last_chunk::<4>().copied().map(u32::from_be_bytes);
         assert_eq!(length, Some(bytes.len() as u32));
         whole.extend_from_slice(&bytes);
@@ -225,7 +225,7 @@ impl<'a> Peer<'a> {
         Some((header, whole))
     }
 
-    /// Runs a call, and sends the reply.
+    /// Runs a call and sends the reply.
     fn reply(&self, header: &Header, call: &Call<'_>, arguments: &[u8], twist: Twist) {
         let chunks = header.chunks().unwrap();
         let answer = if twist.jukebox {
@@ -249,7 +249,7 @@ impl<'a> Peer<'a> {
             };
             lists.writes.push(self.fill(chunk, data));
         }
-        // As knfsd does: a Reply chunk that is offered is used.
+        // Like knfsd, uses a Reply chunk whenever one is offered.
         lists.reply = chunks.reply.as_ref().map(|chunk| self.fill(chunk, &reply));
         let (body, mut payload) = match lists.reply {
             Some(_) => (Body::NoMsg(lists), vec![]),
@@ -276,7 +276,7 @@ impl<'a> Peer<'a> {
         exec::block_on(answer).unwrap()
     }
 
-    /// Fills a chunk; the chunk as it is returned.
+    /// Fills a chunk; returns it as it is put into the reply.
     fn fill(&self, chunk: &WriteChunk, data: &[u8]) -> WriteChunk {
         let segments: Vec<_> = chunk.segments.iter().map(remote).collect();
         let lengths = self.conn.place(data, &segments);
@@ -287,7 +287,7 @@ impl<'a> Peer<'a> {
         returned
     }
 
-    /// The handle to invalidate, if there is one and only one.
+    /// The handle to invalidate, if exactly one was offered.
     fn offered(&self, chunks: &ChunkLists) -> Option<Handle> {
         let lists = chunks.writes.iter().chain(&chunks.reply);
         let writes = lists.flat_map(|chunk| &chunk.segments).map(|s| s.handle);

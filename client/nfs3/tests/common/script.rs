@@ -1,4 +1,4 @@
-//! What a test has the server do: what it announces, and what becomes of each call.
+//! What a test makes the server do: what it announces, and how it handles each call.
 
 use nfsrdma_xdr::private_data::PrivateData;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header};
@@ -6,18 +6,18 @@ use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header};
 /// A call as it arrived.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Counts connections from 0.
+    /// Number of the connection, from 0.
     pub connection: u32,
-    /// Counts calls of the server from 0.
+    /// Number of the call at this server, from 0.
     pub number: usize,
     pub header: Header,
-    /// The whole RPC message, chunks put back.
+    /// The whole RPC message, with its chunks put back in place.
     pub message: Vec<u8>,
     pub program: u32,
     pub procedure: u32,
 }
 
-/// What to do with a call.
+/// How to handle a call.
 pub enum Act {
     Answer,
     /// Answer JUKEBOX without running the call.
@@ -31,9 +31,9 @@ pub enum Act {
     SendThenAnswer(Vec<Vec<u8>>),
     /// Change the answer's header and Payload stream.
     Tamper(Box<dyn Fn(&mut Header, &mut Vec<u8>)>),
-    /// Ignore a Write chunk: data inline.
+    /// Ignore the Write chunk and send the data inline.
     DataInline,
-    /// The XID in the RPC message is not the header's.
+    /// Send an RPC message whose XID differs from the header's.
     WrongXid,
 }
 
@@ -52,10 +52,10 @@ pub type Script = dyn Fn(&Seen) -> Act + Send + Sync;
 #[derive(Clone)]
 pub struct Manners {
     pub private_data: Option<PrivateData>,
-    /// From the second connection on, if something else.
+    /// Announced from the second connection on, if it differs.
     pub later_private_data: Option<PrivateData>,
     pub grant: u32,
-    /// Use Send With Invalidate when one handle was offered.
+    /// Whether to use Send with Invalidate when one handle was offered.
     pub invalidate: bool,
     pub rtmax: u32,
 }

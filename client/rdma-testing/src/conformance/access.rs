@@ -1,4 +1,4 @@
-//! Exposed memory: what is allowed works, what is not ends the connection.
+//! Exposed memory: permitted accesses work, all others end the connection.
 
 use super::harness::{Bench, End, finish, part, pattern};
 use nfsrdma_rdma::{Completion, Error, Handle, Memory, RemoteSegment, WorkId, WorkRequest};
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 //= RFC 5041, Section 8.3.1
 //= type=test
 //# An RNIC MUST provide a mechanism for the ULP to establish and revoke the [...]
-/// Segments cover the memory in order, and live handles differ.
+/// Segments cover the memory in order, and handles that are in use differ.
 pub fn an_exposure_names_its_memory(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let lens = [4096, 1, 70_000, 333];
@@ -74,7 +74,7 @@ const SIZES: [usize; 13] = [
 //= RFC 5041, Section 4.1
 //= type=test
 //# If set to one, the ULP Payload carried in this DDP Segment MUST be Placed into a Tagged Buffer.
-/// RDMA Writes of many sizes at odd offsets, over the limits of buffers, and no byte beside.
+/// RDMA Writes of many sizes at odd offsets, across buffers, which change no other byte.
 pub fn writes_of_every_size_are_placed(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     for (n, size) in SIZES.into_iter().enumerate() {
@@ -124,7 +124,7 @@ pub fn reads_of_every_size_are_filled(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// A Write gathers any list of buffers, a Read scatters into one.
+/// A Write gathers from any list of buffers, a Read scatters into one.
 pub fn writes_gather_and_reads_scatter(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let lens = [
@@ -178,8 +178,8 @@ pub fn writes_gather_and_reads_scatter(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// Does something the peer's device refuses; both ends must learn of it, the memory must be
-/// as before, and what was posted completes or is flushed.
+/// Makes an access that the peer's device refuses. Both ends must get an error, the memory must be
+/// unchanged, and posted requests must complete or be flushed.
 fn refused(bench: &Bench<'_>, doing: impl FnOnce(&End, &End) -> RemoteSegment, read: bool) {
     let (a, b) = bench.pair();
     let target = doing(&a, &b);
@@ -221,8 +221,8 @@ fn refused(bench: &Bench<'_>, doing: impl FnOnce(&End, &End) -> RemoteSegment, r
         .rest()
         .iter()
         .filter(|c| match c {
-            // A Write may be done locally before the peer refuses it (RFC 5040 section 5.5,
-            // rule 9), or be flushed.
+            // A Write may complete locally before the peer refuses it (RFC 5040 section 5.5, rule
+            // 9), or be flushed.
             Completion::Written { id } | Completion::Flushed { id, .. } => *id == write_id,
             _ => false,
         })
@@ -257,7 +257,7 @@ pub fn an_invalidated_handle_is_refused(bench: &Bench<'_>) {
     }
 }
 
-/// After a Send With Invalidate neither.
+/// After a Send with Invalidate the peer has no access.
 pub fn a_remotely_invalidated_handle_is_refused(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let supported = b.qp.capabilities().remote_invalidate;
@@ -281,7 +281,7 @@ pub fn a_remotely_invalidated_handle_is_refused(bench: &Bench<'_>) {
                 signaled: false,
             });
             assert_eq!(b.receive_any().2, Some(segment.handle));
-            // Without `invalidate`: the handle is to be dead already.
+            // Without `invalidate`, because the handle must already be invalid.
             drop(exposure);
             segment
         },
@@ -307,8 +307,8 @@ pub fn a_remotely_invalidated_handle_is_refused(bench: &Bench<'_>) {
 //= type=test
 //# An RNIC MUST ensure that a specific DDP Stream [...]
 //# An RNIC MUST ensure that if an STag is [...]
-/// A handle of one connection is nothing in another, even of the same process, and the
-/// connection it belongs to does not suffer.
+/// A handle of one connection is invalid in another one, even of the same process, and its own
+/// connection is not affected.
 pub fn a_handle_is_good_for_one_connection(bench: &Bench<'_>) {
     let (c, d) = bench.pair();
     let sink = d.expose_sink(&c, &[1000], 1);
@@ -327,7 +327,7 @@ pub fn a_handle_is_good_for_one_connection(bench: &Bench<'_>) {
 //= RFC 5041, Section 7.1
 //= type=test
 //# If the DDP layer detects any of the receive errors listed in this section, [...]
-/// A byte too many at the end, one before the beginning, and an offset that wraps.
+/// One byte too many at the end, one before the beginning, and an offset that wraps.
 pub fn bounds_are_checked(bench: &Bench<'_>) {
     for read in [false, true] {
         let beside: [fn(RemoteSegment) -> RemoteSegment; 4] = [
@@ -352,7 +352,7 @@ pub fn bounds_are_checked(bench: &Bench<'_>) {
             refused(
                 bench,
                 |a, b| {
-                    // Dropped, it stays exposed.
+                    // Dropped, so that it stays exposed.
                     let exposure = if read {
                         b.expose_source(a, &[5000], &[1; 5000])
                     } else {
@@ -381,7 +381,7 @@ pub fn a_sink_is_not_read(bench: &Bench<'_>) {
     );
 }
 
-/// A source cannot be written: it stays as it was.
+/// A source cannot be written, and remains unchanged.
 pub fn a_source_is_not_written(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let source = b.expose_source(&a, &[100], &[1; 100]);
@@ -397,7 +397,7 @@ pub fn a_source_is_not_written(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// A handle nobody gave out is refused.
+/// A handle that was never assigned is refused.
 pub fn an_unknown_handle_is_refused(bench: &Bench<'_>) {
     for read in [false, true] {
         let unknown = RemoteSegment {
@@ -409,7 +409,7 @@ pub fn an_unknown_handle_is_refused(bench: &Bench<'_>) {
     }
 }
 
-/// Exposing and invalidating works after the end; it brings the memory back.
+/// After the end, exposing and invalidating still return the memory.
 pub fn nothing_is_exposed_after_the_end(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let before = a.expose_sink(&b, &[5000, 10], 3);
@@ -423,8 +423,8 @@ pub fn nothing_is_exposed_after_the_end(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// An exposure dropped too early keeps its memory out of the pool while the peer can reach
-/// it, so that nobody else's bytes are overwritten.
+/// An exposure that was dropped too early keeps its memory out of the pool while the peer can
+/// access it, so that no other data are overwritten.
 pub fn a_dropped_exposure_keeps_its_memory(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let before = b.pool.free_bytes();

@@ -1,4 +1,4 @@
-//! Order and volume.
+//! Ordering, and large amounts of data.
 
 use super::harness::{Bench, End, finish, part, pattern};
 use nfsrdma_rdma::{Completion, Exposure, RemoteSegment, WorkId, WorkRequest};
@@ -8,8 +8,7 @@ use std::sync::Barrier;
 //= RFC 5040, Section 5.1
 //= type=test
 //# The Data Source RDMAP layer MUST issue RDMA Write [...]
-/// RFC 5040 section 5.5, rule 10: who has received the Send finds the bytes of the Writes
-/// before it.
+/// RFC 5040 section 5.5, rule 10: when a Send is received, the data of earlier Writes are placed.
 pub fn a_send_comes_after_the_writes_before_it(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     for round in 0..100u64 {
@@ -51,7 +50,7 @@ pub fn a_send_comes_after_the_writes_before_it(bench: &Bench<'_>) {
 //= type=test
 //# RDMA Read Response Messages MUST be Delivered to the [...]
 //# If more than one outstanding RDMA Read Request Messages [...]
-/// Far more Reads than may be outstanding; with a Send behind them.
+/// Many more Reads than may be outstanding, followed by a Send.
 pub fn more_reads_than_the_limit_complete_in_order(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     const COUNT: usize = 48;
@@ -85,8 +84,8 @@ pub fn more_reads_than_the_limit_complete_in_order(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// Megabytes by Write and Read in both directions at once: nobody waits for the other to
-/// stop writing before it reads.
+/// Megabytes by Write and Read in both directions at once: neither side waits for the other to stop
+/// writing before it reads.
 pub fn bulk_moves_both_ways_at_once(bench: &Bench<'_>) {
     const LEN: usize = 1 << 20;
     const ROUNDS: u64 = 12;

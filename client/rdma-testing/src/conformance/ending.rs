@@ -1,4 +1,4 @@
-//! The end of a connection, and waking up.
+//! The end of a connection, and waking a poll.
 
 use super::harness::{Bench, End, PATIENCE, RECEIVES, all_returned, finish, part, pattern};
 use nfsrdma_rdma::{Completion, Error, Exposure, Memory, Wait, WorkId, WorkRequest};
@@ -6,12 +6,12 @@ use smallvec::smallvec;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Receives, a sink and a source at both ends; Reads, Writes and Sends under way from `a`.
+/// A connection with Receives, a sink and a source at both ends, and requests under way from `a`.
 struct Load {
     a: End,
     b: End,
     exposures: [Exposure; 4],
-    /// What `a` is owed a completion for, besides its Receives.
+    /// The requests of `a` that must complete, in addition to its Receives.
     owed: Vec<WorkId>,
 }
 
@@ -67,7 +67,7 @@ fn load(bench: &Bench<'_>) -> Load {
     }
 }
 
-/// Every id that is owed once came once, and nothing else did.
+/// Each id in `owed` and each Receive has completed exactly once, and nothing else has.
 fn assert_all_completed(end: &End, owed: &[WorkId]) {
     let mut count: HashMap<WorkId, usize> = HashMap::new();
     let mut receives = 0;
@@ -128,15 +128,15 @@ fn flushed_once(bench: &Bench<'_>, by_loaded_end: bool) {
     let data = pattern(LEN, 3);
     assert!(a.take_back(sink_a) == vec![0; LEN], "nobody wrote here");
     assert!(a.take_back(source_a) == data);
-    // Any part of what was written may be there.
+    // Any part of the data may have been written.
     let found = b.take_back(sink_b);
     assert!(found.iter().zip(&data).all(|(f, d)| f == d || *f == 0));
     assert!(b.take_back(source_b) == data);
     finish(a, b);
 }
 
-/// Disconnecting with everything under way: one completion each, here and there, and all
-/// memory back.
+/// Disconnecting with everything under way: each request completes once at both ends, and all
+/// memory is returned.
 pub fn disconnecting_flushes_everything_once(bench: &Bench<'_>) {
     for _ in 0..4 {
         flushed_once(bench, true);
@@ -157,7 +157,7 @@ pub fn being_disconnected_flushes_everything_once(bench: &Bench<'_>) {
     }
 }
 
-/// Dropping a connection, completions unread, ends it and returns all memory.
+/// Dropping a connection with unread completions ends it and returns all memory.
 pub fn dropping_a_connection_ends_it(bench: &Bench<'_>) {
     let (mine, theirs) = (bench.params(), bench.params());
     let (a, b) = bench.connect(&mine, &theirs);
@@ -189,7 +189,7 @@ pub fn dropping_a_connection_ends_it(bench: &Bench<'_>) {
 //= RFC 5041, Section 6.2.1
 //= type=test
 //# If the Local Peer ULP indicates graceful teardown, the [...]
-/// On a connection that ended everything is accepted and flushed.
+/// After the end of the connection, requests are accepted and flushed.
 pub fn what_is_posted_after_the_end_is_flushed(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     b.qp.disconnect();
@@ -243,20 +243,20 @@ pub fn what_is_posted_after_the_end_is_flushed(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// Each later poll gives the reason again. (The harness compares them.)
+/// Each later poll returns the same reason. (The harness compares them.)
 pub fn the_reason_of_the_end_is_repeated(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     a.qp.disconnect();
     a.ended(3);
     b.ended(3);
-    // To end it again changes nothing.
+    // Ending it again has no effect.
     a.qp.disconnect();
     b.qp.disconnect();
     a.ended(5);
     finish(a, b);
 }
 
-/// Who posts before each poll is told of the end all the same, and owed each completion.
+/// A caller that posts before each poll still gets the end, and each completion.
 pub fn who_keeps_posting_learns_of_the_end(bench: &Bench<'_>) {
     let params = [bench.params(), bench.params()];
     let (mut a, b) = bench.connect(&params[0], &params[1]);
@@ -272,7 +272,7 @@ pub fn who_keeps_posting_learns_of_the_end(bench: &Bench<'_>) {
             signaled: true,
         }];
         match a.queue_pair.post(&mut batch) {
-            // The end has not come this far yet.
+            // This end does not know of the end yet.
             Ok(()) | Err(Error::QueueFull) => {}
             Err(error) => panic!("{error}"),
         }
@@ -281,7 +281,8 @@ pub fn who_keeps_posting_learns_of_the_end(bench: &Bench<'_>) {
         }
         let wait = Wait::Until(Instant::now() + PATIENCE);
         match a.completions.poll(&mut out, wait) {
-            // A device may need a while to see that nobody answers; each round completes one.
+            // A device may need time to find out that nobody answers; a request completes each
+            // time.
             Ok(()) => assert!(rounds < 100_000, "the end is never told"),
             Err(error) => break error,
         }
@@ -299,7 +300,7 @@ pub fn who_keeps_posting_learns_of_the_end(bench: &Bench<'_>) {
     }
 }
 
-/// `wake` returns the poll that sleeps, and one before a poll is remembered.
+/// `wake` ends the poll that sleeps; if none does, the next poll returns at once.
 pub fn wake_returns_a_poll(bench: &Bench<'_>) {
     let params = [bench.params(), bench.params()];
     let (mut a, b) = bench.connect(&params[0], &params[1]);
@@ -320,7 +321,7 @@ pub fn wake_returns_a_poll(bench: &Bench<'_>) {
     drop(b);
 }
 
-/// [`Wait::No`] does not wait, [`Wait::Until`] waits that long.
+/// [`Wait::No`] does not wait, [`Wait::Until`] waits until that time.
 pub fn a_poll_waits_no_longer_than_told(bench: &Bench<'_>) {
     let params = [bench.params(), bench.params()];
     let (mut a, b) = bench.connect(&params[0], &params[1]);
@@ -331,7 +332,7 @@ pub fn a_poll_waits_no_longer_than_told(bench: &Bench<'_>) {
     assert!(Instant::now() >= until, "it waited");
     assert!(Instant::now() < until + PATIENCE);
     assert!(out.is_empty());
-    // The past is like `No`.
+    // A time in the past is like `No`.
     a.completions.poll(&mut out, Wait::Until(until)).unwrap();
     drop(b);
 }

@@ -1,4 +1,4 @@
-//! Two ends of a connection, each with the thread that polls it.
+//! The two ends of a connection, each with a thread that polls it.
 
 use nfsrdma_rdma::{
     Armed, Buf, BufMut, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long something that has to happen may take before a case fails.
+/// Time after which a case fails if an expected event has not happened.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes of the Receives that are posted from the start.
+/// Size of the Receives that are posted from the beginning, in bytes.
 pub(super) const RECEIVE_SIZE: usize = 4096;
-/// How many of them.
+/// Number of these Receives.
 pub(super) const RECEIVES: usize = 16;
 
-/// A provider to try, and where it can listen.
+/// A provider to test, and an address at which it can listen.
 pub struct Bench<'a> {
     pub(super) provider: &'a dyn Provider,
     pub(super) at: SocketAddr,
@@ -44,7 +44,7 @@ impl<'a> Bench<'a> {
         Bench { provider, at }
     }
 
-    /// Parameters with a pool of their own.
+    /// Parameters with a separate pool.
     pub(super) fn params(&self) -> ConnectParams {
         ConnectParams {
             pool: Pool::new(16 << 20).unwrap(),
@@ -59,7 +59,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Connects with both sides' parameters. The connecting side comes first.
+    /// Makes a connection with the parameters of both sides. The connecting side comes first.
     pub(super) fn connect(
         &self,
         connector: &ConnectParams,
@@ -85,15 +85,15 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// A connection over which a first message went from the connecting side (which comes
-    /// first), as MPA has it (RFC 5044 section 7.1.2).
+    /// A connection over which the connecting side, which comes first, has sent a message, as MPA
+    /// requires (RFC 5044 section 7.1.2).
     pub(super) fn pair(&self) -> (End, End) {
         self.pair_with(self.params(), self.params())
     }
 
     pub(super) fn pair_with(&self, a: ConnectParams, b: ConnectParams) -> (End, End) {
         let (connector, acceptor) = self.connect(&a, &b);
-        // Both ways to wait are tried.
+        // This tests both ways to wait.
         let a = End::in_event_loop(connector, a.pool);
         let b = End::new(acceptor, b.pool);
         a.send(b"hello");
@@ -108,7 +108,7 @@ impl<'a> Bench<'a> {
 struct Shared {
     happened: Vec<Completion>,
     ended: Option<Error>,
-    /// How often `ended` was given.
+    /// How often a poll has returned `ended`.
     told: usize,
     stop: bool,
 }
@@ -160,7 +160,7 @@ impl End {
         WorkId(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A buffer that holds `data`.
+    /// A buffer that contains `data`.
     pub(super) fn buf(&self, data: &[u8]) -> Buf {
         self.filled(data).freeze()
     }
@@ -171,7 +171,7 @@ impl End {
         buf
     }
 
-    /// A buffer of `len` bytes; waits for room, as completions bring it.
+    /// Allocates a buffer of `len` bytes; waits until completions have freed memory.
     pub(super) fn alloc(&self, len: usize) -> BufMut {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -187,7 +187,7 @@ impl End {
         self.qp.post(&mut vec![request]).unwrap();
     }
 
-    /// Sends `data` and waits until that is done.
+    /// Sends `data` and waits for the completion.
     pub(super) fn send(&self, data: &[u8]) {
         let id = self.id();
         self.post(WorkRequest::Send {
@@ -202,7 +202,7 @@ impl End {
         );
     }
 
-    /// Waits for a message, posts its Receive again, and gives its bytes.
+    /// Waits for a message, posts its Receive again, and returns its bytes.
     pub(super) fn receive(&self) -> (WorkId, Vec<u8>) {
         let (id, data, invalidated) = self.receive_any();
         assert_eq!(invalidated, None);
@@ -221,7 +221,7 @@ impl End {
             unreachable!("it was matched");
         };
         let data = buf[..len].to_vec();
-        // A connection that has ended flushes it.
+        // It is flushed if the connection has ended.
         self.qp.post_receive(id, buf).unwrap();
         (id, data, invalidated)
     }
@@ -244,7 +244,7 @@ impl End {
         }
     }
 
-    /// Waits until the poll gave an error, `times` times.
+    /// Waits until polls have returned an error `times` times.
     pub(super) fn ended(&self, times: usize) -> Error {
         let deadline = Instant::now() + PATIENCE;
         let (lock, changed) = &*self.shared;
@@ -260,13 +260,13 @@ impl End {
         self.shared.0.lock().ended.is_some()
     }
 
-    /// Takes what has happened and nobody waited for.
+    /// Takes the completions that nobody waited for.
     pub(super) fn rest(&self) -> Vec<Completion> {
         std::mem::take(&mut self.shared.0.lock().happened)
     }
 
-    /// Exposes memory and says so to the peer: a handle may be used by who has received a
-    /// Send posted after it was made.
+    /// Exposes memory and tells the peer: a handle may be used by a peer that has received a Send
+    /// posted after the handle was made.
     pub(super) fn expose(&self, peer: &End, memory: Memory) -> Exposure {
         let exposure = self.qp.expose(memory).map_err(|(error, _)| error).unwrap();
         self.send(b"exposed");
@@ -290,7 +290,7 @@ impl End {
         )
     }
 
-    /// Exposes `data` to be read, in buffers of these lengths (which add up).
+    /// Exposes `data` as a source, in buffers of these lengths (whose sum is the length of `data`).
     pub(super) fn expose_source(&self, peer: &End, lens: &[usize], mut data: &[u8]) -> Exposure {
         self.expose(
             peer,
@@ -306,7 +306,7 @@ impl End {
         )
     }
 
-    /// Ends an exposure, whichever way the provider does it, and gives its bytes.
+    /// Ends an exposure, in the way the provider does it, and returns its bytes.
     pub(super) fn take_back(&self, exposure: Exposure) -> Vec<u8> {
         let id = self.id();
         let memory = match self.qp.invalidate(id, exposure) {
@@ -329,7 +329,7 @@ impl End {
         bytes(&memory)
     }
 
-    /// Writes `data` to `targets`, segment after segment, and waits until that is done here.
+    /// Writes `data` to `targets`, segment by segment, and waits for the completions.
     pub(super) fn write(&self, targets: &[RemoteSegment], mut data: &[u8]) {
         for target in targets {
             let (now, later) = data.split_at(target.length as usize);
@@ -348,7 +348,7 @@ impl End {
         }
     }
 
-    /// Reads `sources`, segment after segment.
+    /// Reads from `sources`, segment by segment.
     pub(super) fn read(&self, sources: &[RemoteSegment]) -> Vec<u8> {
         let mut data = Vec::new();
         for source in sources {
@@ -396,7 +396,7 @@ impl Drop for End {
     }
 }
 
-/// Waits for the descriptors of a connection.
+/// An event loop that waits for the descriptors of a connection.
 struct EventLoop {
     epoll: OwnedFd,
     hung_up: bool,
@@ -415,7 +415,7 @@ impl EventLoop {
         }
     }
 
-    /// Waits until something may have happened, and takes it.
+    /// Waits until there may be completions, and takes them.
     fn poll(&mut self, queue: &mut dyn CompletionQueue, out: &mut Vec<Completion>) -> Result<()> {
         let armed = match self.hung_up {
             true => Armed::Ready,
@@ -458,7 +458,7 @@ fn poll(shared: &Watched, mut poll_queue: impl FnMut(&mut Vec<Completion>, Wait)
             if shared.stop {
                 return;
             }
-            // Nothing but `stop` and further posts can come now.
+            // Only `stop` and further posts can happen now.
             changed.wait_for(&mut shared, Duration::from_millis(5));
         }
         changed.notify_all();
@@ -475,7 +475,7 @@ pub(super) fn finish(a: End, b: End) {
     }
 }
 
-/// Waits until the pool is whole again.
+/// Waits until all memory has returned to the pool.
 pub(super) fn all_returned(pool: &Pool) {
     let deadline = Instant::now() + PATIENCE;
     while pool.free_bytes() != pool.capacity() {
@@ -488,14 +488,14 @@ pub(super) fn all_returned(pool: &Pool) {
     }
 }
 
-/// Bytes that differ everywhere, so that misplaced ones show.
+/// Pseudo-random bytes, which reveal misplaced data.
 pub(super) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// The bytes of a memory, in order.
+/// The bytes of an exposed memory, in order.
 pub(super) fn bytes(memory: &Memory) -> Vec<u8> {
     match memory {
         Memory::Sink(bufs) => bufs.iter().flat_map(|buf| buf.to_vec()).collect(),
@@ -503,7 +503,7 @@ pub(super) fn bytes(memory: &Memory) -> Vec<u8> {
     }
 }
 
-/// The part `from..from + len` of what `segments` name in order.
+/// The part `from..from + len` of the memory that `segments` name in order.
 pub(super) fn part(segments: &[RemoteSegment], from: usize, len: usize) -> Segs<RemoteSegment> {
     let (mut skip, mut left) = (from as u64, len as u64);
     let mut parts = Segs::new();

@@ -25,7 +25,7 @@ fn exchange(from: &End, to: &End, len: usize) {
 //= RFC 5041, Section 5.4
 //= type=test
 //# At the Data Sink, DDP MUST provide the ULP [...]
-/// Messages of no byte, one, around the padding of four, and of exactly the Receive.
+/// Messages of zero and one bytes, of lengths around multiples of four, and as long as the Receive.
 pub fn sends_of_every_size_arrive(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     for len in [0, 1, 2, 3, 4, 5, 1023, 1024, RECEIVE_SIZE - 1, RECEIVE_SIZE] {
@@ -39,7 +39,7 @@ pub fn sends_of_every_size_arrive(bench: &Bench<'_>) {
 //= type=test
 //# If set to zero, the ULP Payload carried in this DDP Segment MUST be Placed into an Untagged
 //# Buffer.
-/// One message out of many buffers, empty ones among them.
+/// One message from many buffers, some of which are empty.
 pub fn sends_are_gathered(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let lens = [3, 0, 1, 28, 1000, 4, 7, 0, 513, 100, 64];
@@ -65,8 +65,7 @@ pub fn sends_are_gathered(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// Sends posted by `post_later` leave with a flush or the next `post`, before what comes after
-/// them.
+/// Sends posted by `post_later` are sent by a flush or by the next `post`, before later requests.
 pub fn sends_put_off_keep_their_order(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let later = |id: u64, text: &[u8]| {
@@ -93,13 +92,13 @@ pub fn sends_put_off_keep_their_order(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// A message as large as the provider's largest, or a megabyte.
+/// A message as large as the provider allows, but at most a megabyte.
 pub fn a_large_send_arrives(bench: &Bench<'_>) {
     let mut params = bench.params();
     params.receive_buffers = 1;
     let (a, b) = bench.pair_with(bench.params(), params);
     let len = a.qp.capabilities().max_message.min(1 << 20);
-    // The one small Receive comes first; then the large one.
+    // The small Receive is used first, then the large one.
     b.qp.post_receive(b.id(), b.alloc(len)).unwrap();
     exchange(&a, &b, 10);
     let data = pattern(len, 8);
@@ -122,8 +121,8 @@ pub fn a_large_send_arrives(bench: &Bench<'_>) {
 //# MUST transmit DDP Messages in the order they were submitted to the DDP layer,
 //# MUST Deliver a DDP Message to the ULP at most once,
 //# MUST Deliver DDP Messages to the ULP in the order they were sent by the Data Source.
-/// Thousands of messages, in order, with each Receive posted again; their completions are in
-/// order, too.
+/// Thousands of messages arrive in order while each Receive is posted again, and their completions
+/// are in order, too.
 pub fn sends_arrive_in_order(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     const COUNT: u64 = 2000;
@@ -147,7 +146,7 @@ pub fn sends_arrive_in_order(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// Messages in both directions at once, a window of them each.
+/// Messages in both directions at once, each with a window.
 pub fn sends_cross(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     const COUNT: u32 = 600;
@@ -155,7 +154,7 @@ pub fn sends_cross(bench: &Bench<'_>) {
     let run = |end: &End| {
         let (mut sent, mut received) = (0, 0);
         while received < COUNT {
-            // The peer has received all but WINDOW of ours once we have all but those of its.
+            // If we have all but WINDOW of the peer's messages, it has as many of ours.
             while sent < COUNT && sent < received + WINDOW {
                 end.send(&pattern(100 + sent as usize, u64::from(sent)));
                 sent += 1;
@@ -172,11 +171,11 @@ pub fn sends_cross(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// More requests than `send_depth` are given back, and are accepted later.
+/// Requests beyond `send_depth` are returned, and accepted later.
 pub fn a_full_send_queue_gives_the_rest_back(bench: &Bench<'_>) {
     let (mut small, large) = (bench.params(), bench.params());
     small.send_depth = 4;
-    // This end is polled here, so that nothing completes behind the test's back.
+    // The test itself polls this end, so that nothing completes unnoticed.
     let (mut a, b) = bench.connect(&small, &large);
     let b = End::new(b, large.pool.clone());
     let buf = small.pool.alloc(1).unwrap().freeze();
@@ -208,8 +207,8 @@ pub fn a_full_send_queue_gives_the_rest_back(bench: &Bench<'_>) {
     b.ended(1);
 }
 
-/// An unsignaled request never completes, and its buffers return all the same: far more of
-/// them than the queue is deep, out of a small pool.
+/// An unsignaled request never completes, but its buffers are returned: many more requests than the
+/// queue holds, from a small pool.
 pub fn unsignaled_sends_complete_silently(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     for round in 0..100u64 {
@@ -218,13 +217,13 @@ pub fn unsignaled_sends_complete_silently(bench: &Bench<'_>) {
             a.post(send(n, smallvec![a.buf(&data)], false));
             assert_eq!(b.receive().1, data);
         }
-        // The answer to the last: what requesters have, and no Sent.
+        // The answer to the last request, as a requester gets it; no Sent.
         exchange(&b, &a, 1);
     }
     a.qp.disconnect();
     a.ended(1);
     for completion in a.rest() {
-        // Only the Receives are owed.
+        // Only the Receives must complete.
         let Completion::Flushed { memory, .. } = &completion else {
             panic!("{completion:?}");
         };
@@ -233,8 +232,8 @@ pub fn unsignaled_sends_complete_silently(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// What breaks the contract is [`Error::Misuse`]; it stays in the batch with what follows,
-/// what precedes it is done, and the connection lives.
+/// A request that violates the contract fails with [`Error::Misuse`]. It stays in the batch with
+/// those behind it, those before it are executed, and the connection lives.
 pub fn misuse_is_reported_and_harmless(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let target = RemoteSegment {
@@ -255,7 +254,7 @@ pub fn misuse_is_reported_and_harmless(bench: &Bench<'_>) {
             source: target,
         },
         {
-            // The same block often enough to exceed any device's largest message.
+            // The same block, so often that it exceeds the largest message of any device.
             let block = a.alloc(MAX_BLOCK).freeze();
             let count = a.qp.capabilities().max_message / MAX_BLOCK + 1;
             send(3, std::iter::repeat_n(block, count).collect(), true)
@@ -297,12 +296,12 @@ pub fn a_send_longer_than_the_receive_ends_the_connection(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// The same without a Receive.
+/// The same without a posted Receive.
 pub fn a_send_without_a_receive_ends_the_connection(bench: &Bench<'_>) {
     let mut params = bench.params();
     params.receive_buffers = 1;
     let (a, b) = bench.pair_with(bench.params(), params);
-    // `pair` posted the one Receive again.
+    // `pair` has posted the only Receive again.
     for n in 0..2 {
         a.post(send(n, smallvec![a.buf(&[1; 10])], false));
     }
@@ -318,7 +317,7 @@ pub fn a_send_without_a_receive_ends_the_connection(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// Send With Invalidate: the handle is invalid when the message is received.
+/// Send with Invalidate: the handle is invalid when the message is received.
 pub fn a_send_can_invalidate(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     if !b.qp.capabilities().remote_invalidate {
@@ -341,7 +340,7 @@ pub fn a_send_can_invalidate(bench: &Bench<'_>) {
     assert_eq!(data, b"take it back");
     assert_eq!(invalidated, Some(segment.handle));
     assert_eq!(b.take_back(exposure), pattern(5000, 1));
-    // The next exposure is another.
+    // The next exposure is independent.
     let exposure = b.expose_sink(&a, &[10], 0);
     a.write(&[exposure.segments()[0]], &[7; 10]);
     exchange(&a, &b, 1);

@@ -1,14 +1,13 @@
-//! The contract as test cases: every provider passes all of them.
+//! The contract as test cases, all of which every provider must pass.
 //!
-//! In a provider's tests, one line makes each case a test of its own:
+//! In a provider's tests, one line makes each case a separate test:
 //!
 //! ```ignore
 //! nfsrdma_rdma_testing::conformance_tests!(Loopback::new(), "127.0.0.1:0".parse().unwrap());
 //! ```
 //!
-//! [`run_all`] runs them elsewhere, for example in a guest with devices. A case panics where
-//! the provider breaks the contract, waits for conditions only, and gives up after
-//! [`PATIENCE`].
+//! [`run_all`] runs them elsewhere, for example in a guest with devices. A case panics if the
+//! provider violates the contract. It waits only for conditions, and gives up after [`PATIENCE`].
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -30,11 +29,11 @@ use nfsrdma_rdma::Provider;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One promise of the contract.
+/// A test of one guarantee of the contract.
 pub type Case = fn(&Bench<'_>);
 
-/// Makes a `#[test]` of each case. `$provider` is evaluated in each; `$at` is an address the
-/// provider can listen on and connect to, with port 0.
+/// Makes a `#[test]` of each case. `$provider` is evaluated in each of them; `$at` is an address
+/// that the provider can listen on and connect to, with port 0.
 #[macro_export]
 macro_rules! conformance_tests {
     (@cases $mode:ident $($args:tt)*) => {
@@ -104,11 +103,11 @@ macro_rules! conformance_tests {
     };
 }
 
-/// All cases, by name.
+/// All cases with their names.
 pub const CASES: &[(&str, Case)] = crate::conformance_tests! { @cases table };
 
-/// Runs the cases whose name contains `filter`, printing one line for each; returns the names
-/// of those that failed.
+/// Runs the cases whose name contains `filter`, and prints one line for each. Returns the names of
+/// those that failed.
 pub fn run_all(provider: &dyn Provider, at: SocketAddr, filter: &str) -> Vec<&'static str> {
     let mut failed = Vec::new();
     for (name, case) in CASES.iter().filter(|(name, _)| name.contains(filter)) {

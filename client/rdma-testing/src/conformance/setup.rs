@@ -1,16 +1,16 @@
-//! Connecting, listening, refusing.
+//! Connecting, listening, rejecting.
 
 use super::harness::{Bench, End, PATIENCE, all_returned, finish, part, pattern};
 use nfsrdma_rdma::{Error, PRIVATE_DATA_MAX, Pool};
 use std::time::{Duration, Instant};
 
-/// What was sent, followed by nothing but zeros (some transports pad).
+/// Whether `got` is `sent`, followed only by zeros (some transports pad).
 fn is_padded(got: &[u8], sent: &[u8]) -> bool {
     got.starts_with(sent) && got[sent.len()..].iter().all(|&byte| byte == 0)
 }
 
-/// Private data of the request reaches the accepting side, that of the acceptance the
-/// connecting side.
+/// The accepting side gets the private data of the request, and the connecting side those of the
+/// acceptance.
 pub fn private_data_goes_both_ways(bench: &Bench<'_>) {
     for (forth, back) in [(0, 0), (1, 2), (8, 8), (PRIVATE_DATA_MAX, PRIVATE_DATA_MAX)] {
         let (mut a, mut b) = (bench.params(), bench.params());
@@ -47,7 +47,7 @@ pub fn private_data_goes_both_ways(bench: &Bench<'_>) {
 //= RFC 5044, Section 7.1.1
 //= type=test
 //# The Private Data field MUST be between 0 and 512 octets in length.
-/// More private data than every transport carries is misuse, not truncated.
+/// More private data than every transport carries is misuse; they are not truncated.
 pub fn private_data_has_a_largest_size(bench: &Bench<'_>) {
     let listener = bench.provider.listen(bench.at).unwrap();
     let mut params = bench.params();
@@ -56,7 +56,7 @@ pub fn private_data_has_a_largest_size(bench: &Bench<'_>) {
     assert!(matches!(outcome, Err(Error::Misuse(_))), "{outcome:?}");
 }
 
-/// A rejection says why.
+/// The peer gets the private data of a rejection.
 pub fn rejection_carries_private_data(bench: &Bench<'_>) {
     let listener = bench.provider.listen(bench.at).unwrap();
     let addr = listener.local_addr();
@@ -86,7 +86,7 @@ pub fn a_dropped_request_is_a_rejection(bench: &Bench<'_>) {
     });
 }
 
-/// Nobody listens: refused, not a time-out.
+/// If nobody listens, connecting is refused and does not time out.
 pub fn refused_where_nobody_listens(bench: &Bench<'_>) {
     let listener = bench.provider.listen(bench.at).unwrap();
     let addr = listener.local_addr();
@@ -97,7 +97,7 @@ pub fn refused_where_nobody_listens(bench: &Bench<'_>) {
     assert_eq!(params.pool.free_bytes(), params.pool.capacity());
 }
 
-/// Somebody who listens and never answers: a time-out, in time.
+/// If a listener never answers, connecting times out in time.
 pub fn silence_times_out(bench: &Bench<'_>) {
     let listener = bench.provider.listen(bench.at).unwrap();
     let mut params = bench.params();
@@ -107,7 +107,7 @@ pub fn silence_times_out(bench: &Bench<'_>) {
     assert!(matches!(outcome, Err(Error::TimedOut(_))), "{outcome:?}");
     let waited = began.elapsed();
     assert!(waited >= params.timeout, "it waited");
-    // Generous: it is not the transport's own time-out that ends the wait.
+    // With a wide margin: the transport's own time-out must not be what ends the wait.
     assert!(
         waited < params.timeout + Duration::from_secs(5),
         "{waited:?}"
@@ -115,7 +115,7 @@ pub fn silence_times_out(bench: &Bench<'_>) {
     all_returned(&params.pool);
 }
 
-/// `close` makes `accept` return, the one that waits and each later one.
+/// `close` ends the `accept` that waits, and each later one.
 pub fn closing_a_listener_ends_accept(bench: &Bench<'_>) {
     let listener = bench.provider.listen(bench.at).unwrap();
     std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ pub fn closing_a_listener_ends_accept(bench: &Bench<'_>) {
     assert!(matches!(outcome, Some(Error::LinkLost(_))), "{outcome:?}");
 }
 
-/// Connecting takes the first Receives from the pool, or says that it cannot.
+/// Connecting allocates the first Receives from the pool, or fails.
 pub fn a_pool_too_small_for_the_receives_is_a_local_error(bench: &Bench<'_>) {
     let listener = bench.provider.listen(bench.at).unwrap();
     let mut params = bench.params();
@@ -143,8 +143,8 @@ pub fn a_pool_too_small_for_the_receives_is_a_local_error(bench: &Bench<'_>) {
 //= type=test
 //# The RDMAP layer MUST provide the maximum number of outstanding, inbound [...]
 //# The RDMAP layer MUST provide the maximum number of outstanding, outbound [...]
-/// Nobody issues more Reads than the other takes, and a requester that issues none can be
-/// read from.
+/// Neither side issues more Reads than the other serves, and a requester that issues none can still
+/// serve them.
 pub fn reads_are_negotiated(bench: &Bench<'_>) {
     let (mut a, mut b) = (bench.params(), bench.params());
     (a.reads_out, a.reads_in) = (0, 3);
@@ -160,7 +160,7 @@ pub fn reads_are_negotiated(bench: &Bench<'_>) {
     finish(a, b);
 }
 
-/// Several connections at a time; the end of one is nothing to the others.
+/// Several connections at once; the end of one does not affect the others.
 pub fn connections_are_independent(bench: &Bench<'_>) {
     let listener = bench.provider.listen(bench.at).unwrap();
     let addr = listener.local_addr();

@@ -1,4 +1,4 @@
-//! Each fault strikes where the plan says, and only there.
+//! Each fault occurs where the plan says, and nowhere else.
 
 use super::*;
 use crate::Loopback;
@@ -40,7 +40,7 @@ fn params() -> ConnectParams {
     }
 }
 
-/// A connection by the plan (first), and its peer without faults.
+/// A connection that follows the plan, and its peer without faults.
 fn pair(plan: Plan, params: &ConnectParams) -> (Connection, Connection) {
     let faulty = Faulty::new(Loopback::new(), plan);
     let listener = faulty.listen(ANY).unwrap();
@@ -154,7 +154,7 @@ fn a_message_is_lost_with_the_connection() {
     let (mut a, b) = pair(plan, &params);
     send(&b, &self::params().pool, 0..5).unwrap();
     let (at_a, _) = drain(&mut a);
-    // The third is lost; what the device had received already stays received.
+    // The third message is lost; what the device had received before remains received.
     let got = received(&at_a);
     assert_eq!(got.len(), 4);
     assert!(!got.iter().any(|data| data[0] == 2));

@@ -1,7 +1,7 @@
 //! One connection: two sides under one lock.
 //!
-//! Sends and Writes are carried out when they are posted, Reads when their side polls, so
-//! that a Read completes later than the Sends posted after it, as on a real device.
+//! Sends and Writes are executed when they are posted, but Reads when their side polls, so that a
+//! Read completes after Sends that were posted later, as on a real device.
 
 use super::options::Options;
 use super::region::{Refusal, Regions};
@@ -19,30 +19,30 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a side brings into a connection.
+/// One side of a connection.
 pub(super) struct Side {
     receives: VecDeque<(WorkId, BufMut)>,
-    /// Accepted, not begun: behind a Read that would be one too many.
+    /// Requests accepted but not started, because a Read before them would exceed the limit.
     stalled: VecDeque<WorkRequest>,
-    /// RDMA Reads under way.
+    /// RDMA Reads that are under way.
     reads: VecDeque<(WorkId, Segs<BufMut>, RemoteSegment)>,
     completions: VecDeque<Completion>,
     regions: Regions,
-    /// Work requests that count against `send_depth`.
+    /// Number of work requests that count against `send_depth`.
     posted: usize,
     send_depth: usize,
     recv_depth: usize,
     max_reads_out: usize,
     ended: Option<Error>,
-    /// Whether what was flushed with the end, or `ended` itself, was given.
+    /// Whether a poll has returned the flushed completions or `ended`.
     told: bool,
     woken: bool,
-    /// The completion queue is gone: nobody will fetch anything.
+    /// Whether the completion queue was dropped, so that nobody fetches completions.
     unpolled: bool,
 }
 
 impl Side {
-    /// Receives are posted here, before the peer knows of anybody.
+    /// Makes a side with its Receives posted, before the peer knows of it.
     pub(super) fn new(params: &ConnectParams) -> Result<Self> {
         Ok(Side {
             receives: params.take_receives()?.into(),
@@ -104,7 +104,7 @@ impl Side {
                 Completion::Sent { .. } | Completion::Written { .. } | Completion::Read { .. } => {
                     self.posted -= 1;
                 }
-                // Nothing is counted any more once the connection has ended.
+                // Nothing is counted after the end of the connection.
                 Completion::Flushed { .. } => {}
                 Completion::Received { .. } | Completion::Invalidated { .. } => {}
             }
@@ -113,7 +113,7 @@ impl Side {
     }
 }
 
-/// Tells a side that something happened to it, whichever way it waits.
+/// Wakes a side, in whichever way it waits.
 struct Bell {
     condvar: Condvar,
     event: EventFd,
@@ -133,21 +133,21 @@ impl Bell {
     }
 }
 
-/// Both sides. Side 0 connected, side 1 accepted.
+/// Both sides. Side 0 has connected, side 1 has accepted.
 struct Link {
     sides: Mutex<[Side; 2]>,
     something: [Bell; 2],
     options: Options,
 }
 
-/// The two ends of a new connection.
+/// Makes the two ends of a new connection.
 pub(super) fn join(
     options: &Options,
     (mut connector, connector_params, connector_addr): (Side, &ConnectParams, SocketAddr),
     (mut acceptor, acceptor_params, acceptor_addr): (Side, &ConnectParams, SocketAddr),
 ) -> [(Arc<dyn QueuePair>, Box<dyn CompletionQueue>); 2] {
-    // As MPA's enhanced set-up does it (RFC 6581 section 9): no more Reads out than the peer
-    // takes in.
+    // Like MPA's enhanced set-up (RFC 6581 section 9): a side issues no more Reads than the peer
+    // serves.
     let forth = connector_params.reads_out.min(acceptor_params.reads_in);
     let back = acceptor_params.reads_out.min(connector_params.reads_in);
     connector.max_reads_out = forth as usize;
@@ -194,7 +194,7 @@ pub(super) fn join(
 }
 
 impl Link {
-    /// Ends the connection, unless it ended before.
+    /// Ends the connection, unless it has ended before.
     fn end(&self, sides: &mut [Side; 2], me: usize, mine: Error, peers: Error) {
         if sides[me].ended.is_none() {
             sides[me].end(mine);
@@ -204,7 +204,7 @@ impl Link {
         }
     }
 
-    /// `me` did something its peer does not allow: the peer's device finds it and says so.
+    /// `me` did something that its peer does not allow; the peer's device detects and reports it.
     fn violation(&self, sides: &mut [Side; 2], me: usize, what: Refusal) {
         self.end(
             sides,
@@ -214,7 +214,7 @@ impl Link {
         );
     }
 
-    /// Begins a request, whose turn it is. On a violation it is flushed with the rest.
+    /// Executes a request when it is its turn. On a violation it is flushed like the others.
     fn begin(&self, sides: &mut [Side; 2], me: usize, request: WorkRequest) {
         let (mine, peer) = both(sides, me);
         let outcome = match &request {
@@ -251,7 +251,7 @@ impl Link {
         self.something[me].notify_all();
     }
 
-    /// Begins what is stalled, as far as the limit of outstanding Reads allows.
+    /// Starts stalled requests as far as the limit of outstanding Reads allows.
     fn advance(&self, sides: &mut [Side; 2], me: usize) {
         while sides[me].ended.is_none() {
             let mine = &mut sides[me];
@@ -280,7 +280,7 @@ fn deliver_send(
     remote_inv: bool,
 ) -> std::result::Result<(), Refusal> {
     let len: usize = data.iter().map(|buf| buf.len()).sum();
-    // RFC 5041 section 7.2: no buffer for the MSN; message too long for the buffer.
+    // RFC 5041 section 7.2: no buffer for the MSN, or message too long for the buffer.
     let Some((_, buf)) = peer.receives.front() else {
         return Err("a Send with no Receive posted");
     };
@@ -308,7 +308,7 @@ fn deliver_send(
     Ok(())
 }
 
-/// One end's posting half.
+/// The posting half of one end.
 struct End {
     link: Arc<Link>,
     me: usize,
@@ -469,14 +469,14 @@ impl fmt::Debug for End {
     }
 }
 
-/// One end's polling half.
+/// The polling half of one end.
 struct Poller {
     link: Arc<Link>,
     me: usize,
 }
 
 impl Poller {
-    /// Carries out the Reads under way and what they held up.
+    /// Executes the Reads that are under way, and the requests that waited for them.
     fn progress(&self, sides: &mut [Side; 2]) {
         while let Some((id, mut sink, source)) = sides[self.me].reads.pop_front() {
             let (mine, peer) = both(sides, self.me);
@@ -505,8 +505,8 @@ impl CompletionQueue for Poller {
             let woken = std::mem::take(&mut mine.woken);
             match &mine.ended {
                 Some(error) => {
-                    // What was flushed with the end goes first, once: who keeps posting has to
-                    // learn of it, too.
+                    // What was flushed with the end is returned first, but only once, so that a
+                    // caller that keeps posting gets the error, too.
                     let first = !std::mem::replace(&mut mine.told, true);
                     if first && out.len() > before {
                         return Ok(());

@@ -1,7 +1,7 @@
-//! RDMA inside one process, for tests: the whole contract, no sockets, no device.
+//! RDMA inside one process, for tests: the whole contract without sockets or devices.
 //!
-//! [`Loopback`] is a network of its own; its clones share it. What differs between devices
-//! is an [`Option`](Options), so that a caller can be tried with each of them.
+//! A [`Loopback`] is a separate network, which its clones share. Properties in which devices differ
+//! are [`Options`], so that a caller can be tested with each of them.
 
 mod link;
 mod options;
@@ -30,11 +30,11 @@ pub struct Loopback {
 #[derive(Default)]
 struct Network {
     listeners: HashMap<SocketAddr, Arc<Queue>>,
-    /// Counts up; from here come the ports nobody asked for.
+    /// Number of ports assigned so far to those that did not ask for a particular one.
     ports: u16,
 }
 
-/// First of the ports given out.
+/// First port that is assigned.
 const EPHEMERAL: u16 = 32768;
 
 impl Network {
@@ -51,7 +51,7 @@ struct Queue {
     something: Condvar,
 }
 
-/// One request, on its way from the connecting to the accepting side.
+/// A request on its way from the connecting to the accepting side.
 struct Request {
     from: SocketAddr,
     params: ConnectParams,
@@ -64,20 +64,20 @@ struct Answer {
 }
 
 enum State {
-    /// The connecting side waits, with its Receives posted.
+    /// The connecting side waits, and has posted its Receives.
     Waiting(Box<Side>),
     Answered(Result<Connection>),
-    /// Nobody waits any longer.
+    /// Nobody waits any more.
     Over,
 }
 
 impl Loopback {
-    /// A network of its own, with the usual options.
+    /// A new network with the default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with other options.
+    /// A new network with other options.
     pub fn with_options(options: Options) -> Self {
         Loopback {
             options,
@@ -157,7 +157,7 @@ impl Provider for Loopback {
         let mut network = self.network.lock();
         let mut addr = local;
         if local.port() == 0 {
-            // As many tries as there are ports.
+            // Try each port once.
             for _ in EPHEMERAL..u16::MAX {
                 addr.set_port(network.port());
                 if !network.listeners.contains_key(&addr) {
@@ -240,7 +240,7 @@ impl Drop for LoopbackListener {
 }
 
 impl Answer {
-    /// Answers, unless that was done or nobody waits.
+    /// Answers, unless it was answered before or nobody waits.
     fn give(&self, outcome: Result<Connection>) {
         let mut state = self.state.lock();
         if let State::Waiting(_) = *state {
@@ -307,7 +307,7 @@ impl Drop for LoopbackIncoming {
     }
 }
 
-/// An address to listen on, port to be chosen.
+/// An address to listen on, with any port.
 pub const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 #[cfg(test)]

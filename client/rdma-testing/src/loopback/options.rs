@@ -1,17 +1,17 @@
-//! What differs between devices.
+//! The properties in which devices differ.
 
-/// What sort of device to be.
+/// The properties of the simulated device.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// One handle for a list of buffers, as soft-iWARP has it; or one a buffer.
+    /// Whether one handle covers a list of buffers, as in soft-iWARP, or one buffer only.
     pub scatter_handle: bool,
-    /// Whether Send With Invalidate works.
+    /// Whether Send with Invalidate is supported.
     pub remote_invalidate: bool,
     /// Whether an invalidation takes a work request, as memory windows do.
     pub posted_invalidation: bool,
     /// Largest Send, in bytes.
     pub max_message: usize,
-    /// Buffers of one exposure, at most.
+    /// Largest number of buffers in one exposure.
     pub max_segments: usize,
     /// Whether private data is padded with zeros to
     /// [`PRIVATE_DATA_MAX`](nfsrdma_rdma::PRIVATE_DATA_MAX), as InfiniBand does.

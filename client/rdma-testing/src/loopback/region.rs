@@ -1,43 +1,43 @@
-//! Memory a peer may reach, by handle, and the copying in and out of it.
+//! Memory that a peer may access by handle, and copying to and from it.
 
 use nfsrdma_rdma::buf::KeepAlive;
 use nfsrdma_rdma::{BufMut, Exposure, Handle, Memory, RemoteSegment, Segs};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
-/// What a handle allows.
+/// The access that a handle allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Write,
     Read,
 }
 
-/// One exposed buffer.
+/// An exposed buffer.
 struct Piece {
     at: NonNull<u8>,
     len: usize,
     _alive: KeepAlive,
 }
 
-// SAFETY: a piece is memory that only the table it is in gives access to, while the table is
+// SAFETY: only the table that contains a piece gives access to its memory, while the table is
 // borrowed; the block cannot return to its pool before the piece is dropped.
 unsafe impl Send for Piece {}
 
 struct Region {
     access: Access,
-    /// Address of the first byte, as the peer sees it.
+    /// Address of the first byte in the peer's terms.
     base: u64,
     len: u64,
     pieces: Vec<Piece>,
 }
 
-/// The handles of one side of one connection. `None`: known, and invalid already.
+/// The handles of one side of a connection. `None` stands for one that is already invalid.
 #[derive(Default)]
 pub(super) struct Regions {
     table: HashMap<Handle, Option<Region>>,
 }
 
-/// Why an access was refused, in the words of RFC 5040 section 7.2 and RFC 5041 section 7.2.
+/// Why an access was refused, in the terms of RFC 5040 section 7.2 and RFC 5041 section 7.2.
 pub(super) type Refusal = &'static str;
 
 const INVALID_HANDLE: Refusal = "invalid handle";
@@ -51,8 +51,8 @@ fn random() -> std::io::Result<u64> {
 }
 
 impl Regions {
-    /// Exposes `memory` under fresh, unpredictable handles (RFC 8166 section 8.1.2): one, or
-    /// one a buffer. The base address is arbitrary, too: nobody may rely on zero.
+    /// Exposes `memory` under new, unpredictable handles (RFC 8166 section 8.1.2): one for all, or
+    /// one for each buffer. The base address is random, too, so that no user can rely on zero.
     pub(super) fn expose(
         &mut self,
         mut memory: Memory,
@@ -114,7 +114,7 @@ impl Regions {
         Ok(Exposure::new(segments, memory))
     }
 
-    /// Ends the access by a peer's Send With Invalidate.
+    /// Invalidates a handle, for a peer's Send with Invalidate.
     pub(super) fn invalidate_remotely(&mut self, handle: Handle) -> Result<(), Refusal> {
         match self.table.get_mut(&handle) {
             Some(region @ Some(_)) => {
@@ -125,17 +125,17 @@ impl Regions {
         }
     }
 
-    /// Ends the access and gives the memory back.
+    /// Invalidates the handles and returns the memory.
     ///
     /// # Panics
-    /// If the exposure is not of this table.
+    /// If the exposure does not belong to this table.
     pub(super) fn invalidate(&mut self, exposure: Exposure) -> Memory {
         for segment in exposure.segments() {
             let known = self.table.remove(&segment.handle);
             assert!(known.is_some(), "an exposure of this connection");
         }
-        // SAFETY: the handles were in this table, so nothing else reaches the memory, and now
-        // they are gone; accesses happen only while the table is borrowed.
+        // SAFETY: the handles were in this table, so nothing else accesses the memory, and now they
+        // are removed; accesses happen only while the table is borrowed.
         unsafe { exposure.into_memory() }
     }
 
@@ -168,8 +168,8 @@ impl Regions {
         Ok((region, from as usize))
     }
 
-    /// An RDMA Write of `source` to `target`, which is as long as it. One of no bytes is
-    /// allowed to any handle (RFC 5041 section 5.2 has nothing to check).
+    /// An RDMA Write of `source` to `target`, which has the same length. With zero bytes any handle
+    /// is allowed (RFC 5041 section 5.2: there is nothing to check).
     pub(super) fn write<'a>(
         &mut self,
         target: RemoteSegment,
@@ -182,9 +182,9 @@ impl Regions {
         for mut bytes in source {
             while let (Some((piece, offset)), false) = (region.piece(at), bytes.is_empty()) {
                 let n = bytes.len().min(piece.len - offset);
-                // SAFETY: `offset + n` is inside the piece, a live sink: its BufMut is locked
-                // up in an Exposure, so nobody else touches the bytes, and `bytes`, which
-                // belong to another owner, do not overlap them.
+                // SAFETY: `offset + n` is inside the piece, a live sink: its BufMut is in an
+                // Exposure, so nobody else accesses the bytes, and `bytes`, which belong to another
+                // owner, do not overlap them.
                 unsafe {
                     let to = piece.at.as_ptr().add(offset);
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, n);
@@ -196,7 +196,7 @@ impl Regions {
         Ok(())
     }
 
-    /// An RDMA Read of `source` into `sink`, which is as long as it.
+    /// An RDMA Read of `source` into `sink`, which has the same length.
     pub(super) fn read(
         &self,
         source: RemoteSegment,
@@ -210,8 +210,8 @@ impl Regions {
             let mut done = 0;
             while let (Some((piece, offset)), true) = (region.piece(at), done < buf.len()) {
                 let n = (buf.len() - done).min(piece.len - offset);
-                // SAFETY: `offset + n` is inside the piece, a live source: a Buf of it is
-                // locked up in an Exposure, so nobody changes the bytes.
+                // SAFETY: `offset + n` is inside the piece, a live source: a Buf of it is in an
+                // Exposure, so nobody changes the bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(piece.at.as_ptr().add(offset), n) };
                 buf[done..done + n].copy_from_slice(bytes);
                 done += n;
@@ -223,7 +223,7 @@ impl Regions {
 }
 
 impl Region {
-    /// The piece that holds the byte `at`, and where in it.
+    /// The piece that contains the byte `at`, and the offset in it.
     fn piece(&self, mut at: usize) -> Option<(&Piece, usize)> {
         for piece in &self.pieces {
             if at < piece.len {

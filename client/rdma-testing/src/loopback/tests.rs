@@ -1,4 +1,4 @@
-//! What is the loopback's own; the contract is tested by the conformance suite.
+//! Tests of loopback's own behaviour; the conformance suite tests the contract.
 
 use super::*;
 use nfsrdma_rdma::{Completion, Memory, Pool, Wait, WorkId, WorkRequest};
@@ -28,7 +28,7 @@ fn pair(provider: &Loopback, pool: &Pool) -> (Connection, Connection) {
     })
 }
 
-/// RFC 5040 section 5.5: a Read may be done after Sends posted later; here it always is.
+/// RFC 5040 section 5.5: a Read may complete after Sends posted later; here it always does.
 #[test]
 fn a_read_is_done_after_a_send_posted_later() {
     let pool = Pool::new(1 << 22).unwrap();

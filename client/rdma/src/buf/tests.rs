@@ -1,14 +1,14 @@
-//! The pool against a model, and what the owners of buffers may rely on.
+//! The pool compared with a model, and the guarantees for owners of buffers.
 
 use super::*;
 use proptest::prelude::*;
 
-/// What a block of `len` bytes takes of the pool.
+/// The size of the block of a buffer of `len` bytes.
 fn block(len: usize) -> usize {
     len.max(1).next_power_of_two().max(MIN_BLOCK)
 }
 
-/// Where a buffer's block lies in the arena.
+/// The position of a buffer's block in the arena.
 fn place(pool: &Pool, buf: &BufMut) -> usize {
     buf.as_ptr() as usize - pool.base().as_ptr() as usize
 }
@@ -16,9 +16,9 @@ fn place(pool: &Pool, buf: &BufMut) -> usize {
 #[derive(Debug, Clone)]
 enum Step {
     Take(usize),
-    /// Gives back one of those held, by index modulo their number.
+    /// Returns one of the buffers held, by index modulo their number.
     Give(usize),
-    /// Has the system take back what is not needed.
+    /// Returns unused memory to the system.
     Release,
 }
 
@@ -39,9 +39,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { ProptestConfig::default().cases }))]
 
-    /// Blocks are aligned, inside, and never overlap; what is free adds up; an allocation
-    /// fails only if no aligned block of its size is free; in the end everything is back, as
-    /// one piece.
+    /// Blocks are aligned, inside the arena, and never overlap; the number of free bytes is right;
+    /// an allocation fails only if no aligned block of its size is free; in the end the arena is
+    /// one free piece again.
     #[test]
     fn the_pool_agrees_with_a_model(steps in steps()) {
         let pool = Pool::new(2 * MAX_BLOCK).unwrap();
@@ -98,7 +98,7 @@ proptest! {
         prop_assert!(whole.iter().all(Option::is_some), "everything coalesced");
     }
 
-    /// Slices of slices name the same bytes as those of a vector.
+    /// Slices of slices have the same bytes as those of a vector.
     #[test]
     fn slices_agree_with_those_of_a_vector(
         len in 0usize..5000,
@@ -145,7 +145,7 @@ fn the_ends_of_a_range_may_be_of_any_kind() {
     }
 }
 
-/// A pool has to be addressable; a request for the impossible is an error, not a panic.
+/// A pool must be addressable; an impossible size is an error, not a panic.
 #[test]
 fn a_pool_of_impossible_size_is_an_error() {
     for bytes in [usize::MAX, 1 << 60, 16 << 40] {
@@ -210,7 +210,7 @@ fn a_block_returns_with_its_last_owner() {
     assert_eq!(pool.free_bytes(), whole);
 }
 
-/// The arena outlives the pool's last handle.
+/// The arena lives longer than the last clone of the pool.
 #[test]
 fn a_buffer_outlives_its_pool() {
     let pool = Pool::new(1).unwrap();
@@ -220,7 +220,7 @@ fn a_buffer_outlives_its_pool() {
     assert_eq!(&buf.freeze()[..], [3; 10]);
 }
 
-/// Threads take, fill, compare, pass on and give back; nobody sees another's bytes.
+/// Threads allocate, fill, compare, pass on and drop buffers; none sees another's bytes.
 #[test]
 fn threads_share_a_pool() {
     let pool = Pool::new(MAX_BLOCK).unwrap();
@@ -252,12 +252,11 @@ fn threads_share_a_pool() {
     assert_eq!(pool.free_bytes(), pool.capacity());
 }
 
-/// Bytes of the arena that are in memory.
+/// Bytes of the arena that are resident in memory.
 #[cfg(not(miri))]
 fn resident(pool: &Pool) -> usize {
     let mut pages = vec![0u8; pool.capacity() / MIN_BLOCK];
-    // SAFETY: the arena is mapped for as long as `pool` lives, and there is a byte for each
-    // of its pages.
+    // SAFETY: the arena is mapped while `pool` lives, and `pages` has a byte for each of its pages.
     let result = unsafe {
         libc::mincore(
             pool.base().as_ptr().cast(),
@@ -278,13 +277,13 @@ fn memory_that_is_not_needed_goes_back_to_the_system_and_what_is_in_use_stays() 
     assert_eq!(pool.free_bytes(), 0);
     assert_eq!(pool.touched_bytes(), pool.capacity());
     held.truncate(65);
-    // The busiest moment of the interval needed all of it.
+    // At the peak of the interval, all of it was needed.
     assert_eq!(pool.release_unused(), 0);
     assert_eq!(resident(&pool), pool.capacity());
     assert_eq!(pool.release_unused(), pool.capacity() - 65 * PIECE);
     assert_eq!(resident(&pool), 65 * PIECE);
     assert!(held.iter().all(|buf| buf.iter().all(|&byte| byte == 7)));
-    // It can be used again.
+    // The memory can be used again.
     held.extend((0..70).map(|_| pool.alloc(PIECE).unwrap()));
     held.iter_mut().for_each(|buf| buf.fill(8));
     assert!(held.iter().all(|buf| buf.iter().all(|&byte| byte == 8)));

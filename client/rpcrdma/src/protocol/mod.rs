@@ -1,4 +1,4 @@
-//! RPC-over-RDMA version 1 as a requester speaks it (RFC 8166), without I/O: what to offer
+//! The requester's side of RPC-over-RDMA version 1 (RFC 8166), without I/O: which chunks to offer
 //! with a call ([`plan`]), and the state of one connection ([`Requester`]).
 
 mod plan;

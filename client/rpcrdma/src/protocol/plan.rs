@@ -1,5 +1,5 @@
-//! Which chunks a call takes.
-//!
+//! Which chunks a call offers, decided by the encoded sizes of the call and of its largest possible
+//! reply.
 //! | call                                        | form                                     |
 //! | ------------------------------------------- | ---------------------------------------- |
 //! | header and message fit the call threshold   | RDMA_MSG                                 |
@@ -18,24 +18,24 @@ use nfsrdma_xdr::private_data::PrivateData;
 use nfsrdma_xdr::rpc::MAX_REPLY_LEN;
 use nfsrdma_xdr::rpcrdma::{MIN_HEADER_LEN, READ_ENTRY_LEN, SEGMENT_LEN};
 
-/// Largest messages without chunks, transport header included, in bytes (RFC 8166 section
+/// Largest sizes of messages without chunks, transport header included, in bytes (RFC 8166 section
 /// 3.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Requester to responder.
+    /// From requester to responder.
     pub call: usize,
-    /// Responder to requester.
+    /// From responder to requester.
     pub reply: usize,
-    /// What a Receive must hold: all the responder said it may send, which can exceed what
-    /// we announced.
+    /// Size of a Receive: the largest message that the responder has announced, even if that
+    /// exceeds what we announced.
     pub receive: usize,
-    /// Both sides announced Send With Invalidate (RFC 8797 section 4.1).
+    /// Whether both sides announced Send With Invalidate (RFC 8797 section 4.1).
     pub remote_invalidation: bool,
 }
 
 impl Thresholds {
-    /// From both sides' private data. For a peer that announces nothing the Receive is larger
-    /// than the threshold all the same.
+    /// Computes the thresholds from the private data of both sides. For a peer that announces
+    /// nothing, `receive` is still larger than the assumed thresholds.
     pub fn negotiate(own: &PrivateData, peer: Option<&PrivateData>) -> Self {
         const UNANNOUNCED: u32 = 4096;
         let sent = peer.map_or(UNANNOUNCED, |p| p.send_size);
@@ -55,22 +55,22 @@ impl Thresholds {
     }
 }
 
-/// A call, as far as its form depends on it. Lengths in bytes.
+/// The properties of a call that decide its form. Lengths are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shape {
     /// RPC message without the contents of the DDP-eligible argument.
     pub head: usize,
     /// Contents of the DDP-eligible argument, without padding.
     pub argument: usize,
-    /// Whether the argument may be reduced (it stands last in `head`, RFC 8267 section 4).
+    /// Whether the argument may be reduced (it follows `head`, RFC 8267 section 4).
     pub reducible: bool,
-    /// Most bytes of the encoded results without the DDP-eligible one.
+    /// Largest encoded length of the results without the DDP-eligible one.
     pub max_results: usize,
-    /// Most bytes of the DDP-eligible result.
+    /// Largest length of the DDP-eligible result.
     pub max_ddp_result: usize,
 }
 
-/// Segments that memory takes when exposed.
+/// How many segments each piece of memory takes when it is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Segments {
     /// The whole message: head, argument, padding.
@@ -81,7 +81,7 @@ pub struct Segments {
     pub result: usize,
 }
 
-/// How the call travels.
+/// Where the RPC call message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallForm {
     Inline,
@@ -89,25 +89,25 @@ pub enum CallForm {
     PositionZero,
 }
 
-/// What to do.
+/// The form of a call, and the chunks it offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     pub call: CallForm,
     /// Whether to offer a Write chunk for the DDP-eligible result.
     pub write_chunk: bool,
-    /// Bytes of the Reply chunk to offer, one segment; 0 for none.
+    /// Length of the one-segment Reply chunk to offer, in bytes; 0 for none.
     pub reply_chunk: usize,
 }
 
 /// Why there is no plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The transport header alone exceeds the call threshold: use fewer segments.
+    /// The transport header alone exceeds the call threshold; fewer segments are needed.
     #[error("the chunk lists exceed the inline threshold")]
     TooManySegments,
 }
 
-/// Encoded bytes of a transport header with these segments.
+/// Encoded length of a transport header with these numbers of segments.
 const fn header_len(reads: usize, writes: usize, reply: usize) -> usize {
     MIN_HEADER_LEN
         + READ_ENTRY_LEN * reads
@@ -123,7 +123,7 @@ const fn header_len(reads: usize, writes: usize, reply: usize) -> usize {
         }
 }
 
-/// Encoded bytes of the call's transport header under a plan.
+/// Encoded length of the call's transport header under a plan.
 pub fn call_header_len(plan: &Plan, segments: &Segments) -> usize {
     let reads = match plan.call {
         CallForm::Inline => 0,
@@ -134,7 +134,7 @@ pub fn call_header_len(plan: &Plan, segments: &Segments) -> usize {
     header_len(reads, writes, usize::from(plan.reply_chunk > 0))
 }
 
-/// Chooses the form of a call.
+/// Chooses the form of a call and its chunks.
 pub fn plan(
     shape: &Shape,
     segments: &Segments,

@@ -6,20 +6,20 @@
 //! | in flight  | [`Requester::launch`]    | `received` (reply, RDMA_ERROR), `withdraw`,      |
 //! |            |                          | `lost`                                           |
 //!
-//! A reservation is a credit and a posted Receive. Whoever drives the machine posts Receives
-//! first ([`Requester::receive_posted`]), sends after `launch`, and gives every received
-//! message to [`Requester::received`]. The machine never asks for a call to be sent again:
-//! that takes a new connection, and so a new machine.
+//! A reservation is a credit and a posted Receive. The driver of the machine posts Receives first
+//! ([`Requester::receive_posted`]), sends after `launch`, and passes every received message to
+//! [`Requester::received`]. The machine never asks for a retransmission: that needs a new
+//! connection, and so a new machine.
 //!
-//! A reply whose header has an error is discarded without notice (RFC 8166 section 4.5). So one
-//! whose chunks are not those that were offered leaves its call in flight, with its credit, as if
-//! the reply had been lost: the call's time-out ends the connection, and it is sent again on the next one. The
-//! Receive is replaced as after any message, so that discarding costs nothing.
+//! A reply whose header has an error is discarded silently (RFC 8166 section 4.5). So a reply whose
+//! chunks are not those that were offered leaves its call in flight, with its credit, as if the
+//! reply had been lost: the call's time-out ends the connection, and it is sent again on the next
+//! one. Its Receive is replaced like that of any message, so discarding it uses up no resources.
 
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, WriteChunk};
 use rustc_hash::FxHashMap;
 
-/// A call whose Send was or is about to be posted, as `lost` and `withdraw` return it.
+/// A call whose Send was or is about to be posted.
 #[derive(Debug)]
 struct InFlight<C> {
     /// What the peer was offered.
@@ -27,20 +27,20 @@ struct InFlight<C> {
     call: C,
 }
 
-/// The requester's side of one connection. `C` is what the driver wants back with a call.
+/// The requester's side of one connection. `C` is the driver's record of a call.
 #[derive(Debug)]
 pub struct Requester<C> {
-    /// Calls in flight we want at most; requested with every call.
+    /// The largest number of calls in flight that we want; requested with every call.
     maximum: u32,
-    /// What the responder grants, clamped to 1..=maximum; 1 until the first reply.
+    /// The responder's grant, clamped to `1..=maximum`; 1 until the first reply.
     granted: u32,
-    /// Reserved or in flight.
+    /// Calls reserved or in flight.
     used: u32,
     /// Receives posted and not consumed.
     receives: u32,
-    /// A valid reply has arrived.
+    /// Whether a valid reply has arrived.
     proven: bool,
-    /// By XID. They count up and the peer does not choose them, so a quick hash will do.
+    /// Calls in flight, by XID. A fast hash is safe, because the peer does not choose the XIDs.
     in_flight: FxHashMap<u32, InFlight<C>>,
 }
 
@@ -53,7 +53,7 @@ pub enum ReplyBody {
     ReplyChunk { len: usize },
 }
 
-/// Why a call is over without an RPC reply.
+/// Why a call ended without an RPC reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// RDMA_ERROR, ERR_VERS: the responder speaks only these versions.
@@ -79,16 +79,16 @@ pub enum Violation {
     NoReply,
 }
 
-/// Why a message was thrown away without notice (RFC 8166 section 4.5).
+/// Why a message was discarded silently (RFC 8166 section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discard {
-    /// Shorter than any header, a version unknown, or malformed.
+    /// The message is shorter than any header, has an unknown version, or is malformed.
     Header,
     /// RDMA_MSGP or RDMA_DONE (sections 4.6.1 and 4.6.2).
     Retired,
     /// A Read list in a reply ("Responders MUST leave the Read list empty", section 4.3.1).
     ReadList,
-    /// No RPC message, another XID in it, or a call where a reply belongs.
+    /// The payload is not an RPC reply, or has another XID than the header.
     NotAReply,
     /// No call in flight has this XID.
     UnknownXid,
@@ -106,7 +106,7 @@ pub enum Event<C> {
         /// Bytes of the DDP-eligible result in the Write chunk; `None` if none was offered.
         placed: Option<u32>,
     },
-    /// `call` is over; the connection goes on.
+    /// `call` failed; the connection remains usable.
     Failed {
         call: C,
         failure: Failure,
@@ -119,7 +119,7 @@ pub enum Event<C> {
 pub struct InUse<C>(pub C);
 
 impl<C> Requester<C> {
-    /// A fresh connection. `maximum`: calls in flight, at least 1.
+    /// A new connection. `maximum` is the largest number of calls in flight, at least 1.
     pub fn new(maximum: u32) -> Self {
         Requester {
             maximum: maximum.max(1),
@@ -160,7 +160,7 @@ impl<C> Requester<C> {
         self.used < self.granted.min(self.receives)
     }
 
-    /// Gives a reservation back.
+    /// Returns a reservation.
     pub fn cancel(&mut self) {
         self.used = self.used.saturating_sub(1);
     }
@@ -176,14 +176,14 @@ impl<C> Requester<C> {
         }
     }
 
-    /// Takes a call out whose Send could not be posted.
+    /// Removes a call whose Send could not be posted.
     pub fn withdraw(&mut self, xid: u32) -> Option<C> {
         let entry = self.in_flight.remove(&xid)?;
         self.cancel();
         Some(entry.call)
     }
 
-    /// The connection ended: everything in flight, in no particular order.
+    /// The connection ended: returns everything in flight, in no particular order.
     pub fn lost(&mut self) -> Vec<C> {
         self.used = 0;
         self.granted = 1;
@@ -257,12 +257,12 @@ impl<C> Requester<C> {
         }
     }
 
-    /// Ends the call a valid header answers, and takes the header's grant.
+    /// Ends the call that a valid header answers, and adopts the header's grant.
     fn finish(&mut self, header: &Header) -> Option<InFlight<C>> {
         let entry = self.in_flight.remove(&header.xid)?;
         self.cancel();
         self.proven = true;
-        // A grant of zero, which RFC 8166 section 3.3.1 forbids, is taken for one.
+        // A grant of zero, which RFC 8166 section 3.3.1 forbids, counts as one.
         self.granted = header.credits.clamp(1, self.maximum);
         Some(entry)
     }
@@ -272,7 +272,7 @@ impl<C> Requester<C> {
         self.maximum
     }
 
-    /// Credits granted, clamped.
+    /// Credits granted, clamped to `1..=maximum`.
     pub fn granted(&self) -> u32 {
         self.granted
     }
@@ -282,7 +282,7 @@ impl<C> Requester<C> {
         self.used
     }
 
-    /// Reserved and not yet launched or cancelled.
+    /// Calls reserved and not yet launched or cancelled.
     pub fn sending(&self) -> u32 {
         self.used.saturating_sub(self.in_flight.len() as u32)
     }
@@ -292,7 +292,7 @@ impl<C> Requester<C> {
         self.proven
     }
 
-    /// The calls in flight, to look at.
+    /// The calls in flight.
     pub fn calls(&mut self) -> impl Iterator<Item = &mut C> {
         self.in_flight.values_mut().map(|entry| &mut entry.call)
     }
@@ -301,15 +301,15 @@ impl<C> Requester<C> {
 //= RFC 8166, Section 4.2.1
 //# This XID MUST be the same as the XID in the RPC message.
 /// Whether a Payload stream starts like the reply to `xid`; another XID is an error in the header
-/// (RFC 8166 section 4.5.2). What is in a Reply chunk can be looked at only when the peer cannot
-/// write there any more: whoever has invalidated it asks this then.
+/// (RFC 8166 section 4.5.2). A Reply chunk must be invalidated before it is checked with this, so
+/// that the peer cannot write to it any more.
 pub fn is_reply(payload: &[u8], xid: u32) -> bool {
     const REPLY: [u8; 4] = 1u32.to_be_bytes();
     payload.get(..4) == Some(&xid.to_be_bytes()[..]) && payload.get(4..8) == Some(&REPLY[..])
 }
 
-/// Compares the returned chunks with the offered ones: bytes in the Write chunk (`None` if
-/// none was offered) and in the Reply chunk.
+/// Compares the returned chunks with the offered ones. Returns the bytes in the Write chunk (`None`
+/// if none was offered) and in the Reply chunk.
 fn check(
     offer: &ChunkLists,
     returned: &ChunkLists,
@@ -320,7 +320,7 @@ fn check(
     }
     let placed = match (offer.writes.first(), returned.writes.first()) {
         (None, _) => None,
-        // A Write list left out is taken as an unused chunk.
+        // A missing Write list counts as an unused chunk.
         (Some(_), None) => Some(0),
         (Some(offered), Some(returned)) => Some(filled(offered, returned)?),
     };
@@ -336,10 +336,10 @@ fn check(
     Ok((placed, reply as usize))
 }
 
-/// Bytes in a returned chunk. "The Responder MUST copy the segment count and all segments"
-/// (section 3.4.6); drafts of the RFC left trailing unused segments out, and returned an
-/// unused chunk without any: both are taken. "filling the chunk contiguously and in segment
-/// array order": a gap would show bytes nobody wrote.
+/// Bytes in a returned chunk. "The Responder MUST copy the segment count and all segments" (section
+/// 3.4.6); responders after drafts of the RFC leave out trailing unused segments, or all segments
+/// of an unused chunk, and both are accepted. Segments must be filled "contiguously and in segment
+/// array order": a gap would expose bytes that nobody wrote.
 fn filled(offered: &WriteChunk, returned: &WriteChunk) -> Result<u32, Violation> {
     if returned.segments.len() > offered.segments.len() {
         return Err(Violation::TooManySegments);

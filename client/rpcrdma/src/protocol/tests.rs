@@ -1,5 +1,5 @@
-//! The state machine against an adversary that chooses every message, and plans against what
-//! they promise.
+//! Tests of the state machine with an adversary that chooses every message, and of plans against
+//! the sizes that they promise.
 
 use super::*;
 use crate::options::WriteChunk as Style;
@@ -70,7 +70,7 @@ fn one_credit_until_the_first_reply() {
     ));
     assert_eq!((0..9).filter(|_| machine.reserve()).count(), 4);
     (0..4).for_each(|_| machine.cancel());
-    // Without a Receive there is no call, whatever the grant.
+    // Without a posted Receive no call may be sent, whatever the grant is.
     let mut machine: Requester<u32> = Requester::new(8);
     assert!(!machine.reserve());
     machine.receive_posted();
@@ -89,7 +89,7 @@ fn returned_chunks_are_held_against_the_offer() {
         match machine.received(&message(5, 1, no_msg, returned)) {
             Event::Reply { placed, body, .. } => Ok((placed, body)),
             Event::Discarded(Discard::Chunks(violation)) => {
-                // The call is as it was, with its credit, and a good reply is still taken.
+                // The call is unchanged, keeps its credit, and still accepts a good reply.
                 assert_eq!(machine.used(), 1);
                 assert!(!machine.is_proven());
                 machine.receive_posted();
@@ -114,7 +114,7 @@ fn returned_chunks_are_held_against_the_offer() {
     assert_eq!(placed(None, None), Ok(None));
     assert_eq!(placed(Some(&[8, 8]), Some(&[8, 3])), Ok(Some(11)));
     assert_eq!(placed(Some(&[8, 8]), Some(&[0, 0])), Ok(Some(0)));
-    // As drafts had it: trailing segments left out, none at all, no list at all.
+    // As in drafts of the RFC: trailing segments left out, no segments at all, no list at all.
     assert_eq!(placed(Some(&[8, 8]), Some(&[8])), Ok(Some(8)));
     assert_eq!(placed(Some(&[8, 8]), Some(&[])), Ok(Some(0)));
     assert_eq!(placed(Some(&[8, 8]), None), Ok(Some(0)));
@@ -155,7 +155,7 @@ enum Step {
     Call,
     Cancel,
     Post,
-    /// To the call of this index, or (if it is too large) to nobody.
+    /// A reply to the call of this index, or to no call if the index is too large.
     Reply {
         to: usize,
         credits: u32,
@@ -194,8 +194,8 @@ proptest! {
     //= type=test
     //# A Requester MUST NOT send unacknowledged requests in excess of the Responder's granted
     //# credit limit.
-    /// Whatever comes, every call ends exactly once, credits and Receives are respected, and
-    /// no reply claims more bytes than were offered.
+    /// Whatever messages arrive, every call ends exactly once, credits and Receives are respected,
+    /// and no reply claims more bytes than were offered.
     #[test]
     fn no_adversary_confuses_it(maximum in 1u32..10, steps in prop::collection::vec(step(), 0..200)) {
         let mut machine: Requester<u32> = Requester::new(maximum);
@@ -268,7 +268,7 @@ proptest! {
     //= RFC 8166, Section 4.3.3
     //= type=test
     //# A Requester MUST provide a Reply chunk whenever the [...]
-    /// What is planned fits, and what does not fit inline gets the chunk it needs.
+    /// A planned call fits the thresholds, and what does not fit inline gets the chunk it needs.
     #[test]
     fn plans_keep_their_promises(
         head in 40usize..3000, argument in prop_oneof![Just(0usize), 1usize..9000],
@@ -304,7 +304,7 @@ proptest! {
         prop_assert!(!plan.write_chunk || ddp > 0);
     }
 
-    /// The header has the length the plan was made with.
+    /// The header has the length that the plan assumed.
     #[test]
     fn header_lengths_are_exact(reads in 0usize..9, write in prop::option::of(1usize..9), reply: bool) {
         let write_lengths = write.map(|n| vec![1; n]);
@@ -372,7 +372,7 @@ fn thresholds_are_what_both_sides_can() {
         (both.call, both.reply, both.remote_invalidation),
         (8192, 4096, true)
     );
-    // A server may send all it announced, whatever we announced.
+    // A server may send as much as it announced, whatever we announced.
     assert_eq!(
         Thresholds::negotiate(&data(1024, 1024), Some(&data(4096, 4096))).receive,
         4096

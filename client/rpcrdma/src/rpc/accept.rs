@@ -3,7 +3,7 @@
 use crate::error::{AuthError, Error, Rejection, Result};
 use nfsrdma_xdr::rpc::{Accepted, Denial, ReplyBody};
 
-/// An error unless the call was run (RFC 5531 section 9).
+/// Returns an error unless the server ran the call (RFC 5531 section 9).
 pub fn accepted(body: &ReplyBody<'_>) -> Result<()> {
     let why = match *body {
         ReplyBody::Accepted(_, Accepted::Success) => return Ok(()),

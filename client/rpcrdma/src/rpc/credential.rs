@@ -1,8 +1,9 @@
 //! AUTH_SYS call headers (RFC 5531 section 8.2 and appendix A), encoded once for each credential.
 //!
-//! All calls of a user begin with the same bytes but for XID and procedure, so they are kept as a
-//! template. Each thread remembers the last few, which needs no lock and suits a mount with few
-//! users. AUTH_SYS carries at most 16 supplementary groups; the others are left out.
+//! All calls of a user begin with the same bytes except for XID and procedure, so these bytes are
+//! kept as a template. Each thread caches the templates of the last few credentials: that needs no
+//! lock, and few suffice because most mounts have few users. AUTH_SYS carries at most 16
+//! supplementary groups; the others are left out.
 
 use crate::options::Program;
 use nfsrdma_xdr::rpc::{Auth, AuthSys, CallTemplate, MAX_GROUPS};
@@ -10,22 +11,22 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who asks: AUTH_SYS identity (RFC 5531 appendix A).
+/// The identity of a caller (AUTH_SYS, RFC 5531 appendix A).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Credential {
     pub uid: u32,
     pub gid: u32,
-    /// Supplementary groups. AUTH_SYS carries 16; the rest is left out on the wire.
+    /// Supplementary groups. The first 16 are sent, all that AUTH_SYS has room for.
     pub groups: Vec<u32>,
 }
 
-/// A credential many calls share.
+/// A credential shared by many calls.
 pub type Cred = Arc<Credential>;
 
-/// Encoded headers a thread remembers.
+/// Templates that a thread caches.
 const REMEMBERED: usize = 8;
 
-/// `cred` in AUTH_SYS, which leaves out the groups it has no room for.
+/// Encodes `cred` as AUTH_SYS, without the groups that it has no room for.
 pub fn auth<'a>(machine: &'a [u8], cred: &Cred) -> Auth<'a> {
     Auth::Sys(AuthSys {
         stamp: 0,
@@ -43,7 +44,7 @@ struct Remembered {
 }
 
 thread_local! {
-    /// Of this thread, so that no lock is needed; of all clients, told apart by `owner`.
+    /// The templates this thread has used, of all clients; `owner` tells the clients apart.
     static CACHE: RefCell<Vec<Remembered>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -56,7 +57,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// `machine`: the name in every credential.
+    /// `machine` is the machine name in every credential.
     pub fn new(machine: &[u8], program: Program) -> Self {
         static OWNERS: AtomicU64 = AtomicU64::new(0);
         Credentials {
@@ -66,12 +67,12 @@ impl Credentials {
         }
     }
 
-    /// The header of calls of another program under `cred`, which is not remembered.
+    /// The header for calls of another program under `cred`; it is not cached.
     pub fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
         CallTemplate::new(program, version, auth(&self.machine, cred))
     }
 
-    /// The header of calls under `cred`.
+    /// The header for calls under `cred`, cached by the calling thread.
     pub fn template(&self, cred: &Cred) -> Arc<CallTemplate> {
         CACHE.with_borrow_mut(|cache| {
             let hit = cache.iter().position(|r| {

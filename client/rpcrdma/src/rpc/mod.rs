@@ -1,5 +1,5 @@
-//! What is RPC and not RDMA: XIDs, credentials, when to retry, and plain RPC over TCP and UDP
-//! for MOUNT and rpcbind.
+//! The parts of RPC that do not depend on RDMA: XIDs, credentials, retry policy, and plain RPC over
+//! TCP and UDP for MOUNT, rpcbind and NLM.
 
 mod accept;
 mod credential;

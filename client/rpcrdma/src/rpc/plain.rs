@@ -1,10 +1,9 @@
-//! RPC over TCP and UDP, one call a socket: what MOUNT, rpcbind, and NLM over UDP need (RFC 5531
-//! sections 10 and 11).
+//! RPC over TCP and UDP with one socket for each call, for MOUNT, rpcbind, and NLM over UDP (RFC
+//! 5531 sections 10 and 11).
 //!
-//! Such calls are rare, so a socket is opened for each and no connection is kept. Over UDP the same
-//! bytes are sent again while no answer arrives, after pauses that double. Messages with another
-//! XID are ignored. Where the target says so, the call comes from a privileged port, if this
-//! process may have one.
+//! Such calls are rare, so no connection is kept. Over UDP a call is retransmitted until a reply
+//! arrives, after pauses that double. Messages with another XID are ignored. If the target asks for
+//! it, the call is made from a privileged port, provided that this process may bind one.
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
@@ -17,14 +16,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// Largest reply taken, in bytes.
+/// Largest reply accepted, in bytes.
 pub(super) const MAX_REPLY: usize = 64 * 1024;
-/// First pause before a datagram is sent again; doubles each time.
+/// First pause before a datagram is retransmitted; it doubles each time.
 const FIRST_RESEND: Duration = Duration::from_millis(500);
-/// Privileged ports tried, from the top down; below 665 live well-known services.
+/// Privileged ports tried, from a random one on. Those below 665 belong to well-known services.
 const PRIVILEGED: std::ops::Range<u16> = 665..1024;
 
-/// Which transport.
+/// The transport protocol of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     Tcp,
@@ -46,27 +45,27 @@ impl Protocol {
 pub struct Target {
     pub address: SocketAddr,
     pub protocol: Protocol,
-    /// Whether to come from a privileged port, if that is permitted.
+    /// Whether to call from a privileged port, if this process may bind one.
     pub privileged: bool,
-    /// For the whole call.
+    /// Time limit of the whole call.
     pub timeout: Duration,
 }
 
-/// Why there is no result. Each is the end of a sentence that names the server.
+/// Why there is no result. Each text is the end of a sentence that names the server.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PlainError {
     #[error("no answer in time")]
     TimedOut,
-    /// Nobody listens there, or the network says no.
+    /// The connection was refused, or the network reports that the host cannot be reached.
     #[error("{0}")]
     Unreachable(Unreachable),
-    /// Whoever listens there ended the connection over the call.
+    /// The peer ended the connection before it replied.
     #[error("connection closed by the server")]
     Closed,
     /// The server did not run the call.
     #[error("{0}")]
     Refused(String),
-    /// The server does not have this version of the program, or not the program at all.
+    /// The server does not have the program, this version of it, or the procedure.
     #[error("the program or its version is not there")]
     NoProgram,
     #[error("the answer makes no sense ({0})")]
@@ -76,7 +75,7 @@ pub enum PlainError {
 /// Why a port cannot be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
-    /// The machine is there, and nobody listens.
+    /// The machine answers, but nobody listens at the port.
     #[error("connection refused")]
     Refused,
     #[error("host unreachable")]
@@ -94,7 +93,7 @@ impl From<String> for Unreachable {
 }
 
 impl PlainError {
-    /// Whether the machine is there and nobody listens at the port.
+    /// Whether the machine answers, but nobody listens at the port.
     pub fn is_connection_refused(&self) -> bool {
         matches!(self, PlainError::Unreachable(Unreachable::Refused))
     }
@@ -107,7 +106,7 @@ impl PlainError {
         )
     }
 
-    /// What to check.
+    /// Advice for the user: what to check.
     pub fn remedy(&self) -> &'static str {
         match self {
             PlainError::Unreachable(Unreachable::Host | Unreachable::Network) => {
@@ -124,7 +123,7 @@ impl PlainError {
     }
 }
 
-/// The system's text of an error, without "(os error N)", which says nothing to people.
+/// The system's text of an error, without "(os error N)", which users do not need.
 fn without_number(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {
@@ -135,7 +134,6 @@ fn without_number(error: &io::Error) -> String {
 
 impl From<io::Error> for PlainError {
     fn from(error: io::Error) -> Self {
-        // Without "(os error N)": this is for people.
         let why = match error.kind() {
             io::ErrorKind::ConnectionRefused => Unreachable::Refused,
             io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
@@ -149,7 +147,7 @@ impl From<io::Error> for PlainError {
     }
 }
 
-/// Makes one call and hands its results to `with`.
+/// Makes one call and passes its results to `with`.
 pub async fn call<P: Procedure, T>(
     target: &Target,
     credential: Auth<'_>,
@@ -169,7 +167,7 @@ pub async fn call<P: Procedure, T>(
     decode::<P, T>(&reply, with)
 }
 
-/// A call with a fresh XID.
+/// Encodes a call with a fresh XID.
 pub(super) fn encode<P: Procedure>(
     credential: Auth<'_>,
     args: &P::Args<'_>,
@@ -181,7 +179,7 @@ pub(super) fn encode<P: Procedure>(
     Ok((xid, to.into_vec()))
 }
 
-/// The results in a reply.
+/// Decodes a reply and passes its results to `with`.
 pub(super) fn decode<P: Procedure, T>(
     reply: &[u8],
     with: impl FnOnce(P::Res<'_>) -> T,
@@ -204,8 +202,8 @@ fn answers(message: &[u8], xid: u32) -> bool {
     message.get(..4) == Some(&xid.to_be_bytes()[..])
 }
 
-/// Makes one call on a stream that is open already, as to the rpcbind of this machine by its
-/// socket in the file system.
+/// Makes one call on a stream that is already open, such as this machine's rpcbind socket in the
+/// file system.
 pub async fn call_on<P: Procedure, T>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     limit: Duration,
@@ -249,7 +247,7 @@ async fn exchange(
     }
 }
 
-/// Sends the same bytes again while no answer comes.
+/// Sends the call as a datagram, again and again until a reply arrives.
 async fn datagram(target: &Target, xid: u32, message: &[u8]) -> Result<Vec<u8>, PlainError> {
     let socket = bind(target, |address| {
         let socket = std::net::UdpSocket::bind(address)?;
@@ -278,7 +276,7 @@ async fn datagram(target: &Target, xid: u32, message: &[u8]) -> Result<Vec<u8>, 
 }
 
 pub(super) async fn connect(target: &Target) -> io::Result<TcpStream> {
-    // A port may bind and still be refused for this peer (a connection in TIME_WAIT).
+    // A port can be bound and still fail to connect to this peer (a connection in TIME_WAIT).
     for attempt in 0.. {
         let socket = bind(target, |address| {
             let socket = match address {
@@ -299,7 +297,7 @@ pub(super) async fn connect(target: &Target) -> io::Result<TcpStream> {
     Err(io::ErrorKind::AddrNotAvailable.into())
 }
 
-/// Opens a socket at a privileged port if it should and may be, else at any.
+/// Opens a socket at a privileged port if the target asks for it and that is permitted.
 fn bind<T>(target: &Target, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let any: IpAddr = match target.address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,6 +1,6 @@
-//! When a call is retried, and when the server counts as gone (`timeo`, `retrans`, `hard`,
-//! `soft`, `softerr` of nfs(5), as it holds for connections: linear backoff, and a retry is
-//! a new connection, never a second sending on the same one).
+//! When a call is retried, and when a server counts as not responding: `timeo`, `retrans`, `hard`,
+//! `soft` and `softerr` of nfs(5), as they work over connections. The backoff is linear, and a
+//! retry is made on a new connection, never on the one that the call was sent on.
 
 use crate::options::Recovery;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Longest time between retries (nfs(5): "the maximum timeout allowed is 600 seconds").
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// The mount's rules.
+/// The retry options of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
     pub timeo: Duration,
@@ -17,7 +17,7 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long a call without an answer lasts, where it does not wait for ever.
+    /// How long a call without a reply lasts under `soft` and `softerr`.
     pub fn patience(&self) -> Duration {
         let mut sum = Duration::ZERO;
         let mut interval = self.timeo.min(LONGEST);
@@ -33,7 +33,7 @@ impl RetryPolicy {
     }
 }
 
-/// One call's place in them.
+/// The deadline and the number of retries of one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
     deadline: Instant,
@@ -42,21 +42,21 @@ pub struct Retry {
     was_sent: bool,
 }
 
-/// What a call's time running out means.
+/// The result of [`Retry::check`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
     /// There is time left.
     NotYet,
-    /// Try a new connection.
+    /// The call timed out: retry it on a new connection.
     Retry,
-    /// As `Retry`, and the server counts as not responding.
+    /// Like `Retry`; the server also counts as not responding.
     NotResponding,
-    /// As `NotResponding`, and the call is over.
+    /// Like `NotResponding`; the call also fails.
     GiveUp,
 }
 
 impl Retry {
-    /// Of a call made at `now`.
+    /// Starts the time of a call made at `now`.
     pub fn new(policy: &RetryPolicy, now: Instant) -> Self {
         let interval = policy.timeo.min(LONGEST);
         Retry {
@@ -67,9 +67,9 @@ impl Retry {
         }
     }
 
-    /// The call is sent at `now`. The time that it has waited for a credit before the first
-    /// transmission does not count as time in which the server has not answered. The time after it
-    /// does, or a server that ends each connection would never be given up.
+    /// The call is sent at `now`. Its time starts anew at the first transmission, because time
+    /// spent waiting for a credit is not time without a reply. Later transmissions do not restart
+    /// it; otherwise a call to a server that ends each connection would never time out.
     pub fn sent(&mut self, now: Instant) {
         if !self.was_sent {
             self.was_sent = true;
@@ -77,7 +77,7 @@ impl Retry {
         }
     }
 
-    /// Looks at the clock; moves the deadline if it has passed.
+    /// Compares `now` with the deadline, and moves the deadline if it has passed.
     pub fn check(&mut self, policy: &RetryPolicy, now: Instant) -> Expiry {
         if now < self.deadline {
             return Expiry::NotYet;

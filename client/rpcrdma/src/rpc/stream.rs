@@ -1,9 +1,9 @@
-//! RPC over one TCP connection that stays open: many calls at a time, told apart by XID (RFC 5531
-//! section 11 has the record marks).
+//! RPC over one TCP connection that stays open: many calls at a time, matched with their replies by
+//! XID (record marking: RFC 5531 section 11).
 //!
-//! It is made with the first call and made again when it is gone. That it is gone is told at
-//! once, also while no call is under way ([`StreamClient::telling`]): a server that restarts
-//! closes it, and with it goes what the server had granted.
+//! The connection is made with the first call, and again with the next one after it has ended. Its
+//! end is reported at once, also while no call is under way ([`StreamClient::telling`]): a server
+//! that restarts closes the connection, and forgets what it had granted, such as locks.
 
 use super::plain::{self, MAX_REPLY, PlainError, Target};
 use nfsrdma_xdr::procedure::Procedure;
@@ -37,14 +37,14 @@ impl Drop for Connection {
     }
 }
 
-/// See the module.
+/// A client with at most one open connection.
 #[derive(Debug, Default)]
 pub struct StreamClient {
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
     losses: watch::Sender<u64>,
 }
 
-/// Takes a call out of those that wait, however its caller leaves.
+/// Removes a call from the pending ones when its caller leaves, also if the future is dropped.
 struct Waiting<'a> {
     pending: &'a Pending,
     xid: u32,
@@ -73,8 +73,8 @@ impl StreamClient {
         connection.as_ref().and_then(|connection| connection.local)
     }
 
-    /// Makes one call and hands its results to `with`. A call without an answer in
-    /// `target.timeout` ends the connection: the next one is made on a new one.
+    /// Makes one call and passes its results to `with`. A call without a reply within
+    /// `target.timeout` closes the connection; the next call makes a new one.
     pub async fn call<P: Procedure, T>(
         &self,
         target: &Target,
@@ -97,7 +97,7 @@ impl StreamClient {
             }
             Ok(Err(error)) => return Err(error),
             Err(_) => {
-                // Whatever it is connected to does not answer.
+                // The peer does not answer: close the connection.
                 if let Some(connection) = self.current() {
                     self.close(&connection).await;
                 }
@@ -122,7 +122,7 @@ impl StreamClient {
         }
     }
 
-    /// The connection, made if need be.
+    /// Returns the open connection to `target`, or makes one.
     async fn connected(&self, target: &Target) -> Result<Arc<Connection>, PlainError> {
         let mut current = self.connection.lock().await;
         if let Some(connection) = current.as_ref()
@@ -132,7 +132,7 @@ impl StreamClient {
             return Ok(connection.clone());
         }
         let stream = plain::connect(target).await?;
-        // Each call is one write.
+        // Each call is written at once.
         let _ = stream.set_nodelay(true);
         let local = stream.local_addr().ok();
         let (reader, writer) = stream.into_split();
@@ -154,14 +154,14 @@ impl StreamClient {
     }
 }
 
-/// The connection is gone: nothing is answered any more.
+/// Marks a connection as gone: all its pending calls end without a reply.
 fn end(pending: &Pending, losses: &watch::Sender<u64>) {
     if pending.lock().take().is_some() {
         losses.send_modify(|count| *count += 1);
     }
 }
 
-/// The reply, or `None` if the connection ends before.
+/// Returns the reply, or `None` if the connection ends first.
 async fn exchange(connection: &Connection, xid: u32, message: &[u8]) -> Option<Vec<u8>> {
     let (give, take) = oneshot::channel();
     connection.pending.lock().as_mut()?.insert(xid, give);
@@ -170,7 +170,7 @@ async fn exchange(connection: &Connection, xid: u32, message: &[u8]) -> Option<V
         xid,
     };
     let framed = [&record::mark(message.len(), true)[..], message].concat();
-    // Whoever gives up in the middle of a message ends the connection, too.
+    // A caller that gives up in the middle of a message also closes the connection.
     let written = connection.writer.lock().await.write_all(&framed).await;
     written.ok()?;
     take.await.ok()

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Counts XIDs up from an unpredictable start: two clients behind one address, or one client
-/// started twice, do not meet in the server's duplicate-request cache.
+/// Counts XIDs up from a random start, so that two clients behind one address, or one client
+/// started twice, do not collide in the server's duplicate request cache.
 #[derive(Debug)]
 pub struct Xids(AtomicU32);
 
 impl Xids {
-    /// A random start; the time's noise if the system has no randomness to give.
+    /// A random start, or one taken from the clock if the system provides no randomness.
     pub fn new() -> Self {
         let start = getrandom::u32().unwrap_or_else(|_| {
             std::time::SystemTime::now()
@@ -18,7 +18,7 @@ impl Xids {
         Xids(AtomicU32::new(start))
     }
 
-    /// One not used for the next four thousand million calls.
+    /// Returns the next XID. It repeats after 2^32 calls.
     pub fn take(&self) -> u32 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }

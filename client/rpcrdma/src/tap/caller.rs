@@ -1,9 +1,9 @@
-//! The process on whose behalf a call is made, for those who watch.
+//! The process on whose behalf a call is made, as reported to listeners.
 //!
 //! A file system operation is a future that [`exec`](crate::exec) polls on whichever thread makes
-//! it ready, and every call it makes is begun inside such a poll. So [`exec`](crate::exec) sets
-//! the caller's process for the thread while it polls, and an RPC takes it from there when it is
-//! begun. Work that no operation began has no caller: 0.
+//! it ready, and all its calls start inside such a poll. So [`exec`](crate::exec) sets the calling
+//! process for the thread while it polls, and each RPC records it when it starts. Work that does
+//! not belong to an operation has the process id 0.
 
 use std::cell::Cell;
 
@@ -11,14 +11,14 @@ thread_local! {
     static PID: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The process that the current operation of this thread is for; 0: none.
+/// The process that this thread's current operation is for, or 0 if there is none.
 pub fn current() -> u32 {
     PID.get()
 }
 
 /// Runs `work` on behalf of process `pid`.
 pub fn with<T>(pid: u32, work: impl FnOnce() -> T) -> T {
-    /// Sets it back, also when `work` panics.
+    /// Restores the previous process, also when `work` panics.
     struct Before(u32);
     impl Drop for Before {
         fn drop(&mut self) {

@@ -9,25 +9,25 @@ use std::time::{Duration, SystemTime};
 /// Something that happened, or that the listener missed.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A connection came up; at the beginning, one that was up already.
+    /// A connection was made. Connections that exist when listening begins are reported first.
     Connected(Arc<Connected>),
     Disconnected(Arc<Disconnected>),
     /// A call is being sent.
     Sent(Arc<Sent>),
     /// A call is over.
     Ended(Arc<Ended>),
-    /// An RPC-over-RDMA message goes out.
+    /// An RPC-over-RDMA message is being sent.
     Outgoing(Outgoing),
-    /// One came in, after the RDMA operations it tells of.
+    /// An RPC-over-RDMA message was received, after the RDMA operations that it reports.
     Incoming(Box<Incoming>),
-    /// So many events did not fit the listener's queue.
+    /// This many events did not fit the listener's queue.
     Lost(u64),
 }
 
-/// A connection.
+/// A connection that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connected {
-    /// Counts the connections of the mount, from 1.
+    /// Number of the connection; the connections of a mount are numbered from 1.
     pub connection: u64,
     /// Which of the mount's `nconnect` connections it is, from 0.
     pub slot: usize,
@@ -36,7 +36,7 @@ pub struct Connected {
     pub provider: &'static str,
     pub local: SocketAddr,
     pub peer: SocketAddr,
-    /// Private data that were sent and received.
+    /// Private data sent and received when connecting.
     pub own_private_data: Vec<u8>,
     pub peer_private_data: Vec<u8>,
 }
@@ -54,39 +54,39 @@ pub struct Disconnected {
     pub slot: usize,
     pub time: SystemTime,
     pub why: String,
-    /// Calls that were not answered on it.
+    /// Calls in flight when the connection ended.
     pub calls: usize,
 }
 
-/// A call, at one of its transmissions.
+/// One transmission of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// When it was sent; without `transport`, when it was begun.
+    /// When it was sent; if `transport` is `None`, when the call was made.
     pub time: SystemTime,
     pub xid: u32,
-    /// The process on whose behalf it is made ([`caller`](super::caller)); 0: none.
+    /// The process on whose behalf it is made ([`caller`](super::caller)), or 0 if there is none.
     pub pid: u32,
-    /// The procedure's number in the transport's program; for other programs the number after
-    /// its last one.
+    /// The procedure's number in the transport's program; for other programs, the number of
+    /// procedures of that program.
     pub procedure: usize,
     /// The beginning of the RPC message, without the DDP-eligible argument.
     pub head: Box<[u8]>,
     /// Bytes of the DDP-eligible argument.
     pub argument: usize,
-    /// `None`: it was never sent, or before anybody listened.
+    /// `None` if the call was never sent, or was sent before anybody listened.
     pub transport: Option<Transmission>,
 }
 
-/// How a call was sent.
+/// How and where a call was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmission {
     pub connection: u64,
     pub slot: usize,
-    /// From 1.
+    /// Number of this transmission of the call, from 1.
     pub transmission: u32,
     /// Bytes of the message: transport header and what is inline.
     pub message: usize,
-    /// What is offered.
+    /// The chunks offered.
     pub chunks: ChunkLists,
     pub credits_in_use: u32,
     pub credits_granted: u32,
@@ -96,28 +96,28 @@ pub struct Transmission {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     pub time: SystemTime,
-    /// Its last sending.
+    /// Its last transmission.
     pub sent: Arc<Sent>,
     pub outcome: Outcome,
-    /// From its beginning to the last sending.
+    /// From the call to its last transmission.
     pub queued: Duration,
-    /// From then to the end.
+    /// From the last transmission to the end.
     pub round_trip: Duration,
     /// RPC message bytes of the reply, payload included.
     pub received: usize,
-    /// Of these, bytes that came by the Write chunk.
+    /// Bytes of `received` that came in the Write chunk.
     pub placed: usize,
 }
 
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The procedure ran: the first word of its results, which is the status where procedures
-    /// have one (NFS, MOUNT), 0 where there are none.
+    /// The procedure ran. The value is the first word of its results, which is the status in
+    /// programs that have one (NFS, MOUNT), or 0 if there are no results.
     Status(u32),
-    /// The server answered, and did not run it, or not understandably.
+    /// The server answered, but did not run the procedure, or the answer was invalid.
     Refused(String),
-    /// No answer.
+    /// There was no answer.
     Failed(String),
 }
 
@@ -127,7 +127,7 @@ impl Outcome {
     }
 }
 
-/// A message posted.
+/// A message that was posted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
     pub connection: u64,
@@ -135,28 +135,28 @@ pub struct Outgoing {
     pub message: Data,
 }
 
-/// A message received, and the memory it is about.
+/// A message received, with the chunk data that belong to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incoming {
     pub connection: u64,
     pub time: SystemTime,
     pub message: Data,
-    /// The handle it invalidated.
+    /// The handle that the Send With Invalidate named.
     pub invalidated: Option<u32>,
-    /// What was offered with the call it answers.
+    /// The chunks offered with the call that it answers.
     pub offer: ChunkLists,
-    /// What the server could read: the Read chunk of an answered call.
+    /// The Read chunk of the answered call, which the server could read.
     pub read: Option<Data>,
-    /// What the server says it wrote into the Write chunk, and into the Reply chunk.
+    /// The bytes that the server says it wrote into the Write chunk, and into the Reply chunk.
     pub written: Option<Data>,
     pub reply: Option<Data>,
 }
 
-/// Bytes, perhaps only the first of them.
+/// Bytes, of which perhaps only the first are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Data {
     pub bytes: Box<[u8]>,
-    /// How many there were.
+    /// How many bytes there were.
     pub length: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What listeners ask for, alone and together.
+//! What listeners ask for, each and all together.
 
 use super::event::{Ended, Sent};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 const CALLS: u32 = 1;
 const MESSAGES: u32 = 2;
 
-/// What some listener wants to know at this moment.
+/// The kinds of events that at least one listener wants at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted(pub(super) u32);
 
@@ -24,17 +24,17 @@ impl Wanted {
     }
 }
 
-/// Which calls a listener wants to hear of.
+/// Which calls a listener wants reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filter {
-    /// Bit `n`: procedure `n` of the transport's program; the bit after its last one: calls of
-    /// other programs. The last bit is also that of all procedures from 31 on.
+    /// Bit `n` selects procedure `n` of the transport's program; the bit after its last procedure
+    /// selects calls of other programs. Bit 31 also stands for all higher numbers.
     pub procedures: u32,
-    /// Only those that end with an error.
+    /// Only calls that end with an error.
     pub errors: bool,
-    /// Only those that take at least this long, queueing included.
+    /// Only calls that take at least this long, queueing included.
     pub slow: Duration,
-    /// Also when they are sent, not only when they are over.
+    /// Report calls also when they are sent, not only when they end.
     pub transmissions: bool,
 }
 
@@ -54,7 +54,7 @@ impl Filter {
         self.procedures >> procedure.min(31) & 1 != 0
     }
 
-    /// Whether a sending passes: a repeated one does without being asked for.
+    /// Whether a transmission passes the filter. Retransmissions pass without being asked for.
     pub(super) fn sent(&self, sent: &Sent) -> bool {
         let again = sent.transport.as_ref().is_some_and(|t| t.transmission > 1);
         (self.transmissions || again) && self.procedure(sent.procedure)

@@ -1,9 +1,9 @@
-//! Lets others watch what the engine does: calls, and the messages they become.
+//! Lets listeners watch what the transport does: calls, and the messages that carry them.
 //!
-//! Mostly nobody watches. That costs one relaxed load when a call is sent and one when it is
-//! over ([`Tap::wanted`]); everything else happens only while there is a [`Listener`]. Each has
-//! a queue of its own, bounded in events and bytes: what does not fit is counted and dropped,
-//! so a slow listener loses events and never delays a call.
+//! Most of the time nobody listens. That costs one relaxed load when a call is sent and one when it
+//! ends ([`Tap::wanted`]); everything else happens only while there is a [`Listener`]. Each
+//! listener has its own queue, bounded in events and bytes. An event that does not fit is dropped
+//! and counted, so a slow listener loses events and never delays a call.
 
 pub mod caller;
 mod event;
@@ -22,10 +22,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// Where the engine's connections tell what happens.
+/// Where a transport's connections report what happens.
 #[derive(Default)]
 pub struct Tap {
-    /// What the listeners want together.
+    /// The interests of all listeners, combined.
     wanted: AtomicU32,
     serial: AtomicU64,
     inner: Mutex<Listeners>,
@@ -36,7 +36,7 @@ pub struct Tap {
 #[derive(Default)]
 struct Listeners {
     listeners: Vec<Arc<Queue>>,
-    /// The connections that are up, for those who begin to listen.
+    /// The connections that are up, for new listeners.
     connections: Vec<Arc<Connected>>,
     closed: bool,
 }
@@ -50,12 +50,12 @@ impl fmt::Debug for Tap {
 }
 
 impl Tap {
-    /// What has to be reported. All that a call costs while there are no listeners.
+    /// The kinds of events to report. This is all that a call costs while there are no listeners.
     pub fn wanted(&self) -> Wanted {
         Wanted(self.wanted.load(Relaxed))
     }
 
-    /// Begins to listen: first come the connections that are up.
+    /// Starts a listener. Its first events are the connections that are up.
     pub fn listen(self: &Arc<Self>, interest: Interest) -> Listener {
         let queue = Arc::new(Queue::new(interest));
         let mut inner = self.inner.lock();
@@ -81,7 +81,7 @@ impl Tap {
             .store(bits.fold(0, |all, bit| all | bit), Relaxed);
     }
 
-    /// Nothing more will happen: listeners get what is queued, and then the end.
+    /// Ends the reports: each listener gets what is still in its queue, and then `None`.
     pub fn close(&self) {
         let mut inner = self.inner.lock();
         inner.closed = true;
@@ -91,12 +91,13 @@ impl Tap {
         self.set_wanted(&inner);
     }
 
-    /// A number for a new connection, from 1.
+    /// Returns a number for a new connection, counted from 1.
     pub(crate) fn next_connection(&self) -> u64 {
         self.serial.fetch_add(1, Relaxed) + 1
     }
 
-    /// Has `call` called when a connection has been made, from now on; it must not block. Once.
+    /// Sets a function that is called for each connection made from now on. It must not block. Only
+    /// the first call of this has an effect.
     pub fn on_connection(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_connection.set(Box::new(call));
     }
@@ -133,7 +134,7 @@ impl Tap {
         }
     }
 
-    /// A call is over; also one that a side program made past the connections.
+    /// Reports a call that ended, also one that did not use the transport's connections.
     pub fn ended(&self, ended: &Arc<Ended>) {
         for queue in &self.inner.lock().listeners {
             if let Interest::Calls(filter) = &queue.interest
@@ -144,8 +145,8 @@ impl Tap {
         }
     }
 
-    /// A message or more for each listener to messages: `make` gets the bytes it wants of
-    /// each. `size`: bytes of the whole.
+    /// Reports a message to each listener that wants messages. `make` gets the number of bytes that
+    /// the listener wants of each part; `size` is the number of bytes of all parts.
     pub(crate) fn message(&self, size: usize, make: impl Fn(usize) -> Event) {
         for queue in &self.inner.lock().listeners {
             if let Interest::Messages { limit } = queue.interest {
@@ -155,7 +156,7 @@ impl Tap {
     }
 }
 
-/// The receiving side. Dropping it ends the listening.
+/// The receiving side of a [`Tap`]. Dropping it ends the listening.
 pub struct Listener {
     tap: Arc<Tap>,
     queue: Arc<Queue>,
@@ -170,12 +171,12 @@ impl fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// The next event; `None` when nothing more will happen.
+    /// The next event, or `None` after the tap was closed.
     pub async fn next(&mut self) -> Option<Event> {
         self.queue.next().await
     }
 
-    /// The next event if there is one already.
+    /// The next event, if one is queued.
     pub fn try_next(&mut self) -> Option<Event> {
         self.queue.try_next()
     }

@@ -1,4 +1,4 @@
-//! The events one listener has not taken yet.
+//! The queue of one listener: a bounded number of events that it has not taken yet.
 
 use super::event::Event;
 use super::interest::Interest;
@@ -6,13 +6,13 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use tokio::sync::Notify;
 
-/// Events kept for a listener to calls, at most.
+/// Largest number of events queued for a listener to calls.
 const CALLS: usize = 2048;
-/// Events kept for a listener to messages, at most.
+/// Largest number of events queued for a listener to messages.
 const MESSAGES: usize = 16384;
-/// Bytes kept for any listener, at most.
+/// Largest number of bytes queued for any listener.
 const BYTES: usize = 32 << 20;
-/// What an event takes beside its bytes.
+/// Cost of an event in addition to its bytes.
 const OVERHEAD: usize = 256;
 
 pub(super) struct Queue {
@@ -23,10 +23,10 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// With what each of them counts for.
+    /// Events, each with its cost in bytes.
     events: VecDeque<(usize, Event)>,
     bytes: usize,
-    /// Dropped since the last event that is in the queue.
+    /// Events dropped since the last one in the queue.
     lost: u64,
     closed: bool,
 }
@@ -47,12 +47,12 @@ impl Queue {
         }
     }
 
-    /// Adds what `make` makes, or counts it as lost, without making it, if there is no room
-    /// for it. Never waits for the listener.
+    /// Queues the event that `make` returns. If there is no room, counts it as lost and does not
+    /// call `make`. Never waits for the listener.
     pub(super) fn push(&self, bytes: usize, make: impl FnOnce() -> Event) {
         let cost = bytes + OVERHEAD;
         let mut state = self.state.lock();
-        // One that exceeds the bound by itself is let in alone.
+        // An event larger than the bound is accepted if the queue is empty.
         let fits = state.bytes + cost <= BYTES || state.events.is_empty();
         if state.closed || !fits || state.events.len() >= self.room() {
             state.lost += 1;
@@ -93,7 +93,7 @@ impl Queue {
                 return Some(event);
             }
             if self.state.lock().closed {
-                // What came between the two.
+                // Events may have arrived before the queue was closed.
                 return self.try_next();
             }
             self.news.notified().await;

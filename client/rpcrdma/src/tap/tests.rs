@@ -88,7 +88,7 @@ fn each_listener_gets_what_it_asked_for() {
     tap.ended(&ended(6, Outcome::Status(0), 9));
     tap.ended(&ended(3, Outcome::Status(2), 10));
     tap.ended(&ended(99, Outcome::Failed(String::new()), 0));
-    // 7 was sent again.
+    // Call 7 was a retransmission.
     assert_eq!(procedures(&mut all), [7, 6, 3, 99]);
     assert_eq!(procedures(&mut reads), [6]);
     assert_eq!(procedures(&mut errors), [7, 3, 99]);
@@ -109,7 +109,7 @@ fn what_does_not_fit_is_counted() {
     }
     assert!(matches!(next(), Some(Event::Lost(2952))));
     assert!(next().is_none());
-    // A loss is told before what came after it.
+    // A loss is reported before the events that follow it.
     for _ in 0..2050 {
         tap.ended(&ended(1, Outcome::Status(0), 0));
     }
@@ -144,7 +144,7 @@ fn bytes_are_bounded_and_not_copied_in_vain() {
         }
     };
     assert_eq!((got, lost), (31, 9));
-    // One larger than the bound is not refused for ever.
+    // An event larger than the bound is not refused for ever.
     tap.message(64 << 20, |_| outgoing(10, 4));
     let Some(Event::Outgoing(Outgoing { message, .. })) = listener.try_next() else {
         panic!("nothing");

@@ -2,9 +2,10 @@
 //!
 //! A call has one owner at each moment: the queue of a connection slot, the `Requester` of a
 //! connection, or the thread that is sending or completing it. It keeps what a retransmission
-//! needs: the encoded message, the payload, and the times and counts by which it is given up. A
-//! caller that drops its [`CallFuture`] abandons the call, but its buffers stay with the transport
-//! until the reply arrives or the connection ends, because the server may still access them.
+//! needs: the encoded message, the payload, and the deadlines and counts that decide when it fails.
+//! A caller that drops its [`CallFuture`] abandons the call, but its buffers stay with the
+//! transport until the reply arrives or the connection ends, because the server may still access
+//! them.
 
 use super::memory::ReplyBytes;
 use super::record::Record;
@@ -31,12 +32,12 @@ pub enum Payload {
     None,
     /// The DDP-eligible argument.
     Source(Segs<Buf>),
-    /// Where the DDP-eligible result goes.
+    /// The buffers for the DDP-eligible result.
     Sink(Segs<BufMut>),
 }
 
 impl Payload {
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Payload::None => 0,
@@ -45,12 +46,12 @@ impl Payload {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sinks, if there are any.
+    /// The sink buffers; empty for other payloads.
     pub fn into_sink(self) -> Segs<BufMut> {
         match self {
             Payload::Sink(bufs) => bufs,
@@ -64,22 +65,22 @@ impl Payload {
 pub struct Reply {
     pub xid: u32,
     pub(super) bytes: ReplyBytes,
-    /// Bytes the server put into the sinks by RDMA Write; `None` if the result is inline.
+    /// Bytes that the server put into the sinks by RDMA Write; `None` if the result is inline.
     pub placed: Option<u32>,
     /// The payload of the call.
     pub payload: Payload,
-    /// Whether the call was sent more than once: the server may have run it before.
+    /// Whether the call was sent more than once, so that the server may have run it before.
     pub retransmitted: bool,
 }
 
 impl Reply {
-    /// The RPC message (reduced if `placed`).
+    /// The RPC message, without the data that are `placed`.
     pub fn message(&self) -> &[u8] {
         self.bytes.as_slice()
     }
 
-    /// The first word of the results, which many programs have a status in, if the server ran
-    /// the procedure and there are any.
+    /// The first word of the results, which is the status in many programs. `None` if the server
+    /// did not run the procedure, or there are no results.
     pub fn first_word(&self) -> Option<u32> {
         let mut from = Decoder::new(self.message());
         let header = rpc::Reply::decode(&mut from).ok()?;
@@ -87,7 +88,7 @@ impl Reply {
         from.u32().ok()
     }
 
-    /// The results in it, if the server ran the procedure.
+    /// Decodes the results; an error unless the server ran the procedure.
     pub fn results<P: Procedure>(&self) -> Result<P::Res<'_>> {
         let mut from = match self.placed {
             Some(placed) => Decoder::with_placed(self.message(), placed),
@@ -104,55 +105,54 @@ impl Reply {
             return Err(Error::PeerMisbehaved(ProtocolError::Xid));
         }
         accepted(&header.body)?;
-        // What follows the results is left alone: some servers leave the padding of data that
-        // went by a Write chunk in the stream.
+        // Bytes after the results are ignored: some servers leave the padding of data that they
+        // sent in a Write chunk in the stream.
         P::Res::decode(&mut from).map_err(undecodable)
     }
 }
 
-/// A call, owned by whoever has to deal with it next: the waiting queue, the state machine
-/// of a connection, or the thread that sends it.
+/// A call. Its owner is whoever processes it next: the waiting queue, the state machine of a
+/// connection, or the thread that sends it.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) xid: u32,
-    /// The process it is made for; 0: none.
+    /// The process on whose behalf it is made, or 0 if there is none.
     pub(super) pid: u32,
-    /// Which counter it belongs to.
+    /// Number of its counter.
     pub(super) procedure: usize,
-    /// The encoded RPC message without the DDP-eligible argument; the same bytes in each
-    /// transmission.
+    /// The encoded call without the DDP-eligible argument, the same in each transmission.
     pub(super) head: Buf,
-    /// The same, while there is no registered memory for it.
+    /// The bytes of `head`, while there is no registered memory for them.
     pub(super) unregistered: Option<Box<[u8]>>,
     pub(super) shape: Shape,
     pub(super) payload: Payload,
     pub(super) slot: Arc<Slot>,
     pub(super) retry: Retry,
     pub(super) started: Instant,
-    /// When it was transmitted last.
+    /// Time of the last transmission.
     pub(super) sent: Option<Instant>,
-    /// Transmissions so far, each on a connection of its own.
+    /// Transmissions so far, each on a different connection.
     pub(super) transmissions: u32,
-    /// Order of calls, kept across connections.
+    /// Position in the order of calls, kept across connections.
     pub(super) sequence: u64,
-    /// There was no memory for it when it was to be sent.
+    /// Whether there was no memory for it when it was to be sent.
     pub(super) starved: bool,
-    /// Its retries are used up: to be failed, not sent again.
+    /// Whether its retries are used up: it is to be failed, not sent again.
     pub(super) given_up: bool,
-    /// Whether connections end over it.
+    /// How far the call is suspected of ending connections.
     pub(super) suspicion: Suspicion,
-    /// What listeners get of its last transmission, if there were any.
+    /// What listeners get of its last transmission, if there were listeners.
     pub(super) record: Option<Box<Record>>,
 }
 
 impl Call {
-    /// Payload bytes, either way.
+    /// Payload bytes, sent or received.
     pub(super) fn payload_len(&self) -> u64 {
         (self.shape.argument + self.shape.max_ddp_result) as u64
     }
 }
 
-/// Where a caller waits: a oneshot channel without allocation of its own.
+/// Where a caller waits for its reply: a oneshot channel that needs no allocation of its own.
 #[derive(Debug)]
 pub(super) struct Slot {
     state: Mutex<State>,
@@ -163,7 +163,7 @@ enum State {
     Waiting(Option<Waker>),
     Done(Result<Reply>),
     Taken,
-    /// The caller went away.
+    /// The caller dropped its future.
     Abandoned,
 }
 
@@ -174,7 +174,7 @@ impl Slot {
         })
     }
 
-    /// Gives the result to the caller, if there still is one.
+    /// Passes the result to the caller, if it still waits.
     pub(super) fn complete(&self, result: Result<Reply>) {
         let mut state = self.state.lock();
         if let State::Waiting(waker) = &mut *state {
@@ -187,7 +187,7 @@ impl Slot {
         }
     }
 
-    /// No caller waits, or none does any more.
+    /// Marks the slot as having no caller, or no caller any more.
     pub(super) fn abandon(&self) {
         let old = std::mem::replace(&mut *self.state.lock(), State::Abandoned);
         drop(old);
@@ -198,7 +198,7 @@ impl Slot {
     }
 }
 
-/// Waits for a slot. Dropping it abandons the call.
+/// The future of a call's reply. Dropping it abandons the call.
 #[derive(Debug)]
 pub struct CallFuture(pub(super) Arc<Slot>);
 

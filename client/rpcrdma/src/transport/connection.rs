@@ -1,11 +1,11 @@
-//! The life of a connection slot, on its thread: connect, serve the connection until it ends, queue
-//! its calls for the next one.
+//! The life of a connection slot, on its thread: it connects, serves the connection until it ends,
+//! queues the calls for the next connection, and begins again.
 //!
-//! Whatever may block is done here, and not on an event loop: connecting, with pauses that grow up
-//! to ten seconds until a connection has brought a reply, and the clean-up after a connection's
-//! end. While the connection is up, an event loop may borrow the polling ([`super::event_loop`]).
-//! Each connection starts with a new state machine (`Requester`), so no credit or XID of an earlier
-//! one counts in it.
+//! Whatever may block is done on this thread and not on an event loop: connecting, and the clean-up
+//! after a connection's end. The pauses between attempts to connect grow up to ten seconds until a
+//! connection has brought a reply. While the connection is up, an event loop may borrow the polling
+//! ([`super::event_loop`]). Each connection starts with a new state machine (`Requester`), so that
+//! no credit or XID of an earlier one counts in it.
 
 use super::counters::count;
 use super::link::Link;
@@ -24,7 +24,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Link {
-    /// The life of the slot: `first` is a connection made and installed already.
+    /// Runs the slot until shutdown. `first` is a connection that is already made and installed.
     pub(super) fn run(self: &Arc<Self>, first: Option<Established>) {
         let mut next = first;
         let mut pause = FIRST_PAUSE;
@@ -53,7 +53,7 @@ impl Link {
         });
     }
 
-    /// Connects until it works; `None` at shutdown.
+    /// Tries to connect until it succeeds; `None` at shutdown.
     fn connect_again(&self, pause: &mut Duration) -> Option<Established> {
         loop {
             if self.pause(*pause) {
@@ -74,7 +74,7 @@ impl Link {
         }
     }
 
-    /// Waits; true at shutdown.
+    /// Waits; returns true at shutdown.
     fn pause(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.state.lock();
@@ -86,7 +86,7 @@ impl Link {
         state.shutdown
     }
 
-    /// Makes a connection the one that calls are sent on; the slot's thread polls it afterwards.
+    /// Makes a connection the one that calls are sent on. The slot's thread polls it afterwards.
     pub(super) fn install(&self, established: &Established) {
         let session = &established.session;
         self.shared.tap.connected(session.connected.clone());
@@ -102,7 +102,7 @@ impl Link {
         }
     }
 
-    /// Uses an installed connection until it ends. Returns whether a reply has arrived on it.
+    /// Serves an installed connection until it ends. Returns whether a reply has arrived on it.
     fn serve(&self, established: Established) -> bool {
         let mut polling = Polling::new(established);
         exec::batch(|| self.pump(&polling.session));
@@ -130,7 +130,7 @@ impl Link {
         self.lost(&session, &mut *completions, &mut local, &why)
     }
 
-    /// Ends a wait for memory: it is over, or some may have come back with the completions.
+    /// Ends a wait for memory if its time is over, or if completions may have freed memory.
     pub(super) fn memory_may_be_back(&self, returned: bool, local: &mut Local) {
         let mut state = self.state.lock();
         if returned {

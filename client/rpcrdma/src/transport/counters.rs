@@ -1,7 +1,7 @@
 //! The counters behind [`Stats`](crate::Stats): relaxed atomics, for each procedure and each
 //! connection slot.
 //!
-//! They are updated and read without a lock, so the values of a snapshot may be of slightly
+//! They are updated and read without a lock, so the values of a snapshot may stem from slightly
 //! different moments. Latencies are counted in buckets of powers of two microseconds.
 
 use crate::options::Program;
@@ -9,7 +9,7 @@ use crate::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Of one procedure.
+/// The counters of one procedure.
 #[derive(Debug, Default)]
 pub(super) struct ProcedureCounters {
     calls: AtomicU64,
@@ -27,14 +27,14 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Bucket `i` holds what took less than 2^i microseconds.
+/// Bucket `i` holds durations of less than 2^i microseconds.
 fn bucket(time: Duration) -> usize {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     ((64 - micros.leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
 }
 
 impl ProcedureCounters {
-    /// A call ended after `time`, `queued` of it before it was sent for the last time.
+    /// Counts a call that ended after `time`, `queued` of it before its last transmission.
     pub(super) fn ended(&self, failed: bool, received: usize, time: Duration, queued: Duration) {
         self.calls.fetch_add(1, Relaxed);
         if failed {
@@ -70,12 +70,12 @@ impl ProcedureCounters {
     }
 }
 
-/// Of every procedure of a program, and of those of other programs that are counted apart.
+/// The counters of all procedures of a program, and of its side procedures.
 #[derive(Debug)]
 pub(super) struct Procedures {
     program: Program,
     counters: Vec<ProcedureCounters>,
-    /// Of calls of other programs.
+    /// The counters of calls of other programs.
     other: ProcedureCounters,
 }
 
@@ -115,14 +115,14 @@ impl Procedures {
 
 macro_rules! link_counters {
     ($($name:ident,)*) => {
-        /// Of one connection slot.
+        /// The counters of one connection slot.
         #[derive(Debug, Default)]
         pub(super) struct LinkCounters {
             $(pub(super) $name: AtomicU64,)*
         }
 
         impl LinkCounters {
-            /// The counters; what is a state rather than a count is left at its default.
+            /// The counters; the other fields, which are states, are left at their defaults.
             pub(super) fn snapshot(&self) -> ConnectionStats {
                 ConnectionStats {
                     $($name: self.$name.load(Relaxed),)*

@@ -1,7 +1,7 @@
-//! The end of a call. Its registrations are invalidated first; only when all of its memory is
-//! back is the call completed, failed or queued again ([`Outcome`]). So no caller sees bytes that
-//! the server may still change. (`memory_kept` in `retransmit` is for a provider that does not
-//! give the memory of a lost connection back in time.)
+//! The end of a call. Its registrations are invalidated first; only when all of its memory has been
+//! returned is the call completed, failed or queued again ([`Outcome`]). So no caller sees bytes
+//! that the server may still change. (`memory_kept` in `retransmit` handles a provider that does
+//! not return the memory of a lost connection in time.)
 
 use super::call::{Call, Reply};
 use super::counters::count;
@@ -17,9 +17,9 @@ use nfsrdma_rdma::{Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Link {
-    /// Invalidates the registrations of a call, then does `outcome`. ("Invalidation [...] of memory
-    /// regions should be complete before message integrity checking is done", RFC 8166 section
-    /// 8.1.3.)
+    /// Invalidates the registrations of a call, then carries out `outcome`. ("Invalidation [...] of
+    /// memory regions should be complete before message integrity checking is done", RFC 8166
+    /// section 8.1.3.)
     pub(super) fn invalidate_chunks(
         &self,
         session: &Session,
@@ -58,7 +58,7 @@ impl Link {
                     .sum();
                 self.counters.rdma_read_bytes.fetch_add(bytes, Relaxed);
             }
-            // 0 names Receives.
+            // Offset by one, because `WorkId(0)` stands for Receives.
             let id = WorkId((key + 1) * 4 + which);
             match session.queue_pair.invalidate(id, exposure) {
                 Invalidation::Done(memory) => ending.take(which, Some(memory)),
@@ -72,7 +72,7 @@ impl Link {
         }
     }
 
-    /// Memory came back from an invalidation that was posted.
+    /// A posted invalidation completed and returned its memory.
     pub(super) fn returned(
         &self,
         session: &Session,
@@ -95,7 +95,7 @@ impl Link {
         }
     }
 
-    /// All registrations of a call are invalidated, and their memory is back.
+    /// All registrations of a call are invalidated, and their memory has been returned.
     fn on_invalidated(&self, session: &Session, local: &mut Local, ending: Ending) {
         let Ending {
             mut posted,
@@ -128,8 +128,7 @@ impl Link {
                     (ReplyBytes::Chunk { buf, len }, placed)
                 }
                 Some(_) => {
-                    // RFC 8166 section 4.5, as for a bad header: discarded, and the call is
-                    // still without an answer.
+                    // Discarded like a bad header (RFC 8166 section 4.5); the call waits.
                     count(&self.counters.discards);
                     count(&self.counters.violations);
                     let why = "what is in the Reply chunk is not the reply to its call";
@@ -138,7 +137,7 @@ impl Link {
                     return self.state.lock().unanswered.push(call);
                 }
                 None => {
-                    // The server's answer is lost, not the call.
+                    // The reply is lost, but not the call.
                     call.record = None;
                     return self.state.lock().unanswered.push(call);
                 }
@@ -193,7 +192,7 @@ impl Link {
             }
             std::mem::take(&mut state.failed)
         };
-        // The first to wait is put in front last.
+        // Calls that wait are put at the front of the queue, so the first one comes last.
         for MarshalError { posted, why } in failed.into_iter().rev() {
             let outcome = match why {
                 NotSent::Error(error) => Outcome::Fail(error.into()),

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Calls of more payload than this are bulk, in bytes.
+/// Calls with more payload than this count as bulk, in bytes.
 const BULK: u64 = 16 * 1024;
 /// Size of small registered buffers, in bytes.
 const SMALL: usize = 4096;
@@ -41,18 +41,18 @@ const SMALL: usize = 4096;
 /// A call to make.
 #[derive(Debug)]
 pub struct Request {
-    /// Which counter of [`Stats`] it belongs to: the number of a procedure of the transport's
-    /// [`Program`]. Its number of procedures, and any number that has no counter, stands for other
-    /// programs; those in between are for `side_procedures`.
+    /// Which counter of [`Stats`] the call belongs to: the number of a procedure of the transport's
+    /// [`Program`]. The program's number of procedures, and any number that has no counter, stands
+    /// for other programs; the numbers in between are those of `side_procedures`.
     pub procedure: usize,
-    /// Most bytes of the encoded results without the DDP-eligible one.
+    /// Largest encoded length of the results without the DDP-eligible one, in bytes.
     pub max_results: usize,
-    /// Most bytes of the DDP-eligible result.
+    /// Largest length of the DDP-eligible result, in bytes.
     pub max_ddp_result: usize,
     pub payload: Payload,
 }
 
-/// What is known of a connection.
+/// The properties of a connection.
 #[derive(Debug, Clone)]
 pub struct SessionInfo {
     pub thresholds: Thresholds,
@@ -80,8 +80,8 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Connects to `peer`, which serves `program`; blocks until the first connection is up.
-    /// `server` is the name for the log. The other connections follow by themselves.
+    /// Connects to `peer`, which serves `program`, and blocks until the first connection is up. The
+    /// other connections are made in the background. `server` is the name for the log.
     pub fn connect(
         provider: Arc<dyn Provider>,
         peer: SocketAddr,
@@ -93,7 +93,7 @@ impl Engine {
         let calls = (options.credits * options.nconnect) as usize;
         let heads = Blocks::new(pool.clone(), SMALL, 2 * calls + 64);
         let headers = Blocks::new(pool.clone(), SMALL, calls + 16);
-        // What is needed to send must not depend on what the page cache leaves over.
+        // Allocate these now: sending must not depend on what the page cache leaves over.
         for (blocks, number) in [(&heads, calls.min(256) + 8), (&headers, calls.min(256) + 8)] {
             let warm: Vec<_> = (0..number).map_while(|_| blocks.take()).collect();
             warm.into_iter().for_each(|buf| blocks.give(buf));
@@ -173,9 +173,9 @@ impl Engine {
         Ok(self.clone())
     }
 
-    /// Makes a call. `encode` writes the whole RPC message under the XID it is given, except
-    /// for the contents and padding of a payload that is a source. The call is on its way
-    /// when this returns; dropping the future abandons it.
+    /// Makes a call. `encode` writes the whole RPC message with the XID that it gets, except for
+    /// the contents and padding of a source payload. The call is sent or queued when this returns;
+    /// dropping the future abandons it.
     pub fn call(&self, request: Request, encode: impl FnOnce(u32, &mut Encoder)) -> CallFuture {
         let started = Instant::now();
         let xid = self.shared.xids.take();
@@ -186,7 +186,7 @@ impl Engine {
             |to| encode(xid, to),
             |bytes| registered_if_kept(&marshaller.heads, bytes).ok_or_else(|| bytes.into()),
         );
-        // The connection registers the others when they are sent.
+        // If no kept buffer is free, the connection registers the bytes when it sends the call.
         let (head, unregistered): (Buf, Option<Box<[u8]>>) = match head {
             Ok(head) => (head, None),
             Err(bytes) => (marshaller.no_bytes(), Some(bytes)),
@@ -233,10 +233,10 @@ impl Engine {
         waiter
     }
 
-    /// The connection for a call of `bytes` payload. On the thread of an event loop it is the
-    /// loop's own, unless that is down or out of credits and another one is not; or unless it
-    /// has more bulk to move than another one, whose thread then takes a share. Elsewhere the
-    /// first one is kept for small calls as long as there are others, so that they never wait
+    /// The connection for a call of `bytes` payload. On the thread of an event loop this is the
+    /// loop's own, unless that is down or out of credits and another one is not, or unless the call
+    /// is bulk and another connection has less payload under way. On other threads the first
+    /// connection is reserved for small calls as long as there are others, so that they never wait
     /// behind bulk ones.
     fn pick(&self, bytes: usize) -> &Link {
         let links = &self.links;
@@ -244,7 +244,7 @@ impl Engine {
             let all = std::iter::once(own).chain(links);
             let mut able = all.filter(|link| link.has_room());
             return match bytes as u64 > BULK {
-                // The first of several equal ones: its own.
+                // Of several equal connections the loop's own is chosen, because it is the first.
                 true => able.min_by_key(|link| link.load.load(Relaxed)),
                 false => able.next(),
             }
@@ -262,17 +262,17 @@ impl Engine {
         }
     }
 
-    /// The connections, for event loops to poll: one for each slot.
+    /// The connection slots, for event loops to poll.
     pub fn drivers(&self) -> Vec<Driver> {
         self.links.iter().cloned().map(Driver::new).collect()
     }
 
-    /// Calls that are posted and not yet flushed ([`crate::exec::deferring`]).
+    /// Number of calls posted and not yet flushed ([`crate::exec::deferring`]).
     pub fn deferred(&self) -> u32 {
         self.links.iter().map(|link| link.deferred()).sum()
     }
 
-    /// Flushes them: they leave now.
+    /// Flushes the deferred calls: they are sent now.
     pub fn kick(&self) {
         self.links.iter().for_each(|link| link.kick());
     }
@@ -287,7 +287,7 @@ impl Engine {
         self.shared.lost.load(Relaxed)
     }
 
-    /// Waits; ends early at shutdown.
+    /// A future that ends after `time`, or at shutdown if that is earlier.
     pub fn sleep(&self, time: Duration) -> Sleep {
         self.timer.sleep(time)
     }
@@ -302,7 +302,7 @@ impl Engine {
         self.shared.policy.timeo
     }
 
-    /// About the first connection; `None` while it is down.
+    /// The properties of the first connection; `None` while it is down.
     pub fn session(&self) -> Option<SessionInfo> {
         let session = self.links[0].session()?;
         Some(SessionInfo {
@@ -317,7 +317,7 @@ impl Engine {
         self.links.iter().map(|link| link.granted() as usize).sum()
     }
 
-    /// Where buffers come from.
+    /// The pool that buffers are taken from.
     pub fn pool(&self) -> &Pool {
         &self.shared.marshaller.pool
     }
@@ -327,12 +327,12 @@ impl Engine {
         self.shared.provider.name()
     }
 
-    /// Where to listen to what the connections do.
+    /// Where the connections report what they do.
     pub fn tap(&self) -> &Arc<Tap> {
         &self.shared.tap
     }
 
-    /// The counters at this moment.
+    /// A snapshot of the counters.
     pub fn stats(&self) -> Stats {
         Stats {
             procedures: self.shared.procedures.snapshot(),
@@ -340,7 +340,7 @@ impl Engine {
         }
     }
 
-    /// Ends the connections and the threads. Calls pending and later fail with
+    /// Ends the connections and the threads. Pending and later calls fail with
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     pub fn shut_down(&self) {
         self.timer.stop();

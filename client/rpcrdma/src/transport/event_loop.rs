@@ -2,12 +2,12 @@
 //!
 //! A connection slot has a thread ([`Link::run`]) that connects, polls, and cleans up after a
 //! connection's end; all of that may block. An event loop that also reads the file system's
-//! requests can do the polling in its place: then the thread that sends a call receives its
-//! reply, and neither is handed from CPU to CPU. So the slot's thread lends the polling half of
-//! each connection ([`Polling`]) to the loop's [`Driver`], and waits until the connection has
-//! ended, or the loop gives it back. A provider without descriptors is not lent.
+//! requests can poll in its place: then the thread that sends a call also receives its reply, and
+//! neither is handed from CPU to CPU. So the slot's thread lends the polling half of each
+//! connection ([`Polling`]) to the loop's [`Driver`], and waits until the connection has ended or
+//! the loop gives it back. Connections of a provider without descriptors are not lent.
 //!
-//! Calls made on the loop's thread go by its own connection ([`super::polling::home`]).
+//! Calls made on the loop's thread use the loop's own connection ([`super::polling::home`]).
 
 use super::link::Link;
 use super::polling::{Polling, Waker, clear_home, set_home};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 impl Link {
-    /// Takes what has happened on a connection and goes on with the calls concerned.
+    /// Polls a connection and continues the calls that its completions belong to.
     pub(super) fn poll(
         &self,
         polling: &mut Polling,
@@ -48,11 +48,11 @@ impl Link {
     }
 }
 
-/// One connection slot as an event loop polls it.
+/// A connection slot that an event loop polls.
 pub struct Driver {
     link: Arc<Link>,
     polling: Option<Polling>,
-    /// The peer is gone: the connection's end is to be read.
+    /// Whether the peer is gone, so that the connection's end has to be read.
     hung_up: bool,
 }
 
@@ -74,21 +74,20 @@ impl Driver {
         }
     }
 
-    /// From now on the calling thread polls this slot's connections: each is lent soon after it
-    /// is up, when `waker` is called. Several slots may have one loop; calls go by the first
-    /// one's.
+    /// From now on the calling thread polls this slot's connections. Each is lent soon after it is
+    /// made; `waker` is called then. Several slots may share one loop; its calls use the first one.
     pub fn attach(&mut self, waker: Waker) {
         let slot = self.link.slot;
         set_home(slot);
         self.link.lending.attach(waker);
-        // Its thread sees the loop when it looks next.
+        // Wake the slot's thread, which sees the loop when it polls next.
         if let Some(session) = self.link.session() {
             session.queue_pair.wake();
         }
     }
 
-    /// Takes a connection that was lent; whether there is a new one, whose descriptors are to be
-    /// waited for, edge-triggered.
+    /// Takes a connection that was lent. Returns whether there is a new one; the caller then has to
+    /// wait for its descriptors, edge-triggered.
     pub fn accept(&mut self) -> bool {
         if self.polling.is_some() {
             return false;
@@ -105,8 +104,8 @@ impl Driver {
         all.into_iter().flatten()
     }
 
-    /// To be called before waiting for the descriptors: whether there is something to do at
-    /// once, or until when to wait at most.
+    /// To be called before waiting for the descriptors. Tells whether there is work to do at once,
+    /// or until when to wait at most.
     pub fn arm(&mut self) -> Armed {
         let Some(polling) = &mut self.polling else {
             return Armed::Idle(None);
@@ -127,26 +126,26 @@ impl Driver {
         }
     }
 
-    /// To be called after waiting.
+    /// To be called after waiting for the descriptors.
     pub fn disarm(&mut self) {
         if let Some(polling) = &mut self.polling {
             polling.completions.disarm();
         }
     }
 
-    /// Whether a call on this connection waits for its reply.
+    /// Whether a call on this connection waits for its reply at this moment.
     pub fn awaits_reply(&self) -> bool {
         self.polling.is_some() && self.link.state.lock().machine.used() > 0
     }
 
-    /// The peer has closed the connection, or it broke.
+    /// Tells the driver that the peer has closed the connection, or that it broke.
     pub fn hung_up(&mut self) {
         self.hung_up = true;
     }
 
-    /// Takes what has happened, without waiting, and goes on with the calls concerned, on this
-    /// thread. If the connection has ended, `forget` is given each of its descriptors, which may
-    /// be closed afterwards.
+    /// Handles the completions that there are, without waiting, and continues their calls on this
+    /// thread. If the connection has ended, `forget` is called with each of its descriptors, which
+    /// may be closed afterwards.
     pub fn poll(&mut self, forget: impl FnMut(BorrowedFd<'_>)) {
         let Some(polling) = &mut self.polling else {
             return;
@@ -160,7 +159,7 @@ impl Driver {
         }
     }
 
-    /// Sends calls whose sending was put off, by whichever connection.
+    /// Flushes the deferred calls of the slot's connection, even if the slot's thread polls it.
     pub fn kick(&self) {
         self.link.kick();
     }
@@ -169,7 +168,7 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let lending = &self.link.lending;
-        // Before the connection is back: its thread must not lend it again.
+        // Before the connection is given back, so that its thread does not lend it again.
         lending.detach();
         if let Some(mut polling) = self.polling.take() {
             polling.completions.disarm();

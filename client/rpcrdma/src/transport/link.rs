@@ -1,15 +1,16 @@
 //! One connection slot, and sending on it.
 //!
-//! A slot has a connection, a thread that polls it, and when it ends another connection. The thread
-//! connects and polls (`connection`), matches messages with calls (`receive`), ends what a call had
-//! open to the server (`ending`), and when the connection ends takes every call out of the state
-//! machine and queues it for the next one (`retransmit`). So a call is sent at most once on a
-//! connection, and nothing of a connection outlives it.
+//! A slot has a connection and a thread that polls it. When the connection has ended, the thread
+//! makes the next one. It connects and polls (`connection`), matches messages with calls
+//! (`receive`), and invalidates the registrations of answered calls (`ending`). After a
+//! connection's end it takes every call out of the state machine and queues it for the next
+//! connection (`retransmit`). So a call is sent at most once on a connection, and nothing of a
+//! connection outlives it.
 //!
-//! Calls are submitted by any thread. One for which there is a connection and a credit is
-//! marshalled and posted right there; any other is queued, and sent by the polling thread when a
-//! reply frees a credit, a connection is up, or memory comes back. A call that cannot be posted is
-//! handed to the polling thread, because only that one gets the completions of its invalidations.
+//! Calls are submitted by any thread. If there is a connection and a credit, that thread marshals
+//! and posts the call. Otherwise the call is queued, and the polling thread sends it when a reply
+//! frees a credit, a connection is up, or memory is free again. If a call cannot be posted, the
+//! polling thread gets it, because only that thread receives the completions of its invalidations.
 
 use super::call::Call;
 use super::counters::{LinkCounters, count};
@@ -28,11 +29,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Payload of a call that may wait to be sent with others, at most.
+/// Largest payload of a call whose Send may be deferred, in bytes.
 const DEFERRABLE: u64 = 64 << 10;
-/// First pause of a call that waits for memory, unless some comes back sooner.
+/// First pause of a call that waits for memory, unless some is freed sooner.
 pub(super) const FIRST_WAIT: Duration = Duration::from_millis(5);
-/// A call waits only while more than this many are under way.
+/// Outside event loops, a Send is deferred only while more calls than this are under way.
 const BUSY: u32 = 4;
 
 pub(super) struct Link {
@@ -40,42 +41,41 @@ pub(super) struct Link {
     /// Index of this slot among the transport's, from 0.
     pub(super) slot: usize,
     pub(super) counters: LinkCounters,
-    /// Payload bytes of calls that are not complete.
+    /// Payload bytes of calls that have not completed.
     pub(super) load: AtomicU64,
-    /// Calls that are posted and not yet flushed.
+    /// Number of calls posted and not yet flushed.
     deferred: AtomicU32,
     pub(super) state: Mutex<State>,
     /// Whether `State::no_memory` may be set.
     pub(super) no_memory: AtomicBool,
-    /// Ends a pause between attempts.
+    /// Notified at shutdown, to end a pause between connection attempts.
     pub(super) hurry: Condvar,
-    /// To the event loop that polls in place of the slot's thread, if there is one.
+    /// Where the connection is lent to an event loop, if there is one.
     pub(super) lending: Lending,
 }
 
 pub(super) struct State {
     pub(super) session: Option<Arc<Session>>,
-    /// The memory of Receives, of the last connection's size.
+    /// The memory of Receives, of the size that the last connection needed.
     receives: Option<Arc<Blocks>>,
     pub(super) machine: Requester<PostedCall>,
-    /// To be sent on this connection, in order; calls of earlier connections are in front.
+    /// Calls to be sent on this connection, in order; those of earlier connections come first.
     pub(super) waiting: VecDeque<Call>,
-    /// Calls that [`super::suspect`] has sent alone.
+    /// Suspected calls, to be sent alone ([`super::suspect`]).
     pub(super) suspects: VecDeque<Call>,
-    /// The trial of one of them that is under way.
+    /// The trial of a suspected call that is under way.
     pub(super) trial: Option<Trial>,
-    /// Calls whose Reply chunk did not hold a reply to them, as was found when its memory was
-    /// invalidated. They wait for their time-out, which ends the connection, as if no reply had
-    /// arrived.
+    /// Calls whose Reply chunk turned out, after its invalidation, not to hold their reply. They
+    /// wait for their time-out, which ends the connection, as if no reply had arrived.
     pub(super) unanswered: Vec<Call>,
-    /// Nothing is sent before then: the last call found no memory.
+    /// Until when calls that found no memory wait; `None` while memory is not short.
     pub(super) no_memory: Option<Instant>,
     /// Calls that could not be sent; the polling thread invalidates their registrations.
     pub(super) failed: Vec<MarshalError>,
     pub(super) shutdown: bool,
 }
 
-/// The trial of a suspected call.
+/// The state of a suspected call's trial ([`super::trial`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trial {
     Draining,
@@ -83,15 +83,15 @@ pub(super) enum Trial {
     Alone { xid: u32, since: Instant },
 }
 
-/// What may be sent now.
+/// What may be sent at this moment.
 pub(super) enum Admission {
     /// Any call.
     Anybody,
-    /// None.
+    /// No call.
     Nobody,
-    /// A NULL; a credit is reserved.
+    /// A NULL; a credit is reserved for it.
     Probe,
-    /// This one; a credit is reserved.
+    /// This suspected call; a credit is reserved for it.
     Suspect(Box<Call>),
 }
 
@@ -130,8 +130,8 @@ impl Link {
         Ok(established)
     }
 
-    /// Where Receives come from. They stay with the slot, so that connecting again needs
-    /// nothing of a pool the page cache may have emptied meanwhile.
+    /// The buffers for Receives. They are kept across connections, so that a new connection needs
+    /// no memory from a pool that the page cache may have emptied meanwhile.
     fn receives(&self, size: usize, number: usize) -> Arc<Blocks> {
         let mut state = self.state.lock();
         match &state.receives {
@@ -184,7 +184,7 @@ impl Link {
         self.launch(&session, call, credits);
     }
 
-    /// Marshals and posts a call that has a reservation. May run on any thread.
+    /// Marshals and posts a call that has a reservation, on any thread.
     fn launch(&self, session: &Session, mut call: Call, credits: u32) {
         call.transmissions += 1;
         let now = Instant::now();
@@ -212,7 +212,7 @@ impl Link {
         if !wanted.is_nothing() {
             self.observe_transmission(session, &mut prepared, wanted);
         }
-        // The call is in the table before the reply can come.
+        // The call must be in the table before its reply can arrive.
         let (in_use, busy) = {
             let mut state = self.state.lock();
             let posted = state.machine.launch(xid, prepared.offer, prepared.posted);
@@ -224,11 +224,11 @@ impl Link {
             return self.could_not_send(session, failed);
         }
         count(&self.counters.sends);
-        // An event loop sends it at the end of its round. Elsewhere, if other calls are under
-        // way: at the latest the thread that takes their replies sends it.
+        // An event loop flushes it at the end of its round. On other threads it is deferred only if
+        // other calls are under way: the thread that receives their replies flushes it.
         let defer = small && exec::is_deferring() && (busy || home().is_some());
         if let Err(error) = post(queue_pair, prepared.send, defer) {
-            // In one step: `lost` must see it in the table or among the failed.
+            // In one step: `lost` must find it either in the table or among the failed.
             let mut state = self.state.lock();
             if let Some(posted) = state.machine.withdraw(xid) {
                 let why = error.into();
@@ -237,7 +237,7 @@ impl Link {
             drop(state);
             queue_pair.wake();
         } else if defer {
-            // After posting: whoever flushes between the two sends it, or leaves the count.
+            // Last: a flush before this sends the call, or leaves it to the next flush.
             self.deferred.fetch_add(1, AcqRel);
         }
     }
@@ -247,7 +247,7 @@ impl Link {
         let mut state = self.state.lock();
         state.machine.cancel();
         if matches!(failed.why, NotSent::NoMemory(_)) {
-            // The next call would not find any either.
+            // The next call would not find memory either.
             state.no_memory = Some(Instant::now() + FIRST_WAIT);
             self.no_memory.store(true, Relaxed);
         }
@@ -261,7 +261,7 @@ impl Link {
         self.deferred.load(Relaxed)
     }
 
-    /// Flushes them: they leave now.
+    /// Flushes the deferred calls: they are sent now.
     pub(super) fn kick(&self) {
         if self.deferred() > 0
             && let Some(session) = self.session()
@@ -317,7 +317,7 @@ impl Link {
         }
     }
 
-    /// Ends the slot: every call fails with [`Error::Cancelled`].
+    /// Shuts the slot down: every call fails with [`Error::Cancelled`].
     pub(super) fn shut_down(&self) {
         let (session, waiting) = {
             let mut state = self.state.lock();
@@ -333,7 +333,7 @@ impl Link {
         }
     }
 
-    /// The counters, and the state at this moment.
+    /// The counters, and the state of the slot at this moment.
     pub(super) fn snapshot(&self) -> crate::stats::ConnectionStats {
         let mut stats = self.counters.snapshot();
         let state = self.state.lock();
@@ -354,7 +354,7 @@ impl Link {
         stats
     }
 
-    /// Whether a call can be sent at once.
+    /// Whether a call would be sent at once.
     pub(super) fn has_room(&self) -> bool {
         let state = self.state.lock();
         state.session.is_some() && state.waiting.is_empty() && state.machine.has_credit()
@@ -368,7 +368,7 @@ impl Link {
         state.machine.used() == 0 && nobody_waits && none_failed
     }
 
-    /// Whether there is no connection, and calls that wait for it or for a credit.
+    /// Whether there is no connection, and the number of queued calls.
     pub(super) fn backlog(&self) -> (bool, usize) {
         let state = self.state.lock();
         (state.session.is_none(), state.waiting.len())
@@ -378,7 +378,7 @@ impl Link {
         &self.shared.tap
     }
 
-    /// Credits in use, and granted.
+    /// Credits in use, and credits granted.
     pub(super) fn credits(&self) -> (u32, u32) {
         let state = self.state.lock();
         (state.machine.used(), state.machine.granted())
@@ -391,8 +391,8 @@ impl Link {
 }
 
 impl State {
-    /// What may be sent now. While memory is short no suspect is sent alone, and after a call that
-    /// found none the others go on once it is back in the queue.
+    /// What may be sent now. While memory is short, no suspected call is sent alone. After a call
+    /// found no memory, nothing is sent until that call is back in the queue.
     fn admission(&mut self, now: Instant) -> Admission {
         match self.no_memory {
             None => self.turn(now),
@@ -401,8 +401,8 @@ impl State {
         }
     }
 
-    /// The next to be sent. While memory is short, those that found none are passed over: the
-    /// memory they wait for may be held by calls behind them, as by READs, which bring their sinks.
+    /// Takes the next call to send. While memory is short, calls that found none are passed over:
+    /// READs behind them may hold the memory that they need, as their sinks.
     fn next_waiting(&mut self) -> Option<Call> {
         let next = match self.no_memory {
             None => 0,
@@ -413,7 +413,7 @@ impl State {
         Some(call)
     }
 
-    /// Takes the calls that are not in flight.
+    /// Takes all calls that are not in flight.
     pub(super) fn take_unsent(&mut self) -> VecDeque<Call> {
         let mut calls = std::mem::take(&mut self.waiting);
         calls.extend(std::mem::take(&mut self.suspects));

@@ -1,14 +1,15 @@
 //! Marshalling: from a [`Call`] to the Send that carries it.
 //!
 //! `plan` decides by the sizes of call and reply which chunks the call needs (RFC 8166 section
-//! 3.5). The memory of each is registered for this transmission alone (`QueuePair::expose`), and
-//! the transport header with these chunks is encoded. The Send is a list of buffers, so that no
-//! payload is copied: the header, then the call, unless it is in a Position Zero Read chunk, and
-//! argument and padding if they are inline. A list that is too long for the device or for the
-//! header is gathered into one buffer, or received into one and copied in the end.
+//! 3.5). The memory of each chunk is registered for this transmission alone (`QueuePair::expose`),
+//! and the transport header with these chunks is encoded. The Send is a list of buffers, so that no
+//! payload is copied: first the header, then the call unless it is in a Position Zero Read chunk,
+//! then argument and padding if they are inline. If a list is too long for the device or for the
+//! header, its data are gathered into one buffer, or received into one buffer and copied at the
+//! end.
 //!
-//! A call that cannot be marshalled, for lack of memory or because the connection ended, comes back
-//! with the registrations it has got so far; they must be invalidated before it is sent again.
+//! A call that cannot be marshalled, because memory is short or the connection has ended, is
+//! returned with the registrations made so far; they must be invalidated before it is sent again.
 
 use super::call::{Call, Payload};
 use super::counters::{LinkCounters, count};
@@ -28,15 +29,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What all connections of a transport marshal calls with.
+/// What all connections of a transport share for marshalling.
 #[derive(Debug)]
 pub(super) struct Marshaller {
     pub(super) pool: Pool,
-    /// Message heads.
+    /// Buffers for encoded calls.
     pub(super) heads: Arc<Blocks>,
-    /// Transport headers.
+    /// Buffers for transport headers.
     pub(super) headers: Arc<Blocks>,
-    /// At least three zero bytes.
+    /// At least three zero bytes, for XDR padding.
     pub(super) zeros: Buf,
     pub(super) style: WriteChunk,
 }
@@ -52,12 +53,12 @@ pub(super) struct Registrations {
     pub(super) reply: Option<Exposure>,
 }
 
-/// A call with its registrations.
+/// A call with the memory registrations of its current transmission.
 #[derive(Debug)]
 pub(super) struct PostedCall {
     pub(super) call: Call,
     pub(super) registrations: Registrations,
-    /// The Write chunk is a buffer of its own, whose bytes are to be copied into the call's sinks.
+    /// Whether the Write chunk is a separate buffer, to be copied into the call's sinks.
     pub(super) bounced: bool,
     /// The transport header, kept for reuse.
     pub(super) header: Option<Buf>,
@@ -78,12 +79,12 @@ pub(super) struct MarshalError {
 
 /// Why a call cannot be sent.
 pub(super) enum NotSent {
-    /// The connection is gone; wait for the next.
+    /// The connection is gone; the call waits for the next one.
     NoConnection,
-    /// This machine is short of memory or of registrations: to be tried again. Others give
-    /// theirs back.
+    /// This machine lacks memory or registrations; the call is tried again, when others return
+    /// theirs.
     NoMemory(String),
-    /// For good.
+    /// The call fails.
     Error(LocalError),
 }
 
@@ -98,7 +99,7 @@ impl From<Error> for NotSent {
             Error::Local { error: cause, .. } => {
                 let transient = matches!(
                     cause.kind(),
-                    // ENOMEM, EAGAIN, EINTR; ENOSPC, the device's table of regions is full.
+                    // ENOMEM, EAGAIN, EINTR, and ENOSPC: the device's table of regions is full.
                     ErrorKind::OutOfMemory
                         | ErrorKind::WouldBlock
                         | ErrorKind::Interrupted
@@ -120,7 +121,7 @@ thread_cell! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Encodes into this thread's scratch space, then runs `with` on the bytes.
+/// Encodes into this thread's scratch space and passes the bytes to `with`.
 pub(super) fn encoded<T>(encode: impl FnOnce(&mut Encoder), with: impl FnOnce(&[u8]) -> T) -> T {
     let mut scratch = SCRATCH.take();
     scratch.clear();
@@ -131,18 +132,18 @@ pub(super) fn encoded<T>(encode: impl FnOnce(&mut Encoder), with: impl FnOnce(&[
     result
 }
 
-/// Copies bytes into a registered buffer.
+/// Copies bytes into a registered buffer; `None` if the pool is empty.
 pub(super) fn registered(blocks: &Blocks, pool: &Pool, bytes: &[u8]) -> Option<Buf> {
     registered_if_kept(blocks, bytes).or_else(|| {
-        // Not shorter than the others, so that it can be kept.
+        // At least the size of the others, so that it can be kept for reuse.
         let buf = pool.alloc(bytes.len().max(blocks.size()))?;
         Some(filled_with(buf, bytes))
     })
 }
 
-/// Copies bytes into a registered buffer that `blocks` has kept for reuse, if there is one. Calls
-/// that may have to wait for a credit take none from the pool: their number has no bound, and the
-/// pool is the page cache's as well.
+/// Copies bytes into a registered buffer that `blocks` has kept for reuse, if one is free. Calls
+/// that may have to wait for a credit must not allocate from the pool: their number is not bounded,
+/// and the page cache uses the same pool.
 pub(super) fn registered_if_kept(blocks: &Blocks, bytes: &[u8]) -> Option<Buf> {
     let buf = blocks.take_kept()?;
     if buf.capacity() < bytes.len() {
@@ -203,7 +204,7 @@ impl Marshaller {
         Some(all.freeze())
     }
 
-    /// Registers the memory of the chunks and marshals the header. `credits`: to request.
+    /// Registers the memory of the chunks and marshals the header, which requests `credits`.
     pub(super) fn prepare(
         &self,
         call: Call,
@@ -242,8 +243,9 @@ impl Marshaller {
         }
     }
 
-    /// The chunks of a call with `arguments` and `sinks` buffers, and whether either are to be
-    /// replaced by one buffer each, because the device or the header has no room for so many.
+    /// Plans a call with `arguments` and `sinks` buffers. Also returns whether the arguments and
+    /// the sinks have to be one buffer each, because the device or the header has no room for so
+    /// many.
     fn plan_call(
         &self,
         call: &Call,
@@ -267,7 +269,7 @@ impl Marshaller {
             };
             match plan(&call.shape, &segments, thresholds, self.style) {
                 Ok(plan) => return Ok((plan, bounce_source, bounce_sink)),
-                // "everything must fit": use one buffer instead of many.
+                // The header does not fit: use one buffer instead of many.
                 Err(PlanError::TooManySegments) if !(bounce_source && bounce_sink) => {
                     bounce_source = true;
                     bounce_sink = true;
@@ -370,8 +372,8 @@ impl Marshaller {
         Ok((plan, argument))
     }
 
-    /// The header, and the Send: header, then (unless Position Zero) head, then (if inline)
-    /// argument and padding.
+    /// Encodes the header and builds the Send: header, then (unless Position Zero) the call, then
+    /// (if inline) argument and padding. `None` if there is no buffer for the header.
     fn marshal(
         &self,
         posted: &mut PostedCall,
@@ -392,8 +394,8 @@ impl Marshaller {
             //= RFC 8166, Section 3.5.3
             //# Every RDMA read segment in this chunk MUST contain zero in its Position field.
             let position = match plan.call {
-                // "the XDR stream offset of that data item" (section 4.3.1.1): it stands
-                // right behind the head.
+                // "the XDR stream offset of that data item" (section 4.3.1.1): the argument
+                // directly follows the call.
                 CallForm::Reduced => call.head.len(),
                 CallForm::Inline | CallForm::PositionZero => 0,
             };
@@ -446,7 +448,7 @@ impl Marshaller {
     }
 }
 
-/// Posts one request.
+/// Posts one request; if `later`, it need not be sent before the next flush.
 pub(super) fn post(
     queue_pair: &dyn QueuePair,
     request: WorkRequest,

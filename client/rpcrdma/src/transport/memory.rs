@@ -4,12 +4,12 @@ use crate::sync::Mutex;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use std::sync::Arc;
 
-/// Buffers of one size. Taking one costs a short lock and no allocation once it is warm.
+/// Buffers of one size. Taking a kept one costs a short lock and no allocation.
 #[derive(Debug)]
 pub(super) struct Blocks {
     pool: Pool,
     size: usize,
-    /// Buffers kept at most.
+    /// Largest number of buffers kept.
     keep: usize,
     free: Mutex<Vec<BufMut>>,
 }
@@ -34,12 +34,12 @@ impl Blocks {
         self.take_kept().or_else(|| self.pool.alloc(self.size))
     }
 
-    /// A buffer that was kept; the pool is not asked.
+    /// A buffer that was kept, without allocating from the pool.
     pub(super) fn take_kept(&self) -> Option<BufMut> {
         self.free.lock().pop()
     }
 
-    /// Takes a buffer back; one of another size goes to the pool.
+    /// Keeps a buffer for reuse; one that is too small goes back to the pool.
     pub(super) fn give(&self, mut buf: BufMut) {
         if buf.capacity() < self.size {
             return;
@@ -51,7 +51,7 @@ impl Blocks {
         }
     }
 
-    /// Takes a buffer back if nobody else holds a part of it.
+    /// Keeps a buffer for reuse if nobody else holds a part of it.
     pub(super) fn give_shared(&self, buf: Buf) {
         if let Ok(buf) = buf.try_into_mut() {
             self.give(buf);
@@ -59,10 +59,10 @@ impl Blocks {
     }
 }
 
-/// The bytes of a reply, wherever they came in.
+/// The bytes of a reply, in the memory where they arrived.
 #[derive(Debug)]
 pub(super) enum ReplyBytes {
-    /// A Receive, which goes back to `home`.
+    /// A Receive; its buffer goes back to `home`.
     Receive {
         buf: Option<BufMut>,
         start: usize,
@@ -71,7 +71,7 @@ pub(super) enum ReplyBytes {
     },
     /// A Reply chunk.
     Chunk { buf: BufMut, len: usize },
-    /// A copy, made when no Receive could be had in exchange.
+    /// A copy, made when there was no buffer to replace the Receive.
     Copy { bytes: Box<[u8]>, start: usize },
 }
 

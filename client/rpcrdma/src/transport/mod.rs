@@ -1,9 +1,10 @@
 //! Drives the state machine of [`protocol`](crate::protocol) over a provider.
 //!
-//! A caller's thread encodes, exposes memory, marshals and posts ([`Engine::call`]); the
-//! thread of the connection ([`link`]), or an event loop in its place ([`event_loop`]), polls for
-//! completions, ends exposures, and then wakes the callers, which go on there. One more thread
-//! per client ([`timer`]) looks at time-outs.
+//! A caller's thread encodes a call, registers the memory of its chunks, marshals and posts it
+//! ([`Engine::call`]). The thread of the connection ([`link`]), or an event loop in its place
+//! ([`event_loop`]), polls for completions, invalidates the registrations, and wakes the callers,
+//! whose futures then continue on that thread. One more thread for each transport ([`timer`])
+//! checks time-outs.
 
 mod call;
 mod connection;

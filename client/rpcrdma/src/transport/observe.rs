@@ -1,5 +1,5 @@
-//! Reports to the listeners of [`Tap`](crate::tap::Tap) what a connection slot does. Nothing here
-//! runs while there are no listeners.
+//! Reports to the listeners of [`Tap`](crate::tap::Tap) what a connection slot does. While there
+//! are no listeners, none of this runs.
 //!
 //! A call is reported when it is posted and when it completes. A reply is reported together with
 //! the data in the chunks of its call, and therefore not before their memory is invalidated: until
@@ -20,14 +20,14 @@ use nfsrdma_xdr::rpcrdma::{ChunkLists, WriteChunk};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Bytes of a call's head that listeners get, at most.
+/// Largest part of an encoded call that listeners get, in bytes.
 const HEAD: usize = 2048;
 
 fn head(call: &Call) -> Box<[u8]> {
     call.head[..call.head.len().min(HEAD)].into()
 }
 
-/// The results' status. Procedures without one (NULL) have nothing there.
+/// The status of the results. Procedures without results (NULL) have no status.
 fn outcome(result: &Result<Reply>) -> Outcome {
     let reply = match result {
         Ok(reply) => reply,
@@ -52,7 +52,7 @@ fn total(chunk: &WriteChunk) -> usize {
 }
 
 impl Link {
-    /// Its number, or how many the program has.
+    /// The number of the call's procedure; for other programs, the number after the last one.
     fn procedure(&self, call: &Call) -> usize {
         call.procedure.min(self.shared.program.procedures.len())
     }
@@ -106,7 +106,7 @@ impl Link {
         call.record = Some(Box::new(record));
     }
 
-    /// The reply to a call arrived; it is reported when the call's memory is ours again.
+    /// The reply to a call arrived; it is reported after the call's memory has been returned.
     pub(super) fn observe_reply(call: &mut Call, message: &[u8], invalidated: Option<Handle>) {
         if let Some(record) = &mut call.record
             && record.offer.is_some()
@@ -139,8 +139,9 @@ impl Link {
         });
     }
 
-    /// The memory of an answered call is ours again. `written`: bytes in the Write chunk.
-    /// `reply_chunk`: its memory and the bytes there. Both `None` where the reply was refused.
+    /// The memory of an answered call has been returned. `written` is the number of bytes in the
+    /// Write chunk, `reply_chunk` its memory and the number of bytes there. Both are `None` where
+    /// the reply was not accepted.
     pub(super) fn observe_answer(
         &self,
         session: &Session,
@@ -162,7 +163,7 @@ impl Link {
         let source: Vec<&[u8]> = match (&call.payload, offer.reads.first()) {
             (_, None) => Vec::new(),
             (Payload::Source(bufs), Some(first)) if first.position > 0 => slices(bufs).collect(),
-            // The whole call.
+            // The Position Zero Read chunk holds the whole call.
             (Payload::Source(bufs), Some(_)) => std::iter::once(&call.head[..])
                 .chain(slices(bufs))
                 .chain([&[0; 3][..pad]])

@@ -1,4 +1,4 @@
-//! What becomes of a call when its registrations have ended.
+//! What is done with a call after its registrations have been invalidated.
 
 use super::call::Payload;
 use super::marshal::PostedCall;
@@ -6,12 +6,12 @@ use super::memory::ReplyBytes;
 use crate::error::Error;
 use nfsrdma_rdma::{BufMut, Memory};
 
-// Which registration of a call, as the low bits of a work request's number.
+// Identifies one registration of a call, in the low bits of a work request's number.
 pub(super) const SOURCE: u64 = 0;
 pub(super) const SINK: u64 = 1;
 pub(super) const REPLY_CHUNK: u64 = 2;
 
-/// A call whose registrations are being ended, and what then.
+/// A call whose registrations are being invalidated, and its outcome after that.
 pub(super) struct Ending {
     pub(super) posted: PostedCall,
     pub(super) outcome: Outcome,
@@ -24,22 +24,22 @@ pub(super) enum Outcome {
         bytes: ReplyBytes,
         placed: Option<u32>,
     },
-    /// As `Reply`, in the first `len` bytes of the Reply chunk.
+    /// Like `Reply`; the reply is the first `len` bytes of the Reply chunk.
     InReplyChunk {
         len: usize,
         placed: Option<u32>,
     },
     Fail(Error),
-    /// On the next connection.
+    /// Send the call again on the next connection.
     SendAgain,
-    /// On the next connection, alone.
+    /// Send the call alone on the next connection.
     SendAlone,
-    /// On this one, when there is memory: it was not sent.
+    /// Send the call on this connection when there is memory; it was not sent yet.
     Wait,
 }
 
 impl Ending {
-    /// Memory of one registration is ours again.
+    /// The memory of one registration has been returned.
     pub(super) fn take(&mut self, which: u64, memory: Option<Memory>) {
         let Some(Memory::Sink(mut bufs)) = memory else {
             return;

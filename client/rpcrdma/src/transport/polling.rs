@@ -1,10 +1,9 @@
 //! The polling half of a connection, and how a slot's thread and an event loop hand it over.
 //!
-//! A `CompletionQueue` has one owner, so exactly one thread polls. [`Lending`] is the place of the
-//! exchange: the slot's thread leaves its [`Polling`] there and sleeps, the event loop takes it and
-//! returns it, with the reason, when the connection has ended or the loop itself ends.
-//!
-//! See [`super::event_loop`].
+//! A `CompletionQueue` has one owner, so exactly one thread polls. [`Lending`] is where the two
+//! hand it over: the slot's thread leaves its [`Polling`] there and sleeps; the event loop takes
+//! it, and returns it when the connection has ended (with the reason) or when the loop itself ends.
+//! The reason for this is in [`super::event_loop`].
 
 use super::call::Call;
 use super::outcome::Ending;
@@ -16,15 +15,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What only the thread that polls the connection uses.
+/// The state of a connection that only its polling thread uses.
 #[derive(Default)]
 pub(super) struct Local {
     pub(super) ending: Slab<Ending>,
-    /// To be sent on the next connection.
+    /// Calls to be sent on the next connection.
     pub(super) again: Vec<Call>,
-    /// To be sent alone on the next connection.
+    /// Suspected calls, to be sent alone on the next connection.
     pub(super) suspects: Vec<Call>,
-    /// The last call that found no memory, and how long it waits.
+    /// The XID of the last call that found no memory, and how long it waits.
     pub(super) wait: (u32, Duration),
 }
 
@@ -33,19 +32,20 @@ thread_cell! {
     static HOME: RefCell<Option<usize>> = const { RefCell::new(None) };
 }
 
-/// The slot whose connection the calling thread polls, if it is an event loop.
+/// The slot whose connection the calling thread polls, if that thread is an event loop.
 pub(super) fn home() -> Option<usize> {
     HOME.with_borrow_mut(|home| *home)
 }
 
-/// From now on the calling thread polls connections of `slot`. Calls go by the first such slot.
+/// From now on the calling thread polls connections of `slot`. If it polls several slots, its calls
+/// use the first one.
 pub(super) fn set_home(slot: usize) {
     HOME.with_borrow_mut(|home| {
         home.get_or_insert(slot);
     });
 }
 
-/// The calling thread polls connections of `slot` no longer.
+/// The calling thread no longer polls connections of `slot`.
 pub(super) fn clear_home(slot: usize) {
     HOME.with_borrow_mut(|home| {
         if *home == Some(slot) {
@@ -54,7 +54,7 @@ pub(super) fn clear_home(slot: usize) {
     });
 }
 
-/// The polling half of a connection in use.
+/// The half of a connection that its polling thread owns.
 pub(super) struct Polling {
     pub(super) session: Arc<Session>,
     pub(super) completions: Box<dyn CompletionQueue>,
@@ -73,20 +73,20 @@ impl Polling {
     }
 }
 
-/// Wakes an event loop.
+/// A function that wakes an event loop.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct Lent {
-    /// Of the event loop that polls this slot's connections.
+    /// Wakes the event loop that polls this slot's connections; `None` if there is none.
     loop_waker: Option<Waker>,
-    /// On its way to the loop.
+    /// A connection on its way to the loop.
     lent: Option<Polling>,
-    /// On its way back: why its connection ended, or that the loop did.
+    /// A connection on its way back, and why it ended; without a reason if the loop ended.
     returned: Option<(Polling, Option<RdmaError>)>,
 }
 
-/// Where a slot's thread and an event loop hand a connection over.
+/// Where a slot's thread and an event loop hand over connections.
 #[derive(Default)]
 pub(super) struct Lending {
     state: Mutex<Lent>,
@@ -94,8 +94,8 @@ pub(super) struct Lending {
 }
 
 impl Lending {
-    /// Lends `polling` to the event loop, if there is one, and waits until it is back. Why the
-    /// connection ended, if it did.
+    /// Lends `polling` to the event loop, if there is one, and waits until it is returned, with the
+    /// reason if the connection has ended.
     pub(super) fn lend(&self, polling: Polling) -> (Polling, Option<RdmaError>) {
         if polling.completions.descriptors().is_none() {
             return (polling, None);
@@ -121,23 +121,23 @@ impl Lending {
         }
     }
 
-    /// An event loop is there from now on.
+    /// Registers an event loop, which is lent the slot's connections from now on.
     pub(super) fn attach(&self, waker: Waker) {
         self.state.lock().loop_waker = Some(waker);
     }
 
-    /// The event loop's part: the connection on its way to it.
+    /// For the event loop: takes a connection that was lent.
     pub(super) fn accept(&self) -> Option<Polling> {
         self.state.lock().lent.take()
     }
 
-    /// The event loop ends; it has given back what it had.
+    /// The event loop ends, after it has given back its connection.
     pub(super) fn detach(&self) {
         self.state.lock().loop_waker = None;
         self.changed.notify_all();
     }
 
-    /// `ended`: why the connection ended, if it did.
+    /// Returns a connection to the slot's thread, with the reason if it has ended.
     pub(super) fn give_back(&self, polling: Polling, ended: Option<RdmaError>) {
         self.state.lock().returned = Some((polling, ended));
         self.changed.notify_all();

@@ -1,11 +1,11 @@
-//! Completions: which call a received message answers, and what becomes of it.
+//! Completions: which call a received message answers, and how the call continues.
 //!
-//! A Receive is posted anew before the message of the old one is looked at, so that the server
-//! never finds fewer Receives than credits; if the pool has no buffer for that, the message is
-//! copied and the same buffer posted again. The `Requester` then finds the call by the XID and
-//! checks the chunk lengths. The call's registrations are invalidated in every case (`ending`)
-//! before it completes. A message that cannot be used is discarded (RFC 8166 section 4.5), and its
-//! call, if there is one, stays in flight until it times out.
+//! A new Receive is posted before the message in the old one is examined, so that the server never
+//! finds fewer Receives than credits. If the pool has no buffer for that, the message is copied and
+//! the same buffer is posted again. The `Requester` then finds the call by the XID and checks the
+//! chunk lengths. Before the call completes, its registrations are invalidated in every case
+//! (`ending`). A message that cannot be used is discarded (RFC 8166 section 4.5); its call, if
+//! there is one, stays in flight until it times out.
 
 use super::counters::count;
 use super::link::Link;
@@ -56,8 +56,8 @@ impl Link {
         len: usize,
         invalidated: Option<Handle>,
     ) {
-        // "A Receive posted for each call before it is sent": another one takes this one's
-        // place before the credit is free again; if there is none, this one itself.
+        // Replace the Receive before the credit is free again. If there is no buffer, copy the
+        // message and post its own.
         let len = len.min(buf.len());
         let (buf, copy, post) = match session.receives.take() {
             Some(fresh) => (Some(buf), None, fresh),

@@ -4,12 +4,12 @@ use crate::tap::Sent;
 use nfsrdma_xdr::rpcrdma::ChunkLists;
 use std::sync::Arc;
 
-/// What is kept of a call that was sent while somebody listened.
+/// A record of a transmission that was made while there were listeners.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     pub(super) sent: Option<Arc<Sent>>,
-    /// What was offered, if messages are listened to.
+    /// The chunks offered, if a listener wants messages.
     pub(super) offer: Option<ChunkLists>,
-    /// The reply, and the handle it invalidated.
+    /// The reply, and the handle that its Send invalidated.
     pub(super) reply: Option<(Box<[u8]>, Option<u32>)>,
 }

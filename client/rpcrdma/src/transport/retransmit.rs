@@ -1,13 +1,13 @@
 //! Calls that are sent again: when their connection ended, when they have timed out, and when there
 //! was no memory to send them.
 //!
-//! A call is never retransmitted on the connection it was sent on: RDMA delivers reliably, so
-//! sending it there again helps nothing. A call that times out ends the connection instead
-//! (`check_time`). `lost` then invalidates the registrations of all calls in flight and queues them
-//! for the next connection, in their first order and with the same XIDs; those of `soft` mounts
-//! that have used up their retries fail. A call over which the server ends one connection after the
-//! other is sent alone, or fails in the end (`suspect`). A call that found no memory on this
-//! machine was never sent; it waits on the same connection, for growing pauses.
+//! A call is never retransmitted on the connection it was sent on: RDMA delivers reliably, so that
+//! would not help. A call that times out ends the connection instead (`check_time`). `lost` then
+//! invalidates the registrations of all calls in flight and queues the calls for the next
+//! connection, in their original order and with the same XIDs; those of `soft` mounts that have
+//! used up their retries fail. If the server ends several connections in a row over a call, the
+//! call is sent alone, and finally fails (`suspect`). A call that found no memory on this machine
+//! was never sent; it waits on the same connection, with growing pauses.
 
 use super::call::Call;
 use super::counters::count;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// Longest pause of a call that waits for memory.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the invalidations of a lost connection may take.
+/// Time limit for the invalidations of a lost connection.
 const LATE: Duration = Duration::from_secs(10);
 
 impl Link {
@@ -45,7 +45,7 @@ impl Link {
         let is_local = matches!(why, RdmaError::Local { .. } | RdmaError::Misuse(_));
         session.queue_pair.disconnect();
         let now = Instant::now();
-        // From here on nobody starts sending on this connection; wait for those who do.
+        // From here on nobody starts to send on this connection; wait for those that have.
         let (proven, trial) = {
             let mut state = self.state.lock();
             state.session = None;
@@ -100,7 +100,7 @@ impl Link {
                 }
             }
             self.end_failed(session, local);
-            // Posted invalidations are flushed by further polls.
+            // Further polls complete the invalidations that were posted.
             let mut events = Vec::new();
             let mut pause = Duration::from_micros(100);
             loop {
@@ -130,10 +130,10 @@ impl Link {
         proven
     }
 
-    /// The connection is gone, and the provider has not given a call's memory back. What the call
-    /// sends is shared and only read, so it can be sent again while the provider keeps a reference.
-    /// A sink belongs to the provider, and the server may yet write into it: the call fails, and
-    /// the caller has to make it again with other memory.
+    /// The connection is gone, and the provider has not returned a call's memory. What the call
+    /// sends is only read, so it can be sent again while the provider keeps a reference. But a sink
+    /// is owned by the provider, and the server may still write into it: the call fails, and the
+    /// caller has to make it again with other memory.
     fn memory_kept(&self, local: &mut Local, ending: Ending) {
         let mut call = ending.posted.call;
         call.record = None;
@@ -147,7 +147,7 @@ impl Link {
         }
     }
 
-    /// The error of a call over which the connections ended, logged once.
+    /// The error of a call over which the server ended the connections. Logs it.
     fn convicted(&self, call: &Call, why: &str) -> Error {
         let procedures = self.shared.program.procedures;
         let procedure = procedures.get(call.procedure).copied().unwrap_or("a call");
@@ -160,7 +160,7 @@ impl Link {
         Error::PeerMisbehaved(error)
     }
 
-    /// Finds the calls that have timed out.
+    /// Finds calls that have timed out; if one was sent on the connection, ends the connection.
     pub(super) fn check_time(&self, now: Instant) {
         self.kick();
         let policy = &self.shared.policy;
@@ -202,7 +202,7 @@ impl Link {
                 }
             }
             if state.trial.is_some() || !state.suspects.is_empty() {
-                // It may be the turn of the next.
+                // The next trial may be due.
                 if let Some(session) = &state.session {
                     session.queue_pair.wake();
                 }
@@ -212,7 +212,7 @@ impl Link {
         if silent {
             self.shared.not_responding();
         }
-        // "Never retransmit on the same connection": the next one gets the calls.
+        // A call is never retransmitted on the same connection: the next one gets the calls.
         if let (true, Some(session)) = (disconnect, session) {
             let _ = session.ended_here.set("a call had no reply in time");
             session.queue_pair.disconnect();
@@ -224,14 +224,14 @@ impl Link {
         });
     }
 
-    /// A call that was not sent, for want of memory, is the next when some comes back. Until then
-    /// calls that bring the memory they need overtake it; among them may be READs that hold what it
-    /// waits for.
+    /// Puts a call that found no memory back at the front of the queue. Until memory is free again,
+    /// calls that bring the memory they need are sent before it; among them may be READs, which
+    /// hold the memory that it waits for.
     pub(super) fn wait_for_memory(&self, local: &mut Local, mut call: Call) {
         call.record = None;
         call.starved = true;
         if call.unregistered.is_none() {
-            // Its head may be all that another one lacks.
+            // The buffer of its head may be all that another call needs.
             call.unregistered = Some(call.head[..].into());
             let head = std::mem::replace(&mut call.head, self.shared.marshaller.no_bytes());
             self.shared.marshaller.heads.give_shared(head);

@@ -1,11 +1,12 @@
 //! Connection set-up: from a provider's connection to one that RPC-over-RDMA can use.
 //!
 //! Both sides announce their inline thresholds, and whether they support remote invalidation, in
-//! the private data of the connection (RFC 8797 section 4). The server's may differ from those of
-//! the last connection, so each [`Session`] has thresholds of its own. A Receive has to be as large
-//! as the messages the server may send: Receives are posted after these are known, one for each
-//! credit that is requested, but fewer where these would take more than `RECEIVE_MEMORY`. The
-//! server sends nothing before the first call, so none can come too early.
+//! the private data of the connection (RFC 8797 section 4). The server may announce other values on
+//! each connection, so each [`Session`] has its own thresholds. A Receive must be as large as the
+//! largest message that the server may send, so Receives are posted after the thresholds are known:
+//! one for each credit that is requested, but fewer where these would take more than
+//! `RECEIVE_MEMORY`. The server sends nothing before the first call, so no message can arrive too
+//! early.
 
 use super::memory::Blocks;
 use super::shared::Shared;
@@ -16,8 +17,8 @@ use nfsrdma_xdr::private_data::PrivateData;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-/// Memory for the Receives of one connection, in bytes: a server that announces messages of
-/// 256 KiB gets fewer calls at a time.
+/// Memory for the Receives of one connection, in bytes. With a server that announces messages of
+/// 256 KiB, this limits the number of calls under way.
 const RECEIVE_MEMORY: usize = 4 << 20;
 
 /// Why there is no connection.
@@ -25,7 +26,7 @@ const RECEIVE_MEMORY: usize = 4 << 20;
 pub enum ConnectError {
     #[error(transparent)]
     Provider(#[from] Error),
-    /// The peer is connected, but what it announced does not fit.
+    /// The peer is connected, but its announced settings cannot be used.
     #[error("{0}")]
     PrivateData(String),
 }
@@ -36,18 +37,19 @@ pub(super) struct Session {
     pub(super) thresholds: Thresholds,
     pub(super) receives: Arc<Blocks>,
     pub(super) connected: Arc<Connected>,
-    /// Why this side ended it, if it did.
+    /// Why this side ended the connection, if it did.
     pub(super) ended_here: OnceLock<&'static str>,
 }
 
-/// A session not yet in use.
+/// A connection that is made but not yet in use.
 pub(super) struct Established {
     pub(super) session: Arc<Session>,
     pub(super) completions: Box<dyn CompletionQueue>,
     pub(super) receives_posted: u32,
 }
 
-/// Connects for a slot; blocks. `receives` gives memory for a number of Receives of a size.
+/// Connects for a slot; blocks. `receives` is called with a size and a number of Receives, and
+/// returns the memory for them.
 pub(super) fn establish(
     shared: &Shared,
     slot: usize,
@@ -68,8 +70,7 @@ pub(super) fn establish(
             recv_depth: credits + 8,
             reads_out: 0,
             reads_in: shared.reads_in,
-            // Their size depends on what the server announces; it sends nothing before
-            // the first call.
+            // Receives are posted below, because their size depends on what the server announces.
             receive_buffers: 0,
             receive_size: shared.inline as usize,
             timeout: shared.connect_timeout,

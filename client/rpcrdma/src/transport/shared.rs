@@ -1,9 +1,9 @@
 //! What a transport and its connection slots share: the server's address and options, the XIDs, the
 //! memory for marshalling, and the log.
 //!
-//! Messages that could come many times a second, as with a failing server, are logged once a
-//! minute, with the number of those left out. "Not responding" and "OK" are logged once for each
-//! change, in the words of Linux's client.
+//! Messages that a failing server could cause many times a second are logged at most once a minute,
+//! with the number of those left out. "Not responding" and "OK" are logged once for each change, in
+//! the words of Linux's client.
 
 use super::counters::Procedures;
 use super::marshal::Marshaller;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// What all connection slots of a client share.
+/// The state that all connection slots of a transport share.
 pub(super) struct Shared {
     pub(super) provider: Arc<dyn Provider>,
     pub(super) peer: SocketAddr,
@@ -35,12 +35,12 @@ pub(super) struct Shared {
     pub(super) tap: Arc<Tap>,
     pub(super) xids: Xids,
     pub(super) unresponsive: AtomicBool,
-    /// Connections that ended.
+    /// Number of connections that have ended.
     pub(super) lost: AtomicU64,
     pub(super) log: Logs,
 }
 
-/// What is logged once a minute at most, with a count.
+/// Messages that are logged at most once a minute, with a count of those left out.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
     losses: Mutex<Throttle>,
@@ -50,7 +50,7 @@ pub(super) struct Logs {
 }
 
 impl Shared {
-    /// Some call waits longer than `timeo` and `retrans` allow.
+    /// A call has waited longer than `timeo` and `retrans` allow.
     pub(super) fn not_responding(&self) {
         if !self.unresponsive.swap(true, Relaxed) {
             // As Linux words it (xs_retry_reserve, call_timeout in net/sunrpc/clnt.c).
@@ -62,10 +62,10 @@ impl Shared {
         }
     }
 
-    /// A connection ended, and not by a shutdown.
+    /// A connection ended, other than by a shutdown.
     pub(super) fn connection_lost(&self, why: &str, calls: usize) {
         if calls == 0 {
-            // A server that hangs up on an idle client, as servers may.
+            // Servers may hang up on an idle client.
             tracing::info!("connection to server {} ended: {why}", self.server);
         } else if let Some(more) = self.log.losses.lock().event(Instant::now()) {
             let more = and_more(more);
@@ -76,7 +76,7 @@ impl Shared {
         }
     }
 
-    /// A call failed by the server's doing.
+    /// A call failed because of the server.
     pub(super) fn call_failed(&self, why: &str) {
         if let Some(more) = self.log.failures.lock().event(Instant::now()) {
             let more = and_more(more);
@@ -84,7 +84,7 @@ impl Shared {
         }
     }
 
-    /// A reply was discarded; its call waits for the time-out.
+    /// A reply was discarded; its call waits for its time-out.
     pub(super) fn reply_discarded(&self, why: &str) {
         if let Some(more) = self.log.discards.lock().event(Instant::now()) {
             let more = and_more(more);
@@ -106,7 +106,7 @@ impl Shared {
         }
     }
 
-    /// Logs how many messages were left out, when their minute is over.
+    /// Logs how many messages were left out in the minute that is over.
     pub(super) fn check_logs(&self, now: Instant) {
         let logs = [
             (&self.log.losses, "connections lost"),
@@ -121,7 +121,7 @@ impl Shared {
                 );
             }
         }
-        // Each wait is tried again several times a second: their number says nothing.
+        // Each wait is retried several times a second, so their number tells nothing.
         let _ = self.log.memory.lock().expired(now);
     }
 

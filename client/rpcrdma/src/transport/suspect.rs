@@ -1,9 +1,9 @@
 //! Calls over which the server ends the connection.
 //!
-//! A call that is under way when the connection ends is sent again on the next one: for ever,
-//! on a hard mount. If it is the call that ends them (its reply is longer than our Receive, or
-//! the server hangs up over it), no other call of the mount is answered either. So the blame
-//! is found out:
+//! A call that is under way when the connection ends is sent again on the next one, on a hard mount
+//! without limit. If the call itself is the reason (its reply is longer than our Receive, or the
+//! server hangs up over it), no other call of the mount is answered either. So the call that is the
+//! reason has to be found:
 //!
 //! | a call is | because                                              | and is                     |
 //! | --------- | ---------------------------------------------------- | -------------------------- |
@@ -13,44 +13,44 @@
 //! | convicted | [`STRIKES`] connections in a row ended while it was  | failed                     |
 //! |           | alone like that                                      |                            |
 //!
-//! "Soon" is [`SOON`]. What clears a call of all suspicion: its reply; that the connection
-//! ended later than that, or by us (a time-out); and a connection that could not be made,
-//! because then the server or the network is what is wrong. So a server that is down, that
-//! restarts, or that cannot be reached never makes a call fail: each of the last [`STRIKES`]
-//! connections was made at the first attempt, had answered a NULL, carried this call and no
-//! other, and was ended by the peer within seconds. Between the trials other calls go on;
-//! the pauses grow, so that a trouble of some seconds (a server short of memory) is outlived.
+//! "Soon" means within [`SOON`]. A call is cleared of all suspicion by its reply; by a connection
+//! that ended later than that, or that we ended (a time-out); and by a failed attempt to connect,
+//! because then the server or the network is at fault. So a server that is down, that restarts, or
+//! that cannot be reached never makes a call fail: each of the last [`STRIKES`] connections was
+//! made at the first attempt, had answered a NULL, carried this call and no other, and was ended by
+//! the peer within seconds. Between the trials other calls are sent. The pauses grow, so that a
+//! call survives problems that last some seconds, such as a server short of memory.
 
 use std::time::{Duration, Instant};
 
-/// Connections in a row that end soon after a call was sent, until it is suspected.
+/// After so many connections in a row that end soon after a call was sent, the call is suspected.
 pub(super) const LOSSES: u32 = 2;
-/// Connections in a row that end over a call sent alone, until it fails.
+/// After so many connections in a row that end over a call sent alone, the call fails.
 pub(super) const STRIKES: u32 = 5;
-/// A connection that ends longer after a call was sent did not end over it.
+/// A connection that ends longer than this after a call was sent did not end because of the call.
 pub(super) const SOON: Duration = Duration::from_secs(10);
 
-/// What a call has to do with the connections that ended.
+/// How often connections ended while a call was under way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Suspicion {
     losses: u32,
     strikes: u32,
-    /// When it may be sent again, alone.
+    /// The earliest time at which it may be sent again, alone.
     not_before: Option<Instant>,
 }
 
-/// How a connection ended, as one of its calls sees it.
+/// How a connection ended, from the point of view of one of its calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConnectionEnd {
-    /// By the peer, or because of what it sent.
+    /// It was ended by the peer, or because of what the peer sent.
     pub(super) by_peer: bool,
-    /// The call was sent alone on a connection that had answered another one.
+    /// The call was sent alone, on a connection that had answered another call.
     pub(super) alone: bool,
-    /// Since the call was sent.
+    /// Time since the call was sent.
     pub(super) after: Duration,
 }
 
-/// What becomes of the call.
+/// How the call continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// To be sent again, with others.
@@ -62,8 +62,8 @@ pub(super) enum Verdict {
 }
 
 impl Suspicion {
-    /// The connection ended with the call under way. `timeo` is the mount's: the pauses are
-    /// 1, 2, 4 and 8 sixty-fourths of it.
+    /// The connection ended while the call was under way. The pauses between trials are 1, 2, 4 and
+    /// 8 sixty-fourths of the mount's `timeo`, where a 64th is taken as 50 ms to 1 s.
     pub(super) fn connection_ended(
         &mut self,
         end: ConnectionEnd,
@@ -145,8 +145,8 @@ mod tests {
         );
     }
 
-    /// Only [`STRIKES`] ends while it was alone make a call fail, with nothing between them
-    /// that clears it (a time-out, a server that took its time): every sequence of ends.
+    /// Over all sequences of connection ends: a call fails only after [`STRIKES`] ends while it was
+    /// alone, without an end between them that clears it (a time-out, a server that took its time).
     #[test]
     fn nothing_else_makes_a_call_fail() {
         let kinds = [

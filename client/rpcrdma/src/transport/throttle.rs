@@ -1,4 +1,4 @@
-//! One line of the log for many of a kind.
+//! Limits how often messages of one kind are logged.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// Lets one event a minute through and counts the others.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
-    /// Nothing more is let through until then.
+    /// No further event is let through before this time.
     until: Option<Instant>,
     suppressed: u64,
 }
 
 impl Throttle {
-    /// Something happened: whether to log it, and how many were not logged since the last
-    /// line.
+    /// An event happened. Returns `None` if it is not to be logged, else the number of events that
+    /// were not logged since the last line.
     pub(super) fn event(&mut self, now: Instant) -> Option<u64> {
         if self.until.is_some_and(|until| now < until) {
             self.suppressed += 1;
@@ -25,7 +25,7 @@ impl Throttle {
         Some(std::mem::take(&mut self.suppressed))
     }
 
-    /// Looks at the clock: how many were not logged in the minute that is over, if any.
+    /// Returns the number of events that were not logged in a period that is over at `now`, if any.
     pub(super) fn expired(&mut self, now: Instant) -> Option<u64> {
         if self.suppressed == 0 || self.until.is_some_and(|until| now < until) {
             return None;
@@ -35,7 +35,7 @@ impl Throttle {
     }
 }
 
-/// "", or how many more there were.
+/// The text for a number of suppressed events; empty for 0.
 pub(super) fn and_more(suppressed: u64) -> String {
     match suppressed {
         0 => String::new(),

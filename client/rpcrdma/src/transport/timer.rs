@@ -1,8 +1,8 @@
 //! The transport's clock: a thread that checks time-outs at a fixed period, and wakes sleepers.
 //!
-//! [`Sleep`] is a future, so that a caller that pauses before it tries again holds no thread.
-//! Sleepers are in a heap, ordered by the time at which they wake; when the transport is shut down
-//! all of them wake at once.
+//! [`Sleep`] is a future, so a caller that pauses before a retry blocks no thread. Sleepers are
+//! kept in a heap, ordered by the time at which they wake; when the transport is shut down, all of
+//! them wake at once.
 
 use crate::sync::{Condvar, Mutex};
 use std::cmp::Reverse;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// A sleeper; ordered by time alone.
+/// A sleeper: when it wakes, its number, and its waker. Ordered by time, then number.
 struct Sleeper(Instant, u64, Waker);
 
 impl PartialEq for Sleeper {
@@ -47,7 +47,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Runs until [`Timer::stop`]: calls `tick` every `period`, wakes who slept enough.
+    /// Runs until [`Timer::stop`]: calls `tick` every `period`, and wakes sleepers.
     pub(super) fn run(&self, period: Duration, mut tick: impl FnMut(Instant)) {
         let mut next_tick = Instant::now() + period;
         let mut due = Vec::new();
@@ -81,7 +81,7 @@ impl Timer {
         }
     }
 
-    /// Ends the thread; sleepers wake.
+    /// Ends the thread and wakes all sleepers.
     pub(super) fn stop(&self) {
         let sleepers = {
             let mut state = self.state.lock();
@@ -98,7 +98,7 @@ impl Timer {
         self.state.lock().stopped
     }
 
-    /// Waits; ends early if the timer is stopped.
+    /// A future that ends after `time`, or when the timer is stopped if that is earlier.
     pub(super) fn sleep(self: &Arc<Self>, time: Duration) -> Sleep {
         Sleep {
             timer: self.clone(),
@@ -107,7 +107,7 @@ impl Timer {
     }
 }
 
-/// Ends when its time has come, or the client is shut down.
+/// Ends when its time is over, or when the transport is shut down.
 pub struct Sleep {
     timer: Arc<Timer>,
     until: Instant,

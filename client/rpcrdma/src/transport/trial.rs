@@ -1,8 +1,8 @@
 //! Sending suspected calls alone ([`super::suspect`] has the rule).
 //!
-//! A trial has to prove that it is this call over which the server ends the connection. So nothing
-//! else is in flight meanwhile, and a NULL is answered first on a connection that has had no reply
-//! yet.
+//! A trial has to prove that the server ends the connection over this very call. So no other call
+//! is in flight during the trial, and on a connection that has brought no reply yet, a NULL must be
+//! answered first.
 //!
 //! | trial is  | others wait | until                                                               |
 //! | --------- | ----------- | ------------------------------------------------------------------- |
@@ -20,7 +20,7 @@ use nfsrdma_xdr::rpc::{Auth, CallTemplate};
 use std::time::Instant;
 
 impl State {
-    /// What may be sent now: the state of the trial goes on as far as it can.
+    /// Advances the trial as far as possible, and returns what may be sent now.
     pub(super) fn turn(&mut self, now: Instant) -> Admission {
         loop {
             let in_use = self.machine.used() > 0;
@@ -65,8 +65,7 @@ impl State {
             .position(|call| call.suspicion.is_due(now))
     }
 
-    /// No connection could be made, so the server or the network is at fault: clears all calls of
-    /// suspicion.
+    /// An attempt to connect failed, so the call is not at fault: clears all calls of suspicion.
     pub(super) fn acquit(&mut self) {
         for mut call in std::mem::take(&mut self.suspects) {
             call.suspicion = Suspicion::default();
@@ -100,7 +99,7 @@ impl Link {
         call.suspicion.connection_ended(end, timeo, now)
     }
 
-    /// A NULL for which nobody waits.
+    /// A NULL call without a caller.
     pub(super) fn probe(&self) -> Call {
         let now = Instant::now();
         let xid = self.shared.xids.take();

@@ -1,10 +1,10 @@
-//! What a connection ends with.
+//! Why a connection ends, and its state while a Terminate is sent.
 
 use crate::proto::terminate::Fault;
 use nfsrdma_rdma::{BufMut, Error, WorkId};
 use std::time::Instant;
 
-/// Why a connection ends: its peer broke a rule, or it failed.
+/// Why a connection ends: the peer violated the protocol, or the connection failed.
 pub(super) enum CloseReason {
     Fault(Fault),
     Error(Error),
@@ -16,11 +16,11 @@ impl From<Fault> for CloseReason {
     }
 }
 
-/// A connection whose peer broke a rule and is sent a Terminate.
+/// The state of a connection that sends a Terminate before it ends.
 pub(super) struct Lingering {
     pub(super) until: Instant,
     pub(super) half_closed: bool,
-    /// What the connection ends with.
+    /// The error that the connection ends with.
     pub(super) error: Error,
     pub(super) partial: Option<(WorkId, BufMut)>,
 }

@@ -1,11 +1,10 @@
-//! The end of a connection: at once, or after the peer was sent a Terminate that says which rule it
-//! broke.
+//! The end of a connection: at once, or after a Terminate that tells the peer what it violated.
 //!
-//! Whatever the reason, work that is posted is flushed, and `poll` returns the error from then on.
-//! With a Terminate (RFC 5040 section 4.8), all STags are closed first, so that nothing more is
-//! placed. Then the connection lingers, for 200 ms at most: the Terminate is sent, the sending
-//! direction is shut down, and what still arrives is read and dropped, because closing a socket
-//! with unread bytes resets the connection, and the peer might lose the Terminate.
+//! In both cases, posted work is flushed, and `poll` returns the error from then on. Before a
+//! Terminate (RFC 5040 section 4.8), all STags are removed, so that nothing more is placed. Then
+//! the connection lingers for at most 200 ms: the Terminate is sent, the sending direction is shut
+//! down, and all data that still arrive are read and dropped, because closing a socket with unread
+//! bytes resets the connection, and the peer might lose the Terminate.
 
 use super::IwarpCompletionQueue;
 use super::close_reason::{CloseReason, Lingering};
@@ -17,7 +16,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long to wait for the peer to take a Terminate.
+/// How long to wait until the peer has received a Terminate.
 const LINGER: Duration = Duration::from_millis(200);
 
 impl IwarpCompletionQueue {
@@ -49,15 +48,16 @@ impl IwarpCompletionQueue {
     //# other Consumer:
     //# Once MPA delivers an error of any type, it MUST NOT pass or deliver any additional FPDUs on
     //# that half connection.
-    /// Ends the connection. A peer that broke a rule is sent a Terminate first. (A request that
-    /// cannot be made is refused to whoever posts it, and is never queued: none is due for it.)
+    /// Ends the connection. A peer that violated the protocol is sent a Terminate first. (Requests
+    /// that are invalid are refused when they are posted, and never queued, so no Terminate is
+    /// needed for them.)
     pub(super) fn finish(&mut self, end: CloseReason) {
         self.over = true;
         let partial = self.rx.take_partial();
         let closing = self.shared.closing.lock().clone();
         let error = match (end, closing) {
             (CloseReason::Error(error), _) => error,
-            // Handles became invalid because we are leaving: not the peer's fault.
+            // The handles became invalid because this side is closing; the peer is not at fault.
             (CloseReason::Fault(_), Some(error)) => error,
             (CloseReason::Fault(fault), None) => {
                 tracing::debug!(code = %fault.code, "peer broke a rule");
@@ -86,9 +86,9 @@ impl IwarpCompletionQueue {
     //# DDP MUST silently drop any subsequent incoming DDP Segments.
     //= RFC 5044, Section 8
     //# For Error codes 2 and 3, MPA MUST NOT close the TCP connection following a reported error.
-    /// Gives the Terminate a chance to arrive: sends it, then takes and drops what the peer
-    /// still sends, because closing with unread bytes would reset the connection under it.
-    /// Whether that is over, and the connection has ended; waits for it as `wait` allows.
+    /// Sends the Terminate, then reads and drops what the peer still sends, because closing with
+    /// unread bytes would reset the connection. Returns whether the connection has ended; waits for
+    /// that as `wait` allows.
     pub(super) fn linger(&mut self, wait: Wait) -> bool {
         while let Some(lingering) = &mut self.lingering {
             let shared = &*self.shared;

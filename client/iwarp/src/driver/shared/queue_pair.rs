@@ -1,9 +1,9 @@
 //! The posting half of a connection.
 //!
-//! A request is queued, and sent as far as the socket takes it, by the posting thread itself unless
-//! another one is sending already (after `post_later`, at the next flush). `expose` enters the
-//! memory into the table of STags; `invalidate` removes it and waits for a placement that is under
-//! way, at most one system call long. So invalidation is always complete at once
+//! A request is queued and sent as far as the socket accepts it, by the posting thread itself
+//! unless another thread is already sending (after `post_later`, at the next flush). `expose`
+//! enters memory into the table of STags. `invalidate` removes it and waits for a placement that is
+//! under way, which lasts at most one system call. So an invalidation is always complete at once
 //! (`Invalidation::Done`), and no completion follows. Once the connection has ended, requests are
 //! accepted and complete as flushed.
 
@@ -19,7 +19,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The posting half.
+/// The posting half of a connection.
 pub(crate) struct IwarpQueuePair(pub(crate) Arc<Shared>);
 
 impl QueuePair for IwarpQueuePair {
@@ -155,9 +155,9 @@ impl QueuePair for IwarpQueuePair {
                 end(&region);
             }
         }
-        // SAFETY: the STag is in no table any more, and `end` (here, or by whoever removed it
-        // before) returned only when no writer was left. Bytes of a source that are still to
-        // be sent are held by their own reference and cannot change.
+        // SAFETY: no table contains the STag any more, and `end` (called here, or by the thread
+        // that removed the STag) returned only when no writer was left. Bytes of a source that are
+        // still to be sent are held by their own reference and cannot change.
         Invalidation::Done(unsafe { exposure.into_memory() })
     }
 

@@ -1,9 +1,9 @@
-//! RDMA Read Requests and Terminates: messages of one segment, taken whole.
+//! RDMA Read Requests and Terminates, which consist of one small segment.
 //!
-//! They are small, so they are decoded from the stage once all of the FPDU is there; nothing is
-//! placed. Queue number, message sequence number and length are checked, and the number of Read
-//! Requests that are under way against the IRD. A Read Request of no bytes needs no valid STag; for
-//! any other, the range is checked against the table of STags (RFC 5040 sections 5.2.1 and 7.2).
+//! They are decoded when the whole FPDU has arrived; nothing is placed. Queue number, message
+//! sequence number and length are checked, and the number of Read Requests under way is compared
+//! with the IRD. A Read Request of zero length needs no valid STag; for any other, the range is
+//! checked against the table of STags (RFC 5040 sections 5.2.1 and 7.2).
 
 use super::{Current, Event, Host, MAX_CONTROL, Receiver, Step};
 use crate::proto::stag::Access;
@@ -13,7 +13,7 @@ use crate::wire::mpa::{LENGTH_FIELD, fpdu_len};
 use crate::wire::rdmap::{Opcode, READ_REQUEST, ReadRequest, Terminate, TerminateCode};
 
 impl<R: Clone> Receiver<R> {
-    /// RDMA Read Requests and Terminates: one small segment each, taken whole.
+    /// Handles an RDMA Read Request or a Terminate when its whole segment has arrived.
     pub(super) fn control_message<H: Host<Region = R>>(
         &mut self,
         host: &H,
@@ -96,7 +96,7 @@ impl<R: Clone> Receiver<R> {
         host: &H,
         raw: &[u8; READ_REQUEST],
     ) -> Result<Event<R>, Fault> {
-        // A request is outstanding until the peer has the whole response.
+        // A request is outstanding until the peer has received the whole response.
         //= RFC 5040, Section 6.1
         //# For inbound RDMA Read Requests, the RDMAP layer MUST NOT exceed the maximum number of
         //# outstanding, inbound RDMA Read Requests that were negotiated between the ULP and the

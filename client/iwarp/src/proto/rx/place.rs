@@ -1,14 +1,14 @@
-//! The receiver copies no payload: it says where payload goes. Whoever moves the bytes reports them
-//! (`placed`, `send_filled`), so that the receiver knows when a segment is complete and includes
-//! them in the CRC.
+//! Placement. The receiver copies no payload, but says where it belongs. The caller moves the bytes
+//! and reports them (`placed`, `send_filled`), so that the receiver knows when a segment is
+//! complete and includes the bytes in the CRC.
 
 use super::{Receiver, State};
 
 impl<R: Clone> Receiver<R> {
-    /// Bytes were put where [`super::Step::Place`] said, in order.
+    /// Reports bytes that were placed where [`super::Step::Place`] said, in order.
     ///
     /// # Panics
-    /// If there are more than it said.
+    /// If there are more bytes than it said.
     pub fn placed(&mut self, bytes: &[u8]) {
         let State::Tagged { at, left, .. } = &mut self.state else {
             assert!(bytes.is_empty(), "placed only after Step::Place");
@@ -23,7 +23,7 @@ impl<R: Clone> Receiver<R> {
         self.digest(bytes);
     }
 
-    /// Where the rest of this segment of a Send goes. Tell [`Receiver::send_filled`].
+    /// Where the rest of this segment of a Send belongs. Report it to [`Receiver::send_filled`].
     pub fn send_space(&mut self) -> &mut [u8] {
         match (&self.state, &mut self.message) {
             (State::Send { left }, Some(m)) => {
@@ -34,7 +34,7 @@ impl<R: Clone> Receiver<R> {
         }
     }
 
-    /// The first `n` bytes of [`Receiver::send_space`] are there.
+    /// Reports that the first `n` bytes of [`Receiver::send_space`] were filled.
     pub fn send_filled(&mut self, n: usize) {
         let (State::Send { left }, Some(message)) = (&mut self.state, &mut self.message) else {
             return;

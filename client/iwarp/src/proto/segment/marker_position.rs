@@ -1,13 +1,13 @@
-//! Where in the stream a marker is due: at every 512th byte.
+//! The positions of markers in the stream: every 512th byte.
 
 use crate::wire::mpa::MARKER_INTERVAL;
 
-/// The place in the stream, for a peer that asks for markers.
+/// The position in a stream whose receiver requires markers.
 #[derive(Debug)]
 pub(super) struct MarkerPosition {
-    /// Bytes of the stream so far, markers included.
+    /// Bytes of the stream so far, with markers.
     pub(super) position: u64,
-    /// Where the length field of the FPDU being cut is.
+    /// Position of the length field of the FPDU being cut.
     pub(super) fpdu: u64,
 }
 

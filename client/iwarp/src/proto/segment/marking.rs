@@ -1,8 +1,9 @@
-//! FPDUs with markers, for a peer that asks for them (RFC 5044 section 4.3).
+//! FPDUs with markers, for a peer that requires them (RFC 5044 section 4.3).
 //!
-//! A marker stands at every 512th byte of the stream, whatever is there, and says how far back the
-//! FPDU begins that it falls into. So header and payload are cut where a marker is due; payload
-//! still goes by reference, in pieces of at most 508 bytes. Markers are in the CRC of their FPDU.
+//! A marker is inserted at every 512th byte of the stream, also inside headers and payload. It says
+//! how far back the FPDU begins that contains it. So header and payload are cut where a marker is
+//! due; payload is still sent by reference, in pieces of at most 508 bytes. The CRC of an FPDU
+//! covers its markers.
 
 use super::marker_position::MarkerPosition;
 use super::{Open, Piece, Segmenter};
@@ -17,8 +18,8 @@ impl Segmenter {
     //# When Markers are enabled (see Section 7.1, Connection Setup), the MPA Markers MUST be
     //# inserted immediately preceding the first FPDU of Full Operation Phase, and at every 512th
     //# octet of the TCP octet stream thereafter.
-    /// Begins an FPDU with markers. A marker that falls between two FPDUs is part of the
-    /// second one and points to nothing.
+    /// Begins an FPDU with markers. A marker between two FPDUs is part of the second one, and its
+    /// pointer is zero.
     pub(super) fn begin_marked(&mut self) -> Option<Crc> {
         let mut crc = self.crc.then(Crc::new);
         if let Some(marking) = &mut self.marking {
@@ -39,7 +40,7 @@ impl Segmenter {
     //# If a Marker interval contains multiple FPDUs (the FPDUs are small), the Marker MUST point to
     //# the start of the ULPDU Length field for the FPDU containing the Marker unless the Marker
     //# falls between FPDUs, in which case the Marker MUST be zero.
-    /// A marker if one is due; then how many bytes may follow until the next.
+    /// Adds a marker if one is due. Returns how many bytes may follow before the next one.
     fn mark(&mut self, crc: &mut Option<Crc>) -> usize {
         let Some(marking) = &self.marking else {
             return usize::MAX;
@@ -57,7 +58,7 @@ impl Segmenter {
         self.push_marked(&marker(pointer), crc);
     }
 
-    /// Bytes of an FPDU without a marker in them.
+    /// Adds bytes of an FPDU that contain no marker position.
     fn push_marked(&mut self, bytes: &[u8], crc: &mut Option<Crc>) {
         let from = self.scratch.len();
         self.scratch.extend_from_slice(bytes);
@@ -99,16 +100,15 @@ impl Segmenter {
     //= RFC 5044, Section 4.4
     //# The fields which MUST be included in the CRC calculation when sending an FPDU are as
     //# follows:
-    /// The CRC field. FPDUs and markers are multiples of four, so no marker falls into it;
-    /// one that falls in front of it is in the FPDU, and in its CRC.
+    /// Adds the CRC field. FPDUs and markers are multiples of four bytes, so no marker falls into
+    /// the field. A marker directly before it belongs to the FPDU and is covered by the CRC.
     pub(super) fn end_marked(&mut self, mut crc: Option<Crc>) {
         self.mark(&mut crc);
         let field = crc.map(|crc| crc.field()).unwrap_or_default();
         self.push_marked(&field, &mut None);
     }
 
-    /// An FPDU with markers: the payload still goes by reference, in pieces of at most 508
-    /// bytes.
+    /// Cuts an FPDU with markers. The payload is sent by reference, in pieces of at most 508 bytes.
     pub(super) fn cut_marked(&mut self, open: &mut Open, head: &[u8], payload: usize, pad: usize) {
         let mut crc = self.begin_marked();
         self.marked_scratch(head, &mut crc);

@@ -37,8 +37,8 @@ const REQUEST: ReadRequest = ReadRequest {
     source_offset: 0x2000,
 };
 
-/// The ULPDUs that `messages` are cut into. Checks length field, padding and the CRC field,
-/// which is zero where CRCs are off.
+/// The ULPDUs that `messages` are cut into. Checks length field, padding and CRC field, which is
+/// zero if CRCs are off.
 fn ulpdus(cutter: &mut Segmenter, messages: Vec<Message>) -> Vec<Vec<u8>> {
     let mut messages = messages.into_iter();
     let mut stream = Vec::new();
@@ -206,7 +206,7 @@ fn each_message_has_its_header() {
 fn the_segments_of_a_message_differ_in_offset_and_last_flag() {
     let pool = Pool::new(1 << 20).unwrap();
     let bytes: Vec<u8> = (0..300u16).map(|n| n as u8).collect();
-    // MULPDU is 130: 112 bytes behind an untagged header, 116 behind a tagged one.
+    // The MULPDU is 130: 112 bytes after an untagged header, 116 after a tagged one.
     let mut cutter = Segmenter::new(true, false, MIN_FPDU);
     let messages = vec![
         send(&pool, &bytes, Some(7)),
@@ -290,7 +290,7 @@ fn message_sequence_numbers_count_from_one_by_queue_and_wrap() {
 //# The maximum ULPDU Length for a single ULPDU when Markers are present MUST be computed as:
 //# The maximum ULPDU Length for a single ULPDU when Markers are NOT present MUST be computed as:
 //# If this occurs, the MPA on TCP sender MUST [...]
-/// The longest ULPDU is MULPDU: from 128 to 64768 bytes, whatever limit is asked for.
+/// The longest ULPDU is the MULPDU, from 128 to 64768 bytes for any limit.
 #[test]
 fn mulpdu_is_what_the_rfc_computes() {
     let pool = Pool::new(1 << 20).unwrap();

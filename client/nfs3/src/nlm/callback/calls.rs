@@ -1,5 +1,5 @@
-//! Calls to this machine, as bytes: what the server's lock manager, its status monitor and this
-//! machine's own rpc.statd may say, and what they are answered. No I/O.
+//! Decodes calls to this machine, by the server's lock manager, its status monitor and this
+//! machine's own rpc.statd, and encodes their replies. No I/O.
 
 use nfsrdma_xdr::codec::{Decode, DecodeError, Decoder, Encode};
 use nfsrdma_xdr::nlm4::{self, Res, Status, TestArgs};
@@ -7,27 +7,27 @@ use nfsrdma_xdr::nsm::{self, HostStatus, Outcome, StatRes, State, StateChange};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{self, Accepted, Call, CallError, Denial, Reply};
 
-/// The procedure by which rpc.statd calls NLM's program back.
+/// The procedure of NLM's program that rpc.statd calls back.
 pub(super) const STATUS_PROCEDURE: u32 = 16;
 
-/// A call, as far as it concerns locks.
+/// A decoded call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request<'a> {
     /// NULL of any of the programs.
     Null,
-    /// GRANTED; `message`: in the form GRANTED_MSG, whose result is a call of its own.
+    /// GRANTED, or with `message` GRANTED_MSG, whose result is a call of its own.
     Granted { args: TestArgs<'a>, message: bool },
     /// SM_NOTIFY: the sender restarted.
     Notify(StateChange<'a>),
     /// The call-back of this machine's rpc.statd: a host that it monitors for us restarted.
     Status(HostStatus<'a>),
-    /// What a monitor does for other programs of its machine, and this one for nobody.
+    /// Procedures of a monitor that serves other programs of its machine; this one serves none.
     NoMonitor(NoMonitor),
-    /// Not a procedure that is here.
+    /// A program, version or procedure that is not implemented here.
     Refused(Accepted),
 }
 
-/// By the results that a refusal has.
+/// How a procedure of a monitor is refused, by the type of its results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoMonitor {
     /// SM_STAT and SM_MON.
@@ -38,7 +38,7 @@ pub(super) enum NoMonitor {
     Void,
 }
 
-/// A call with what its reply needs.
+/// A call with the XID that its reply needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Received<'a> {
     pub(super) xid: u32,
@@ -82,7 +82,7 @@ fn of_nsm<'a>(procedure: u32, from: &mut Decoder<'a>) -> Result<Request<'a>, Dec
     })
 }
 
-/// Takes a call; an error is its reply, or `None` for bytes that nobody can answer.
+/// Decodes a call. The error is its reply, or `None` for bytes that cannot be answered.
 /// `statd_version` is the version of NLM's program that our rpc.statd calls back.
 pub(super) fn parse(message: &[u8], statd_version: u32) -> Result<Received<'_>, Option<Vec<u8>>> {
     let mut from = Decoder::new(message);
@@ -112,7 +112,7 @@ pub(super) fn parse(message: &[u8], statd_version: u32) -> Result<Received<'_>, 
 }
 
 impl Received<'_> {
-    /// The reply. `granted`: what GRANTED is answered; `state`: this machine's NSM state number.
+    /// Encodes the reply. `granted` is the answer to GRANTED, `state` our NSM state number.
     pub(super) fn reply(&self, granted: Status, state: u32) -> Vec<u8> {
         let (status, results) = match self.request {
             Request::Refused(status) => (status, Vec::new()),
@@ -188,7 +188,7 @@ mod tests {
             let args = granted();
             assert_eq!(received.request, Request::Granted { args, message });
             let reply = received.reply(Status::Denied, 3);
-            // Accepted, with the verifier of AUTH_NONE; a message has no results.
+            // Accepted, with an AUTH_NONE verifier; GRANTED_MSG has no results.
             let head = b"\0\0\0\x05\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
             let results: &[u8] = match message {
                 true => b"",
@@ -219,7 +219,7 @@ mod tests {
             parse(&bytes, STATD).unwrap().request,
             Request::Status(status)
         );
-        // It is no monitor for others.
+        // SM_MON fails: it does not monitor for others.
         let bytes = call(100_024, 1, 2, b"");
         let reply = parse(&bytes, STATD).unwrap().reply(Status::Denied, 3);
         assert_eq!(reply[24..], [0, 0, 0, 1, 0, 0, 0, 3]);
@@ -243,7 +243,7 @@ mod tests {
             status(100_024, 2, 0),
             Accepted::ProgMismatch { low: 1, high: 1 }
         );
-        // A client's lock manager takes no locks.
+        // The lock manager of a client grants no locks.
         assert_eq!(status(100_021, 4, 2), Accepted::ProcUnavail);
         assert_eq!(status(100_021, STATD, 5), Accepted::ProcUnavail);
         assert_eq!(status(100_021, 4, 10), Accepted::GarbageArgs);

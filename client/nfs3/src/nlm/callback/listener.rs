@@ -1,8 +1,8 @@
-//! The port at which the server's lock manager and rpc.statd call this mount: one number for UDP
-//! and TCP.
+//! The port at which the server's lock manager and rpc.statd call this mount: the same number for
+//! UDP and TCP.
 //!
-//! Both sockets are served by tasks of tokio, which hold the service by a weak reference and end
-//! with it. What anybody could cause by calling is bounded: the length of a call, the number of TCP
+//! Both sockets are served by tokio tasks, which hold the service by a weak reference and end with
+//! it. Since anybody can call, these are bounded: the length of a call, the number of TCP
 //! connections, and the time in which a connection has to complete its next call.
 
 use nfsrdma_rpcrdma::rpc::plain::Protocol;
@@ -17,19 +17,19 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Longest call in bytes: a header with full credential and verifier, GRANTED with its four
-/// opaques. What is longer is none.
+/// Longest call, in bytes: a header with full credential and verifier, and GRANTED with its four
+/// opaques. Longer calls are not accepted.
 const CALL_MAX: usize = 8 * 1024;
-/// TCP connections at a time; the next one waits.
+/// Largest number of TCP connections; further ones wait.
 const CONNECTIONS: usize = 16;
-/// A connection without a call ends.
+/// Time after which a connection without a call is closed.
 const IDLE: Duration = Duration::from_secs(60);
-/// After accept(2) failed, as for want of descriptors.
+/// Pause after accept(2) failed, for example for lack of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Ports that are tried until one is free for both.
+/// How many ports are tried until one is free for both protocols.
 const TRIES: u32 = 16;
 
-/// Who called.
+/// The sender of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) address: SocketAddr,
@@ -45,26 +45,26 @@ impl Caller {
         }
     }
 
-    /// A program of this machine that root lets have such a port.
+    /// Whether the caller is a program of this machine with a privileged port.
     pub(super) fn is_local_and_privileged(&self) -> bool {
         self.address.ip().is_loopback() && self.address.port() < 1024
     }
 }
 
-/// Who answers the calls.
+/// The handler of calls.
 pub(super) trait Service: Send + Sync + 'static {
-    /// Whether a TCP connection from there is served.
+    /// Whether to serve a TCP connection of this caller.
     fn may_connect(&self, from: Caller) -> bool;
 
-    /// Takes a call. `None`: it gets no reply.
+    /// Handles a call and returns its reply; `None` if it gets none.
     fn answer(self: Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>>;
 }
 
-/// Both sockets, until it is dropped.
+/// Both sockets; they are closed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) port: u16,
-    /// Whether IPv6 is listened to, too.
+    /// Whether it listens on IPv6, too.
     pub(super) ipv6: bool,
     _tasks: JoinSet<()>,
 }
@@ -79,7 +79,7 @@ async fn bind(ip: IpAddr, port: Option<u16>) -> io::Result<(UdpSocket, TcpListen
     let mut tries = 1;
     loop {
         match bind_at(ip, port.unwrap_or(0)).await {
-            // The number is free for UDP only.
+            // The port is free for UDP but not for TCP.
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse && port.is_none() && tries < TRIES =>
             {
@@ -91,12 +91,12 @@ async fn bind(ip: IpAddr, port: Option<u16>) -> io::Result<(UdpSocket, TcpListen
 }
 
 impl Listener {
-    /// Listens at `port`, or at a free one.
+    /// Listens at `port`, or at a free port.
     pub(super) async fn start<S: Service>(port: Option<u16>, to: &Arc<S>) -> io::Result<Self> {
         let (ipv6, (udp, tcp)) = match bind(Ipv6Addr::UNSPECIFIED.into(), port).await {
             Ok(both) => (true, both),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
-            // A machine without IPv6.
+            // This machine has no IPv6.
             Err(_) => (false, bind(Ipv4Addr::UNSPECIFIED.into(), port).await?),
         };
         let port = tcp.local_addr()?.port();
@@ -119,11 +119,11 @@ async fn datagrams<S: Service>(socket: UdpSocket, to: Weak<S>) {
                 let Some(to) = to.upgrade() else { return };
                 let reply = to.answer(&buffer[..len], Caller::new(from, Protocol::Udp));
                 if let Some(reply) = reply {
-                    // It asks again if this is lost.
+                    // The caller repeats its call if this is lost.
                     let _ = socket.try_send_to(&reply, from);
                 }
             }
-            // An error of an earlier reply; not so often that it would keep a CPU busy.
+            // An error of an earlier reply. The pause avoids a busy loop.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
@@ -154,7 +154,7 @@ async fn converse<S: Service>(mut stream: TcpStream, from: Caller, to: &Weak<S>)
     }
     let mut reader = RecordReader::new(CALL_MAX, 16);
     let mut piece = [0; 4096];
-    // For a whole call: a byte now and then does not keep a place.
+    // Limits the time of a whole call, so that single bytes do not keep the connection.
     let mut until = Instant::now() + IDLE;
     loop {
         let Ok(Ok(len @ 1..)) = tokio::time::timeout_at(until, stream.read(&mut piece)).await
@@ -211,7 +211,7 @@ mod tests {
         let served = tokio::spawn(async move {
             converse(stream, Caller::new(from, Protocol::Tcp), &weak).await;
         });
-        // The mark of a record of 256 bytes.
+        // The record mark of 256 bytes.
         for byte in [0x80, 0, 1, 0] {
             let _ = peer.write_all(&[byte]).await;
             tokio::time::sleep(IDLE * 2 / 3).await;

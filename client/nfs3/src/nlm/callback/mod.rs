@@ -1,24 +1,25 @@
-//! What servers tell a client of locks: GRANTED, and that they restarted (NSM).
+//! Calls from servers of locks: GRANTED, and NSM's report of a restart.
 //!
-//! Nothing of it is relied on. GRANTED makes the waiter repeat its LOCK at once, whose answer
-//! counts; a restart makes the mount reclaim its locks, which changes nothing where the server did
-//! not restart. So a call that is forged, late or repeated costs a call to the server, and a
-//! missing one costs time: waiters poll, and a restart shows by the connection, a verifier or the
-//! answers to LOCK.
+//! The client does not depend on them. GRANTED makes a waiting owner repeat its LOCK at once, and
+//! only the answer to that counts. A reported restart makes the mount reclaim its locks, which
+//! changes nothing if the server did not restart. So a forged, late or repeated call costs one call
+//! to the server. A missing one costs time: waiting owners poll, and a restart is also noticed by
+//! the end of the connection, a changed verifier or the answers to LOCK.
 //!
-//! The port opens with the first lock, if anybody can find it: the rpcbind of this machine runs,
-//! or a number was given. A server asks that rpcbind for version 4 of NLM, and for NSM; both
-//! belong to whoever has them already (the kernel's lockd, rpc.statd, another mount, which passes
-//! on what comes: [`others`]), and to the next mount once that one has ended.
+//! The port is opened with the first lock, provided that servers can find it: the rpcbind of this
+//! machine runs, or an option gives the port. Servers ask that rpcbind for NLM version 4 and for
+//! NSM. Both stay registered for whoever has them already: the kernel's lockd, rpc.statd, or
+//! another mount, which passes calls on ([`others`]). When that mount has ended, the next one
+//! registers itself.
 //!
-//! rpc.statd calls back by a program and version of its caller's choice, which it looks up at the
-//! same rpcbind. Linux's takes NLM's program and procedure 16 only, as the kernel uses them; the
-//! version is free, and a version of our own keeps the kernel's call-backs and ours apart.
+//! rpc.statd calls back by a program and version of its caller's choice, and asks the same rpcbind
+//! for the port. Linux's accepts only NLM's program and procedure 16, which the kernel uses; but
+//! the version is free, and a version of our own keeps the kernel's call-backs apart from ours.
 //!
-//! What is answered: GRANTED, if somebody here waits for the lock or has it; DENIED, at which
-//! servers free the lock, only if no mount of this machine can have asked for it. If another mount
-//! may have, that one answers GRANTED_MSG itself, and GRANTED is left without a reply: the server
-//! calls again.
+//! GRANTED is answered with GRANTED if an owner of this mount waits for the lock or has it. The
+//! answer DENIED makes servers release the lock, so it is given only if no mount of this machine
+//! can have asked for the lock. If another mount may have, that mount answers GRANTED_MSG itself,
+//! and GRANTED gets no reply: the server will call again.
 
 mod calls;
 mod listener;
@@ -49,52 +50,52 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
-/// Versions of NLM's program that are ours, one for each user of this machine, as rpcbind lets
-/// nobody take another user's.
+/// First of the versions of NLM's program that are ours. Each user of this machine has one, because
+/// rpcbind lets only its user replace a registration.
 const STATD_VERSIONS: u32 = 0x2000_0000;
-/// Between two looks at what is registered.
+/// Time between two checks of what is registered.
 const LOOK: Duration = Duration::from_secs(60);
-/// Before one that another process asked for.
+/// Pause before a check that another process asked for.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// NULL, to learn whether a registration is left by a program that has ended.
+/// Time limit of NULL, which tells whether the program of a registration has ended.
 const PROBE: Duration = Duration::from_secs(1);
-/// For what is to be said at the end of a mount.
+/// Time limit of the calls at the end of a mount.
 const END: Duration = Duration::from_secs(2);
-/// GRANTED_RES, and how many at a time.
+/// Time limit of GRANTED_RES, and how many are sent at once.
 const RESULT: Duration = Duration::from_secs(2);
 const RESULTS: usize = 16;
-/// Hints passed on in a second.
+/// Largest number of hints passed on in a second.
 const FORWARDS: u32 = 100;
 
-/// Who is to hear of it.
+/// The receiver of call-backs.
 pub trait CallbackSink: Debug + Send + Sync {
-    /// The server says that it granted a lock to `svid`; whether that owner waits for a lock of
-    /// the file, or has one.
+    /// The server says that it granted a lock to `svid`. Returns whether that owner waits for a
+    /// lock of the file, or has one.
     fn granted(&self, svid: u32, file: &FileHandle) -> bool;
 
     /// The server says that it restarted.
     fn restarted(&self);
 }
 
-/// Where the server's lock manager is, for results that are calls of their own.
+/// Where the server's lock manager is, for GRANTED_RES, which is a call.
 pub(super) trait LockManager: Debug + Send + Sync {
-    /// `None` if that is not known yet.
+    /// `None` while that is not known.
     fn place(&self) -> Option<(SocketAddr, Protocol)>;
 
-    /// Whether calls to it come from a privileged port.
+    /// Whether calls to it are made from a privileged port.
     fn is_privileged(&self) -> bool;
 }
 
-/// Settings.
+/// The options of call-backs.
 #[derive(Debug, Clone, Default)]
 pub struct CallbackOptions {
-    /// The port to listen at; 0: none. `None`: any, if rpcbind runs on this machine.
+    /// The port to listen at; 0 means none, `None` any port if rpcbind runs on this machine.
     pub port: Option<u16>,
-    /// Where the monitor's state number is kept.
+    /// The directory of the file with the monitor's state number.
     pub dir: Option<PathBuf>,
 }
 
-/// A mount's ear for its server. Runs in tokio.
+/// Receives the calls of a mount's server. Runs in tokio.
 #[derive(Debug)]
 pub struct Callbacks {
     server: IpAddr,
@@ -104,16 +105,16 @@ pub struct Callbacks {
     monitor: Monitor,
     lock_manager: Weak<dyn LockManager>,
     sink: OnceLock<Weak<dyn CallbackSink>>,
-    /// From the first lock on.
+    /// Set with the first lock.
     others: OnceLock<Others>,
     begun: AtomicBool,
     ended: AtomicBool,
-    /// What is registered is to be looked at.
+    /// Notified when the registrations have to be checked.
     look: Notify,
-    /// The port listened at.
+    /// The port it listens at.
     listening: Mutex<Option<u16>>,
     results: Arc<Semaphore>,
-    /// Hints passed on since.
+    /// When the current second began, and how many hints it has had.
     forwards: Mutex<Option<(Instant, u32)>>,
     last_state: Mutex<Option<u32>>,
 }
@@ -145,14 +146,14 @@ impl Callbacks {
         })
     }
 
-    /// Who gets the calls from now on.
+    /// Sets the receiver of call-backs.
     pub fn set_sink(&self, sink: Weak<dyn CallbackSink>) {
         let _ = self.sink.set(sink);
     }
 
-    /// A process of this machine that had locks is gone without having given them back: has the
-    /// server forget them, if no other program of this machine can have any. To be called before
-    /// the first lock.
+    /// A process of this machine that had locks has ended without releasing them: makes the server
+    /// forget them, unless another program of this machine may have locks. Must precede the first
+    /// lock.
     pub async fn notify_crash(&self) -> bool {
         self.monitor.notify_crash().await
     }
@@ -162,8 +163,8 @@ impl Callbacks {
         self.monitor.state()
     }
 
-    /// Before each LOCK: begins to listen, and has the server monitored. It waits at most a few
-    /// seconds, and only for the first one.
+    /// To be called before each LOCK: starts listening, and has the server monitored. The first
+    /// call may take a few seconds.
     pub(super) async fn before_lock(self: &Arc<Self>) {
         if !self.begun.swap(true, Ordering::AcqRel) {
             self.begin();
@@ -184,12 +185,12 @@ impl Callbacks {
         }
     }
 
-    /// No lock is held or asked for, if `still` says so, too: the server need not be monitored.
+    /// No lock is held or asked for: stops monitoring, if `still` confirms it.
     pub(super) async fn idle(&self, still: &(dyn Fn() -> bool + Send + Sync)) {
         self.monitor.stop(|| still() && self.alone()).await;
     }
 
-    /// The mount ends.
+    /// The mount ends: removes its registrations and stops monitoring.
     pub(super) async fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.look.notify_waiters();
@@ -209,7 +210,7 @@ impl Callbacks {
                 others.send(&Hint::Vacant);
             }
         };
-        // Neither waits for the other's daemon.
+        // In parallel, because each may wait for another daemon.
         let _ = tokio::join!(unmonitor, tokio::time::timeout(END, unregister));
     }
 
@@ -221,7 +222,7 @@ impl Callbacks {
         row.port == port && (row.program == nlm4::PROGRAM || row.program == nsm::PROGRAM)
     }
 
-    /// Which registrations there are to be.
+    /// The registrations that there should be, in groups.
     fn wanted(&self, listener: &Listener, own_monitor: bool) -> Vec<Vec<Row>> {
         let mut groups = vec![(nlm4::PROGRAM, nlm4::VERSION, true)];
         if own_monitor {
@@ -250,7 +251,7 @@ impl Callbacks {
         groups.into_iter().map(rows).collect()
     }
 
-    /// Registers what nobody else has.
+    /// Registers the groups that nobody else has registered.
     async fn register(&self, listener: &Listener) -> Result<(), PlainError> {
         let rows = rpcbind::dump().await?;
         let own_monitor = !self.monitor.look(&rows).await;
@@ -276,7 +277,7 @@ impl Callbacks {
         Ok(())
     }
 
-    /// Whether programs that registered have ended without taking it back.
+    /// Whether all programs of these registrations have ended without removing them.
     async fn all_gone(&self, rows: &[Row]) -> bool {
         for row in rows {
             let target = Target {
@@ -311,7 +312,7 @@ impl Callbacks {
         self.sink.get()?.upgrade()
     }
 
-    /// What GRANTED is answered; `None` if another mount may have to.
+    /// The answer to GRANTED; `None` if another mount may have to answer.
     fn granted(&self, from: Caller, args: &TestArgs<'_>, message: bool) -> Option<Status> {
         let (server, lock) = (from.address.ip(), &args.lock);
         let mine = server == self.server;
@@ -363,7 +364,7 @@ impl Callbacks {
         self.forward(&Hint::Restarted { server });
     }
 
-    /// A hint for this mount, from wherever. Returns what GRANTED_MSG is answered.
+    /// Handles a hint of any origin. Returns whether to accept GRANTED_MSG.
     fn take(&self, hint: &Hint) -> bool {
         match hint {
             Hint::Granted {
@@ -383,7 +384,7 @@ impl Callbacks {
         false
     }
 
-    /// GRANTED_RES, by the transport that GRANTED_MSG came by.
+    /// Sends GRANTED_RES, over the protocol by which GRANTED_MSG came.
     fn send_result(&self, cookie: &[u8], status: Status, from: Caller) {
         let Ok(turn) = self.results.clone().try_acquire_owned() else {
             return;
@@ -455,7 +456,7 @@ impl listener::Service for Callbacks {
     }
 }
 
-/// Listens as soon as somebody can find the port, and keeps it registered.
+/// Listens once servers can find the port, and keeps it registered.
 async fn keep_registered(callbacks: Weak<Callbacks>) {
     let mut listener: Option<Listener> = None;
     loop {
@@ -486,7 +487,7 @@ async fn keep_registered(callbacks: Weak<Callbacks>) {
             if this.ended.load(Ordering::Acquire) {
                 return;
             }
-            // A reference is held meanwhile: the end of the mount wakes it.
+            // A reference is held meanwhile; the end of the mount wakes this.
             tokio::time::timeout(LOOK, look).await.is_ok()
         };
         drop(this);
@@ -496,7 +497,7 @@ async fn keep_registered(callbacks: Weak<Callbacks>) {
     }
 }
 
-/// Takes what other mounts pass on.
+/// Handles the hints that other mounts pass on.
 async fn hear_others(callbacks: Weak<Callbacks>, socket: UnixDatagram) {
     let Ok(socket) = tokio::net::UnixDatagram::from_std(socket) else {
         return;

@@ -1,21 +1,21 @@
-//! The NSM client: who tells us that the server restarted, and the server that we did.
+//! The NSM client: it learns that the server has restarted, and notifies it of our own restarts.
 //!
-//! Where rpc.statd runs on this machine, it does both: SM_MON has it watch the server, and write
-//! down that the server is to be told when this machine restarts. It is told by the server's
-//! address, and that the client's name is the address that the server sees, so that the kernel's
-//! own entry, which has the name of this machine, stays apart. SM_UNMON is for the last mount that
-//! has locks: the entry is one for all of them.
+//! Where rpc.statd runs on this machine, it does both: SM_MON makes it watch the server, and record
+//! that it must notify the server when this machine restarts. The server is given by its address,
+//! and the client's name is the address that the server sees, so that the entry differs from the
+//! kernel's, which has the name of this machine. All mounts share one entry, so only the last one
+//! that has locks sends SM_UNMON.
 //!
-//! Where none runs, the mount is its own monitor: it answers SM_NOTIFY ([`super`]), has a state
-//! number, which a file keeps once a server was told, and sends SM_NOTIFY when it finds that a
-//! process of this machine has ended with locks (`Journal`). It makes the server forget all locks of
-//! this address. So it is sent only before this mount takes its first lock, if no other mount of
-//! this network namespace has had one, and if no rpc.statd runs: without rpc.statd the kernel's NFS
-//! client has no locks at a server.
+//! Where no rpc.statd runs, the mount is its own monitor. It answers SM_NOTIFY ([`super`]), and has
+//! a state number, which is kept in a file once a server was told. It sends SM_NOTIFY when it finds
+//! that a process of this machine has ended with locks (`Journal`). SM_NOTIFY makes the server
+//! forget all locks of this address, so it is sent only before this mount takes its first lock, if
+//! no other mount of this network namespace has had one, and if no rpc.statd runs: without
+//! rpc.statd the kernel's NFS client holds no locks at a server.
 //!
-//! All of it is bounded in time, and none of it is needed for locks to work: without a monitor a
-//! restart of the server is noticed later, and after a crash of this machine the server keeps what
-//! it had granted until the next mount unlocks it.
+//! All of this is bounded in time, and locks work without it: without a monitor a restart of the
+//! server is noticed later, and after a crash of this machine the server keeps what it had granted
+//! until the next mount unlocks it.
 
 use super::others::any_mount_with_locks;
 use super::rpcbind::{self, Row};
@@ -38,13 +38,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// One call to rpc.statd.
+/// Time limit of one call to rpc.statd.
 const STATD: Duration = Duration::from_secs(3);
-/// Each of the two calls that tell a server.
+/// Time limit of each of the two calls that notify a server.
 const NOTIFY: Duration = Duration::from_secs(3);
-/// After rpc.statd did not do what it was asked for.
+/// Pause after rpc.statd failed or refused a request.
 const AGAIN: Duration = Duration::from_secs(60);
-/// For how long a mount waits while another one tells a server.
+/// How long a mount waits while another one notifies a server.
 const TURN_LIMIT: Duration = Duration::from_secs(10);
 const FILE_NAME: &str = "nsm";
 const HEAD: &str = "nfsrdma nsm 1";
@@ -53,18 +53,18 @@ const FILE_MAX: u64 = 4096;
 
 #[derive(Debug, Default)]
 struct MonitorState {
-    /// It is known whether rpc.statd runs.
+    /// Whether it is known if rpc.statd runs.
     looked: bool,
-    /// Its port.
+    /// The port of rpc.statd, if it runs.
     statd: Option<u16>,
     not_before: Option<Instant>,
 }
 
-/// See the module.
+/// The NSM client of a mount.
 #[derive(Debug)]
 pub(super) struct Monitor {
     server: IpAddr,
-    /// The server's address and ours, as texts.
+    /// The server's address and ours, as text.
     peer: String,
     name: String,
     version: u32,
@@ -74,14 +74,14 @@ pub(super) struct Monitor {
     inner: tokio::sync::Mutex<MonitorState>,
 }
 
-/// The address by which this machine reaches a server.
+/// The address of this machine on the route to a server.
 fn own_address(server: IpAddr) -> Option<IpAddr> {
     let any = match server {
         IpAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
         IpAddr::V6(_) => SocketAddr::from(([0; 16], 0)),
     };
     let socket = UdpSocket::bind(any).ok()?;
-    // Sends nothing.
+    // Connecting a UDP socket sends nothing.
     socket.connect((server, nfsrdma_xdr::rpcbind::PORT)).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
@@ -95,7 +95,7 @@ fn statd_at(port: u16) -> Target {
     }
 }
 
-/// Whether a monitor of this machine works for others: then it is no mount of ours. Its state.
+/// The state number of the monitor at `port`, if it serves others, as no mount of ours does.
 async fn stat(port: u16) -> Option<u32> {
     let name = HostName {
         name: Text(b"127.0.0.1"),
@@ -138,7 +138,7 @@ impl Monitor {
         }
     }
 
-    /// Looks for rpc.statd among what is registered; whether it runs.
+    /// Looks for rpc.statd among the registrations. Returns whether it runs.
     pub(super) async fn look(&self, rows: &[Row]) -> bool {
         let mut inner = self.inner.lock().await;
         self.look_locked(&mut inner, rows).await
@@ -161,7 +161,7 @@ impl Monitor {
             self.state.store(state, Ordering::Relaxed);
         }
         if inner.looked && statd != inner.statd {
-            // It was started, or restarted: it is asked with the next lock.
+            // It was started or restarted: send SM_MON with the next lock.
             self.monitored.store(false, Ordering::SeqCst);
             inner.not_before = None;
         }
@@ -170,7 +170,7 @@ impl Monitor {
         statd.is_some()
     }
 
-    /// Has the server monitored, from the first lock on.
+    /// Has the server monitored. Called before each lock.
     pub(super) async fn ensure(&self) {
         if self.monitored.load(Ordering::SeqCst) {
             return;
@@ -213,7 +213,7 @@ impl Monitor {
         inner.looked = false;
     }
 
-    /// The server need not be monitored any more, if `still` says so once no lock can begin.
+    /// Stops monitoring the server if `still`, called when no lock can begin, confirms it.
     pub(super) async fn stop(&self, still: impl Fn() -> bool) {
         let inner = self.inner.lock().await;
         if !self.monitored.swap(false, Ordering::SeqCst) {
@@ -229,12 +229,12 @@ impl Monitor {
         tracing::debug!(server = %self.peer, ?result, "SM_UNMON");
     }
 
-    /// The first lock without rpc.statd.
+    /// Prepares the first lock without rpc.statd.
     async fn begin_alone(&self) {
         if self.state() == 0 {
             let mut file = self.file.as_deref().and_then(|path| File::open(path).ok());
             if let Some(file) = &file {
-                // Not while another mount has the server forget the locks of this machine.
+                // Waits while another mount makes the server forget the locks of this machine.
                 let _ = turn(file).await;
             }
             let known = file.as_mut().and_then(read);
@@ -266,7 +266,7 @@ impl Monitor {
 
     async fn notify_by(&self, path: &Path) -> Result<u32, String> {
         let mut file = open(path).map_err(|error| error.to_string())?;
-        // Nobody begins to lock meanwhile.
+        // No other mount begins to lock meanwhile.
         turn(&file).await.map_err(|error| error.to_string())?;
         if any_mount_with_locks() {
             return Err("other mounts of this machine have locks".to_owned());
@@ -300,16 +300,15 @@ impl Monitor {
     }
 }
 
-/// Odd, as of a machine that is up, and larger than `last` and than what a file that was lost can
-/// have had: it grows with the clock.
+/// The next state number. It is odd, which means that the machine is up, and larger than `last`. It
+/// is at least the clock, and so larger than the number in a file that was lost.
 fn next_state(last: u32, now: SystemTime) -> u32 {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let clock = (since.as_secs() & 0x7fff_ffff) as u32 | 1;
     clock.max(last.saturating_add(2) | 1)
 }
 
-/// One mount of this machine at a time: locks the file with its state, which goes with the
-/// descriptor.
+/// Locks the state file against other mounts of this machine, until its descriptor is closed.
 async fn turn(file: &File) -> io::Result<()> {
     let until = Instant::now() + TURN_LIMIT;
     loop {
@@ -344,11 +343,11 @@ fn read(file: &mut File) -> Option<u32> {
         return None;
     }
     let state: u32 = lines.next()?.strip_prefix("state ")?.parse().ok()?;
-    // Even is a machine that is down.
+    // Even numbers mean that the machine is down.
     (state % 2 == 1).then_some(state)
 }
 
-/// On the disk before any server hears of it.
+/// Writes and syncs the state number, before any server is told.
 fn write(file: &mut File, state: u32) -> io::Result<()> {
     let text = format!("{HEAD}\nstate {state}\n");
     file.seek(SeekFrom::Start(0))?;
@@ -367,7 +366,7 @@ mod tests {
         assert_eq!(next_state(0, at(1000)), 1001);
         assert_eq!(next_state(1001, at(1000)), 1003);
         assert_eq!(next_state(1001, at(5000)), 5001);
-        // A clock that stepped back.
+        // The clock was set back.
         assert_eq!(next_state(5001, at(10)), 5003);
         assert_eq!(next_state(6, at(0)), 9);
         assert_eq!(next_state(u32::MAX, at(0)), u32::MAX);

@@ -1,12 +1,13 @@
 //! Other mounts of this network namespace that have locks.
 //!
-//! To a server, and to rpc.statd, a client is an address: one port for all of its mounts. So one
-//! mount has the port, and passes on to the others what comes there. Each has a datagram socket
-//! with an abstract name (unix(7)), which exists from its first lock to its end; /proc/net/unix
-//! lists them. Whoever can send there is on this machine, and can cause nothing but a call to the
-//! server: see [`Hint`]. A program that takes such a name without being a mount keeps mounts from telling
-//! servers that a crash has lost locks ([`any_mount_with_locks`]); SECURITY.md says so. A file handle is
-//! sent only to sockets of this user and of root: who has it may reach the file by it. Mounts of
+//! To a server, and to rpc.statd, a client is an address, with one port for all of its mounts. So
+//! one mount has the port, and passes calls on to the others. Each mount has a datagram socket with
+//! an abstract name (unix(7)), which exists from its first lock to its end; /proc/net/unix lists
+//! them. Any program of this machine can send to it, but can cause no more than a call to the
+//! server ([`Hint`]). A program that binds such a name without being a mount prevents that servers
+//! are told of locks lost in a crash ([`any_mount_with_locks`]); SECURITY.md says so. A file handle
+//! is sent only to sockets of this user and of root, because it gives access to the file. Mounts of
+//! other users poll instead.
 //! other users do without that hint, and poll.
 
 use super::super::journal::{hex, unhex};
@@ -21,19 +22,19 @@ use std::time::{Duration, Instant};
 
 const PREFIX: &str = "nfsrdma-locks-";
 const ROOT: u32 = 0;
-/// Mounts that messages are passed on to, at most: of this user and of root, and of others.
+/// Largest number of mounts that messages are passed on to: trusted ones, and others.
 const MOST: usize = 256;
-/// Longest message in bytes: two words, an address, a number, a file handle, a cookie.
+/// Longest message, in bytes: two words, an address, a number, a file handle, and a cookie.
 pub(super) const MESSAGE_MAX: usize = 512;
 /// Longest cookie that is passed on, in bytes.
 const COOKIE_MAX: usize = 64;
-/// The list of names is read so seldom.
+/// How long a list of names is used before it is read again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What is passed on. None of them is relied on: each makes the mount ask the server.
+/// A message that is passed on. It is only a hint: it makes the receiver ask the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Hint {
-    /// A server called GRANTED, or GRANTED_MSG with this cookie.
+    /// A server sent GRANTED, or GRANTED_MSG with this cookie.
     Granted {
         server: IpAddr,
         svid: u32,
@@ -42,7 +43,7 @@ pub(super) enum Hint {
     },
     /// A server restarted.
     Restarted { server: IpAddr },
-    /// Who had the port is about to end.
+    /// The mount that had the port is about to end.
     Vacant,
 }
 
@@ -66,7 +67,7 @@ impl Hint {
         }
     }
 
-    /// `None` if it is none.
+    /// `None` if the bytes are not a hint.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let words: Vec<&str> = text.split(' ').collect();
@@ -92,7 +93,7 @@ impl Hint {
     }
 }
 
-/// This mount among the others.
+/// This mount, as one of those that have locks.
 #[derive(Debug)]
 pub(super) struct Others {
     name: String,
@@ -101,11 +102,11 @@ pub(super) struct Others {
     names: Mutex<Option<Names>>,
 }
 
-/// Who was there, and when.
+/// The names of the sockets at a moment.
 #[derive(Debug)]
 struct Names {
     at: Instant,
-    /// Sockets of this user and of root.
+    /// Names of sockets that belong to this user or to root.
     trusted: Vec<String>,
     others: Vec<String>,
 }
@@ -128,7 +129,7 @@ impl Names {
 }
 
 impl Others {
-    /// Makes this mount's name, and the socket to receive by. `uid` is this process's.
+    /// Binds this mount's name, and returns the socket to receive from. `uid` is this process's.
     pub(super) fn join(uid: u32) -> io::Result<(Self, UnixDatagram)> {
         let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{PREFIX}{random:016x}");
@@ -150,8 +151,8 @@ impl Others {
         present(PREFIX).iter().all(|name| *name == self.name)
     }
 
-    /// Passes a hint on; whether anybody got it. Who does not listen, or has its queue full, does
-    /// not.
+    /// Passes a hint on. Returns whether any mount got it: a mount whose socket is closed or whose
+    /// queue is full does not.
     pub(super) fn send(&self, hint: &Hint) -> bool {
         if let Hint::Granted { cookie, .. } = hint
             && cookie.as_ref().is_some_and(|of| of.len() > COOKIE_MAX)
@@ -180,13 +181,13 @@ impl Others {
     }
 }
 
-/// Names of abstract sockets that begin so.
+/// Names of abstract sockets that begin with `prefix`.
 fn present(prefix: &str) -> Vec<String> {
     let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     names_in(&list, prefix)
 }
 
-/// Whether any mount of this network namespace has, or had, locks.
+/// Whether any mount of this network namespace has, or has had, locks.
 pub(super) fn any_mount_with_locks() -> bool {
     !present(PREFIX).is_empty() || !present("nfsrdma-svid-").is_empty()
 }
@@ -265,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Whether it came. Mounts of this machine may send, too.
+    /// Whether the hint arrived. Mounts of this machine may send hints, too.
     fn heard(socket: &UnixDatagram, hint: &Hint) -> bool {
         let mut buffer = [0; MESSAGE_MAX];
         while let Ok(len) = socket.recv(&mut buffer) {
@@ -299,7 +300,7 @@ mod tests {
             fchown(&socket, Some(Uid::from_raw(4321)), None::<Gid>).unwrap();
             socket
         };
-        // More than there is room for.
+        // More than the limit.
         let strangers: Vec<_> = (0..MOST + 8).map(|_| stranger()).collect();
         let (one, _) = Others::join(ROOT).unwrap();
         let (_, theirs) = Others::join(ROOT).unwrap();
@@ -307,7 +308,7 @@ mod tests {
         assert!(one.send(&hint));
         assert!(heard(&theirs, &hint));
         assert!(!strangers.iter().any(|socket| heard(socket, &hint)));
-        // What tells nothing is for everybody.
+        // A hint without secrets is sent to all.
         assert!(one.send(&Hint::Vacant));
         assert!(heard(&theirs, &Hint::Vacant));
         assert!(strangers.iter().any(|socket| heard(socket, &Hint::Vacant)));

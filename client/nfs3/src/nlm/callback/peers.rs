@@ -1,5 +1,5 @@
-//! Which users have abstract sockets (unix(7)) of which names, by the kernel's word: sock_diag(7),
-//! which tells the owner from Linux 5.3 on.
+//! Finds the abstract names of Unix sockets (unix(7)) with their owners, from sock_diag(7), which
+//! reports the owner since Linux 5.3.
 
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -9,9 +9,9 @@ use rustix::net::{
 use std::io;
 use std::time::Duration;
 
-/// The kernel answers at once.
+/// Time limit of the kernel's answer.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Room for one datagram of the answer, in bytes: the kernel makes them of 32 KiB at most.
+/// Room for one datagram of the answer, in bytes; the kernel's are at most 32 KiB.
 const DATAGRAM: usize = 32 << 10;
 
 /// SOCK_DIAG_BY_FAMILY, NLMSG_ERROR and NLMSG_DONE.
@@ -20,19 +20,19 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// NLM_F_REQUEST and NLM_F_DUMP.
 const DUMP: u16 = 0x301;
-/// A netlink header, and a unix_diag_msg behind it, in bytes.
+/// Lengths of a netlink header, and of the unix_diag_msg that follows it, in bytes.
 const HEADER: usize = 16;
 const SOCKET: usize = 16;
-/// Attributes: UNIX_DIAG_NAME and UNIX_DIAG_UID; and the flags UDIAG_SHOW_NAME and UDIAG_SHOW_UID
-/// that ask for them.
+/// The attributes UNIX_DIAG_NAME and UNIX_DIAG_UID, and the flags UDIAG_SHOW_NAME and
+/// UDIAG_SHOW_UID that request them.
 const NAME: u16 = 0;
 const UID: u16 = 7;
 const SHOW: u32 = 0x41;
-/// TCP_CLOSE as a bit: datagram sockets that are connected to nobody.
+/// TCP_CLOSE as a bit: the state of datagram sockets that are not connected.
 const UNCONNECTED: u32 = 1 << 7;
 
-/// Abstract names of datagram sockets that begin with `prefix` and belong to one of `uids`, `most`
-/// at most.
+/// Abstract names of datagram sockets that begin with `prefix` and belong to one of `uids`; at most
+/// `most` of them.
 pub(super) fn names_of(uids: &[u32], prefix: &str, most: usize) -> io::Result<Vec<String>> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -66,7 +66,7 @@ pub(super) fn names_of(uids: &[u32], prefix: &str, most: usize) -> io::Result<Ve
     }
 }
 
-/// Asks for all Unix sockets of the network namespace: a netlink header, and a unix_diag_req.
+/// Requests all Unix sockets of the network namespace: a netlink header, and a unix_diag_req.
 fn request() -> Vec<u8> {
     let mut to = Vec::new();
     to.extend_from_slice(&40u32.to_ne_bytes());
@@ -91,19 +91,19 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// What comes behind `len` bytes and the padding to four.
+/// The bytes after the first `len`, padded to a multiple of four.
 fn behind(bytes: &[u8], len: usize) -> &[u8] {
     bytes.get(len.next_multiple_of(4)..).unwrap_or_default()
 }
 
-/// The first message: its kind and its body, and what comes behind it.
+/// The kind and the body of the first message, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let len = u32_at(bytes, 0)? as usize;
     let body = bytes.get(HEADER..len)?;
     Some((u16_at(bytes, 4)?, body, behind(bytes, len)))
 }
 
-/// The abstract name and the owner of a socket; `None` if it has none, or the kernel does not say.
+/// The abstract name and the owner of a socket; `None` if the kernel reports no name or owner.
 fn owned(body: &[u8]) -> Option<(String, u32)> {
     let mut attributes = body.get(SOCKET..)?;
     let (mut name, mut uid) = (None, None);
@@ -135,7 +135,7 @@ mod tests {
             let name = SocketAddr::from_abstract_name(format!("{prefix}{end}")).unwrap();
             UnixDatagram::bind_addr(&name).unwrap()
         };
-        // More than fit in a datagram.
+        // More than fit into one datagram.
         let _many: Vec<_> = (0..500).map(|n| bind(&n.to_string())).collect();
         let mine = geteuid().as_raw();
         let names = |uid, most| names_of(&[uid], &prefix, most).unwrap();

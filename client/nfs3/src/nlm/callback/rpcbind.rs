@@ -1,7 +1,7 @@
-//! The rpcbind of this machine, where others ask for our ports (RFC 1833).
+//! The rpcbind of this machine, which tells others our ports (RFC 1833).
 //!
-//! It lets programs register by its socket in the file system, and remembers their user, who alone
-//! (and root) can take the registration back. By TCP from this machine it may be asked.
+//! Programs register by its socket in the file system. It records their user, and only that user
+//! and root can remove the registration. It can be asked over TCP from this machine, too.
 
 use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
 use nfsrdma_xdr::codec::Text;
@@ -14,12 +14,12 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 const SOCKETS: [&str; 2] = ["/run/rpcbind.sock", "/var/run/rpcbind.sock"];
-/// One question.
+/// Time limit of one question.
 const LIMIT: Duration = Duration::from_secs(2);
-/// The owner that registrations name; rpcbind replaces it by the user who asks.
+/// The owner in our registrations; rpcbind replaces it by the calling user.
 const OWNER: &[u8] = b"nfsrdma";
 
-/// A program that somebody has registered.
+/// A registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) program: u32,
@@ -60,7 +60,7 @@ fn rows(list: &List<Binding<'_>>) -> Vec<Row> {
     list.0.iter().filter_map(row).collect()
 }
 
-/// Everything that is registered with IP addresses. An error: no rpcbind answers.
+/// All registrations with IP addresses. An error means that no rpcbind answers.
 pub(super) async fn dump() -> Result<Vec<Row>, PlainError> {
     let found = by_socket::<rpcb::Dump<4>, _>(&Void {}, |list| rows(&list)).await;
     let Err(PlainError::Unreachable(_)) = found else {
@@ -83,7 +83,7 @@ fn any(netid: NetId) -> IpAddr {
     }
 }
 
-/// Registers a program at a port; whether rpcbind took it.
+/// Registers a program at a port. Returns whether rpcbind accepted it.
 pub(super) async fn set(row: Row) -> Result<bool, PlainError> {
     let address = universal_address(&SocketAddr::new(any(row.netid), row.port));
     let binding = Binding {
@@ -96,7 +96,7 @@ pub(super) async fn set(row: Row) -> Result<bool, PlainError> {
     by_socket::<rpcb::Set<4>, _>(&binding, |done| done).await
 }
 
-/// Takes a registration back.
+/// Removes a registration.
 pub(super) async fn unset(row: Row) -> Result<bool, PlainError> {
     let binding = Binding {
         program: row.program,
