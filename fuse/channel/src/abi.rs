@@ -1,7 +1,7 @@
 //! Numbers of the FUSE protocol: operation codes, flags and sizes.
 //!
 //! The names are those of include/uapi/linux/fuse.h without `FUSE_`. Operation codes have a table
-//! of their names, for messages; the flags of INIT, SETATTR, OPEN and of notifications have a
+//! of their names, for log messages; the flags of INIT, SETATTR, OPEN and of notifications have a
 //! module each.
 
 /// Declares operation codes and a table of their names.
@@ -11,7 +11,7 @@ macro_rules! opcodes {
         pub mod opcode {
             $(pub const $name: u32 = $number;)*
 
-            /// The name of an operation code, for messages.
+            /// The name of an operation code, for log messages.
             pub fn name(opcode: u32) -> &'static str {
                 match opcode {
                     $($number => stringify!($name),)*
@@ -19,7 +19,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// All of them.
+            /// All operation codes.
             pub const ALL: &[u32] = &[$($number),*];
         }
     };
@@ -81,11 +81,11 @@ opcodes! {
 /// The root directory's node id.
 pub const ROOT_ID: u64 = 1;
 
-/// Bytes in front of each request.
+/// The length of the header of each request, in bytes.
 pub const IN_HEADER: usize = 40;
-/// Bytes in front of each reply and notification.
+/// The length of the header of each reply and notification, in bytes.
 pub const OUT_HEADER: usize = 16;
-/// The kernel refuses a read(2) into less.
+/// The kernel refuses a read(2) into a smaller buffer.
 pub const MIN_READ_BUFFER: usize = 8192;
 
 /// INIT flags.
@@ -118,7 +118,7 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Which fields of SETATTR count.
+/// SETATTR flags: which fields are valid.
 pub mod fattr {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -134,24 +134,24 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// The handle of GETATTR counts.
+/// GETATTR flag: the handle is valid.
 pub const GETATTR_FH: u32 = 1 << 0;
-/// READ carries a lock owner.
+/// READ flag: the lock owner is valid.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
-/// WRITE flags: from the page cache (the handle is a guess), with a lock owner, to clear the
-/// set-id bits.
+/// WRITE flags: the data comes from the page cache (the handle is a guess); the lock owner is
+/// valid; the set-id bits have to be cleared.
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// RELEASE flags.
 pub const RELEASE_FLUSH: u32 = 1 << 0;
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-/// FSYNC: data only.
+/// FSYNC flag: only data, not metadata.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
-/// The lock is one of flock(2).
+/// Lock flag: the lock is one of flock(2).
 pub const LK_FLOCK: u32 = 1 << 0;
 
-/// What the answer to OPEN and OPENDIR tells of the open file.
+/// Flags of the replies to OPEN and OPENDIR.
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
@@ -167,6 +167,6 @@ pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
     pub const DELETE: i32 = 6;
-    /// Of INVAL_ENTRY: the name is looked up again before it is used, and is not taken away.
+    /// INVAL_ENTRY flag: the name is looked up again before it is used, instead of being dropped.
     pub const EXPIRE_ONLY: u32 = 1 << 0;
 }

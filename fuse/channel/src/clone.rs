@@ -22,8 +22,8 @@ pub(crate) fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(new)
 }
 
-/// Whether `error` says that there is no such request, as qemu's emulation of another processor
-/// (ENOSYS) and kernels before 4.2 (ENOTTY) do.
+/// Whether `error` means that the request is not known, as in qemu's emulation of another processor
+/// (ENOSYS) and in kernels before 4.2 (ENOTTY).
 pub(crate) fn is_unknown(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -1,13 +1,13 @@
 //! Encodes the entries of a directory for the replies to READDIR and READDIRPLUS.
 //!
-//! The kernel gives the size of its buffer; an entry that does not fit is asked for again with
-//! the position of the last one that did. Entries begin at multiples of eight bytes.
+//! The request has the size of the kernel's buffer. The kernel requests an entry that does not fit
+//! again, with the position after the last one that did. Entries begin at multiples of eight bytes.
 
 use super::out::{Append, Entry, put_entry};
 
 const ALIGN: usize = 8;
 
-/// A name longer than this is none the kernel would take.
+/// The kernel does not accept longer names.
 const NAME_MAX: usize = 4095;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct Buffer {
 
 impl Buffer {
     fn new(size: u32) -> Self {
-        // A reply is never longer than the kernel's buffer, which is some pages.
+        // The kernel's buffer has only some pages: a larger size is not needed.
         let size = (size as usize).min(16 << 20);
         Buffer {
             bytes: Vec::with_capacity(size.min(1 << 17)),
@@ -26,7 +26,7 @@ impl Buffer {
         }
     }
 
-    /// Whether `len` more bytes fit, with what aligns them.
+    /// Whether `len` more bytes fit, with their padding.
     fn fits(&self, len: usize) -> bool {
         len.next_multiple_of(ALIGN) <= self.size - self.bytes.len()
     }
@@ -48,12 +48,12 @@ impl Buffer {
 pub struct Directory(Buffer);
 
 impl Directory {
-    /// Of the size that the request tells.
+    /// Entries of at most `size` bytes, which is in the request.
     pub fn new(size: u32) -> Self {
         Directory(Buffer::new(size))
     }
 
-    /// Adds an entry: its inode number, the position behind it, the type in its mode, its name.
+    /// Adds an entry: its inode number, the position after it, a mode with its type, and its name.
     /// False if it does not fit.
     #[must_use]
     pub fn add(&mut self, fileid: u64, offset: u64, mode: u32, name: &[u8]) -> bool {
@@ -69,19 +69,19 @@ impl Directory {
     }
 }
 
-/// Entries for READDIRPLUS, each with what LOOKUP would answer. The kernel counts each as a
-/// look-up, but for those with node id 0.
+/// Entries for READDIRPLUS, each with the reply to a LOOKUP. The kernel counts each as a look-up,
+/// except those with node id 0.
 #[derive(Debug)]
 pub struct DirectoryPlus(Buffer);
 
 impl DirectoryPlus {
-    /// Of the size that the request tells.
+    /// Entries of at most `size` bytes, which is in the request.
     pub fn new(size: u32) -> Self {
         DirectoryPlus(Buffer::new(size))
     }
 
-    /// Adds an entry: what its name leads to, the position behind it, its name. Inode number
-    /// and type are those of the attributes. False if it does not fit.
+    /// Adds an entry: what its name leads to, the position after it, and its name. Inode number and
+    /// type are those of the attributes. False if it does not fit.
     #[must_use]
     pub fn add(&mut self, entry: &Entry, offset: u64, name: &[u8]) -> bool {
         let fits = name.len() <= NAME_MAX && self.0.fits(152 + name.len());

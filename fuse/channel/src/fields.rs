@@ -1,17 +1,17 @@
-//! Fields of a request, taken one after the other. Numbers have the machine's byte order.
+//! Reads the fields of a request one after the other. Numbers have the machine's byte order.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-/// Why bytes are no request.
+/// Why a request could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
-    /// They end before the request does.
+    /// It ends within a field.
     Truncated,
-    /// A name has no end.
+    /// A name has no zero byte at its end.
     Unterminated,
-    /// The header tells another length than was read.
+    /// The length in the header is not the number of bytes read.
     Length,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Fields<'a> {
         self.bytes(len).map(|_| ())
     }
 
-    /// A string up to its zero byte.
+    /// A string that ends with a zero byte, without that.
     pub(crate) fn name(&mut self) -> Result<&'a OsStr, Malformed> {
         let end = self.0.iter().position(|&byte| byte == 0);
         let name = self.bytes(end.ok_or(Malformed::Unterminated)?)?;
@@ -75,7 +75,7 @@ impl<'a> Fields<'a> {
         Ok(OsStr::from_bytes(name))
     }
 
-    /// What is left.
+    /// The bytes that were not read yet.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }

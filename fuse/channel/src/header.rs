@@ -1,12 +1,12 @@
-//! What stands in front of each request (`struct fuse_in_header`).
+//! The header of each request (`struct fuse_in_header`).
 
 use super::fields::{Fields, Malformed};
 
-/// What stands in front of each request: the caller and the node.
+/// The header of a request: its operation, its number, the node and the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub opcode: u32,
-    /// Numbers the request; the reply has the same number.
+    /// The number of the request, which the reply has as well.
     pub unique: u64,
     pub nodeid: u64,
     uid: u32,
@@ -25,13 +25,13 @@ impl Header {
         self.gid
     }
 
-    /// The calling thread's id in the PID namespace of the mount; 0 if it has none there, and
-    /// for requests of the kernel itself.
+    /// The calling thread's id in the PID namespace of the mount; 0 if it has none there, or if the
+    /// request comes from the kernel itself.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Decodes the header and returns it with the bytes behind it that belong to the operation.
+    /// Decodes the header, and returns it with the arguments of the operation.
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
         let (header, extensions, body) = Header::parse_first(bytes, bytes.len())?;
         let end = body.len().checked_sub(extensions);
@@ -39,7 +39,8 @@ impl Header {
     }
 
     /// Decodes the header from the `first` bytes of a request of `read` bytes. Returns it with the
-    /// length of the extensions at the request's end, and what is behind it in `first`.
+    /// length of the extensions at the end of the request, and the bytes of `first` after the
+    /// header.
     pub(crate) fn parse_first(
         first: &[u8],
         read: usize,
@@ -54,7 +55,7 @@ impl Header {
             gid: fields.u32()?,
             pid: fields.u32()?,
         };
-        // Extensions, in units of eight bytes, stand behind the operation's own arguments.
+        // The extensions, in units of eight bytes, follow the arguments of the operation.
         let extensions = usize::from(fields.u16()?) * 8;
         fields.skip(2)?;
         if len != read {

@@ -13,7 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex};
 
-/// What a handler got: the offset and data of a WRITE, or a name; and whether the data was its own.
+/// What a handler got: the offset and data of a WRITE, or a name; and whether the data was in
+/// memory of the handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Got {
     offset: u64,
@@ -80,10 +81,10 @@ fn lookup(name: &[u8]) -> Vec<u8> {
     message(opcode::LOOKUP, &[name, b"\0"])
 }
 
-/// The least in these tests: a datagram takes it.
+/// The least length in these tests, which fits into a datagram.
 const SHORT: usize = 64 << 10;
 
-/// What the handler gets of `messages`, which one reader reads.
+/// What the handler gets if one reader reads `messages`.
 fn read(messages: &[Vec<u8>], handler: &Recorder) -> Vec<Got> {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     let device = Arc::new(Device::from(OwnedFd::from(ours)));

@@ -2,23 +2,23 @@
 //! and later.
 //!
 //! A process that serves a FUSE mount reads requests from /dev/fuse, one with each read(2), and
-//! answers each with one write(2) or writev(2) to the descriptor it was read from. This crate
-//! has the two sides of that:
+//! answers each with one write(2) or writev(2) to the descriptor from which it was read. This crate
+//! does both:
 //!
-//! * [`Request::parse`] decodes a request from the buffer it was read into. Names and data to
-//!   write are borrowed from the buffer. The data of a large WRITE can be read into memory that
-//!   whoever handles it keeps ([`Landing`]).
-//! * [`Reply`] answers one request once, with any number of slices. Dropped without an answer,
-//!   it answers EIO, so no caller is left waiting.
+//! * [`Request::parse`] decodes a request from the buffer into which it was read. Names and data to
+//!   write are borrowed from the buffer. The data of a large WRITE can be read directly into memory
+//!   of its handler ([`Landing`]).
+//! * [`Reply`] answers one request once, with any number of slices. If it is dropped without an
+//!   answer, it answers EIO, so that no caller waits for ever.
 //! * [`Notifier`] tells the kernel which of its caches to drop.
-//! * [`Channel`] is the mount: it is made by `fuser`, which mounts, answers INIT and unmounts,
-//!   and which only [`mount`] names. [`Channel::serve`] starts the threads that read requests,
-//!   each from a descriptor of its own (FUSE_DEV_IOC_CLONE).
+//! * [`Channel`] is the mount. It uses `fuser`, to mount, answer INIT and unmount; only [`mount`]
+//!   uses that crate. [`Channel::serve`] starts the threads that read requests, each from a
+//!   descriptor of its own (FUSE_DEV_IOC_CLONE).
 //!
-//! An object has two numbers. The *node id* is what the kernel and the file system call it
-//! between themselves; the file system chooses it, and it must not be used for another object
-//! while the kernel remembers the first. The *inode number* is what stat(2) shows. `fuser` has
-//! one number for both, which is why replies are not left to it.
+//! An object has two numbers. The *node id* names it between the kernel and the file system; the
+//! file system chooses it, and must not use it for another object while the kernel remembers the
+//! first. The *inode number* is what stat(2) shows. `fuser` has one number for both, and therefore
+//! its replies are not used.
 
 pub mod abi;
 mod clone;

@@ -1,10 +1,10 @@
-//! Mounting, INIT and unmounting, which `fuser` does; nothing else names it.
+//! Mounting, INIT and unmounting, by `fuser`. No other module uses that crate.
 //!
 //! [`Channel::mount`] mounts by mount(2) or fusermount3; [`Channel::adopt`] takes a descriptor that
 //! is mounted already. Both wait until INIT is answered: `fuser` calls the `init` of a file system
-//! that has nothing else, which turns on those of the wanted features that the kernel offers and
-//! notes them ([`Features`]). From then on requests are read by this crate, and `fuser` is only
-//! kept to unmount when the channel is dropped.
+//! that has no other operation. It enables those of the wanted features that the kernel offers, and
+//! notes them ([`Features`]). From then on this crate reads the requests, and `fuser` is only kept
+//! to unmount when the channel is dropped.
 
 use super::abi::{MIN_READ_BUFFER, init};
 use super::device::Device;
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 /// Who may use a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Users {
-    /// The user who mounted, and nobody else.
+    /// Only the user who mounted.
     #[default]
     Owner,
     /// Everybody (`allow_other`).
@@ -37,45 +37,45 @@ impl Users {
     }
 }
 
-/// Options of a mount that is made here.
+/// Options of [`Channel::mount`].
 #[derive(Debug, Clone, Default)]
 pub struct MountOptions {
-    /// Shown as the mount's source.
+    /// The source of the mount in the table of mounts.
     pub source: String,
-    /// Shown after `fuse.` as the type.
+    /// The type of the mount in the table of mounts, after `fuse.`.
     pub subtype: String,
-    /// By their names in mount(8); others are handed to the kernel as they are.
+    /// Options by their names in mount(8); unknown ones are passed to the kernel as they are.
     pub options: Vec<String>,
 }
 
-/// What is wanted of the kernel by INIT.
+/// The settings that INIT requests from the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// Flags of [`abi::init`](super::abi::init), on where the kernel offers them.
+    /// Flags of [`abi::init`](super::abi::init); those that the kernel offers are enabled.
     pub flags: u64,
     /// Largest WRITE, in bytes.
     pub max_write: u32,
-    /// Requests that may be under way in the background.
+    /// The most background requests that may be under way.
     pub max_background: u16,
 }
 
 /// What INIT agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
-    /// The kernel's minor version of the protocol 7.
+    /// The kernel's minor version of protocol 7.
     pub minor: u32,
-    /// The flags it offered.
+    /// The flags that the kernel offered.
     pub offered: u64,
-    /// Those that are on, of the ones wanted. (`fuser` adds some of its own.)
+    /// The wanted flags that are enabled. (`fuser` enables some others.)
     pub enabled: u64,
-    /// Largest WRITE, in bytes. The kernel may keep to less.
+    /// Largest WRITE, in bytes. The kernel may send smaller ones.
     pub max_write: u32,
     /// Longest payload of a request or a reply, in bytes.
     pub max_payload: usize,
 }
 
 impl Features {
-    /// Whether a flag of [`abi::init`](super::abi::init) is on.
+    /// Whether a flag of [`abi::init`](super::abi::init) is enabled.
     pub fn has(&self, flag: u64) -> bool {
         self.enabled & flag == flag
     }
@@ -85,14 +85,14 @@ impl Features {
         self.has(init::OVER_IO_URING)
     }
 
-    /// Whether a notification can have a name expire, not only take it away. The kernel just offers
-    /// it by INIT; it need not be turned on.
+    /// Whether the kernel knows notifications by which a name expires instead of being dropped. It
+    /// only offers this flag in INIT; it need not be enabled.
     pub fn expires_names(&self) -> bool {
         self.offered & init::HAS_EXPIRE_ONLY != 0
     }
 }
 
-/// The part of a file system that `fuser` gets to see.
+/// The file system that `fuser` serves: it has only INIT.
 #[derive(Debug)]
 struct Init {
     wanted: Wanted,
@@ -104,7 +104,7 @@ impl Filesystem for Init {
         let offered = config.capabilities();
         let flags = InitFlags::from_bits_retain(self.wanted.flags);
         let enabled = flags & offered;
-        // An older kernel may lack some: it then does without.
+        // An older kernel may refuse some of these, and works without them.
         let _ = config.add_capabilities(enabled);
         let _ = config.set_max_write(self.wanted.max_write);
         let mut readahead = u32::MAX;
@@ -124,8 +124,9 @@ impl Filesystem for Init {
     }
 }
 
-/// What the kernel demands of a ring's payload buffers: `max_write` and `max_pages`, which `fuser`
-/// makes of both arguments, fit into them. (It may cut `max_pages` down.)
+/// The least size of a ring's payload buffers: the kernel requires that `max_write` and
+/// `max_pages`, which `fuser` computes from both arguments, fit into them. (The kernel may reduce
+/// `max_pages`.)
 fn max_payload(max_write: u32, readahead: u32) -> usize {
     let page = rustix::param::page_size();
     let most = max_write.max(readahead) as usize;
@@ -152,8 +153,7 @@ fn option(name: &str) -> MountOption {
     }
 }
 
-/// A mount whose INIT is answered, before and while its requests are served. Dropped, it
-/// unmounts what [`Channel::mount`] mounted.
+/// A mount whose INIT is answered. Dropping it unmounts what [`Channel::mount`] mounted.
 #[derive(Debug)]
 pub struct Channel {
     _session: fuser::Session<Init>,
@@ -219,12 +219,12 @@ impl Channel {
         &self.features
     }
 
-    /// The device that the mount was made with.
+    /// The descriptor of /dev/fuse with which the mount was made.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Sends notifications to this mount.
+    /// A sender of notifications for this mount.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(self.device.clone(), self.features.expires_names())
     }

@@ -1,7 +1,7 @@
-//! Notifications: messages to the kernel that are no replies.
+//! Notifications: messages to the kernel that are not replies.
 //!
-//! They take locks of the directory or the inode in the kernel, so they must not be sent by a
-//! thread that the operation holding such a lock waits for.
+//! The kernel takes locks of the directory or the inode for them. So a thread must not send one if
+//! an operation that holds such a lock waits for this thread.
 
 use super::abi::notify;
 use super::device::Device;
@@ -9,7 +9,7 @@ use super::out::{Append, Body};
 use std::io;
 use std::sync::Arc;
 
-/// Sends notifications. ENOENT in answer to one means that the kernel remembers no such thing.
+/// Sends notifications. The error ENOENT means that the kernel does not know the inode or name.
 #[derive(Debug, Clone)]
 pub struct Notifier {
     device: Arc<Device>,
@@ -17,7 +17,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// By way of `device`; `expire`: whether the kernel knows FUSE_EXPIRE_ONLY.
+    /// A sender that uses `device`. `expire`: whether the kernel knows FUSE_EXPIRE_ONLY.
     pub fn new(device: Arc<Device>, expire: bool) -> Self {
         Notifier { device, expire }
     }
@@ -26,8 +26,8 @@ impl Notifier {
         self.device.send(0, code, body).map_err(Into::into)
     }
 
-    /// Drops an inode's attributes and the pages of its data from `offset` on, `len` bytes or,
-    /// if that is not above 0, all. With a negative offset only the attributes.
+    /// Makes the kernel drop an inode's attributes, and the pages of its data from `offset` on:
+    /// `len` bytes, or all if `len` is not positive. With a negative offset, only the attributes.
     pub fn inval_inode(&self, nodeid: u64, offset: i64, len: i64) -> io::Result<()> {
         let mut body = Body::new();
         body.u64(nodeid);
@@ -36,19 +36,18 @@ impl Notifier {
         self.send(notify::INVAL_INODE, &[&body])
     }
 
-    /// Drops what is known of a name.
+    /// Makes the kernel drop a name.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
         self.entry(parent, name, 0)
     }
 
-    /// Whether the kernel can look a name up again without dropping it, and with it what is mounted
-    /// there.
+    /// Whether the kernel can expire a name without dropping it, which would unmount what is
+    /// mounted there.
     pub fn can_expire(&self) -> bool {
         self.expire
     }
 
-    /// Has a name looked up again before it is used. Kernels before 6.2 do not know that: they
-    /// drop it.
+    /// Makes the kernel look a name up again before it is used. Kernels before 6.2 drop it instead.
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
         let flags = if self.expire { notify::EXPIRE_ONLY } else { 0 };
         self.entry(parent, name, flags)
@@ -62,7 +61,8 @@ impl Notifier {
         self.send(notify::INVAL_ENTRY, &[&body, name, &[0]])
     }
 
-    /// A name of the node `child` is removed, which inotify(7) tells.
+    /// Tells the kernel that a name of the node `child` was removed, which it reports by
+    /// inotify(7).
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
         let mut body = Body::new();
         body.u64(parent);

@@ -1,4 +1,4 @@
-//! The operations that the kernel asks for, with their arguments.
+//! The operations that the kernel requests, with their arguments.
 //!
 //! [`Operation`] has one variant for each opcode of include/uapi/linux/fuse.h, with the fields that
 //! a file system needs. The node concerned is in the request's header. Names and data borrow from
@@ -16,7 +16,7 @@ pub enum TimeOrNow {
     Now,
 }
 
-/// What SETATTR sets.
+/// The attributes that SETATTR sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
     pub mode: Option<u32>,
@@ -26,26 +26,26 @@ pub struct SetAttr {
     pub atime: Option<TimeOrNow>,
     pub mtime: Option<TimeOrNow>,
     pub ctime: Option<SystemTime>,
-    /// The open file, as by ftruncate(2).
+    /// The open file, if the request has one, as for ftruncate(2).
     pub handle: Option<u64>,
     pub lock_owner: Option<u64>,
-    /// The set-id bits are to be cleared.
+    /// The set-id bits have to be cleared.
     pub kill_suidgid: bool,
 }
 
-/// What WRITE says besides the data.
+/// The arguments of WRITE without the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteIn {
     pub handle: u64,
     pub offset: u64,
-    /// From the page cache: the handle is one that may write, not the one that did.
+    /// The data comes from the page cache: the handle is any that may write, not the one that did.
     pub cached: bool,
     pub kill_suidgid: bool,
     pub flags: i32,
     pub lock_owner: Option<u64>,
 }
 
-/// Nodes to forget, each with how many look-ups.
+/// Nodes to forget, each with the number of look-ups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Forgets<'a>(pub(crate) &'a [u8]);
 
@@ -66,7 +66,7 @@ impl fmt::Debug for Forgets<'_> {
     }
 }
 
-/// What the kernel wants. Flags of open(2), modes and masks are as the system calls have them.
+/// An operation. Flags of open(2), modes and masks have the values of the system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation<'a> {
@@ -163,7 +163,7 @@ pub enum Operation<'a> {
         handle: u64,
         lock_owner: u64,
     },
-    /// INIT after the first, which `fuser` has answered.
+    /// A further INIT; `fuser` has answered the first.
     Init,
     Opendir {
         flags: i32,
@@ -209,7 +209,8 @@ pub enum Operation<'a> {
         umask: u32,
         flags: i32,
     },
-    /// The caller of the request `unique` was signalled. Answered only to have it sent again.
+    /// The caller of the request `unique` got a signal. A reply would make the kernel send this
+    /// again.
     Interrupt {
         unique: u64,
     },
@@ -263,6 +264,6 @@ pub enum Operation<'a> {
         flags: u32,
         mask: u32,
     },
-    /// One this crate does not know.
+    /// An operation that this crate does not know.
     Unknown,
 }

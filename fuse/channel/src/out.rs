@@ -1,17 +1,17 @@
-//! The bodies of replies, and the values they are made of.
+//! The bodies of replies, and the values of which they consist.
 //!
 //! Each function lays out one C structure of include/uapi/linux/fuse.h (`fuse_entry_out`,
 //! `fuse_attr_out` and so on) field by field, in the machine's byte order. A body stays on the
-//! stack: the longest, that of CREATE, takes 144 bytes. Data is no body; `Reply` sends it from
+//! stack: the longest, that of CREATE, takes 144 bytes. Data is not a body; `Reply` sends it from
 //! where it is.
 
 use smallvec::SmallVec;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A body that is not data: the longest, of CREATE, takes 144 bytes.
+/// A body. The longest, that of CREATE, takes 144 bytes.
 pub(crate) type Body = SmallVec<[u8; 160]>;
 
-/// What stat(2) shows.
+/// The attributes that stat(2) shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
     /// The inode number, which need not be the node id.
@@ -33,7 +33,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// All zeros, for what has no attributes.
+    /// All zeros, for entries without attributes.
     pub const NONE: Attr = Attr {
         fileid: 0,
         size: 0,
@@ -50,21 +50,21 @@ impl Attr {
     };
 }
 
-/// What a name leads to.
+/// What a name leads to, as in the reply to LOOKUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// 0: to nothing, which is valid for `entry_valid`.
+    /// 0: the name does not exist, which is valid for `entry_valid`.
     pub nodeid: u64,
     pub generation: u64,
     /// How long the name is valid.
     pub entry_valid: Duration,
-    /// How long the attributes are.
+    /// How long the attributes are valid.
     pub attr_valid: Duration,
     pub attr: Attr,
 }
 
 impl Entry {
-    /// A name that leads to nothing.
+    /// A name that does not exist.
     pub fn absent(entry_valid: Duration) -> Self {
         Entry {
             nodeid: 0,
@@ -76,7 +76,7 @@ impl Entry {
     }
 }
 
-/// What statfs(2) shows.
+/// The values that statfs(2) shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statfs {
     pub blocks: u64,
@@ -98,7 +98,7 @@ pub struct Lock {
     pub pid: u32,
 }
 
-/// Puts numbers behind one another.
+/// Appends bytes and numbers.
 pub(crate) trait Append {
     fn put(&mut self, bytes: &[u8]);
 
@@ -126,7 +126,7 @@ impl Append for Vec<u8> {
     }
 }
 
-/// Seconds, signed, and nanoseconds, which count upwards also before 1970.
+/// Signed seconds, and nanoseconds, which count upwards even before 1970.
 fn split(at: SystemTime) -> (u64, u32) {
     match at.duration_since(UNIX_EPOCH) {
         Ok(since) => (since.as_secs(), since.subsec_nanos()),
@@ -212,7 +212,7 @@ pub(crate) fn create(entry: &Entry, handle: u64, flags: u32) -> Body {
     out
 }
 
-/// Of WRITE, GETXATTR, LISTXATTR and POLL: one number.
+/// The body for WRITE, GETXATTR, LISTXATTR and POLL: one number.
 pub(crate) fn number(value: u32) -> Body {
     let mut out = Body::new();
     out.u32(value);

@@ -1,10 +1,10 @@
 //! Replies to requests.
 //!
-//! A [`Reply`] is given exactly once, from any thread, because its methods consume it; dropped, it
-//! answers EIO, so that no caller is left waiting. It goes where the request came from: to the
-//! descriptor of /dev/fuse that it was read from, in one write(2) or writev(2), or to the entry of
-//! the io_uring queue. A reply that the kernel refuses is followed by EIO; that the request is gone
-//! already, as after its caller was killed, is no error.
+//! A [`Reply`] is given exactly once, from any thread, because its methods consume it. If it is
+//! dropped, it answers EIO, so that no caller waits for ever. It goes to where the request came
+//! from: to the descriptor of /dev/fuse from which it was read, by one write(2) or writev(2), or to
+//! the entry of an io_uring queue. If the kernel refuses a reply, it is followed by EIO. It is no
+//! error if the request does not exist any more, as after its caller was killed.
 
 use super::abi::opcode;
 use super::device::Device;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const EIO: i32 = Errno::IO.raw_os_error();
 
-/// Where a request came from, and its reply goes.
+/// Where a request came from, and where its reply goes.
 #[derive(Debug)]
 pub(crate) enum Origin {
     Device(Arc<Device>),
@@ -33,23 +33,22 @@ impl Origin {
     }
 }
 
-/// The answer to one request, which is given once; dropped without one, it is EIO. May be
-/// given from any thread.
+/// The reply to one request. It is given once, from any thread; if it is dropped, it is EIO.
 #[derive(Debug)]
 pub struct Reply {
-    /// `None` once answered.
+    /// `None` once the reply is given.
     origin: Option<Origin>,
     unique: u64,
     opcode: u32,
 }
 
 impl Reply {
-    /// The answer to the request with this header, which was read from `device`.
+    /// The reply to the request with this header, which was read from `device`.
     pub fn new(device: &Arc<Device>, header: &Header) -> Self {
         Self::to(Origin::Device(device.clone()), header)
     }
 
-    /// The answer to the request with this header, which came from `origin`.
+    /// The reply to the request with this header, which came from `origin`.
     pub(crate) fn to(origin: Origin, header: &Header) -> Self {
         Reply {
             origin: Some(origin),
@@ -71,8 +70,8 @@ impl Reply {
             return;
         };
         match error {
-            // The kernel ended the request meanwhile: its caller was killed before this thread
-            // had read it, or the mount is gone.
+            // The kernel has ended the request: its caller was killed before the request was read,
+            // or the mount is gone.
             Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED => {
                 tracing::debug!(
                     operation = opcode::name(self.opcode),
@@ -86,7 +85,7 @@ impl Reply {
                     %error,
                     "the kernel refuses a reply"
                 );
-                // Its caller must not wait for ever. The kernel may have taken the request off.
+                // The caller must not wait for ever. The kernel may have removed the request.
                 let _ = origin.send(self.unique, -EIO, &[]);
             }
         }
@@ -96,9 +95,9 @@ impl Reply {
         self.send(0, &[body]);
     }
 
-    /// It failed with this errno.
+    /// The request failed with this errno.
     pub fn error(self, errno: i32) {
-        // What the kernel would refuse as a reply.
+        // The kernel would refuse other values.
         let errno = if (1..512).contains(&errno) {
             errno
         } else {
@@ -107,7 +106,7 @@ impl Reply {
         self.send(-errno, &[]);
     }
 
-    /// It succeeded; the reply has no body.
+    /// The request succeeded; the reply has no body.
     pub fn ok(self) {
         self.send(0, &[]);
     }
@@ -127,7 +126,7 @@ impl Reply {
         self.send(0, &[data]);
     }
 
-    /// The same, where the data are in several places.
+    /// As [`Reply::data`], for data in several slices.
     pub fn slices(self, data: &[&[u8]]) {
         self.send(0, data);
     }

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A device with something else than the kernel behind it, and what takes one message there.
+/// A device with a socket instead of the kernel, and a function that receives one message from it.
 pub(crate) fn peer() -> (Arc<Device>, impl Fn() -> Vec<u8>) {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
@@ -21,7 +21,7 @@ pub(crate) fn peer() -> (Arc<Device>, impl Fn() -> Vec<u8>) {
     (device, next)
 }
 
-/// A header by hand: the request `unique` 0x1122 of node 3.
+/// The header of the request 0x1122 for node 3.
 fn header() -> Header {
     let mut bytes = [0; 40];
     bytes[0] = 40;
@@ -59,7 +59,7 @@ fn entry() -> Entry {
     }
 }
 
-/// What the kernel's structures hold, as 32-bit words of a little-endian machine.
+/// A message as 32-bit words.
 fn words(message: &[u8]) -> Vec<u32> {
     assert_eq!(message.len() % 4, 0);
     message
@@ -68,16 +68,16 @@ fn words(message: &[u8]) -> Vec<u32> {
         .collect()
 }
 
-/// Those of `attr()`: struct fuse_attr, 88 bytes.
+/// The words of `attr()` on a little-endian machine: struct fuse_attr, 88 bytes.
 #[rustfmt::skip]
 const ATTR: [u32; 22] = [
     0x0506_0708, 0x0102_0304, 5, 0, 8, 0, 10, 0, 11, 0, 12, 0,
     1, 2, 3, 0o100_644, 1, 1000, 1001, 0x801, 4096, 0,
 ];
-/// Those of `entry()` in front of its attributes.
+/// The words of `entry()` before its attributes.
 const ENTRY: [u32; 10] = [77, 0, 0, 0, 1, 0, 2, 0, 500, 600];
 
-/// What answering gives, behind a header that tells length, no error, and the request.
+/// The words of a reply after its header, which must have the length, no error, and the request.
 fn answered(answer: impl FnOnce(Reply)) -> Vec<u32> {
     let (device, next) = peer();
     answer(Reply::new(&device, &header()));
@@ -139,7 +139,7 @@ fn errors_in_bytes() {
         bytes.extend([0x22, 0x11, 0, 0, 0, 0, 0, 0]);
         bytes
     };
-    // What the kernel would not take is EIO, and so is a reply nobody gave.
+    // An errno that the kernel would refuse becomes EIO, and so does a dropped reply.
     for (errno, told) in [(2, 2), (0, 5), (-3, 5), (512, 5), (i32::MIN, 5), (511, 511)] {
         let (device, next) = peer();
         Reply::new(&device, &header()).error(errno);
@@ -170,7 +170,7 @@ fn data_of_any_number_of_slices() {
 
 #[test]
 fn a_reply_that_nobody_waits_for_is_given_up() {
-    // A pipe nobody reads from stands for a mount that is gone.
+    // A pipe without a reader stands for a mount that is gone.
     let (mut end, pipe) = std::io::pipe().unwrap();
     let device = Arc::new(Device::from(OwnedFd::from(pipe)));
     Reply::new(&device, &header()).ok();
@@ -214,7 +214,7 @@ fn directory_entries_in_bytes() {
     assert_eq!(plus.bytes(), expected);
 }
 
-/// Reads entries back as the kernel does.
+/// Decodes entries as the kernel does.
 fn read_back(mut bytes: &[u8], plus: bool) -> Vec<(u64, u64, u32, Vec<u8>)> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -266,7 +266,7 @@ proptest! {
         Reply::new(&device, &header()).attr(Duration::ZERO, &of);
         let message = next();
         let number = |i: usize| u64::from_ne_bytes(message[i..i + 8].try_into().unwrap());
-        // Header, three fields of fuse_attr_out, and fuse_attr as far as mtime.
+        // After the header, three fields of fuse_attr_out, and fuse_attr up to mtime.
         prop_assert_eq!(number(16 + 16 + 32) as i64, seconds);
         let told = u32::from_ne_bytes(message[16 + 16 + 52..16 + 16 + 56].try_into().unwrap());
         prop_assert_eq!(told, nanos);

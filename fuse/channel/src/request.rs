@@ -1,11 +1,11 @@
 //! Decoding of the requests that the kernel sends.
 //!
 //! A request is `struct fuse_in_header` followed by the arguments of its operation, which
-//! include/uapi/linux/fuse.h defines as one C structure each. Here they are read field by field, in
-//! that order and in the machine's byte order, so that no layout is taken for granted and each
-//! length is checked. Names and data are borrowed from the buffer. A field that counts only if a
-//! flag is set becomes an `Option`. An opcode that this crate does not know is no error: the file
-//! system answers it with ENOSYS.
+//! include/uapi/linux/fuse.h defines as one C structure each. They are read field by field, in that
+//! order and in the machine's byte order, so that the code does not depend on the layout of a type,
+//! and each length is checked. Names and data are borrowed from the buffer. A field that is valid
+//! only if a flag is set becomes an `Option`. An opcode that this crate does not know is not an
+//! error: the file system answers it with ENOSYS.
 
 use super::abi::{self, fattr, opcode};
 use super::fields::{Fields, Malformed};
@@ -13,7 +13,7 @@ use super::header::Header;
 use super::operation::{Forgets, Operation, SetAttr, TimeOrNow, WriteIn};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A request in the buffer it was read into.
+/// A request, which borrows from the buffer into which it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
     pub header: Header,
@@ -21,7 +21,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Decodes what one read(2) gave.
+    /// Decodes the bytes of one read(2).
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, body) = Header::parse(bytes)?;
         let operation = Operation::parse(header.opcode, body)?;
@@ -29,12 +29,11 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Bytes in front of the data of a WRITE: `struct fuse_in_header` and `struct fuse_write_in`.
+/// The bytes before the data of a WRITE: `struct fuse_in_header` and `struct fuse_write_in`.
 pub(crate) const WRITE_HEAD: usize = 80;
 
-/// Decodes what stands in front of the data of a WRITE that is `len` bytes long in all, in pieces
-/// of which `head` is the first. `None` if it is another request, or one with something behind its
-/// data.
+/// Decodes a WRITE from the bytes before its data; `len` is the length of the whole request. `None`
+/// if it is another request, or if something follows its data.
 pub(crate) fn parse_write(head: &[u8; WRITE_HEAD], len: usize) -> Option<(Header, WriteIn)> {
     let (header, extensions, body) = Header::parse_first(head, len).ok()?;
     if header.opcode != opcode::WRITE || extensions > 0 {
@@ -44,7 +43,7 @@ pub(crate) fn parse_write(head: &[u8; WRITE_HEAD], len: usize) -> Option<(Header
     (len - WRITE_HEAD == size).then_some((header, to))
 }
 
-/// A time as seconds, which count as signed, and nanoseconds.
+/// A time from seconds, which are signed, and nanoseconds.
 fn time(seconds: u64, nanoseconds: u32) -> SystemTime {
     let seconds = seconds as i64;
     let whole = Duration::from_secs(seconds.unsigned_abs());
@@ -277,7 +276,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Operations that open, and on directories that are open.
+    /// Operations that open, and those on open directories.
     fn parse_open(code: u32, fields: &mut Fields<'a>) -> Result<Self, Malformed> {
         Ok(match code {
             opcode::OPEN | opcode::OPENDIR => {
@@ -351,7 +350,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Operations on files that are open.
+    /// Operations on open files.
     fn parse_file(code: u32, fields: &mut Fields<'a>) -> Result<Self, Malformed> {
         Ok(match code {
             opcode::READ => {

@@ -4,11 +4,11 @@ use proptest::prelude::*;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// An encoder of its own: what the kernel would send.
+/// An encoder of requests, as the kernel sends them.
 struct Message(Vec<u8>);
 
 impl Message {
-    /// Of the request 0x0102030405060708 about node 3 by user 1000, group 100, thread 4242.
+    /// The request 0x0102030405060708 for node 3 from user 1000, group 100, thread 4242.
     fn new(code: u32) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(code.to_ne_bytes());
@@ -50,8 +50,7 @@ fn at(seconds: u64, nanos: u32) -> SystemTime {
     UNIX_EPOCH + Duration::new(seconds, nanos)
 }
 
-/// Each operation as bytes and as it is decoded; `true` where it ends with data or numbers, so
-/// that one byte less is too little.
+/// Each operation as bytes, and as it has to be decoded.
 fn samples() -> Vec<(Vec<u8>, Operation<'static>)> {
     let mut all = of_objects();
     all.extend(of_open_files());
@@ -175,7 +174,7 @@ fn of_open_files() -> Vec<(Vec<u8>, Operation<'static>)> {
     ]
 }
 
-/// Operations that take no arguments, or whose arguments do not count.
+/// Operations without arguments, or whose arguments are not decoded.
 fn without_arguments(operation: &Operation<'_>) -> bool {
     matches!(
         operation,
@@ -207,7 +206,7 @@ fn every_operation_is_decoded() {
         seen.insert(header.opcode);
     }
     for code in opcode::ALL {
-        // DAX, which nobody negotiates here.
+        // DAX, which is not negotiated.
         if ![opcode::SETUPMAPPING, opcode::REMOVEMAPPING].contains(code) {
             assert!(seen.contains(code), "no sample of {}", opcode::name(*code));
         }
@@ -243,7 +242,7 @@ fn requests_in_bytes() {
         panic!("{request:?}");
     };
     assert_eq!((data, to.offset), (&b"abc"[..], 4096));
-    // Not copied: it lies in the buffer.
+    // The data is not copied: it lies in the buffer.
     assert_eq!(data.as_ptr(), write[80..].as_ptr());
 }
 
@@ -270,7 +269,7 @@ fn extensions_are_not_taken_for_arguments() {
     bytes[36..38].copy_from_slice(&2u16.to_ne_bytes());
     let request = Request::parse(&bytes).unwrap();
     assert_eq!(request.operation, Operation::Lookup { name: os("n") });
-    // More of them than there are bytes.
+    // More extensions than there are bytes.
     bytes[36..38].copy_from_slice(&3u16.to_ne_bytes());
     assert_eq!(Request::parse(&bytes), Err(Malformed::Truncated));
     let mut bytes = Message::new(opcode::LOOKUP).s(&[b'x'; 8]).end();
@@ -325,7 +324,7 @@ proptest! {
         };
         let request = Request::parse(&bytes).unwrap();
         prop_assert_eq!(request.operation, Operation::Write { data: &data, to });
-        // The same from what stands in front of the data.
+        // The same from the bytes before the data.
         let (head, data) = bytes.split_first_chunk().unwrap();
         prop_assert_eq!(parse_write(head, bytes.len()), Some((request.header, to)));
         prop_assert_eq!(parse_write(head, bytes.len() + 1), None);

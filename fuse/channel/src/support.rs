@@ -1,9 +1,9 @@
-//! What fuzzing and property tests run.
+//! Functions that fuzzing and property tests run.
 
 use super::operation::Operation;
 use super::request::{self, Request};
 
-/// Decodes any bytes as a request, and takes all of what it gives.
+/// Decodes any bytes as a request, and uses all of the result.
 pub fn decode(bytes: &[u8]) {
     let Ok(request) = Request::parse(bytes) else {
         return;
@@ -14,7 +14,6 @@ pub fn decode(bytes: &[u8]) {
     }
     let shown = format!("{request:?}");
     assert!(!shown.is_empty());
-    // What was read again is the same.
     assert_eq!(Request::parse(bytes), Ok(request));
     if let Some(head) = bytes.first_chunk()
         && let Some((header, to)) = request::parse_write(head, bytes.len())

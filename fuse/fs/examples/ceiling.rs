@@ -1,11 +1,10 @@
-//! Mounts a file system that lives in memory: what FUSE allows. `ceiling DIR [DATA [SPARE_MIB]]`,
-//! until it is unmounted; it begins empty, or with a copy of the directory DATA.
+//! Mounts a file system in memory, to measure what FUSE allows. `ceiling DIR [DATA [SPARE_MIB]]`
+//! serves it until it is unmounted. It begins empty, or with a copy of the directory DATA.
 //!
-//! It has the session, the threads and the negotiated flags of `nfsrdma`, and below them
-//! nothing: no cache, no network, no future. A read is answered by one `writev` from where the
-//! file lies, a write is one copy to where it lies. All of that memory is touched before the
-//! mount (SPARE_MIB of it for what is going to be written), as the clearing of fresh memory is
-//! not FUSE's time.
+//! It has the session, the threads and the negotiated flags of `nfsrdma`, but no cache, no network
+//! and no futures. A read is answered by one writev(2) from the memory of the file, and a write is
+//! one copy into it. All of this memory is touched before the mount (SPARE_MIB of it for data that
+//! will be written), so that the clearing of new memory is not measured.
 
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{
@@ -25,13 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// How long the kernel believes what it is told, which nobody else changes.
+/// How long names and attributes are valid; nobody else changes them.
 const TTL: Duration = Duration::from_secs(600);
 /// A file that grows beyond this moves to the spare memory.
 const LARGE: usize = 1 << 20;
 
 type Named = BTreeMap<OsString, u64>;
-/// A directory as it is listed: what is in `Named` by position.
+/// The entries of a directory for a listing, by position.
 type Listed = Arc<Vec<(OsString, u64)>>;
 
 struct Node {
@@ -44,7 +43,7 @@ struct Memory {
     nodes: RwLock<HashMap<u64, Arc<Node>>>,
     listings: Mutex<HashMap<u64, Listed>>,
     next: AtomicU64,
-    /// Touched memory for one large file.
+    /// Memory for one large file, which was touched already.
     spare: Mutex<Option<Vec<u8>>>,
 }
 
@@ -148,7 +147,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes room for `size` bytes and sets the length, to zeros where it grows.
+    /// Sets the length of a file to `size` bytes; new bytes are zero.
     fn resize(&self, data: &mut Vec<u8>, size: usize) {
         if size > data.capacity() && size > LARGE {
             let mut spare = self.spare.lock();
@@ -163,7 +162,7 @@ impl Memory {
         }
     }
 
-    /// The directory's entries from `offset` on: id of the entry, cookie behind it, name.
+    /// The entries of a directory; a new list if the listing begins.
     fn listed(&self, node: u64, offset: u64) -> Result<Listed, i32> {
         let mut listings = self.listings.lock();
         if offset > 0
@@ -189,7 +188,7 @@ fn entry(of: Attr) -> Entry {
     }
 }
 
-/// Answers with what `ok` makes of a result.
+/// Answers with a result: by `ok`, or with the errno.
 fn answer<T>(reply: Reply, result: Result<T, i32>, ok: impl FnOnce(Reply, T)) {
     match result {
         Ok(value) => ok(reply, value),
@@ -350,7 +349,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Hands out entries from `offset` on, until one is not taken.
+    /// Passes entries from `offset` on to `take`, until it returns false.
     fn list(
         &self,
         node: u64,

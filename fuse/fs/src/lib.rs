@@ -3,9 +3,9 @@
 //! [`fs`] is the file system, one file for each group of operations, over the trait
 //! `nfsrdma_nfs3::Nfs3`; it knows nothing of FUSE. [`cache`] holds its data structures,
 //! without I/O. [`adapter`] turns FUSE requests, which `nfsrdma_channel` decodes, into calls of
-//! [`fs`]. [`locks`] are those that go to the server.
+//! [`fs`]. [`locks`] takes programs' locks at the server.
 
-/// Whether locks and threads are those of `tests/models`, whose scheduler no program has.
+/// Whether mutexes and threads are those of `tests/models`, with a scheduler for model checking.
 pub const UNDER_SHUTTLE: bool = cfg!(feature = "shuttle");
 
 pub mod adapter;

@@ -1,5 +1,5 @@
-//! What threads wait with. With the feature `shuttle`, which only `tests/models` turns on, these
-//! are the same names over a scheduler that tries the orders threads may run in.
+//! Mutexes, atomics and threads. With the feature `shuttle`, which only `tests/models` turns on,
+//! the same names stand for those of a scheduler that tries the orders in which threads may run.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use nfsrdma_shuttle::{Condvar, Mutex, MutexGuard, RwLock, atomic, thread};

@@ -1,6 +1,6 @@
-//! Old and new, and what is kept, through the kernel: others change what this mount has cached,
-//! replies overtake each other, the server's clock steps, it restarts, and this machine runs
-//! short. docs/COHERENCE.md says what is promised.
+//! Which contents programs see, through the kernel: other clients change what this mount has
+//! cached, replies overtake each other, the server restarts or its clock steps, and this machine
+//! runs short of memory. docs/COHERENCE.md says what is promised.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -25,7 +25,7 @@ const PAGE: usize = 4096;
 const HOUR: Duration = Duration::from_secs(3600);
 const ALL: [PreOp; 3] = [PreOp::Atomic, PreOp::Never, PreOp::NotAtomic];
 
-/// Attributes are believed for an hour.
+/// A configuration in which attributes are valid for an hour.
 fn hour() -> FsConfig {
     FsConfig {
         acregmin: HOUR,
@@ -43,12 +43,12 @@ fn mounts<const N: usize>(
     fill: impl FnOnce(&MemoryServer),
     test: impl FnOnce([&Mounted; N]),
 ) {
-    // Threads that answer in an order of their own.
+    // The server has threads, which answer in any order.
     let server = MemoryServer::with(MemoryServer::new().limits(), 2);
     mounts_of(&server, name, config, fill, test);
 }
 
-/// The same with a server given.
+/// As [`mounts`], with a given server.
 fn mounts_of<const N: usize>(
     server: &Arc<MemoryServer>,
     name: &str,
@@ -67,7 +67,7 @@ fn mounts_of<const N: usize>(
     all.into_iter().for_each(Mounted::finish);
 }
 
-/// Waits for `condition`; false if it does not come true in time.
+/// Waits for `condition`; false if it does not become true in time.
 fn within(time: Duration, condition: impl Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     while !condition() {
@@ -113,13 +113,13 @@ fn what_another_closed_is_seen_on_open_though_this_mount_wrote_meanwhile() {
                 let file = open(a);
                 assert_eq!(page(&file, 0), [b'o'; PAGE]);
                 other(b'B', 0);
-                // Many WRITEs at once.
+                // Many WRITEs at the same time.
                 file.write_all_at(&vec![b'a'; 8 << 20], 4 * PAGE as u64)
                     .unwrap();
                 drop(file);
                 let context = format!("{pre_op:?}, at the server: {at_server}");
                 assert!(page(&open(a), 0) == [b'B'; PAGE], "{context}");
-                // Small records in turns.
+                // Both write small records in turns.
                 for turn in 0..6u8 {
                     let file = open(a);
                     page(&file, 1);
@@ -136,8 +136,8 @@ fn what_another_closed_is_seen_on_open_though_this_mount_wrote_meanwhile() {
     }
 }
 
-/// What was written UNSTABLE is kept until the COMMIT, in case the server forgets it, and must
-/// not be taken for what the server holds then.
+/// Unstable data is kept until the COMMIT, in case the server loses it. But it need not be what the
+/// server has then.
 #[test]
 fn what_another_wrote_over_unstable_data_of_this_mount_is_seen_on_open() {
     for pre_op in ALL {
@@ -150,8 +150,8 @@ fn what_another_wrote_over_unstable_data_of_this_mount_is_seen_on_open() {
                 let file = open(a);
                 let all = vec![b'a'; 4 << 20];
                 file.write_all_at(&all, 0).unwrap();
-                // Full WRITEs are sent at once, and carried out in any order. Who samples
-                // pre-operation attributes on arrival hides what comes before the change itself.
+                // Full WRITEs are sent at once, and run in any order. A server that takes
+                // pre-operation attributes on arrival hides a change between that and the WRITE.
                 let sent = || {
                     let done = a.server.contents("f").unwrap();
                     match pre_op {
@@ -178,8 +178,8 @@ fn what_another_wrote_over_unstable_data_of_this_mount_is_seen_on_open() {
     }
 }
 
-/// Until the COMMIT a file is shown as long as it was written here, in case the server forgets
-/// that; not after an open that finds it shorter.
+/// Until the COMMIT, the size includes the data written here, in case the server loses it; but not
+/// after an open that finds the file shorter.
 #[test]
 fn a_size_that_was_shown_for_unstable_data_is_not_shown_after_the_next_open() {
     let fill = |server: &MemoryServer| server.plant("f", b"");
@@ -194,7 +194,7 @@ fn a_size_that_was_shown_for_unstable_data_is_not_shown_after_the_next_open() {
             std::thread::yield_now();
         }
         open(b).set_len(100).unwrap();
-        // This side learns of it, and the kernel asks for what its own write has changed.
+        // This program sees the new size. The kernel asks for the attributes after its own write.
         let cred = Arc::new(Credential {
             uid: 0,
             gid: 0,
@@ -211,8 +211,8 @@ fn a_size_that_was_shown_for_unstable_data_is_not_shown_after_the_next_open() {
     });
 }
 
-/// Without pre-operation attributes a GETATTR goes ahead of a WRITE. What somebody else writes after
-/// it, and before the attributes in the reply to the WRITE are taken, shows in neither.
+/// Without pre-operation attributes, a GETATTR is sent ahead of a WRITE. A foreign change between
+/// the GETATTR and the attributes in the reply to the WRITE shows in neither.
 #[test]
 fn what_another_wrote_beside_a_checked_write_is_seen_on_open() {
     for pre_op in [PreOp::Atomic, PreOp::Never] {
@@ -247,11 +247,11 @@ fn what_another_wrote_beside_a_checked_write_is_seen_on_open() {
     }
 }
 
-/// The hole in front of a record reads as zeros here while another fills it.
+/// The hole before a record is cached as zeros here, while another client fills it.
 #[test]
 fn what_another_wrote_into_an_empty_file_is_seen_though_this_mount_wrote_behind_it() {
     for pre_op in ALL {
-        // The first time it is not known yet what the server's replies say.
+        // At first it is not known yet what the server's replies contain.
         for record in [3 * PAGE, PAGE, 0] {
             let fill = |server: &MemoryServer| {
                 server.plant("f", b"");
@@ -329,7 +329,7 @@ fn what_is_read_while_a_file_is_cut_does_not_come_back_when_it_is_extended() {
         thread::scope(|scope| {
             scope.spawn(|| file.set_len(10).unwrap());
             assert!(within(HOUR, || sent.load(Ordering::SeqCst)));
-            // The first READ of the file, by a descriptor of its own.
+            // The first READ of the file, through another descriptor.
             assert_eq!(page(&open(a), 0), [b'o'; PAGE]);
             go.store(true, Ordering::SeqCst);
         });
@@ -339,10 +339,10 @@ fn what_is_read_while_a_file_is_cut_does_not_come_back_when_it_is_extended() {
     });
 }
 
-/// The mode as statx(2) tells it that is asked for nothing else.
+/// The mode that statx(2) returns if it is asked only for the mode.
 fn mode_only(path: &Path) -> u32 {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: statx is plain data, for which zeros are values.
+    // SAFETY: statx is plain data, for which zeros are a valid value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: the path ends with a zero, and `found` is written to.
     let done = unsafe {
@@ -369,7 +369,7 @@ fn a_mode_that_a_write_has_changed_is_shown_at_once() {
         assert_eq!(mode_only(&path), 0o4755);
         let file = open(a);
         assert_eq!(mode_only(&path), 0o4755);
-        // As servers do it with a WRITE by somebody else than the owner.
+        // Servers do this at a WRITE by another user than the owner.
         let server = a.server.clone();
         a.server.set_hook(move |op, _| {
             if op == Op::Write {
@@ -399,7 +399,7 @@ fn a_truncation_is_not_undone_by_what_is_written_again() {
         thread::scope(|scope| {
             scope.spawn(|| file.set_len(10).unwrap());
             assert!(within(HOUR, || a.server.calls(Op::Setattr) > before));
-            // It is done and not answered; whatever was not committed is lost.
+            // The SETATTR is run but not answered. The restart loses uncommitted data.
             let writes = a.server.calls(Op::Write);
             a.server.restart();
             // Write-back runs once a second.
@@ -427,7 +427,7 @@ fn a_time_that_was_set_is_not_overwritten_by_what_is_written_again() {
             a.server.restart();
             drop(file);
             assert_eq!(a.server.contents("f").unwrap(), vec![b'x'; size]);
-            // A mount without memory of it.
+            // A new mount, which has nothing cached.
             let fresh = mount_of(&a.server, "coherence-time-fresh", hour());
             let found = fs::metadata(fresh.dir.join("f")).unwrap();
             assert_eq!((found.mtime(), found.len()), (1_000_000, size as u64));
@@ -455,7 +455,7 @@ fn write_set_times_and_close_cost_two_calls() {
     });
 }
 
-/// The first few calls of a procedure find no buffer.
+/// Makes the first few calls of a procedure find no buffer.
 fn short(server: &MemoryServer, procedure: Op) -> Arc<AtomicU64> {
     let refused = Arc::new(AtomicU64::new(0));
     let count = refused.clone();
@@ -490,9 +490,10 @@ fn what_this_machine_lacks_for_a_while_loses_nothing() {
     });
 }
 
-/// What a server without pre-operation attributes costs: a GETATTR for each burst of WRITEs on a
-/// file that is cached, beside the WRITE and not before it; none for a new file. The server answers
-/// in order: a GETATTR that the WRITE overtakes tells nothing, and what is cached is read again.
+/// The cost of a server without pre-operation attributes: a GETATTR with the first of several
+/// WRITEs to a cached file, which does not wait for it; none for a new file. The server answers in
+/// order, because a GETATTR that the WRITE overtakes verifies nothing, and the file is then read
+/// again.
 #[test]
 fn a_server_without_pre_operation_attributes_is_asked_once_a_burst() {
     let fill = |server: &MemoryServer| {
@@ -511,7 +512,7 @@ fn a_server_without_pre_operation_attributes_is_asked_once_a_burst() {
         assert_eq!(a.server.calls(Op::Getattr) - before, 5);
         fs::write(a.dir.join("second"), vec![1; 500_000]).unwrap();
         assert_eq!(a.server.calls(Op::Getattr) - before, 5);
-        // What is cached is believed until the next open, and that of an own new file further on.
+        // Cached data is valid until the next open, and that of a file created here even longer.
         let reads = a.server.calls(Op::Read);
         assert_eq!(page(&file, 0)[10..16], *b"record");
         fs::read(a.dir.join("second")).unwrap();

@@ -1,5 +1,5 @@
-//! What a known inode takes, counted by the allocator. One test to a process: the count is of
-//! all threads.
+//! The memory that a known inode takes, counted by the allocator. There is only one test in this
+//! process, because the count is that of all threads.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -17,11 +17,11 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: all work is the system allocator's, by its own rules.
+// SAFETY: the system allocator does all the work, by its own rules.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         USED.fetch_add(layout.size(), Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's promises hold for the system allocator as well.
         unsafe { System.alloc(layout) }
     }
 
@@ -36,10 +36,10 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const FILES: usize = 100_000;
-/// Of a known inode, its name and all tables included.
+/// The most bytes for a known inode, including its name and all tables.
 const MOST: usize = 520;
 
-/// Lists the root as the kernel does, which then knows every entry; gives their numbers.
+/// Lists the root as the kernel does, which then knows every entry. Returns their node ids.
 fn list(fs: &Arc<Fs<MemoryServer>>, cred: &Cred) -> Vec<u64> {
     let opened = block_on(fs.opendir(cred, ROOT)).unwrap();
     let (mut known, mut offset) = (Vec::with_capacity(FILES), 0);
@@ -93,7 +93,7 @@ fn a_known_inode_takes_at_most_520_bytes() {
     assert!(taken <= FILES * MOST, "{} bytes each", taken / FILES);
     drop(fs);
 
-    // Forgotten, only names that are remembered keep them, and of those there is a limit.
+    // After FORGET, inodes are kept only by cached names, whose number is limited.
     let fs = mount(FILES / 50);
     let before = USED.load(Relaxed);
     for node in list(&fs, &cred) {

@@ -210,7 +210,7 @@ fn programs_run_at_the_same_time() {
     m.finish();
 }
 
-/// A shared mapping of a file, unmapped with it.
+/// A shared mapping of a file, unmapped when it is dropped.
 struct Mapping(*mut u8, usize);
 
 impl Mapping {
@@ -282,7 +282,7 @@ fn an_opened_file_has_the_size_another_mount_left_it_with() {
         let text = pattern(size, 3);
         fs::write(a.dir.join("f"), &text).unwrap();
         assert!(fs::read(b.dir.join("f")).unwrap() == text, "{size} bytes");
-        // Known to the kernel for as long as attributes are believed.
+        // The kernel has the size while the attributes are valid.
         assert_eq!(fs::metadata(b.dir.join("f")).unwrap().len(), size as u64);
     }
     a.finish();
@@ -318,7 +318,7 @@ fn inode_numbers_are_the_servers_fileids() {
     m.finish();
 }
 
-/// Snapshots have the fileids of what they are of.
+/// Files in a snapshot have the fileids of the original files.
 #[test]
 fn files_with_equal_fileids_and_other_handles_are_two() {
     let Some(m) = mount("snapshots", FsConfig::default(), |data| {
@@ -352,7 +352,7 @@ fn files_with_equal_fileids_and_other_handles_are_two() {
     m.finish();
 }
 
-/// Another directory with the fileid of one that is still in use.
+/// A directory is created with the fileid of one that is still in use.
 #[test]
 fn a_directory_made_again_with_the_same_fileid_is_another() {
     let Some(m) = mount("again", FsConfig::default(), |data| {
@@ -366,7 +366,7 @@ fn a_directory_made_again_with_the_same_fileid_is_another() {
     for turn in 0..20 {
         let old = File::open(&d).unwrap();
         fs::remove_dir(&d).unwrap();
-        // The fileid goes to an object of another type every other time.
+        // Every other time, the fileid is given to an object of another type.
         if turn % 2 == 0 {
             fs::create_dir(&d).unwrap();
         } else {
@@ -393,8 +393,8 @@ fn a_directory_made_again_with_the_same_fileid_is_another() {
     m.finish();
 }
 
-/// The time of a write that has not reached the server is the server's to give, also where each
-/// stat looks the name up.
+/// The server determines the time of a write, so stat(2) writes dirty data first, even where each
+/// stat(2) looks the name up.
 #[test]
 fn stat_by_name_knows_of_a_write() {
     let config = FsConfig {

@@ -1,6 +1,6 @@
-//! READs that the kernel has queued and this program has not read yet, beside what makes the
-//! kernel ignore the end of the file in their replies: a real mount over /dev/fuse, whose only
-//! event loop is held up meanwhile.
+//! READs that the kernel has queued and this program has not read yet, while replies or
+//! notifications would make the kernel ignore the end of the file in their replies: with a real
+//! mount over /dev/fuse, whose only event loop is held up meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -23,12 +23,12 @@ use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
-/// Of the file, before and after it is cut.
+/// The size of the file before and after it is truncated.
 const BEFORE: u64 = 3 * PAGE;
 const AFTER: u64 = 100;
 
-/// For what must wait for the READ. Less than the pause after which pages are dropped, which
-/// would have the kernel read again.
+/// Time for events that must wait for the READ. It is less than the pause after which pages are
+/// dropped, which would make the kernel read again.
 const MEANWHILE: Duration = Duration::from_millis(15);
 
 fn until(what: &str, condition: impl Fn() -> bool) {
@@ -63,7 +63,7 @@ impl Reading {
         }
     }
 
-    /// Returns when the thread sleeps in pread(2): the kernel has made its request by then.
+    /// Waits until the thread sleeps in pread(2): the kernel has made its request then.
     fn wait_for_request(&self) {
         let asleep = format!("{} ", libc::SYS_pread64);
         until("a READ", || {
@@ -72,7 +72,7 @@ impl Reading {
     }
 }
 
-/// Holds up the only event loop of a mount, in a LOOKUP that the server does not answer.
+/// Holds up the only event loop of a mount in a LOOKUP that the server does not answer.
 struct HeldUp {
     release: Sender<()>,
     thread: Option<JoinHandle<()>>,
@@ -123,12 +123,12 @@ fn user(uid: u32) -> Cred {
     })
 }
 
-/// Cut by another, who may have changed the mode as well.
+/// A file that another client has truncated; with `mode`, it has changed the mode as well.
 fn cut(name: &str, mode: Option<u32>) -> Option<Cut> {
     cut_to(name, (BEFORE, AFTER), mode, None)
 }
 
-/// The same from one size to another. `without_data`: a page that the kernel has, without data.
+/// As [`cut`], with these sizes. `without_data`: a page that the kernel has cached without data.
 fn cut_to(
     name: &str,
     (before, after): (u64, u64),
@@ -156,7 +156,7 @@ fn cut_to(
     let file = options.read(true).write(true).open(mount.dir.join("f"));
     let file = file.unwrap();
     assert_eq!(file.metadata().unwrap().len(), before);
-    // No more than what is asked for.
+    // The kernel does not read ahead.
     let random = libc::POSIX_FADV_RANDOM;
     // SAFETY: a call without pointers.
     assert_eq!(0, unsafe {
@@ -194,8 +194,8 @@ fn cut_to(
     })
 }
 
-/// The kernel takes the end of a READ that lies behind the new end for that of the file, and
-/// ignores the shorter one in the reply to a READ of before that it had sent already.
+/// The kernel takes the offset of an empty READ behind the new end as the end of the file, and
+/// ignores the right end in the reply to a READ that it had sent before.
 #[test]
 fn a_file_that_was_cut_does_not_end_where_the_kernel_s_last_read_began() {
     let Some(cut) = cut("queued-order", None) else {
@@ -208,7 +208,7 @@ fn a_file_that_was_cut_does_not_end_where_the_kernel_s_last_read_began() {
     let whole = Reading::start(&cut.file, 0, BEFORE);
     whole.wait_for_request();
     cut.server.keep(None);
-    // It may be answered now, or once the other READ is known.
+    // The READ behind the end may be answered now, or when the other READ is known.
     sleep(MEANWHILE);
     drop(held);
     assert!(behind.thread.join().unwrap().is_empty());
@@ -219,10 +219,10 @@ fn a_file_that_was_cut_does_not_end_where_the_kernel_s_last_read_began() {
     cut.mount.finish();
 }
 
-/// A page that the kernel has, without data, and in which the file ends now, divides a read(2) into
-/// READs: of what is before it, of what is behind it, and of the page, once the program gets there.
-/// The second is answered while the third is in the kernel's queue, for longer than that is waited
-/// for. `behind`: pages of the second.
+/// The kernel has a page without data in which the file now ends. It divides a read(2) into three
+/// READs: of the pages before it, of the pages behind it, and of the page itself when the program
+/// gets there. The second READ is answered while the third is in the kernel's queue, for longer
+/// than an open would wait. `behind`: the number of pages of the second READ.
 fn one_read_over_the_end(name: &str, behind: u64) {
     const LAST: u64 = 3;
     let (before, after) = ((LAST + 1 + behind) * PAGE, LAST * PAGE + 200);
@@ -248,7 +248,7 @@ fn one_read_over_the_end(name: &str, behind: u64) {
         asleep.iter().any(|asleep| call.starts_with(asleep))
     });
     cut.server.keep(None);
-    // For longer than an open waits for the queue.
+    // This is longer than an open waits for the queue.
     sleep(Duration::from_millis(400));
     drop(held);
     queued.join().unwrap();
@@ -276,8 +276,8 @@ fn a_page_behind_the_end_of_a_cut_file_does_not_hide_the_end() {
     one_read_over_the_end("queued-page", 1);
 }
 
-/// A notification makes the kernel ignore the end of the file in replies to READs that it had
-/// sent before.
+/// A notification makes the kernel ignore the end of the file in replies to READs that it has sent
+/// before.
 #[test]
 fn the_kernel_is_not_notified_while_it_has_a_read_in_its_queue() {
     let Some(cut) = cut("queued-notification", Some(0o640)) else {
@@ -287,7 +287,7 @@ fn the_kernel_is_not_notified_while_it_has_a_read_in_its_queue() {
     let held = HeldUp::new(&cut.server, &cut.mount.dir);
     let whole = Reading::start(&cut.file, 0, BEFORE);
     whole.wait_for_request();
-    // This side learns of the change, and the kernel does not.
+    // This program sees the change, but the kernel does not.
     let _ = block_on(fs.access(&user(1000), cut.node, libc::R_OK));
     sleep(MEANWHILE);
     drop(held);
@@ -298,8 +298,8 @@ fn the_kernel_is_not_notified_while_it_has_a_read_in_its_queue() {
     cut.mount.finish();
 }
 
-/// A WRITE that is answered while a READ is under way makes the kernel ignore the end of the file in
-/// the reply to the READ. What it then takes for data behind the end is dropped soon.
+/// A WRITE that is answered while a READ is under way makes the kernel ignore the end of the file
+/// in the reply to the READ. The zeros that it then has as data behind the end are dropped soon.
 #[test]
 fn zeros_behind_the_end_in_a_read_beside_a_write_do_not_stay() {
     for (name, pages) in [("beside-ahead", 4), ("beside-page", 1)] {

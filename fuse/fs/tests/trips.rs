@@ -1,4 +1,4 @@
-//! How many calls each operation costs, through the kernel: what NFSv3 needs, and no more.
+//! How many calls each operation costs, through the kernel: no more than NFSv3 needs.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -38,16 +38,16 @@ const ALL: [Op; 22] = [
     Op::Commit,
 ];
 
-/// Mounts what `fill` puts on the server.
+/// Mounts a server with the files that `fill` creates.
 fn filled(name: &str, fill: impl FnOnce(&Path)) -> Option<Mounted> {
     let mounted = mount(&format!("trips-{name}"), FsConfig::default(), fill)?;
-    // What is asked once a mount: the root's attributes, the file system's number.
+    // Calls that are made once for each mount: for the root's attributes and its fsid.
     fs::symlink_metadata(mounted.dir.join("none")).unwrap_err();
     fs::metadata(&mounted.dir).unwrap();
     Some(mounted)
 }
 
-/// The calls that `work` causes.
+/// Checks which calls `work` causes.
 #[track_caller]
 fn costs(m: &Mounted, what: &str, expected: &[(Op, u64)], work: impl FnOnce(&Path)) {
     let count = || ALL.map(|op| m.server.calls(op));
@@ -84,7 +84,7 @@ fn reading() {
     costs(&m, "the same again", &[], |d| {
         fs::symlink_metadata(d.join("d/no")).unwrap_err();
     });
-    // Close-to-open: each open asks, and ACCESS answers both questions.
+    // Close-to-open: each open sends one ACCESS, for permissions and attributes.
     let first = [(Op::Access, 1), (Op::Read, 1)];
     costs(
         &m,
@@ -102,8 +102,8 @@ fn reading() {
         file = Some(File::open(d.join("big")).unwrap());
     });
     let mut file = file.unwrap();
-    // Two requests of the kernel's 128 KiB tell the order; the rest is fetched ahead, each READ
-    // to the next 1 MiB.
+    // Two requests of the kernel, of 128 KiB each, show that the reads are sequential; the rest is
+    // read ahead, each READ up to the next multiple of 1 MiB.
     costs(&m, "3 MiB", &[(Op::Read, 5)], |_| {
         let mut all = Vec::new();
         file.read_to_end(&mut all).unwrap();
@@ -127,7 +127,7 @@ fn changing() {
         fs::write(data.join("old"), [7; 100]).unwrap();
     });
     let Some(m) = m else { return };
-    // The LOOKUP is the kernel's: it looks before it creates.
+    // The LOOKUP is caused by the kernel, which looks the name up before it creates it.
     let made = [(Op::Lookup, 1), (Op::Write, 1), (Op::Create, 1)];
     costs(&m, "create, write, close", &made, |d| {
         fs::write(d.join("a"), [1; 1000]).unwrap()
@@ -187,9 +187,8 @@ fn changing() {
     m.finish();
 }
 
-/// With `permissions=server` the kernel keeps no names: it asks this program, not the server.
-/// Pages that are written to in parts are read and written as a whole where that saves WRITEs, and
-/// only there; in any case the file is what was written.
+/// Pages with small writes are read and written as a whole only where that saves WRITEs, and the
+/// contents of the file are right in both cases.
 #[test]
 fn writing_parts_of_pages() {
     const PAGES: u64 = 300;
@@ -200,7 +199,7 @@ fn writing_parts_of_pages() {
         }
     });
     let Some(m) = m else { return };
-    // Returns the READs and WRITEs.
+    // Returns the numbers of READs and WRITEs.
     let write = |name: &str, step: usize| {
         let file = fs::OpenOptions::new().write(true).open(m.dir.join(name));
         let file = file.unwrap();
@@ -229,11 +228,12 @@ fn writing_parts_of_pages() {
         (1..=3).contains(&reads) && writes <= 4,
         "{reads} READs and {writes} WRITEs for {PAGES} pages"
     );
-    // Pages that nobody wrote to are not written: as many WRITEs as places, and no READ.
+    // Pages without dirty bytes are not written: a WRITE for each dirty range, and no READ.
     assert_eq!(write("second", 2), (0, PAGES / 2));
     m.finish();
 }
 
+/// With `permissions=server` the kernel caches no names, but its look-ups are answered from memory.
 #[test]
 fn the_server_checks_permissions() {
     let config = FsConfig {
@@ -270,8 +270,8 @@ fn the_server_checks_permissions() {
     m.finish();
 }
 
-/// A name is believed for as long as its directory is, also when the attributes of what it leads
-/// to have run out, as those of files soon do.
+/// A name is valid as long as its directory, even if the attributes of its object have expired, as
+/// those of files soon do.
 #[test]
 fn names_outlive_attributes() {
     let config = FsConfig {
@@ -286,7 +286,7 @@ fn names_outlive_attributes() {
     let write = |name: &'static str| move |d: &Path| fs::write(d.join(name), [1; 10]).unwrap();
     let unlink = |name: &'static str| move |d: &Path| fs::remove_file(d.join(name)).unwrap();
     let made = [(Op::Lookup, 1), (Op::Write, 1), (Op::Create, 1)];
-    // The first operation also asks for the number of the file system.
+    // The first operation also asks for the fsid.
     write("first")(&m.dir);
     costs(&m, "create", &made, write("a"));
     costs(&m, "unlink", &[(Op::Remove, 1)], unlink("a"));
@@ -322,7 +322,7 @@ fn listing() {
     list(&m.dir);
     let calls = m.server.all_calls() - before;
     let pages = m.server.calls(Op::Readdirplus) + m.server.calls(Op::Readdir);
-    // LOOKUP of the directory, one revalidation, and the pages: nothing for each entry.
+    // LOOKUP of the directory, one revalidation, and the pages: no call for each entry.
     assert!(calls <= pages + 2, "{calls} calls, {pages} pages");
     assert!(pages <= 10, "{pages} pages");
     costs(&m, "stat of all that was listed", &[], |d| {
@@ -333,7 +333,7 @@ fn listing() {
     m.finish();
 }
 
-/// `ls -l` of a directory whose names are still good and whose children's attributes are not.
+/// `ls -l` of a directory whose names are still valid, while its children's attributes are not.
 #[test]
 fn listing_again_after_the_attributes_expired() {
     const FILES: u64 = 1000;
@@ -356,13 +356,13 @@ fn listing_again_after_the_attributes_expired() {
         assert_eq!(sizes.sum::<u64>(), 10 * FILES);
     };
     list(&m.dir);
-    // The only thing to wait for is the end of the time the attributes are believed.
+    // Wait until the attributes have expired.
     std::thread::sleep(acregmax * 2);
     let before = m.server.all_calls();
     list(&m.dir);
     let calls = m.server.all_calls() - before;
-    // At a page of 64 KiB for a few hundred entries, and some GETATTRs of entries that expire
-    // on a busy machine before `list` has come to them.
+    // A page of 64 KiB has a few hundred entries. On a busy machine there are some GETATTRs for
+    // entries that expire before `list` gets to them.
     assert!(calls < FILES / 4, "{calls} calls for {FILES} files");
     m.finish();
 }

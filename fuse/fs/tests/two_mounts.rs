@@ -1,5 +1,5 @@
-//! Two mounts of one export, each with the kernel's caches and its own: what one does, the
-//! other sees when NFS promises it, and not much before.
+//! Two mounts of one export, each with the kernel's caches and its own: one sees the changes of the
+//! other when NFS promises it, and not much earlier.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const PAGE: usize = 4096;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Attributes and names are believed for so long.
+/// A configuration in which attributes and names are valid for `time`.
 fn times(time: Duration) -> FsConfig {
     FsConfig {
         acregmin: time,
@@ -43,7 +43,7 @@ fn two(name: &str, config: FsConfig, test: impl FnOnce(&Mounted, &Mounted)) {
     b.finish();
 }
 
-/// Waits for what has to come true once a cache's time is over.
+/// Waits for a condition that has to become true when a cache expires.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !condition() {
@@ -65,7 +65,7 @@ fn direct(path: &Path) -> File {
         .unwrap()
 }
 
-/// A mapping of a file's first bytes, undone when dropped.
+/// A mapping of a file's first bytes, unmapped when it is dropped.
 struct Map {
     at: *mut u8,
     len: usize,
@@ -91,7 +91,7 @@ impl Map {
 
     fn get(&self, at: usize) -> u8 {
         assert!(at < self.len);
-        // SAFETY: inside the mapping, which lies inside the file.
+        // SAFETY: this is inside the mapping, which lies inside the file.
         unsafe { self.at.add(at).read_volatile() }
     }
 
@@ -130,7 +130,7 @@ fn what_one_writes_and_closes_the_other_sees_on_open() {
         ];
         for text in texts {
             fs::write(a.dir.join("f"), text).unwrap();
-            // The kernel below `b` has the text before it, and its attributes for an hour.
+            // The kernel has cached the previous text for `b`, with attributes valid for an hour.
             let mut file = File::open(b.dir.join("f")).unwrap();
             assert_eq!(file.metadata().unwrap().len(), text.len() as u64);
             let mut found = Vec::new();
@@ -142,7 +142,7 @@ fn what_one_writes_and_closes_the_other_sees_on_open() {
                 text.len()
             );
         }
-        // Both write, in turns.
+        // Both mounts write in turns.
         for n in 0..10u8 {
             let (one, other) = if n % 2 == 0 { (a, b) } else { (b, a) };
             let mut file = OpenOptions::new()
@@ -191,13 +191,13 @@ fn names_that_were_missing_appear() {
         assert!(!there(b));
         fs::write(a.dir.join("n"), "").unwrap();
         assert!(!there(b), "the directory is believed for an hour");
-        // Creating asks the server, whatever is believed.
+        // Creating a file asks the server, whatever is cached.
         let new = OpenOptions::new()
             .write(true)
             .create_new(true)
             .open(b.dir.join("n"));
         assert_eq!(new.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        // A listing does as well, and what it finds is there.
+        // A listing asks the server as well, and shows the name.
         let names: Vec<_> = fs::read_dir(&b.dir)
             .unwrap()
             .map(|e| e.unwrap().file_name())
@@ -222,8 +222,8 @@ fn names_that_were_missing_appear() {
     });
 }
 
-/// Names are believed longer than attributes; but where they lead to nothing, they are asked for
-/// again before a program hears of it.
+/// Names are valid longer than attributes. But if a name leads to a file that is gone, it is looked
+/// up again before the program gets an error.
 #[test]
 fn names_of_what_is_gone_are_looked_up_again() {
     let config = FsConfig {
@@ -235,7 +235,7 @@ fn names_of_what_is_gone_are_looked_up_again() {
         let missing = |result: io::Result<()>| {
             assert_eq!(result.unwrap_err().kind(), io::ErrorKind::NotFound);
         };
-        // Not below the root, whose names the kernel has looked up at other times.
+        // In a directory of its own, whose names the kernel has not looked up before.
         fs::create_dir(a.dir.join("d")).unwrap();
         let known = |name: &str| {
             let path = a.dir.join("d").join(name);
@@ -265,7 +265,7 @@ fn names_of_what_is_gone_are_looked_up_again() {
         let path = known("unlink");
         remove("unlink");
         missing(fs::remove_file(path));
-        // Replaced, not removed.
+        // The file is replaced instead of removed.
         let path = known("replaced");
         fs::write(b.dir.join("d/new"), "another file").unwrap();
         fs::rename(b.dir.join("d/new"), b.dir.join("d/replaced")).unwrap();
@@ -295,10 +295,10 @@ fn mappings_are_written_back_and_follow_on_open() {
         assert_eq!((shared.get(PAGE), private.get(PAGE)), (b'B', b'B'));
         private.set(0, b'P');
         map.set(PAGE, b'2');
-        // Without msync: close is enough.
+        // No msync(2): close(2) is enough.
         drop((map, file));
         assert_eq!(fs::read(b.dir.join("m")).unwrap()[PAGE], b'2');
-        // That open told the kernel, which took the pages out of the mappings, too.
+        // That open made the kernel drop its pages, also those in the mappings.
         assert_eq!((shared.get(PAGE), private.get(PAGE)), (b'2', b'2'));
         assert_eq!(private.get(0), b'P', "a private page stays as it was made");
         drop((shared, private, other));
@@ -323,7 +323,7 @@ fn o_direct_and_cached_data_are_the_same_file() {
         cached.read_exact_at(&mut page, 0).unwrap();
         assert_eq!(page, pages(b"a"));
 
-        // Past the caches of `a`: `b` sees it past its own at once, and cached once it opens.
+        // `a` writes with O_DIRECT: `b` sees it at once with O_DIRECT, and otherwise after an open.
         direct(&a.dir.join("d"))
             .write_all_at(&pages(b"X"), 0)
             .unwrap();
@@ -333,7 +333,7 @@ fn o_direct_and_cached_data_are_the_same_file() {
         assert_eq!(page, pages(b"X"));
         assert_eq!(fs::read(b.dir.join("d")).unwrap(), pages(b"Xbcd"));
 
-        // Within one mount: unwritten cached data are seen past the cache, and the reverse.
+        // Within one mount, O_DIRECT sees dirty cached data, and cached reads see O_DIRECT writes.
         cached.write_all_at(&pages(b"Y"), PAGE as u64).unwrap();
         let past = direct(&b.dir.join("d"));
         past.read_exact_at(&mut page, PAGE as u64).unwrap();
@@ -383,8 +383,8 @@ fn a_file_grows_shrinks_and_is_replaced_under_a_reader() {
         fs::write(a.dir.join("new"), pages(b"n")).unwrap();
         fs::rename(a.dir.join("new"), a.dir.join("r")).unwrap();
         assert_eq!(fs::read(b.dir.join("r")).unwrap(), pages(b"n"));
-        // The old file is gone from the server: its reader gets old data or an error, and
-        // never another file's.
+        // The server no longer has the old file: its reader gets old data or an error, but never
+        // the data of another file.
         page.fill(0);
         match reader.read_at(&mut page, 0) {
             Ok(n) => assert_eq!((n, &page[..2]), (PAGE, &b"aa"[..])),

@@ -1,9 +1,9 @@
-//! Replies on their way to the thread of the ring, which alone may submit them.
+//! Passes replies to the thread of the ring, because only this thread may submit them.
 //!
-//! A reply may be given on any thread. It copies its bytes into the entry's payload buffer right
-//! there, and leaves a [`Commit`] for the ring's thread. If it is given on that thread, as nearly
-//! all are, that is all: the commit is submitted when the thread waits next, with the same system
-//! call. Otherwise the thread is woken if it sleeps.
+//! A reply may be given on any thread. That thread copies the bytes into the entry's payload buffer
+//! and leaves a [`Commit`] for the ring's thread. Nearly all replies are given on the ring's thread
+//! itself, which submits the commit with the system call of its next wait. Otherwise the ring's
+//! thread is woken if it sleeps.
 
 use super::buffers::Buffers;
 use parking_lot::Mutex;
@@ -26,14 +26,14 @@ pub(super) struct Commit {
     pub(super) kept: Option<Box<[u8]>>,
 }
 
-/// What is to be called at the end of a round.
+/// A function to call at the end of a round.
 pub(super) type Call = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Inbox {
     commits: Vec<Commit>,
     calls: Vec<Call>,
-    /// The ring is gone: nobody takes anything from here any more.
+    /// The ring is gone, so nothing is taken from here any more.
     closed: bool,
 }
 
@@ -41,11 +41,11 @@ struct Inbox {
 pub(super) struct Shared {
     inbox: Mutex<Inbox>,
     asleep: AtomicBool,
-    /// An eventfd(2) that the ring's thread waits for.
+    /// The eventfd(2) by which the ring's thread is woken.
     event_fd: OwnedFd,
-    /// Queues in which requests may wait though entries are free, by the numbers of their CPUs.
+    /// The queues, by CPU, in which requests may wait although entries are free.
     pub(super) starved: Mutex<Vec<u16>>,
-    /// The thread that makes requests only to have them answered; 0 if there is none.
+    /// The thread that makes requests to free waiting ones ([`super::relief`]); 0 if there is none.
     pub(super) relief: AtomicU32,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Debug for Shared {
 }
 
 thread_local! {
-    /// The ring of this thread.
+    /// The ring of the current thread, if it has one.
     static OWN: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -71,7 +71,7 @@ impl Shared {
         }))
     }
 
-    /// From now on the calling thread is the ring's.
+    /// Makes the calling thread that of the ring.
     pub(super) fn set_own(self: &Arc<Self>) {
         OWN.set(Arc::as_ptr(self));
     }
@@ -82,7 +82,7 @@ impl Shared {
 
     fn wake(self: &Arc<Self>) {
         if OWN.get() != Arc::as_ptr(self) && self.asleep.swap(false, Ordering::SeqCst) {
-            // It fails only when the counter is full, and then it is rung.
+            // This fails only if the counter is full, and then the thread is woken already.
             let _ = rustix::io::write(&self.event_fd, &1u64.to_ne_bytes());
         }
     }
@@ -99,8 +99,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the ring's thread call this at the end of its next whole round; it is dropped if there
-    /// is none.
+    /// Makes the ring's thread call this at the end of its next full round. It is dropped if the
+    /// ring is gone.
     pub(super) fn after_round(self: &Arc<Self>, call: Call) {
         {
             let mut inbox = self.inbox.lock();
@@ -112,14 +112,14 @@ impl Shared {
         self.wake();
     }
 
-    /// Takes what has been left here, behind what is in these already.
+    /// Moves the commits and calls to the ends of these lists.
     pub(super) fn take(&self, commits: &mut Vec<Commit>, calls: &mut Vec<Call>) {
         let mut inbox = self.inbox.lock();
         commits.append(&mut inbox.commits);
         calls.append(&mut inbox.calls);
     }
 
-    /// The ring's thread is about to sleep; `false` if there is something for it to take.
+    /// The ring's thread is about to sleep. False if there is something for it to take.
     pub(super) fn sleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         let inbox = self.inbox.lock();
@@ -131,7 +131,7 @@ impl Shared {
         idle
     }
 
-    /// It goes on.
+    /// The ring's thread has stopped sleeping.
     pub(super) fn woken(&self) {
         self.asleep.store(false, Ordering::SeqCst);
     }
@@ -145,13 +145,13 @@ impl Shared {
             std::mem::take(&mut inbox.calls),
         );
         drop(inbox);
-        // A call that is dropped may wake somebody.
+        // Outside the lock, because a call that is dropped may wake another thread.
         drop(taken);
     }
 }
 
-/// Where the reply to one request goes. The entry's payload buffer is the reply's until it is
-/// sent.
+/// The entry to which the reply to one request goes. Its payload buffer belongs to the reply until
+/// that is sent.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(super) ring: Arc<Shared>,
@@ -160,7 +160,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Gives the reply. If it fails by EINVAL, another one may be given.
+    /// Sends the reply. If this fails with EINVAL, another reply may be sent.
     pub(crate) fn send(&self, unique: u64, error: i32, body: &[&[u8]]) -> Result<(), Errno> {
         let len: usize = body.iter().map(|slice| slice.len()).sum();
         if len > self.buffers.payload() {
@@ -169,8 +169,8 @@ impl Answer {
         let kept = if self.buffers.is_lent() {
             Some(body.concat().into_boxed_slice())
         } else {
-            // SAFETY: the entry is this reply's, of which there is one for each request, until
-            // the commit below; the request is not in use any more.
+            // SAFETY: the entry belongs to this reply, the only one for the request, until the
+            // commit below; the request is not in use any more.
             unsafe { self.buffers.write_payload(body) };
             None
         };

@@ -1,20 +1,20 @@
 //! The memory of a ring entry.
 //!
-//! The kernel gets two buffers when an entry is registered, and keeps them: one for headers and
-//! one for the payload. Here they are one mapping,
+//! When an entry is registered, the kernel gets two buffers and keeps them: one for headers and one
+//! for the payload. Here they are one mapping,
 //!
 //! ```text
 //! | headers 288 |    | iovecs 32 |          | in_header, first argument | payload ...
 //! 0                  512                                                4096
 //! ```
 //!
-//! so that header and first argument, copied to just before the payload, make a request of one
-//! piece, as read(2) of /dev/fuse gives it. Pages that nothing was written to take no memory.
+//! so that header and first argument, copied to just before the payload, form a request in one
+//! piece, as read(2) of /dev/fuse returns it. Pages that were never written take no memory.
 //!
-//! An entry belongs to the kernel or to this process, and changes hands by an SQE and a CQE. In
-//! this process it belongs first to the thread of the ring, which decodes the request, and then
-//! to the reply. While the request is being decoded ([`Buffers::lend`]), the reply must keep its
-//! bytes elsewhere, since names and data of the request are in the payload.
+//! An entry belongs to the kernel or to this process, and is passed on by an SQE and a CQE. In this
+//! process it first belongs to the thread of the ring, which decodes the request, and then to the
+//! reply. While the request is in use ([`Buffers::lend`]), the reply must keep its bytes elsewhere,
+//! because the names and data of the request are in the payload.
 
 use super::layout::HEADERS;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -22,30 +22,30 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where the payload begins.
+/// The offset of the payload.
 const FRONT: usize = 4096;
-/// Where the two iovecs for the kernel are.
+/// The offset of the two iovecs for the kernel.
 const IOVECS: usize = 512;
 
-/// See the module.
+/// The buffers of one entry; see the head of this module.
 #[derive(Debug)]
 pub(super) struct Buffers {
     base: NonNull<u8>,
     payload: usize,
-    /// The request is being decoded.
+    /// The request is in use, and has a payload.
     lent: AtomicBool,
-    /// It belongs to the kernel, or may.
+    /// The buffers belong to the kernel, or may.
     in_kernel: AtomicBool,
 }
 
-// SAFETY: the memory is this value's alone, and the methods that touch it demand of their callers
-// that nobody else does meanwhile.
+// SAFETY: only this value refers to the memory, and the methods that access it require of their
+// callers that nobody else does meanwhile.
 unsafe impl Send for Buffers {}
 // SAFETY: as above.
 unsafe impl Sync for Buffers {}
 
 impl Buffers {
-    /// With so many bytes for the payload.
+    /// New buffers, with `payload` bytes for the payload.
     pub(super) fn new(payload: usize) -> io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let flags = flags | MapFlags::NORESERVE;
@@ -60,8 +60,9 @@ impl Buffers {
         };
         let address = |offset: usize| (this.base.as_ptr() as usize + offset) as u64;
         let iovecs = [address(0), HEADERS as u64, address(FRONT), payload as u64];
-        // SAFETY: 32 bytes within the mapping, aligned to 8, which nobody knows of yet. `struct
-        // iovec` is an address and a length, of 64 bits each where io_uring is used.
+        // SAFETY: these are 32 bytes within the mapping, aligned to 8, and nothing else refers to
+        // the mapping yet. `struct iovec` is an address and a length, of 64 bits each where
+        // io_uring is used.
         unsafe { this.at(IOVECS).cast::<[u64; 4]>().write(iovecs) };
         Ok(this)
     }
@@ -71,7 +72,7 @@ impl Buffers {
         self.at(IOVECS) as u64
     }
 
-    /// Space for the payload, in bytes.
+    /// The size of the payload buffer, in bytes.
     pub(super) fn payload(&self) -> usize {
         self.payload
     }
@@ -80,7 +81,7 @@ impl Buffers {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Whose it is from now on.
+    /// Sets whether the buffers belong to the kernel.
     pub(super) fn set_in_kernel(&self, in_kernel: bool) {
         self.in_kernel.store(in_kernel, Ordering::Release);
     }
@@ -89,7 +90,7 @@ impl Buffers {
         self.in_kernel.load(Ordering::Acquire)
     }
 
-    /// Whether a request that is decoded from these buffers is in use.
+    /// Whether a request with a payload in these buffers is in use.
     pub(super) fn is_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire)
     }
@@ -99,11 +100,11 @@ impl Buffers {
     /// # Safety
     /// The buffers belong to the caller.
     pub(super) unsafe fn headers(&self) -> [u8; HEADERS] {
-        // SAFETY: within the mapping; the caller promises that nobody writes.
+        // SAFETY: this is within the mapping, and the caller promises that nobody writes.
         unsafe { self.base.cast::<[u8; HEADERS]>().read() }
     }
 
-    /// Replaces them.
+    /// Replaces the headers.
     ///
     /// # Safety
     /// The buffers belong to the caller.
@@ -112,8 +113,7 @@ impl Buffers {
         unsafe { self.base.cast::<[u8; HEADERS]>().write(*headers) }
     }
 
-    /// Copies these slices behind one another to the beginning of the payload; `false` if they
-    /// are too long.
+    /// Copies these slices one after the other to the payload. False if they are too long.
     ///
     /// # Safety
     /// The buffers belong to the caller, and are not lent.
@@ -123,16 +123,16 @@ impl Buffers {
         }
         let mut offset = FRONT;
         for slice in slices {
-            // SAFETY: within the mapping, as was counted; the caller promises that nobody else
-            // reads or writes there, so `slice` lies elsewhere.
+            // SAFETY: this is within the mapping, as the lengths were checked; the caller promises
+            // that nobody else reads or writes there, so `slice` is other memory.
             unsafe { ptr::copy_nonoverlapping(slice.as_ptr(), self.at(offset), slice.len()) };
             offset += slice.len();
         }
         true
     }
 
-    /// Puts `header` and `first` in front of the payload, and calls `decode` with all of the
-    /// request. `payload` bytes of it are there, at most [`Buffers::payload`].
+    /// Copies `header` and `first` to just before the payload, and calls `decode` with the whole
+    /// request. Its payload has `payload` bytes, at most [`Buffers::payload`].
     ///
     /// # Safety
     /// The buffers belong to the caller until `decode` has returned.
@@ -142,7 +142,7 @@ impl Buffers {
         payload: usize,
         decode: impl FnOnce(&[u8]) -> T,
     ) -> T {
-        /// Also if `decode` panics.
+        /// Ends the lending, even if `decode` panics.
         struct Lent<'a>(&'a AtomicBool);
         impl Drop for Lent<'_> {
             fn drop(&mut self) {
@@ -152,20 +152,20 @@ impl Buffers {
         let front = header.len() + first.len();
         assert!(front <= FRONT - IOVECS - 32 && payload <= self.payload);
         let begin = FRONT - front;
-        // SAFETY: both within the front page, as asserted; `header` and `first` are slices of
-        // other memory, and nobody else uses this one.
+        // SAFETY: both are within the front page, as asserted; `header` and `first` are slices of
+        // other memory, and nobody else uses this memory.
         unsafe {
             ptr::copy_nonoverlapping(header.as_ptr(), self.at(begin), header.len());
             let begin = begin + header.len();
             ptr::copy_nonoverlapping(first.as_ptr(), self.at(begin), first.len());
         }
-        // A reply may be written while a request without payload is in use: it begins where the
-        // request ends.
+        // A reply may be written while a request without payload is in use, because it begins where
+        // the request ends.
         self.lent.store(payload > 0, Ordering::Release);
         let _lent = Lent(&self.lent);
-        // SAFETY: within the mapping and initialized (anonymous memory is zero). Nobody writes
-        // there while `decode` runs: not the kernel, whose the buffers are not, and no reply, which
-        // sees that they are lent.
+        // SAFETY: this is within the mapping and initialized (anonymous memory is zero). Nobody
+        // writes there while `decode` runs: not the kernel, to which the buffers do not belong, and
+        // no reply, which sees that they are lent.
         let request = unsafe { std::slice::from_raw_parts(self.at(begin), front + payload) };
         decode(request)
     }
@@ -174,10 +174,10 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         if self.is_in_kernel() {
-            // What may be written to must not become other memory.
+            // The kernel may still write to this memory, so it must not be used for anything else.
             return;
         }
-        // SAFETY: the mapping made by `new`, which nobody uses any more.
+        // SAFETY: this is the mapping that `new` made, and nobody uses it any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), FRONT + self.payload) };
     }
 }

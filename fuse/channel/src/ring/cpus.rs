@@ -1,4 +1,4 @@
-//! How many CPUs there are and may ever be, from the lists in /sys.
+//! The numbers of CPUs that are online and that may ever be, from the lists in /sys.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ fn cpus(file: &str) -> io::Result<u32> {
     count(&fs::read_to_string(file)?).ok_or_else(unreadable)
 }
 
-/// CPUs that there may ever be, each of which has a queue, and those there are.
+/// The number of possible CPUs, each of which has a queue, and of those that are online.
 pub(super) fn possible_and_online() -> io::Result<(u16, u16)> {
     let small = |number: u32| u16::try_from(number).map_err(io::Error::other);
     Ok((small(cpus(POSSIBLE)?)?, small(cpus(ONLINE)?)?))

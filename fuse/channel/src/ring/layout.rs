@@ -1,6 +1,6 @@
-//! What the kernel and a server write to each other where requests come by io_uring: the header
-//! buffer of a ring entry (`struct fuse_uring_req_header`) and the command in an SQE of 128 bytes
-//! (`struct fuse_uring_cmd_req`), as include/uapi/linux/fuse.h defines them from ABI 7.42 on.
+//! The structures of requests by io_uring: the header buffer of a ring entry (`struct
+//! fuse_uring_req_header`) and the command in an SQE of 128 bytes (`struct fuse_uring_cmd_req`), as
+//! include/uapi/linux/fuse.h defines them from ABI 7.42 on.
 //!
 //! | header buffer | bytes | a request | a reply |
 //! |---|---|---|---|
@@ -8,18 +8,18 @@
 //! | `op_in` | 128 to 255 | the first argument of the operation | - |
 //! | `ring_ent_in_out` | 256 to 287 | commit id and length of the payload | length of the payload |
 //!
-//! All other arguments of a request, and all of a reply, are the payload, in a buffer of its own.
-//! Nothing says how long the first argument is: it is what the length in `struct fuse_in_header`,
-//! which counts everything, has more than header and payload.
+//! All other arguments of a request, and the body of a reply, are the payload, in a buffer of its
+//! own. No field has the length of the first argument. It is the total length, in `struct
+//! fuse_in_header`, minus those of header and payload.
 
 use crate::abi::{IN_HEADER, OUT_HEADER};
 
-/// Bytes of the header buffer.
+/// The size of the header buffer, in bytes.
 pub(super) const HEADERS: usize = 288;
-/// Where the first argument of a request begins, and its space.
+/// The offset of the first argument of a request, and the space for it.
 const OP_IN: usize = 128;
 pub(super) const OP_IN_SIZE: usize = 128;
-/// Where `struct fuse_uring_ent_in_out` has its fields: after 64 bits of flags.
+/// The offsets of the fields of `struct fuse_uring_ent_in_out`, which follow 64 bits of flags.
 const COMMIT_ID: usize = 256 + 8;
 const PAYLOAD_SIZE: usize = 256 + 16;
 
@@ -27,16 +27,16 @@ const PAYLOAD_SIZE: usize = 256 + 16;
 pub(super) const REGISTER: u32 = 1;
 pub(super) const COMMIT_AND_FETCH: u32 = 2;
 
-/// What the header buffer says of a request that has arrived.
+/// The fields of the header buffer of a request that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Arrived {
-    /// Names the request in the command that answers it.
+    /// The number by which the command with the reply names the request.
     pub(super) commit_id: u64,
     /// The request's number.
     pub(super) unique: u64,
-    /// Bytes of the first argument; `None` if the lengths contradict each other.
+    /// The length of the first argument; `None` if the lengths contradict each other.
     pub(super) first_argument: Option<usize>,
-    /// Bytes of the payload.
+    /// The length of the payload, in bytes.
     pub(super) payload: usize,
 }
 
@@ -72,8 +72,8 @@ pub(super) fn parts(headers: &[u8; HEADERS], len: usize) -> (&[u8], &[u8]) {
     (&headers[..IN_HEADER], &headers[OP_IN..OP_IN + len])
 }
 
-/// Puts the reply to the request `unique` into the header buffer: an error, which is 0 or
-/// negative, and the length of its payload.
+/// Puts the reply to the request `unique` into the header buffer: `error`, which is 0 or a negative
+/// errno, and the length of its payload.
 pub(super) fn put_reply(headers: &mut [u8; HEADERS], unique: u64, error: i32, payload: u32) {
     let len = OUT_HEADER as u32 + payload;
     headers[..4].copy_from_slice(&len.to_ne_bytes());
@@ -82,7 +82,7 @@ pub(super) fn put_reply(headers: &mut [u8; HEADERS], unique: u64, error: i32, pa
     headers[PAYLOAD_SIZE..PAYLOAD_SIZE + 4].copy_from_slice(&payload.to_ne_bytes());
 }
 
-/// The command's own part of an SQE: flags, commit id, queue.
+/// The part of an SQE that belongs to the command: flags, commit id, queue.
 pub(super) fn command(commit_id: u64, queue: u16) -> [u8; 80] {
     let mut bytes = [0; 80];
     bytes[8..16].copy_from_slice(&commit_id.to_ne_bytes());

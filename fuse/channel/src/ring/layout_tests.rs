@@ -2,8 +2,8 @@ use super::*;
 use crate::Request;
 use proptest::prelude::*;
 
-/// The header buffer of LOOKUP "name" of node 1 by a little-endian kernel, byte for byte: this
-/// operation has no first argument, and its name is the payload.
+/// The header buffer of a LOOKUP of "name" in node 1 from a little-endian kernel. This operation
+/// has no first argument, and its name is the payload.
 #[rustfmt::skip]
 fn lookup() -> [u8; HEADERS] {
     let mut bytes = [0; HEADERS];

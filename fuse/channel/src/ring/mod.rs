@@ -1,25 +1,25 @@
-//! Requests by io_uring (FUSE_OVER_IO_URING, Linux 6.14): the kernel puts a request into memory
-//! of this process and completes an io_uring command, and the reply and the wait for the next
-//! request are one command again.
+//! Requests by io_uring (FUSE_OVER_IO_URING, Linux 6.14): the kernel copies a request into memory
+//! of this process and completes an io_uring command. The reply is another command, which also
+//! waits for the next request.
 //!
-//! There is a queue for each possible CPU, for the requests of callers that run there, and a
-//! queue has entries, each of which holds one request from its arrival to its reply. REGISTER
-//! gives an entry to the kernel, with a buffer for headers and one for the payload ([`buffers`],
-//! [`layout`]). Its completion is a request. COMMIT_AND_FETCH replies to it and gives the entry
-//! back. When each queue has an entry the kernel sends its requests there; what has no reply
-//! (FORGET, INTERRUPT) still comes by /dev/fuse, and notifications still go there.
+//! There is a queue for each possible CPU, for the requests of callers that run there. A queue has
+//! entries, each of which holds one request from its arrival to its reply. REGISTER gives an entry
+//! to the kernel, with a buffer for headers and one for the payload ([`buffers`], [`layout`]), and
+//! completes with a request. COMMIT_AND_FETCH replies to it and gives the entry back. When each
+//! queue has an entry, the kernel sends its requests there; requests without a reply (FORGET,
+//! INTERRUPT) still come by /dev/fuse, and notifications still go there.
 //!
-//! A [`Ring`] is the io_uring of one thread, with the queues of some CPUs. In the same ring the
-//! thread waits for descriptors (polls that stay), so that one io_uring_enter(2) submits the
-//! replies of a round and waits for whatever comes next. Only this thread submits; replies of
-//! other threads come by [`answer`].
+//! A [`Ring`] is the io_uring of one thread, with the queues of some CPUs. The thread also waits
+//! for descriptors in this ring (by polls that stay), so that one io_uring_enter(2) submits the
+//! replies of a round and waits for whatever comes next. Only this thread submits; replies of other
+//! threads come by [`answer`].
 //!
 //! A request that finds no free entry waits in the kernel until another one of its queue is
-//! answered. Requests that wait for long, such as those for a lock that somebody else has,
-//! must not take all entries of a queue. So a number of entries, half of what the queue had at first,
-//! is kept free: when fewer are free, more are registered. An entry that is free takes hardly any memory: the kernel
-//! uses the entry first that was used last, and pages of the others are never touched. If all
-//! entries are taken nevertheless, [`relief`] gets the requests out that wait in the kernel.
+//! answered. Requests that wait for long, such as those for a lock that somebody else has, must not
+//! take all entries of a queue. So half as many entries as the queue had at first are kept free: if
+//! fewer are free, more are registered. A free entry takes hardly any memory, because the kernel
+//! uses the entry first that was used last, so the pages of the others are never touched. If all
+//! entries are taken nevertheless, [`relief`] frees the requests that wait in the kernel.
 
 mod answer;
 mod buffers;
@@ -49,25 +49,26 @@ use std::time::{Duration, Instant};
 
 type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// Entries registered at first for the queues of all CPUs, and the bounds of what one gets.
+/// The entries registered at first for the queues of all CPUs, and the bounds for one queue.
 const ENTRIES: u16 = 256;
 const FEWEST: u16 = 8;
 const MOST_AT_FIRST: u16 = 64;
-/// The kernel makes at least so many completions at a time, if it has them (20 in Linux 6.18).
+/// The kernel makes at least this many completions at a time, if it has them (20 in Linux 6.18).
 const FEW: usize = 16;
-/// How long entries are waited for at the end of a mount.
+/// How long [`Ring`]'s drop waits for entries at the end of a mount.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Completions of watches have this bit in their user data, and none has the other.
+/// Completions of watches have this bit in their user data; those of other commands may have the
+/// second one, and are ignored.
 const WATCH: u64 = 1 << 63;
 const IGNORED: u64 = 1 << 62;
 
 /// A descriptor that became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// As it was given to [`Ring::watch`].
+    /// The value that was given to [`Ring::watch`].
     pub data: u64,
-    /// Those of poll(2).
+    /// Events of poll(2).
     pub events: u32,
 }
 
@@ -75,7 +76,7 @@ pub struct Ready {
 struct Entry {
     queue: u16,
     buffers: Arc<Buffers>,
-    /// Names the request that it holds.
+    /// The number of the request that the entry holds; 0 before the first.
     commit_id: u64,
 }
 
@@ -87,7 +88,7 @@ struct Watch {
     events: u32,
 }
 
-/// The requests of some CPUs, and the descriptors one thread waits for.
+/// The queues of some CPUs, and the descriptors for which the thread waits.
 pub struct Ring {
     uring: Uring,
     shared: Arc<Shared>,
@@ -98,19 +99,19 @@ pub struct Ring {
     entries: Vec<Entry>,
     watches: Vec<Watch>,
     next_watch: u64,
-    /// Entries whose request has not been handed over.
+    /// Entries whose request was not handed over yet.
     arrived: Vec<u32>,
     /// Entries that were given back with a reply in this round.
     given_back: Vec<u32>,
-    /// Other threads have been told of queues that are starved.
+    /// [`Shared::starved`] is not empty.
     told_starved: bool,
-    /// Completions that the last wait found.
+    /// The number of completions that the last wait found.
     reaped: usize,
     /// No more entries can be registered.
     full: bool,
     ready: Vec<Ready>,
     commits: Vec<Commit>,
-    /// To be called at the end of a round that began after they were left.
+    /// Calls to make at the end of this round, which began after they were left.
     calls: Vec<Call>,
     /// The mount is gone.
     ended: bool,
@@ -127,20 +128,20 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// Learns of a ring's rounds; for other threads than the ring's.
+/// The rounds of a ring, for other threads than that of the ring.
 #[derive(Debug, Clone)]
 pub struct Rounds(Arc<Shared>);
 
 impl Rounds {
-    /// Has the ring's thread call this when it has handed over all requests that the kernel had
-    /// given to the ring before. (Those that found no entry free are not among them.) It is
-    /// dropped if the ring is gone.
+    /// Makes the ring's thread call this when it has handed over all requests that the kernel had
+    /// given to the ring before (not those that found no free entry). It is dropped if the ring is
+    /// gone.
     pub fn after(&self, call: impl FnOnce() + Send + 'static) {
         self.0.after_round(Box::new(call));
     }
 }
 
-/// The number of this ring, and of how many it is one.
+/// The number of a ring, and how many rings there are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
     pub(crate) number: usize,
@@ -172,12 +173,12 @@ impl Ring {
         }
     }
 
-    /// For other threads to learn of this ring's rounds.
+    /// The rounds of this ring, for other threads.
     pub fn rounds(&self) -> Rounds {
         Rounds(self.shared.clone())
     }
 
-    /// Gives it its queues, and the device of the mount. `payload`: the longest, in bytes.
+    /// Assigns the queues, and the device of the mount. `payload`: the longest payload, in bytes.
     pub(crate) fn assign(
         &mut self,
         device: &Arc<Device>,
@@ -202,10 +203,10 @@ impl Ring {
         Ok(())
     }
 
-    /// To be called by the thread that will use it: registers the entries.
+    /// Registers the entries. It must be called by the thread that will use the ring.
     pub fn start(&mut self) -> io::Result<()> {
         self.uring.submitter().register_enable_rings()?;
-        // Each wait is a little cheaper then; some kernels and sandboxes refuse.
+        // This makes each wait a little cheaper; some kernels and sandboxes refuse it.
         let _ = self.uring.submitter().register_ring_fd();
         self.shared.set_own();
         let shared = self.shared.clone();
@@ -218,22 +219,21 @@ impl Ring {
         if self.uring.submission().is_full() {
             self.submit()?;
         }
-        // SAFETY: what the SQE refers to is a buffer of an entry, which stays mapped as long as
-        // the kernel has it (`Buffers`), or a descriptor.
+        // SAFETY: the SQE refers to a buffer of an entry, which stays mapped as long as the kernel
+        // has it (`Buffers`), or to a descriptor.
         unsafe { self.uring.submission().push(sqe) }.map_err(io::Error::other)
     }
 
     fn submit(&mut self) -> io::Result<()> {
         match self.uring.submit() {
             Ok(_) => Ok(()),
-            // Completions first: there are too many.
+            // There are too many completions, which have to be taken first.
             Err(error) if is(&error, Errno::BUSY) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Waits for these events of `fd` from now on; each time they occur [`Ring::wait`] returns
-    /// `data`.
+    /// From now on, [`Ring::wait`] returns `data` each time one of these events of `fd` occurs.
     pub fn watch(&mut self, fd: BorrowedFd<'_>, data: u64, events: u32) -> io::Result<()> {
         let watch = Watch {
             id: self.next_watch,
@@ -253,7 +253,7 @@ impl Ring {
         self.push(&sqe)
     }
 
-    /// Ceases to wait for `fd`, of which nothing in the kernel is held afterwards.
+    /// Stops waiting for `fd`. The kernel keeps no reference to it afterwards.
     pub fn unwatch(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let raw = fd.as_raw_fd();
         while let Some(at) = self.watches.iter().position(|watch| watch.fd == raw) {
@@ -261,11 +261,11 @@ impl Ring {
             let remove = opcode::PollRemove::new(WATCH | watch.id).build();
             self.push(&squeue::Entry128::from(remove).user_data(IGNORED))?;
         }
-        // With a wait of no length the kernel also finishes what it has removed.
+        // In a wait without a length the kernel also finishes the removed polls.
         self.enter(Some(Duration::ZERO))
     }
 
-    /// Registers entries where too few are free.
+    /// Registers entries for the queues that have too few free ones.
     fn grow(&mut self) -> io::Result<()> {
         for at in 0..self.queues.len() {
             let queue = &self.queues[at];
@@ -274,8 +274,7 @@ impl Ring {
                 continue;
             }
             if missing > 0 {
-                // Those that were there may all be taken, which their completions will tell, or
-                // would have told before there were more.
+                // All entries may be taken, which completions no longer show once there are more.
                 let queue = &mut self.queues[at];
                 queue.starved |= queue.entries > 0;
             }
@@ -316,7 +315,7 @@ impl Ring {
         self.queues.iter_mut().find(|queue| queue.number == number)
     }
 
-    /// Puts the replies that have been given into the submission queue.
+    /// Puts the replies that were given into the submission queue.
     fn commit(&mut self) -> io::Result<()> {
         let mut commits = std::mem::take(&mut self.commits);
         self.shared.take(&mut commits, &mut self.calls);
@@ -325,7 +324,7 @@ impl Ring {
             let Some(entry) = self.entries.get(commit.entry as usize) else {
                 continue;
             };
-            // SAFETY: the reply has been given, and the entry belongs to this thread again.
+            // SAFETY: the reply was given, so the entry belongs to this thread again.
             unsafe {
                 let mut payload = commit.payload;
                 if let Some(kept) = &commit.kept
@@ -346,14 +345,13 @@ impl Ring {
                 queue.free += 1;
             }
         }
-        // Its space is used again.
+        // The allocation is used again.
         self.commits = commits;
         Ok(())
     }
 
-    /// Submits the replies that have been given, and waits until something has happened or
-    /// `timeout` is over. Requests are kept for [`Ring::hand_over`]; descriptors that are ready
-    /// are added to `ready`.
+    /// Submits the replies that were given, and waits until something happens or `timeout` is over.
+    /// Requests are kept for `hand_over`; descriptors that are ready are added to `ready`.
     pub fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
         self.commit()?;
         self.grow()?;
@@ -372,8 +370,8 @@ impl Ring {
         result
     }
 
-    /// An entry that was given back and has no request now found none waiting. That is not known
-    /// while the kernel has more completions than it makes at a time.
+    /// Updates which queues are starved. A queue is not, if an entry that was given back has got no
+    /// request. That is not known while the kernel has more completions than it makes at a time.
     fn look_at_starved(&mut self) {
         let mut given_back = std::mem::take(&mut self.given_back);
         let all = self.reaped < FEW && !self.uring.submission().taskrun();
@@ -397,7 +395,7 @@ impl Ring {
         self.given_back = given_back;
     }
 
-    /// Submits, waits, and takes all completions.
+    /// Submits, waits, and handles all completions.
     fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let time;
         let mut args = types::SubmitArgs::new();
@@ -441,7 +439,7 @@ impl Ring {
             if watch.data == IGNORED {
                 return Err(io::Error::from_raw_os_error(-result));
             }
-            // It cannot be waited for: whoever reads it learns why.
+            // The poll failed: whoever reads the descriptor gets the error.
             self.ready.push(Ready {
                 data: watch.data,
                 events: libc_events::ERR,
@@ -463,7 +461,7 @@ impl Ring {
         Ok(())
     }
 
-    /// The command of an entry has completed: with a request, or because it ends.
+    /// The command of an entry has completed, with a request or with an error.
     fn completed(&mut self, index: u32, result: i32) {
         let Some(entry) = self.entries.get(index as usize) else {
             return;
@@ -482,7 +480,7 @@ impl Ring {
             Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED => {
                 self.ended = true;
             }
-            // Others are there.
+            // The queue has other entries.
             errno if is_new && self.lose_entry(number) => {
                 if !self.full {
                     tracing::warn!("no more requests at a time by io_uring: {errno}");
@@ -493,7 +491,7 @@ impl Ring {
         }
     }
 
-    /// The kernel did not take a new entry; `false` if it was the last one of its queue.
+    /// The kernel refused a new entry. False if it was the only one of its queue.
     fn lose_entry(&mut self, number: u16) -> bool {
         let queue = self.queue(number).filter(|queue| queue.entries > 1);
         queue.is_some_and(|queue| {
@@ -502,7 +500,7 @@ impl Ring {
         })
     }
 
-    /// Gives each request that has arrived, and where its reply goes, to `handle`. `false` if the
+    /// Calls `handle` with each request that has arrived, and where its reply goes. False if the
     /// mount is gone.
     pub(crate) fn hand_over(
         &mut self,
@@ -511,7 +509,7 @@ impl Ring {
         let mut arrived = std::mem::take(&mut self.arrived);
         for index in arrived.drain(..) {
             let entry = &mut self.entries[index as usize];
-            // SAFETY: the command of the entry has completed: it belongs to this thread.
+            // SAFETY: the command of the entry has completed, so the entry belongs to this thread.
             let headers = unsafe { entry.buffers.headers() };
             let found = layout::arrived(&headers);
             entry.commit_id = found.commit_id;
@@ -529,8 +527,8 @@ impl Ring {
                 continue;
             };
             let (parts, buffers) = (layout::parts(&headers, first), &entry.buffers);
-            // SAFETY: it does so until the reply is given, which leaves lent buffers alone and
-            // is taken up by this thread, later.
+            // SAFETY: the entry belongs to this thread until the reply is given. The reply does not
+            // write to lent buffers, and this thread takes it up only later.
             unsafe { buffers.lend(parts, found.payload, |request| handle(request, answer)) }?;
         }
         self.arrived = arrived;
@@ -540,21 +538,21 @@ impl Ring {
         Ok(!self.ended)
     }
 
-    /// The thread whose requests are only to be answered, and not handed over; 0 if there is none.
+    /// The thread whose requests are answered without handing them over ([`relief`]); 0 if there is
+    /// none.
     pub(crate) fn relief(&self) -> u32 {
         self.shared.relief.load(Ordering::Relaxed)
     }
 
-    /// To be called after all that has arrived was handed over: the end of a round.
+    /// The end of a round: call it after all requests that have arrived were handed over.
     pub(crate) fn end_round(&mut self) {
-        // The kernel may have more than it completes at a time.
+        // The kernel may have more completions than it makes at a time.
         if !self.calls.is_empty() && !self.uring.submission().taskrun() {
             self.calls.drain(..).for_each(|call| call());
         }
     }
 }
 
-/// The events of poll(2) that are used here.
 mod libc_events {
     use rustix::event::PollFlags;
     pub(super) const IN: u32 = PollFlags::IN.bits() as u32;
@@ -566,8 +564,8 @@ fn is(error: &io::Error, errno: Errno) -> bool {
 }
 
 impl Drop for Ring {
-    /// Waits for the entries that the kernel gives back at the end of the mount, whose memory can
-    /// then be unmapped.
+    /// Waits for the entries that the kernel gives back at the end of the mount, so that their
+    /// memory can be unmapped.
     fn drop(&mut self) {
         self.shared.close();
         let until = Instant::now() + LEAVE;

@@ -1,9 +1,9 @@
 //! Whether the kernel offers requests by io_uring (FUSE_OVER_IO_URING, Linux 6.14).
 //!
-//! This is asked, and the rings are set up, before a mount is made: once INIT has agreed on
-//! io_uring, the mount serves nobody until all queues are registered. The module parameter
-//! `enable_uring` tells whether the kernel has it and whether root has switched it on; a probe
-//! tells whether io_uring has the command. Each reason for a refusal names its remedy
+//! This is checked, and the rings are set up, before a mount is made, because once INIT has agreed
+//! on io_uring, the mount serves no request until all queues are registered. The module parameter
+//! `enable_uring` shows whether the kernel has the feature and whether root has switched it on; a
+//! probe shows whether io_uring has the command. The message of each refusal says what can be done
 //! ([`RingRefused`]).
 
 use super::answer::Shared;
@@ -14,11 +14,11 @@ use std::fmt;
 use std::fs;
 use std::io;
 
-/// Of the module `fuse`: whether INIT offers FUSE_OVER_IO_URING.
+/// The parameter of the module `fuse` that decides whether INIT offers FUSE_OVER_IO_URING.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Entries of a ring's submission queue; if more are wanted at a time, they are submitted in
-/// several steps. Twice as many completions fit, and the kernel keeps those that do not.
+/// The size of a ring's submission queue. If it is full, it is submitted first. The completion
+/// queue has twice this size, and the kernel keeps completions that do not fit.
 const SUBMISSIONS: u32 = 512;
 
 /// Why there is no ring.
@@ -28,7 +28,7 @@ pub enum RingRefused {
     NotBuilt,
     /// `enable_uring` of the module `fuse` is off.
     SwitchedOff,
-    /// INIT does not offer it, though the switch is on.
+    /// INIT does not offer it, although `enable_uring` is on.
     NotOffered,
     /// io_uring_setup(2) failed.
     Setup(io::Error),
@@ -51,13 +51,13 @@ impl fmt::Display for RingRefused {
 
 impl std::error::Error for RingRefused {}
 
-/// What the file of `enable_uring` says; `None` if there is none.
+/// The value of `enable_uring`; `None` if there is no such parameter.
 fn switch() -> Option<bool> {
     let text = fs::read_to_string(SWITCH).ok()?;
     Some(matches!(text.trim(), "Y" | "1"))
 }
 
-/// As many rings, if the kernel seems to offer what they need.
+/// Sets up `number` rings, if the kernel seems to offer what they need.
 pub fn rings(number: usize) -> Result<Vec<Ring>, RingRefused> {
     match switch() {
         None => return Err(RingRefused::NotBuilt),
@@ -81,9 +81,9 @@ fn ring() -> Result<Ring, RingRefused> {
     Ok(Ring::new(uring, shared))
 }
 
-/// The thread that enables the ring is the only one that submits, and completions are made while
-/// it waits: then requests are copied by that thread when it is ready for them, and nothing
-/// interrupts it.
+/// Sets up an io_uring. Only the thread that enables it submits, and completions are made only
+/// while that thread waits. So the thread copies requests when it is ready for them, and is not
+/// interrupted.
 fn setup() -> io::Result<Uring> {
     IoUring::<squeue::Entry128, cqueue::Entry>::builder()
         .dontfork()

@@ -1,29 +1,29 @@
-//! How many entries a queue of the ring has, and needs.
+//! How many entries a queue of the ring has and needs.
 
-/// Entries of a queue, at most.
+/// The most entries of a queue.
 const MOST: u32 = 1024;
 
-/// Entries of one queue.
+/// The queue of one CPU.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) number: u16,
-    /// To be registered at first.
+    /// How many entries are registered at first.
     pub(super) initial: u32,
     pub(super) entries: u32,
-    /// Of them, in the kernel without a request as far as this thread knows.
+    /// How many entries are in the kernel without a request, as far as this thread knows.
     pub(super) free: u32,
-    /// None was free, or it could not be seen whether one was, and since then no entry that was
-    /// given back has stayed in the kernel: requests may wait there.
+    /// Requests may wait in the kernel: perhaps no entry was free, and since then no entry that was
+    /// given back has stayed without a request.
     pub(super) starved: bool,
 }
 
 impl Queue {
-    /// Entries to be registered now.
+    /// How many entries have to be registered now.
     pub(super) fn missing(&self, usual: u32) -> u32 {
         if self.entries == 0 {
             return self.initial;
         }
-        // The queue of a CPU that is off has one, until somebody runs there.
+        // The queue of a CPU that is offline has one entry, until a caller runs there.
         let few = self.free == 0 || self.entries > 1 && self.free < usual / 2;
         match few {
             true => usual.div_ceil(2).min(MOST.saturating_sub(self.entries)),

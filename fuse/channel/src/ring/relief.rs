@@ -1,11 +1,11 @@
-//! Requests that wait in the kernel for an entry, though entries are free.
+//! Requests that wait in the kernel for an entry although entries are free.
 //!
-//! The kernel gives a waiting request to an entry that comes back with a reply to another one,
-//! and to no entry that is newly registered: a new one gets what is asked next. So where all
-//! entries of a queue were taken, by a burst of requests for locks that others have, those that
-//! came after them, such as the one that unlocks, might wait for ever. A thread on the CPU of the
-//! queue then makes requests of its own, which get free entries and are answered at once, and
-//! each of these entries takes a waiting request along.
+//! The kernel gives a waiting request to an entry that comes back with a reply, but not to an entry
+//! that is newly registered, which gets the next new request. So if all entries of a queue were
+//! taken, by many requests for locks that others have, the requests that came after these, such as
+//! an unlock, might wait for ever. A thread on the CPU of the queue then makes requests of its own.
+//! These get free entries and are answered at once, and each of these entries then takes a waiting
+//! request.
 
 use super::Rounds;
 use rustix::fs::fstatvfs;
@@ -14,17 +14,17 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-/// Requests for one queue, at most.
+/// The most requests that are made for one queue.
 const MOST: u32 = 4096;
 
 impl Rounds {
-    /// Whether requests of some queue may wait in the kernel though entries are free.
+    /// Whether requests of a queue may wait in the kernel although entries are free.
     pub fn is_starved(&self) -> bool {
         !self.0.starved.lock().is_empty()
     }
 
-    /// Gets them out; `root` is on the mount. It may wait as long as requests do, and moves the
-    /// calling thread to other CPUs meanwhile.
+    /// Frees such requests; `root` is a descriptor on the mount. It may wait as long as other
+    /// requests, and moves the calling thread to other CPUs meanwhile.
     pub fn relieve(&self, root: BorrowedFd<'_>) {
         let thread = gettid();
         let Ok(before) = sched_getaffinity(Some(thread)) else {
@@ -43,7 +43,7 @@ impl Rounds {
                 continue;
             }
             for _ in 0..MOST {
-                // Always a request to this process, which answers with an error.
+                // This always makes a request, which this process answers with an error.
                 let _ = fstatvfs(root);
                 if !self.0.starved.lock().contains(&queue) {
                     break;

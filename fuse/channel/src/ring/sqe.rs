@@ -1,16 +1,16 @@
-//! The two commands as SQEs.
+//! The SQEs of the commands REGISTER and COMMIT_AND_FETCH.
 
 use super::layout::{self, COMMIT_AND_FETCH, REGISTER};
 use io_uring::squeue::Entry128;
 use io_uring::{opcode, types};
 use std::os::fd::RawFd;
 
-/// Number of iovecs that come with REGISTER: headers and payload.
+/// The number of iovecs of REGISTER: headers and payload.
 const IOVECS: u32 = 2;
-/// Where `struct io_uring_sqe` has `len`.
+/// The offset of `len` in `struct io_uring_sqe`.
 const LEN: usize = 24;
 
-/// Sets the field `len` of an SQE, which the crate has no means for in this command.
+/// Sets the field `len` of an SQE, which the crate `io_uring` cannot do for this command.
 fn set_len(sqe: &mut Entry128, len: u32) {
     const { assert!(size_of::<Entry128>() == 128) };
     let bytes = std::ptr::from_mut(sqe).cast::<u8>();
@@ -19,7 +19,8 @@ fn set_len(sqe: &mut Entry128, len: u32) {
     unsafe { bytes.add(LEN).cast::<u32>().write(len) };
 }
 
-/// Gives an entry, whose buffers the two iovecs name, to a queue, and waits for a request.
+/// Gives an entry to a queue and waits for a request. `iovecs`: the address of the iovecs of its
+/// buffers.
 pub(super) fn register(device: RawFd, queue: u16, iovecs: u64, user_data: u64) -> Entry128 {
     let mut sqe = opcode::UringCmd80::new(types::Fd(device), REGISTER)
         .cmd(layout::command(0, queue))
@@ -52,8 +53,8 @@ mod tests {
         unsafe { *std::ptr::from_ref(sqe).cast::<[u8; 128]>() }
     }
 
-    /// IORING_OP_URING_CMD is 46; the fields of the SQE are opcode, flags, ioprio, fd, cmd_op and
-    /// padding, addr, len, flags, user_data, and the command from byte 48 on.
+    /// IORING_OP_URING_CMD is 46. The fields of the SQE are opcode, flags, ioprio, fd, cmd_op and
+    /// padding, addr, len, flags, user_data, and from byte 48 on the command.
     #[test]
     #[cfg(target_endian = "little")]
     #[rustfmt::skip]

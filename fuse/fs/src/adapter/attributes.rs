@@ -10,7 +10,7 @@ use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn getattr(&self, request: &Header, node: u64, handle: Option<u64>, reply: Reply) {
-        // With a handle the kernel asks for itself; stat(2) and fstat(2) come without.
+        // With a handle, the kernel revalidates its cache; stat(2) and fstat(2) have none.
         let revalidate = handle.is_some();
         if let Some(known) = self.fs.getattr_cached(node, revalidate) {
             reply_attributes(reply, known);
@@ -33,7 +33,7 @@ impl<N: Nfs3> Adapter<N> {
             atime: set_time(to.atime),
             mtime: set_time(to.mtime),
         };
-        // ftruncate(2) is the right of the descriptor, whoever has it now.
+        // ftruncate(2) has the rights of whoever opened the descriptor.
         let opener = to.size.and(to.handle).and_then(|open| self.fs.opener(open));
         let by_name = to.size.is_some() && opener.is_none();
         let (fs, cred) = (

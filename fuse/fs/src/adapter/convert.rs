@@ -1,4 +1,4 @@
-//! Between NFS's terms and FUSE's.
+//! Conversions between the types of NFS and of FUSE.
 
 use crate::fs::{Entry, FsError};
 use nfsrdma_channel::{Attr, TimeOrNow};
@@ -29,7 +29,7 @@ fn time(of: Time) -> SystemTime {
         + Duration::from_nanos(of.nanoseconds.into())
 }
 
-/// Attributes as FUSE has them: stat(2) shows the file's number at the server.
+/// Attributes in FUSE's form. `fileid` is the inode number that stat(2) shows.
 pub(super) fn attributes(of: &Attributes) -> Attr {
     Attr {
         fileid: of.fileid,
@@ -52,11 +52,10 @@ pub(super) fn entry_attributes(entry: &Entry) -> Attr {
     attributes(&entry.attributes)
 }
 
-/// A time to set. NFSv3's are unsigned seconds of 32 bits (RFC 1813 section 2.6, nfstime3), from
-/// 1970 to 2106. Others become the nearest, as Linux's own client does it (`s_time_min` and
-/// `s_time_max` of its NFSv3 super blocks): programs that copy times do not expect an error. The
-/// fraction of a second, which does not count there, is dropped: `fuser` confuses it for times
-/// before 1970.
+/// A time for SETATTR. NFSv3's times have 32 bits of unsigned seconds (RFC 1813 section 2.6,
+/// nfstime3), from 1970 to 2106. Other times become the nearest of these, without a fraction of a
+/// second, as with Linux's client (`s_time_min` and `s_time_max` of its NFSv3 super blocks),
+/// because programs that copy times do not expect an error.
 pub(super) fn set_time(to: Option<TimeOrNow>) -> SetTime {
     const LATEST: Time = Time {
         seconds: u32::MAX,

@@ -1,25 +1,25 @@
-//! Who asks: the user and group of a request, and the supplementary groups of its thread.
+//! The credential of a request's caller: its user and group, and its supplementary groups.
 //!
-//! The kernel puts the file system uid and gid of the calling thread into each request, but not
-//! its supplementary groups; these are in `/proc/TID/status`. A thread may change them at any
-//! time, so they are read for each request whose answer may depend on them: not for those that
-//! memory answers to everybody, not for GETATTR and FSSTAT, and not for LOOKUP in a directory that
-//! everybody may search (`Fs::looks_up_without_groups`). The thread waits for the answer
-//! meanwhile and cannot change them.
+//! The kernel puts the file system uid and gid of the calling thread into each request, but not its
+//! supplementary groups; these are in `/proc/TID/status`. A thread may change them at any time, so
+//! they are read for each request whose answer may depend on them: not if the cached answer is the
+//! same for everybody, not for GETATTR and FSSTAT, and not for LOOKUP in a directory that everybody
+//! may search (`Fs::looks_up_without_groups`). The thread cannot change them meanwhile, because it
+//! waits for the answer.
 //!
-//! Descriptors of these files are kept, one for each thread, as an LRU cache. A descriptor
-//! belongs to the thread and not to its number: when the thread is gone, reading fails with
-//! ESRCH, and the number is looked up again. Measured by `reading_costs` below, on Linux 6.18
-//! with two busy CPUs: 6.4 microseconds with the descriptor kept and 7.8 without (medians of
-//! 12 runs; the least were 4.4 and 5.4). Most of it is the kernel's formatting of the file.
+//! The descriptors of these files are kept open, one for each thread, in an LRU cache. A descriptor
+//! belongs to the thread and not to its number: when the thread has ended, reading fails with
+//! ESRCH, and the file is opened again. Measured by `reading_costs` below, on Linux 6.18 with two
+//! busy CPUs: 6.4 microseconds with the descriptor kept and 7.8 without (medians of 12 runs; the
+//! least were 4.4 and 5.4). Most of it is the kernel's formatting of the file.
 //!
-//! They are not read either for uid 0 where the server is known to take it for the superuser
-//! (`fs::squash`), whom groups neither give nor deny anything. That is one system call less for
-//! each request of root's that changes a name, of 5 to 14 in all.
+//! The groups are not read for uid 0 either, where the server is known to treat uid 0 as the
+//! superuser (`fs::squash`), for whom groups make no difference. This saves one of the 5 to 14
+//! system calls of each request by which root changes a name.
 //!
-//! The status file shows the thread's own identity. Where the kernel acts for it in another
-//! one (overlayfs and nfsd do, and io_uring may), the groups are not those of the request. They
-//! are taken only if the user and group beside them are those of the request.
+//! The status file shows the thread's own identity. If the kernel acts for the thread with another
+//! identity (overlayfs and nfsd do, and io_uring may), these are not the groups of the request. So
+//! they are used only if uid and gid in the file are those of the request.
 
 use lru::LruCache;
 use nfsrdma_channel::Header;
@@ -31,20 +31,20 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Threads whose status files are kept open.
+/// The most status files that are kept open.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).expect("is not zero");
 /// A status file is 1 to 2 KiB and 11 bytes for each group of more than a few.
 const USUAL: usize = 4096;
 /// NGROUPS_MAX is 65536.
 const LONGEST: usize = 1 << 20;
 
-/// A thread seen before.
+/// A thread that has made a request before.
 #[derive(Debug, Clone)]
 struct Known {
     status: Arc<File>,
-    /// As last read: the same credential stays the same allocation.
+    /// The credential as last read; it stays the same allocation while it does not change.
     cred: Cred,
-    /// It asked since [`Credentials::close_idle`] was last called.
+    /// It made a request since the last [`Credentials::close_idle`].
     asked: bool,
 }
 
@@ -52,7 +52,7 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Credentials {
     known: Mutex<LruCache<u32, Known>>,
-    /// That of uid 0 without supplementary groups, as last asked for.
+    /// The last credential of uid 0 without supplementary groups.
     superuser: Mutex<Option<Cred>>,
 }
 
@@ -66,8 +66,7 @@ impl Default for Credentials {
 }
 
 impl Credentials {
-    /// The credential of uid 0 with group `gid`, for a server to which its supplementary groups
-    /// do not matter.
+    /// The credential of uid 0 with group `gid`, where supplementary groups do not matter.
     pub(super) fn superuser(&self, gid: u32) -> Cred {
         let mut known = self.superuser.lock();
         if let Some(cred) = known.as_ref().filter(|cred| cred.gid == gid) {
@@ -79,13 +78,13 @@ impl Credentials {
         cred
     }
 
-    /// The credential of a request at this moment.
+    /// The credential of a request, read at this moment.
     pub(super) fn of(&self, request: &Header) -> Cred {
         self.of_thread(request.pid(), request.uid(), request.gid())
     }
 
-    /// The credential of thread `tid`, which asks as `uid` and `gid`. Thread 0 is one outside
-    /// this PID namespace, or the kernel itself: no groups are known.
+    /// The credential of thread `tid` with the file system uid and gid `uid` and `gid`. Thread 0 is
+    /// outside this PID namespace, or is the kernel itself: its groups are not known.
     pub(super) fn of_thread(&self, tid: u32, uid: u32, gid: u32) -> Cred {
         let alone = || {
             Arc::new(Credential {
@@ -106,7 +105,7 @@ impl Credentials {
             .and_then(|known| groups_for(&known.status, uid, gid).ok());
         let (status, groups) = match (&known, again) {
             (Some(known), Some(groups)) => (known.status.clone(), groups),
-            // Not seen before, or the number went to another thread.
+            // The thread is not known, or its number was given to another thread.
             _ => {
                 let opened = File::open(format!("/proc/{tid}/status"))
                     .and_then(|status| Ok((groups_for(&status, uid, gid)?, status)));
@@ -136,7 +135,7 @@ impl Credentials {
         cred
     }
 
-    /// Closes the descriptors of threads that have not asked since the last call: most of those
+    /// Closes the descriptors of threads that made no request since the last call, most of which
     /// have ended. To be called about once a second.
     pub(super) fn close_idle(&self) {
         let mut known = self.known.lock();
@@ -152,8 +151,8 @@ impl Credentials {
     }
 }
 
-/// The caller without supplementary groups: for GETATTR and FSSTAT, which need no right
-/// (RFC 1813 sections 3.3.1 and 3.3.18), and for LOOKUP where everybody has it.
+/// The caller without supplementary groups: for GETATTR and FSSTAT, which need no permission (RFC
+/// 1813 sections 3.3.1 and 3.3.18), and for LOOKUP in a directory that everybody may search.
 pub(super) fn user_of(request: &Header) -> Cred {
     Arc::new(Credential {
         uid: request.uid(),
@@ -162,21 +161,21 @@ pub(super) fn user_of(request: &Header) -> Cred {
     })
 }
 
-/// The supplementary groups in a status file; none if it is not about `uid` and `gid`.
+/// The supplementary groups in a status file; none if its uid and gid are not `uid` and `gid`.
 fn groups_for(status: &File, uid: u32, gid: u32) -> io::Result<Vec<u32>> {
     let mut small = [0; USUAL];
     let len = status.read_at(&mut small, 0)?;
     if len < small.len() {
         return Ok(parse(&small[..len], uid, gid).unwrap_or_default());
     }
-    // Whole, by one read: parts of it might not fit each other.
+    // The whole file by one read: parts of it might be from different moments.
     let mut large = vec![0; LONGEST];
     let len = status.read_at(&mut large, 0)?;
     Ok(parse(&large[..len], uid, gid).unwrap_or_default())
 }
 
-/// The supplementary groups that a status file shows; `None` if its file system uid and gid are
-/// others than `uid` and `gid`.
+/// The supplementary groups in the text of a status file; `None` if its file system uid and gid are
+/// not `uid` and `gid`.
 fn parse(status: &[u8], uid: u32, gid: u32) -> Option<Vec<u32>> {
     // "Uid:" and "Gid:": real, effective, saved, file system.
     let fourth = |name: &[u8]| numbers(line(status, name)?).nth(3);
@@ -185,8 +184,8 @@ fn parse(status: &[u8], uid: u32, gid: u32) -> Option<Vec<u32>> {
         .flatten()
 }
 
-/// What follows `name` on the line that it begins. (The name of the program, which is the
-/// first line, cannot forge one: the kernel escapes newlines in it.)
+/// The rest of the line that begins with `name`. (The first line has the name of the program, which
+/// cannot forge another line, because the kernel escapes newlines in it.)
 fn line<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     status
         .split(|&byte| byte == b'\n')
@@ -245,7 +244,7 @@ mod tests {
         groups.sort_unstable();
         read.sort_unstable();
         assert_eq!(read, groups);
-        // The kernel acts for the thread as somebody else.
+        // The kernel acts for the thread with another identity.
         assert!(all.of_thread(tid, uid + 1, gid).groups.is_empty());
     }
 
@@ -313,8 +312,8 @@ mod tests {
         assert_eq!(all.known.lock().len(), KEPT.get());
     }
 
-    /// Not a test: prints what the head of this file says.
-    /// `cargo test --release -p nfsrdma --lib reading_costs -- --ignored --nocapture`
+    /// Not a test: it measures the times in the head of this file. `cargo test --release -p
+    /// nfsrdma-fs --lib reading_costs -- --ignored --nocapture`
     #[test]
     #[ignore = "a measurement"]
     fn reading_costs() {

@@ -1,11 +1,10 @@
-//! OPEN, READ, WRITE, FSYNC, and what a close asks for: FLUSH and RELEASE.
+//! OPEN, READ, WRITE, FSYNC, and the requests of close(2): FLUSH and RELEASE.
 //!
-//! READ, WRITE and FLUSH are first tried against memory (`read_cached`, `write_cached`,
-//! `flush_cached`), and answered before the handler returns. Otherwise the reply is put into
-//! `waiting`, where a caller that is killed can be answered at once, and the operation of `Fs` runs
-//! as a future. OPEN, and a READ behind the end of a file that another client has truncated, also
-//! wait for the kernel's queue of requests to be empty, for a bounded time: [`super::queued`]
-//! explains why.
+//! READ, WRITE and FLUSH are answered from memory if possible (`read_cached`, `write_cached`,
+//! `flush_cached`), before the handler returns. Otherwise the reply is put into `waiting`, where a
+//! caller that is killed can be answered at once, and the operation of `Fs` runs as a future. OPEN,
+//! and a READ behind the end of a file that another client has truncated, also wait for a bounded
+//! time until the kernel's queue of requests is empty: [`super::queued`] explains why.
 
 use super::replies::{file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::signals::hears;
@@ -16,11 +15,11 @@ use nfsrdma_channel::{Header, Reply, WriteIn};
 use nfsrdma_nfs3::Nfs3;
 use std::time::Duration;
 
-/// An open that finds a change by somebody else waits so long for the kernel's queue to be seen
-/// empty, at most. On a mount that is never idle it may never be; what is then missed is told in
-/// [`super::queued`], and is not worth more to a program that opens a file.
+/// How long an open that finds a change by somebody else waits for the kernel's queue to be empty.
+/// On a mount that is never idle it may never be; [`super::queued`] says what can happen then,
+/// which is not worth a longer wait.
 const MOST_OF_OPEN: Duration = Duration::from_millis(200);
-/// The same for the reply to a READ behind the end of a file that somebody else has cut.
+/// How long a READ behind the end of a file that somebody else has truncated waits for that.
 const MOST_OF_READ: Duration = Duration::from_secs(1);
 
 impl<N: Nfs3> Adapter<N> {
@@ -39,10 +38,11 @@ impl<N: Nfs3> Adapter<N> {
                 reply,
                 result,
                 |reply, opened| {
-                    // Close-to-open: the kernel keeps the size for as long as it was told to,
-                    // whatever the answer to OPEN says of its pages.
+                    // Close-to-open: without this the kernel keeps the old size while its
+                    // attributes are valid, whatever the reply to OPEN says of its pages.
                     if opened.attributes_changed {
-                        // It may have forgotten the inode: so much the better.
+                        // An error means that the kernel has forgotten the inode, which does no
+                        // harm.
                         let _ = notifier.inval_inode(node, -1, 0);
                     }
                     reply.opened(opened.handle, file_flags(&opened, flags, unflushed));
@@ -95,7 +95,7 @@ impl<N: Nfs3> Adapter<N> {
             flags,
             ..
         } = *to;
-        // Of a mapping; the handle is a guess then.
+        // For pages of a mapping, the handle is a guess.
         let guessed = to.cached && !self.fs.is_only_open_file(handle);
         let (pid, range) = (
             request.pid(),
@@ -106,11 +106,11 @@ impl<N: Nfs3> Adapter<N> {
             reply_with(reply, result, Reply::written);
             return self.send_deferred();
         }
-        // What waits for memory is not to hold the last of it.
+        // A write that waits for memory must not hold one of the last buffers.
         let copy = !OpenFile::is_direct(flags) && self.fs.is_short_of_buffers();
         let (fs, data) = (self.fs.clone(), data.keep(copy));
         if guessed {
-            // The pages are nobody's: whoever waits for them may be killed.
+            // It is not known whose the pages are, so it does not matter that the caller is killed.
             let reply = self.waiting.hold(request, reply);
             return self.start(async move {
                 let result = fs.write_mapped(handle, offset, &data, flags).await;
@@ -146,8 +146,8 @@ impl<N: Nfs3> Adapter<N> {
         let flush = async move {
             let tell = |result: FsResult<()>| match reply.take() {
                 Some(reply) => {
-                    // The kernel takes the reply also for a process that ends, whose descriptors
-                    // it closes: there is no close(2) to return the error.
+                    // The kernel also accepts the reply if it closes the descriptors of a process
+                    // that ends; then there is no close(2) to return the error.
                     let heard = result.is_ok() || hears(pid);
                     reply_with(reply, result, reply_ok);
                     heard

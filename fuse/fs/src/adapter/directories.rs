@@ -1,8 +1,8 @@
-//! OPENDIR, READDIR, READDIRPLUS and what ends them.
+//! OPENDIR, READDIR, READDIRPLUS, FSYNCDIR and RELEASEDIR.
 //!
-//! A reply is filled with entries until the size that the kernel asked for is reached; the kernel
-//! goes on from the last one's cookie. Each entry of READDIRPLUS counts as a LOOKUP, a reference to
-//! the node that the kernel gives back with FORGET; one that did not fit is forgotten here.
+//! A reply is filled with entries up to the size that the kernel requested; the kernel goes on from
+//! the cookie of the last one. Each entry of READDIRPLUS counts as a LOOKUP, which gives the kernel
+//! a reference to the node until FORGET; the reference of an entry that does not fit is taken back.
 
 use super::convert::kind;
 use super::replies::{channel_entry, reply_held, reply_ok, reply_or_undo, reply_with};
@@ -110,8 +110,8 @@ fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs:
         let entry = fs.listed_entry(listing, listed);
         let told = match &entry {
             Some(entry) => channel_entry(entry),
-            // `.` and `..`, of which the kernel takes no look-up, and what has no attributes
-            // yet: the kernel looks it up when it wants more than name and type.
+            // `.` and `..`, for which the kernel takes no reference, and objects without known
+            // attributes, which the kernel looks up if it needs more than name and type.
             None => unlooked(listed),
         };
         if !entries.add(&told, listed.cookie, &listed.name) {
@@ -124,7 +124,7 @@ fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs:
     reply.data(entries.bytes());
 }
 
-/// An entry of a listing that is no look-up: number and, if it is known, type only.
+/// An entry of a listing that gives no reference: only inode number and, if it is known, type.
 fn unlooked(listed: &crate::fs::Listed) -> channel::Entry {
     channel::Entry {
         attr: Attr {

@@ -1,7 +1,7 @@
-//! FUSE requests as calls of the file system.
+//! Calls the operation of the file system for each FUSE request.
 //!
-//! What memory can answer is answered on the thread that read the request. The rest becomes a
-//! future that starts on this thread and answers on the one that gets the server's reply.
+//! Requests that memory can answer are answered on the thread that read them. The others become
+//! futures that start on this thread and answer on the thread that receives the server's reply.
 
 use super::locking::set_lock;
 use super::state::Adapter;
@@ -42,7 +42,6 @@ impl<N: Nfs3> Handler for Adapter<N> {
     }
 }
 
-/// The operations, each after the request of its name.
 impl<N: Nfs3> Adapter<N> {
     fn dispatch(&self, request: &Request<'_>, reply: Reply) {
         let (header, node) = (&request.header, request.header.nodeid);
@@ -147,7 +146,7 @@ impl<N: Nfs3> Adapter<N> {
                 set_lock(handle, owner, flock, wait, &lock),
                 reply,
             ),
-            // Where there are none, ENOSYS has the kernel not ask again.
+            // On a mount without ACLs, ENOSYS below makes the kernel not ask again.
             Operation::Getxattr { name, size } if self.fs.has_acl() => {
                 self.getxattr(header, node, name, size, reply);
             }
@@ -160,8 +159,8 @@ impl<N: Nfs3> Adapter<N> {
             Operation::Removexattr { name } if self.fs.has_acl() => {
                 self.removexattr(header, node, name, reply);
             }
-            // What NFSv3 does not have. ENOSYS makes the kernel answer by itself from then on:
-            // EOPNOTSUPP, or its own way (copy_file_range by copying, lseek by the size).
+            // NFSv3 does not have these. ENOSYS makes the kernel answer them itself from then on:
+            // with EOPNOTSUPP, or in its own way (copy_file_range by copying, lseek by the size).
             _ => reply.error(libc::ENOSYS),
         }
     }

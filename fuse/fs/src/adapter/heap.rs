@@ -1,19 +1,19 @@
-//! The allocator's memory: little of it set aside, and what was freed given back.
+//! Keeps the memory of the allocator small: one arena, and freed memory is given back.
 //!
-//! glibc's malloc keeps freed memory for later, in up to eight arenas for each CPU, each with
-//! its own. After many names and requests that is far more than what is in use, and it stays:
-//! an arena shrinks by itself only at its end. So the process that serves a mount has one
-//! arena, and gives the pages of freed memory back when it rests. Where libc is another one,
-//! there is nothing to do here.
+//! glibc's malloc keeps freed memory for reuse, in up to eight arenas for each CPU, which do not
+//! share it. After many names and requests this is far more than the memory in use, and it stays,
+//! because an arena shrinks by itself only at its end. So the process that serves a mount has one
+//! arena, and gives the pages of freed memory back when it is idle. With another libc, this module
+//! does nothing.
 
-/// Arenas of the process: the main one. Threads that answer requests are few, and most of what they
-/// allocate comes from their own caches. All others of glibc's arenas grow by an mprotect(2) for
-/// each page or two, which was one for every second file that was created; the main one grows by
-/// 128 KiB at a time.
+/// The number of arenas: only the main one. One is enough, since few threads answer requests, and
+/// most of their allocations come from per-thread caches. The main arena grows by 128 KiB at a
+/// time; glibc's other arenas grow by an mprotect(2) for each page or two, which was one for every
+/// second file that was created.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 1;
 
-/// Has all threads share the main arena.
+/// Makes all threads share the main arena.
 pub fn limit_arenas() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt(3) only sets a parameter of the allocator, under its own lock.
@@ -31,28 +31,29 @@ fn give_back() {
     }
 }
 
-/// Tells when to give memory back, asked once a second: when little was done for some seconds
-/// after much was, and once in a while where it never rests.
+/// Decides once a second whether to give memory back: after many requests, once there were few for
+/// some seconds, or after a longer time if the mount is never idle.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
-    /// Requests answered when it was asked last, and when memory was last given back.
+    /// The requests answered at the last tick; `given`: when memory was last given back.
     seen: u64,
     given: u64,
     quiet: u32,
     busy: u32,
 }
 
-/// Requests in a second that still count as rest.
+/// The most requests in a second in which the mount counts as idle.
 const FEW: u64 = 20;
-/// Requests that may have left something behind.
+/// The least requests after which there may be freed memory to give back.
 const MANY: u64 = 200;
-/// Seconds of rest before memory is given back.
+/// Seconds for which the mount must be idle before memory is given back.
 const QUIET: u32 = 5;
-/// Seconds without rest after which it is done all the same.
+/// Seconds after which memory is given back even if the mount is never idle.
 const BUSY: u32 = 60;
 
 impl Rest {
-    /// A second has passed; `answered` requests were answered so far.
+    /// A second has passed; `answered` requests were answered so far. Returns whether to give
+    /// memory back now.
     fn due(&mut self, answered: u64) -> bool {
         let quiet = answered - self.seen <= FEW;
         self.seen = answered;
@@ -69,7 +70,7 @@ impl Rest {
         due
     }
 
-    /// The same, and does it, after `before`, which may free more.
+    /// A second has passed. Gives memory back if it is due, after `before`, which may free some.
     pub(super) fn tick(&mut self, answered: u64, before: impl FnOnce()) {
         if self.due(answered) {
             before();
@@ -93,7 +94,7 @@ mod tests {
         let due: Vec<bool> = (0..300).map(|_| rest.due(answered)).collect();
         assert_eq!(due.iter().position(|&due| due), Some(QUIET as usize - 1));
         assert_eq!(due.iter().filter(|&&due| due).count(), 1);
-        // A stat now and then leaves nothing behind.
+        // Few requests free no memory worth giving back.
         for _ in 0..100 {
             answered += 1;
             assert!(!rest.due(answered));

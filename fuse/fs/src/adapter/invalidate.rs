@@ -1,28 +1,27 @@
-//! Takes from the kernel what it must not believe any longer, from threads of its own.
+//! Notifies the kernel of what it must no longer cache, on threads of their own.
 //!
-//! FUSE_NOTIFY_INVAL_INODE of data waits for locks of pages. A READ request holds such a lock
-//! until it is answered, so the thread that notifies must not be one that answers requests. Of
-//! attributes it waits for nothing, and has a thread to itself so as not to wait for data.
+//! FUSE_NOTIFY_INVAL_INODE for data waits for page locks. A READ request holds such a lock until it
+//! is answered, so a thread that notifies must not be one that answers requests. A notification for
+//! attributes waits for nothing, and has a thread to itself so that it does not wait for data.
 //!
-//! Each notification makes the kernel ignore the attributes in replies to requests that it has
-//! sent before (it compares versions), and the new end of the file in a short READ. It then
-//! goes on with the size it had: what lies between the two ends reads as zeros, or read(2) ends
-//! at a size that stat(2) has already shown otherwise. So the kernel is left to learn of the
-//! change by the reply that brought it, or by the next: GETATTR with other times makes it drop
-//! its pages (FUSE_AUTO_INVAL_DATA). A notification of data follows after [`PAUSE`], while no
-//! READ of the file is under way, and only if the kernel has not been told meanwhile
-//! ([`Fs::kernel_is_behind`]). One of attributes follows at once, or as soon as no READ of the
-//! file is under way. For both the kernel's queue must be empty as well, which may hold a READ
-//! ([`super::queued`]).
+//! Each notification makes the kernel ignore the attributes in replies to requests that it has sent
+//! before (it compares versions), and the new end of the file in a short READ. It then goes on with
+//! the old size: the bytes between the two ends read as zeros, or read(2) ends at another size than
+//! stat(2) has shown. So it is better if the reply that showed the change, or the next one, tells
+//! the kernel: a GETATTR with other times makes it drop its pages (FUSE_AUTO_INVAL_DATA). A
+//! notification for data is sent only after [`PAUSE`], while no READ of the file is under way, and
+//! if no reply has told the kernel meanwhile ([`Fs::kernel_is_behind`]). One for attributes is sent
+//! at once, or as soon as no READ of the file is under way. For both, the kernel's queue, which may
+//! hold a READ, must be empty as well ([`super::queued`]).
 //!
-//! Of a directory that somebody else has changed the kernel is told to ask again for each name that
-//! is not believed here any more. That waits for the directory's lock, which whoever changes names
-//! in it holds until it is answered, so it has a thread, too.
+//! If somebody else has changed a directory, the kernel is notified of each name that is no longer
+//! valid here. That waits for the directory's lock, which a request that changes a name holds until
+//! it is answered, so it has a thread of its own, too.
 //!
-//! Pages that lack what a program wrote ([`Fs::stale_pages`]) are notified of at once, unless a READ has
-//! waited for long: the kernel has given the file a newer version with the WRITE already.
+//! Pages that lack written data ([`Fs::stale_pages`]) are notified at once, unless a READ has
+//! waited for long: the WRITE has given the file a newer version already.
 //!
-//! What waits is a set of inode numbers, at most one for each inode the kernel knows.
+//! The queues hold inode numbers, each at most one for each inode that the kernel knows.
 
 use super::queued::Queued;
 use crate::fs::{Fs, KernelCache};
@@ -35,32 +34,32 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between a change and the notification of data.
+/// The time between a change and its notification for data.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Until READs that are under way are looked at again, before attributes are notified of.
+/// The time after which a notification for attributes that READs have delayed is tried again.
 const PAUSE_OF_READS: Duration = Duration::from_millis(5);
-/// Times that READs under way put off a notification of data, and of attributes.
+/// How often READs under way can delay a notification for data, and one for attributes.
 const MOST_PAUSES: u32 = 20;
 const MOST_PAUSES_OF_ATTRIBUTES: u32 = 200;
-/// Data are not notified of while a READ has waited longer for the server than this. The
-/// notification would wait with it, and umount(2) for the notification.
+/// No notification for data is sent while a READ has waited for the server longer than this: the
+/// notification would wait for the READ, and umount(2) for the notification.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Names of one directory that are notified of before it is the turn of the next.
+/// The most names of one directory that are notified before the next directory.
 const MOST_NAMES: usize = 1024;
-/// Threads that notify of data. Each may wait for a READ of one inode.
+/// The threads that send notifications for data. Each may wait for a READ of one inode.
 const DATA_THREADS: usize = 4;
-/// The same for pages that lack what was written.
+/// The threads that send notifications for pages that lack written data.
 const PAGE_THREADS: usize = 2;
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// Inode numbers that wait, and the same in order: when, and how often put off before.
+    /// The inode numbers in the queue; `order`: when each is due, and how often it was delayed.
     nodes: BTreeSet<u64>,
     order: VecDeque<(Instant, u64, u32)>,
     ended: bool,
 }
 
-/// Inode numbers for threads to notify of.
+/// A queue of inode numbers for the threads that notify.
 #[derive(Debug)]
 struct Queue {
     pause: Duration,
@@ -77,7 +76,7 @@ impl Queue {
         })
     }
 
-    /// `tries`: how often it was put off.
+    /// Adds an inode number, if it is not in the queue. `tries`: how often it was delayed.
     fn put(&self, node: u64, tries: u32) {
         let mut state = self.state.lock();
         if !state.ended && state.nodes.insert(node) {
@@ -92,7 +91,7 @@ impl Queue {
         }
     }
 
-    /// The next that is due, or `None` at the end.
+    /// Waits for the next inode number that is due; `None` after [`Queue::stop`].
     fn take(&self) -> Option<(u64, u32)> {
         let mut state = self.state.lock();
         loop {
@@ -122,7 +121,7 @@ impl Queue {
     }
 }
 
-/// What the file system is given of it.
+/// The queues, as the file system uses them.
 struct Queues {
     attributes: Arc<Queue>,
     data: Arc<Queue>,
@@ -148,15 +147,15 @@ impl KernelCache for Queues {
     }
 }
 
-/// Has the kernel drop all pages of a file. Waits for locks of pages.
+/// Makes the kernel drop all pages of a file. Waits for page locks.
 pub(super) fn drop_all_pages<N: Nfs3>(fs: Arc<Fs<N>>, notifier: &Notifier, node: u64) {
     fs.pages_dropped(node);
     drop(fs);
-    // The kernel may have forgotten the inode, or the mount be gone.
+    // An error means that the kernel has forgotten the inode, or that the mount is gone.
     let _ = notifier.inval_inode(node, 0, 0);
 }
 
-/// The threads.
+/// The threads that send notifications.
 #[derive(Debug)]
 pub(super) struct Invalidator {
     queues: [Arc<Queue>; 4],
@@ -164,7 +163,7 @@ pub(super) struct Invalidator {
 }
 
 impl Invalidator {
-    /// Starts them, for `fs` to use.
+    /// Starts the threads, and makes `fs` use them.
     pub(super) fn start<N: Nfs3>(
         fs: &Arc<Fs<N>>,
         notifier: Notifier,
@@ -182,14 +181,12 @@ impl Invalidator {
             let fs = Arc::downgrade(fs);
             let serve = move || {
                 while let Some((node, tries)) = queue.take() {
-                    // Offset and length of what is dropped: no data, or all. The kernel may have
-                    // forgotten the inode, or the mount be gone.
                     let Some(fs) = fs.upgrade() else { return };
                     let most = match of_data {
                         true => MOST_PAUSES,
                         false => MOST_PAUSES_OF_ATTRIBUTES,
                     };
-                    // The queue first: what it held is under way by then.
+                    // The queue is checked first: READs that it held are known as under way then.
                     let early =
                         tries < most && (!queued.is_empty_blocking() || fs.may_miss_end(node, 0));
                     if early || of_data && fs.is_kernel_reading_for(node, SILENCE) {
@@ -218,7 +215,7 @@ impl Invalidator {
                     drop(fs);
                     if let Some(stale) = stale {
                         let (from, bytes) = (stale.offset() as i64, stale.length() as i64);
-                        // The kernel may have forgotten the inode, and its pages.
+                        // An error means that the kernel has forgotten the inode and its pages.
                         let _ = notifier.inval_inode(node, from, bytes);
                     }
                 }
@@ -233,10 +230,10 @@ impl Invalidator {
                 };
                 let outdated = fs.names_to_expire(node, MOST_NAMES);
                 drop(fs);
-                // A kernel that cannot would take away what is mounted below them.
+                // A kernel without this notification would unmount what is mounted below.
                 if notifier.can_expire() {
                     for name in &outdated {
-                        // The kernel may have forgotten it.
+                        // An error means that the kernel does not know the name.
                         let _ = notifier.expire_entry(node, name);
                     }
                 }
@@ -261,11 +258,11 @@ impl Invalidator {
         Ok(())
     }
 
-    /// Ends them; the mount is gone, so that nothing in the kernel holds them up.
+    /// Ends the threads. Call it when the mount is gone, so that they do not wait in the kernel.
     pub(super) fn stop(&self) {
         self.queues.iter().for_each(|queue| queue.stop());
         for thread in self.threads.lock().drain(..) {
-            // It ends by itself; a panic there has been reported.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }

@@ -1,10 +1,10 @@
-//! GETLK, SETLK and SETLKW, where locks go to the server.
+//! GETLK, SETLK and SETLKW, if locks are taken at the server.
 //!
-//! A notification makes the kernel write back or drop a file's pages around a lock. In the kernel
-//! it waits for pages that are being read, and as long as it waits umount(2) does, too
-//! (`fc->killsb`), and no signal ends the thread that sends it. With a silent server that is for
-//! ever: READs of read-ahead outlive the process they were made for. So it is sent when the READs
-//! under way are answered, and that is waited for where a signal ends the wait.
+//! Before a lock is released and after one is taken, a notification makes the kernel write back and
+//! drop the file's pages. It waits in the kernel for pages that are being read. Meanwhile umount(2)
+//! waits as well (`fc->killsb`), and no signal ends the thread that sends it. If the server does
+//! not answer, that is for ever, since READs of read-ahead outlive their process. So the READs
+//! under way are awaited first, which a signal can interrupt, and then the notification is sent.
 
 use super::invalidate::drop_all_pages;
 use super::queued::Queued;
@@ -18,17 +18,17 @@ use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the kernel reads a file all the time: how often READs that have come meanwhile are waited
-/// for, and the pause before they are looked for.
+/// If the kernel reads a file all the time: how often READs that have arrived meanwhile are
+/// awaited, and the pause before that.
 const MOST_ROUNDS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Returns when no READ of a file is seen under way, nor a request in the kernel's queue, or the
-/// server has answered [`MOST_ROUNDS`] of them.
+/// Waits until no READ of a file is under way and no request is in the kernel's queue, but for
+/// [`MOST_ROUNDS`] rounds of READs at most.
 async fn reads_answered<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
     for _ in 0..MOST_ROUNDS {
         fs.kernel_reads_answered(node).await;
-        // The queue first: what it held is under way by then.
+        // The queue is checked first: READs that it held are known as under way then.
         if queued.is_empty().await && !fs.is_kernel_reading(node) {
             return;
         }
@@ -37,7 +37,6 @@ async fn reads_answered<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
 }
 
 impl<N: Nfs3> Adapter<N> {
-    /// F_GETLK.
     pub(super) fn getlk(&self, request: &Header, of: SetLock, reply: Reply) {
         let Some(locks) = self.fs.locks().cloned() else {
             return reply.error(libc::ENOSYS);
@@ -50,15 +49,15 @@ impl<N: Nfs3> Adapter<N> {
         });
     }
 
-    /// Takes or gives back a lock, in the runtime: there is no hurry where others are waited for.
+    /// Takes or releases a lock. It runs in the runtime of the locks, not on an event loop.
     pub(super) fn setlk(&self, request: &Header, node: u64, of: SetLock, reply: Reply) {
         let Some(locks) = self.fs.locks().cloned() else {
             return reply.error(libc::ENOSYS);
         };
         let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
         let (queued, undoing) = (self.queued.clone(), locks.clone());
-        // An unlock comes with `wait`, too, unless it says LOCK_NB or F_SETLK. Interrupted, it would
-        // leave the lock held.
+        // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,
+        // the lock would stay held.
         let any = of.wait && of.mode.is_some();
         let (reply, interrupt) = self.waiting.hold_interruptible(request, reply, any);
         locks.spawn(async move {
@@ -69,8 +68,8 @@ impl<N: Nfs3> Adapter<N> {
                 }
             };
             if of.mode != Some(Mode::Write) && fs.may_write(of.handle) {
-                // Others may read from then on, also where an exclusive lock becomes a shared one.
-                // What was written by way of a mapping is in the kernel: it writes dirty pages
+                // Others may read after this, also when an exclusive lock becomes a shared one.
+                // Data written through a mapping is still in the kernel, which writes dirty pages
                 // back before it drops them, by requests that other threads answer.
                 let (notifier, dropping) = (notifier.clone(), fs.clone());
                 let flush = move || drop_all_pages(dropping, &notifier, node);
@@ -86,18 +85,18 @@ impl<N: Nfs3> Adapter<N> {
             let Some(granted) = fs.set_lock(of, &interrupt, answer).await else {
                 return;
             };
-            // It is held, and a signal that the caller survives is too late.
+            // The lock is held now, so only a signal that kills the caller matters.
             let free = tokio::select! {
                 biased;
                 () = reads_answered(&fs, &queued, node) => true,
                 () = interrupt.killed() => false,
             };
             if free {
-                // It takes locks of pages: not on a thread that others wait for.
+                // This waits for page locks, so it must not run on a thread that others wait for.
                 let cached = fs.clone();
                 let drop_cached = move || {
                     drop_all_pages(cached.clone(), &notifier, node);
-                    // The kernel may know some of them no more.
+                    // The kernel may no longer know some of the names.
                     cached.expire_names_beside(node, |dir, name| {
                         let _ = notifier.expire_entry(dir, name);
                     });
@@ -107,13 +106,14 @@ impl<N: Nfs3> Adapter<N> {
                     return reply.ok();
                 }
             }
-            // Who asked for it was killed meanwhile, and has its answer; the open file may live on.
+            // The caller was killed and is answered, but the open file may live on: release the
+            // lock.
             undoing.undo(granted).await;
         });
     }
 }
 
-/// A lock as the kernel asks for it.
+/// The request of the kernel in the file system's form.
 pub(super) fn set_lock(
     handle: u64,
     owner: u64,
@@ -137,7 +137,7 @@ pub(super) fn set_lock(
     }
 }
 
-/// What is in the way, as the kernel wants it.
+/// A conflicting lock in the kernel's form.
 fn tested(found: Option<Tested>) -> channel::Lock {
     match found {
         Some(found) => channel::Lock {

@@ -1,10 +1,10 @@
-//! LOOKUP, and the operations that make, remove and change names.
+//! LOOKUP, READLINK, and the operations that create, remove and change names.
 //!
-//! Each handler takes the caller's credential, holds the reply in `waiting`, and starts the
+//! Each handler determines the caller's credential, puts the reply into `waiting`, and starts the
 //! operation of `Fs` as a future. A LOOKUP that the cache of names can answer is answered at once,
 //! and reads the caller's supplementary groups only if the answer depends on them. If the caller
-//! was killed before the reply, nobody takes the entry: the reference to the node that it would
-//! have given to the kernel is forgotten again, and a file that CREATE opened is closed.
+//! was killed before the reply, the kernel does not get the entry: its reference to the node is
+//! taken back, and a file that CREATE opened is closed.
 
 use super::credentials::user_of;
 use super::replies::{
@@ -40,7 +40,7 @@ impl<N: Nfs3> Adapter<N> {
         self.start(async move {
             let mut found = fs.lookup(&cred, parent, name.as_bytes()).await;
             if without_groups && !fs.lookup_holds_without_groups(parent, &found) {
-                // The caller still waits: these are its groups of now.
+                // The caller still waits, so its groups are those of the request.
                 let cred = credentials.of(&asker);
                 if !cred.groups.is_empty() {
                     if let Ok(Found::Is(entry)) = found {
@@ -202,7 +202,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 }
 
-/// Answers with an entry; forgets it if nobody is there to take it.
+/// Answers with an entry, or takes back the kernel's reference if the caller was killed.
 fn reply_new_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
     reply_or_undo(reply, result, reply_entry, |entry| {
         fs.forget(entry.nodeid, 1)

@@ -1,5 +1,6 @@
-//! Replies that wait, each for whoever takes it first; no FUSE in it, so that the order of
-//! threads can be tried out (`tests/models`).
+//! A table of replies that are not given yet. Each is taken by whoever comes first: the operation
+//! that has a result, or the thread that answers for a killed caller. It knows nothing of FUSE, so
+//! that model checking can run it (`tests/models`).
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use slab::Slab;
@@ -13,24 +14,24 @@ pub trait Refuse {
     fn refuse(self);
 }
 
-/// How often callers are looked at.
+/// How often callers are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// A request waits so long before its caller is looked at.
+    /// How long a request waits before its caller is checked.
     pub patience: Duration,
-    /// Pause between two looks.
+    /// The pause between two checks.
     pub period: Duration,
-    /// The same two, for a while after a caller was let go.
+    /// Both times, for the time `alert` after a caller was let go.
     pub haste: Duration,
-    /// How long that is.
+    /// How long `haste` applies.
     pub alert: Duration,
 }
 
-/// How an operation gets to know of signals to its caller.
+/// How an operation is notified of signals to its caller.
 pub struct OnSignal {
-    /// Of every signal, and not only when the caller is let go.
+    /// Notify it of every signal, not only when the caller is let go.
     pub any: bool,
-    /// Whether the caller is let go. Must not come back to the table.
+    /// Called with whether the caller is let go. It must not use the table.
     pub call: Box<dyn Fn(bool) + Send + Sync>,
 }
 
@@ -45,25 +46,23 @@ impl OnSignal {
 }
 
 struct Waiter<A> {
-    /// `None` once answered for a caller that was killed.
+    /// `None` once the caller was let go, and so was answered.
     reply: Option<A>,
     on_signal: Option<OnSignal>,
-    /// The caller's thread; 0 if it is none this PID namespace has, or the kernel.
+    /// The caller's thread; 0 if it is outside this PID namespace, or is the kernel.
     pid: u32,
-    /// The request's number.
     unique: u64,
     since: Instant,
     signal: Signal,
 }
 
-/// Whether the kernel has said that the caller got a signal.
+/// Whether the kernel has reported a signal to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Signal {
     No,
-    /// It has, and nobody has looked at the caller since.
+    /// It has, and the caller was not checked since.
     New(Instant),
-    /// It had, and when the caller was looked at the signal was none to die of, or could not
-    /// be seen.
+    /// It has, and the check of the caller found no fatal signal, or could not see the caller.
     Seen(Instant),
 }
 
@@ -76,33 +75,32 @@ impl Signal {
     }
 }
 
-/// A caller to be looked at.
+/// A caller to be checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
     pub pid: u32,
-    /// How long its request has waited.
+    /// How long the request has waited.
     pub age: Duration,
-    /// How long ago the kernel said that it got a signal.
+    /// How long ago the kernel reported a signal to the caller.
     pub signalled: Option<Duration>,
 }
 
-/// Interrupts kept for requests that are not in the table.
+/// The most interrupts that are kept for requests that are not in the table.
 const EARLY: usize = 256;
 
 struct State<A> {
     waiters: Slab<Waiter<A>>,
-    /// Requests that were interrupted while they were not in the table. The thread that read
-    /// such a request may be about to put it in; or it is answered already, and its number
-    /// never comes again.
+    /// Requests that were interrupted while they were not in the table: a thread may be about to
+    /// put the request in, or it is answered already.
     early: VecDeque<u64>,
-    /// A signal is new.
+    /// There is a [`Signal::New`].
     urgent: bool,
-    /// The thread looks at the table from time to time; else it sleeps until it is woken.
+    /// The thread checks the table periodically; otherwise it sleeps until it is woken.
     awake: bool,
     stopped: bool,
 }
 
-/// See the module.
+/// The table of replies that are not given yet; see the head of this module.
 pub struct Table<A> {
     state: Mutex<State<A>>,
     wake: Condvar,
@@ -129,16 +127,16 @@ impl<A> Default for Table<A> {
     }
 }
 
-/// A reply in the table. Dropped, it drops the reply.
+/// A reply in the table. Dropping this drops the reply.
 #[derive(Debug)]
 pub struct Held<A> {
-    /// `None` once taken.
+    /// `None` once the reply was taken.
     table: Option<Arc<Table<A>>>,
     key: usize,
 }
 
 impl<A> Held<A> {
-    /// The reply, unless the caller was killed and has its answer.
+    /// The reply, unless the caller was killed and is answered already.
     pub fn take(mut self) -> Option<A> {
         let table = self.table.take()?;
         let waiter = table.state.lock().waiters.try_remove(self.key);
@@ -150,7 +148,7 @@ impl<A> Drop for Held<A> {
     fn drop(&mut self) {
         if let Some(table) = self.table.take() {
             let waiter = table.state.lock().waiters.try_remove(self.key);
-            // Outside the lock: an unanswered reply answers as it is dropped.
+            // Outside the lock, because a reply that is not given answers when it is dropped.
             drop(waiter);
         }
     }
@@ -162,7 +160,7 @@ impl<A: Refuse> Table<A> {
         self.hold_with(pid, unique, reply, None)
     }
 
-    /// The same for an operation that can end before its time.
+    /// As [`Table::hold`], for an operation that is notified of signals.
     pub fn hold_with(
         self: &Arc<Self>,
         pid: u32,
@@ -200,7 +198,7 @@ impl<A: Refuse> Table<A> {
         }
     }
 
-    /// The caller of the request `unique` got a signal, of whatever kind: it is looked at now.
+    /// The caller of the request `unique` got a signal of any kind: it is checked now.
     pub fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         let mut waiters = state.waiters.iter_mut();
@@ -226,10 +224,10 @@ impl<A: Refuse> Table<A> {
         self.wake.notify_all();
     }
 
-    /// Refuses the replies of callers that `let_go` says are dying, until [`Table::stop`]. A
-    /// caller is looked at when the kernel says that it got a signal, and from time to time
-    /// when its request, or the last signal, is older than `pace.patience`: the kernel tells
-    /// the first signal only, and none for a process that exits.
+    /// Refuses the replies of callers for which `let_go` returns true, until [`Table::stop`]. A
+    /// caller is checked when the kernel reports a signal, and periodically when its request is
+    /// older than `pace.patience`, because the kernel reports only the first signal, and none for a
+    /// process that exits.
     pub fn run(&self, pace: &Pace, let_go: impl Fn(&Look) -> bool) {
         let mut alert: Option<Instant> = None;
         let mut due: Vec<(usize, u64, Look)> = Vec::new();
@@ -258,7 +256,7 @@ impl<A: Refuse> Table<A> {
                 let signal = waiter.signal;
                 let since = signal.since();
                 let signalled = since.map(|at| now.saturating_duration_since(at));
-                // Without a signal there is nothing to see of a caller that cannot be seen.
+                // A caller that is not visible here need not be checked unless it got a signal.
                 let old = age >= patience && (waiter.pid != 0 || signalled.is_some());
                 if waiter.reply.is_none() || !(old || matches!(signal, Signal::New(_))) {
                     continue;
@@ -274,12 +272,12 @@ impl<A: Refuse> Table<A> {
             if due.is_empty() {
                 continue;
             }
-            // Looking takes its time: not under the lock.
+            // A check takes time, so it is not made under the lock.
             MutexGuard::unlocked(&mut state, || {
                 due.retain(|(_, _, look)| let_go(look));
             });
             for &(key, unique, look) in &due {
-                // The key may belong to another request by now.
+                // The key may belong to another request now.
                 let waiter = state.waiters.get_mut(key);
                 let Some(reply) =
                     waiter

@@ -1,25 +1,25 @@
 //! Requests that the kernel has queued and no event loop has read yet.
 //!
-//! The kernel notes a version when it makes a READ, and ignores the end of file in the reply if
-//! the inode has got a newer one meanwhile: by a notification, or by the end of file in the reply
-//! to another READ. It then goes on with the size it had, and what lies between the two ends
-//! reads as zeros. So before a notification, and before a reply with a false end
-//! ([`crate::fs::ReadEnd`]), READs that are under way are waited for. READs that an event loop has
-//! read are known ([`crate::fs::Fs::is_reading`]). Of those that are still in the kernel's queue,
-//! poll(2) tells only that something waits. So first wait until the queue has been seen empty and
-//! no event loop holds a request that it has not handed on ([`Queued::taking`]); only then look at
-//! the READs that are known, as what was queued before is among them.
+//! The kernel notes the version of the inode when it makes a READ, and ignores the end of file in
+//! the reply if the inode has got a newer version meanwhile: by a notification, or by the end of
+//! file in the reply to another READ. It then goes on with the old size, and the bytes between the
+//! two ends read as zeros. So READs under way are awaited before a notification, and before a reply
+//! with a false end ([`crate::fs::ReadEnd`]). READs that an event loop has read are known
+//! ([`crate::fs::Fs::is_reading`]). Of READs that are still in the kernel's queue, poll(2) tells
+//! only that there are requests. So this module first waits until the queue is empty and no event
+//! loop holds a request that it has not handled ([`Queued::taking`]); then all READs that were
+//! queued before are among the known ones.
 //!
-//! Requests that come by io_uring are in no such queue: they have been handed over when each
-//! worker has ended a round that it began after the question ([`nfsrdma_channel::Rounds`]).
+//! Requests that come by io_uring are not in this queue. All that had arrived are handled when each
+//! worker has ended a round that it began afterwards ([`nfsrdma_channel::Rounds`]).
 //!
-//! A READ that the kernel makes between that and the notification, or the reply, is not seen. It
-//! may do so just then: the reply to one READ has a program go on to the next. Therefore a pause
-//! after the last READ counts as READs under way.
+//! A READ that the kernel makes after the check, and before the notification or reply, is missed.
+//! This is most likely just after the reply to a READ, when the program makes the next one.
+//! Therefore READs count as under way for a short time after the last one.
 //!
-//! (An error in reply to a READ of read-ahead would not need the pause, as no program is told of
-//! it. But nothing in the request says that it is one: its length does not, where the kernel reads
-//! folios of several pages for a program.)
+//! (An error in reply to a READ of read-ahead would not need this time, as no program gets it. But
+//! nothing in a request shows that it is read-ahead: its length does not, because the kernel also
+//! reads folios of several pages for a program.)
 
 use nfsrdma_channel::{Device, Rounds};
 use parking_lot::{Condvar, Mutex};
@@ -31,29 +31,29 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Between two looks at the queue.
+/// The pause between two checks of the queue.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Whether the kernel has a request that nobody has read.
+/// Whether the kernel's queue has a request.
 pub(super) fn has_request(device: &Device) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
         && fds[0].revents() == PollFlags::IN
 }
 
-/// Tells as it is dropped.
+/// Notifies the receiver when it is dropped.
 struct Over(Option<oneshot::Sender<()>>);
 
 impl Drop for Over {
     fn drop(&mut self) {
         if let Some(over) = self.0.take() {
-            // Who asked may have given up.
+            // The receiver may be gone.
             let _ = over.send(());
         }
     }
 }
 
-/// What is waited for beside the empty queue.
+/// A condition that must be true in addition to the empty queue.
 type Condition = Box<dyn Fn() -> bool + Send>;
 
 struct Waiter {
@@ -70,15 +70,15 @@ struct State {
 
 struct Shared {
     device: Arc<Device>,
-    /// Of each ring that requests come by.
+    /// The rounds of each io_uring by which requests come.
     rounds: Vec<Rounds>,
     state: Mutex<State>,
     more: Condvar,
-    /// Event loops that may have taken a request and not handed it over.
+    /// The number of event loops that may have taken a request and not handled it yet.
     taking: AtomicUsize,
 }
 
-/// While it lives, requests are taken from the queue.
+/// While this lives, an event loop takes requests from the queue.
 pub(super) struct Taking<'a>(&'a AtomicUsize);
 
 impl Drop for Taking<'_> {
@@ -87,8 +87,8 @@ impl Drop for Taking<'_> {
     }
 }
 
-/// The queue of a mount. A thread looks at it, from the first time that somebody waits: only where
-/// others change files.
+/// The kernel's queue of a mount. A thread checks it, which is started at the first wait, so only
+/// if other clients change files.
 pub(super) struct Queued {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -109,19 +109,19 @@ impl Queued {
         })
     }
 
-    /// An event loop is about to take requests. (Threads that wait in read(2) for each cannot say
-    /// so: where these serve a mount, a request that was just taken may be missed.)
+    /// Call before an event loop takes requests. (Threads that wait in read(2) for each request
+    /// cannot: if they serve a mount, a request that was just taken may be missed.)
     pub(super) fn taking(&self) -> Taking<'_> {
         self.shared.taking.fetch_add(1, Ordering::SeqCst);
         Taking(&self.shared.taking)
     }
 
-    /// Whether the queue is empty at this moment, and all that it held was handed over. Where
-    /// requests come by rings, returns when those that had come have been handed over.
+    /// Whether the queue is empty, and all requests that it held are handled. If requests come by
+    /// io_uring, waits until those that had arrived are handled, and returns true.
     pub(super) async fn is_empty(&self) -> bool {
         match self.rounds_over() {
             Some(over) => {
-                // An error is the end of the mount.
+                // An error means the end of the mount.
                 let _ = over.await;
                 true
             }
@@ -129,7 +129,7 @@ impl Queued {
         }
     }
 
-    /// The same for threads that may block. Not for those that hand requests over.
+    /// As [`Queued::is_empty`], for threads that may block; not for those that handle requests.
     pub(super) fn is_empty_blocking(&self) -> bool {
         match self.rounds_over() {
             Some(over) => {
@@ -140,13 +140,13 @@ impl Queued {
         }
     }
 
-    /// Told when all rings have ended a round that begins from now on; `None` if there are none.
+    /// Notified when each ring has ended a round that begins from now on; `None` without rings.
     fn rounds_over(&self) -> Option<oneshot::Receiver<()>> {
         if self.shared.rounds.is_empty() {
             return None;
         }
         let (over, told) = oneshot::channel();
-        // The last one to be dropped tells.
+        // The last clone to be dropped notifies the receiver.
         let over = Arc::new(Over(Some(over)));
         for rounds in &self.shared.rounds {
             let over = over.clone();
@@ -155,7 +155,7 @@ impl Queued {
         Some(told)
     }
 
-    /// Returns when the queue was seen empty, and `condition` true after it; or after `most`.
+    /// Waits until the queue is empty and then `condition` is true, but for `most` at most.
     pub(super) async fn until_empty(
         &self,
         most: Duration,
@@ -180,12 +180,12 @@ impl Queued {
             });
         }
         self.shared.more.notify_one();
-        // An error is the end of the mount.
+        // An error means the end of the mount.
         let _ = woken.await;
     }
 
-    /// Starts the thread if it is not there. False if the machine has none left: then nothing is
-    /// waited for, as if the time were up.
+    /// Starts the thread if it does not run. False if that fails: then there is no waiting, as if
+    /// the time were over.
     fn has_thread(&self) -> bool {
         let mut thread = self.thread.lock();
         if thread.is_none() {
@@ -200,12 +200,12 @@ impl Queued {
 }
 
 impl Shared {
-    /// In this order: who takes a request says so before.
+    /// The order matters: `taking` is incremented before a request is taken from the queue.
     fn is_empty(&self) -> bool {
         !has_request(&self.device) && self.taking.load(Ordering::SeqCst) == 0
     }
 
-    /// In this order: see the head of this file.
+    /// The order matters: see the head of this file.
     fn is_quiet(&self, condition: impl Fn() -> bool) -> bool {
         (!self.rounds.is_empty() || self.is_empty()) && condition()
     }
@@ -228,7 +228,7 @@ impl Shared {
                     waiters.push(waiter);
                 }
             }
-            // Each goes on here, on this thread. Who gave up does not wait any more.
+            // Each waiter goes on here, on this thread. Some may have given up.
             for wake in ready {
                 let _ = wake.send(());
             }
@@ -248,10 +248,10 @@ impl Drop for Queued {
         self.shared.more.notify_all();
         drop(waiters);
         if let Some(thread) = self.thread.get_mut().take()
-            // A request that waited may be the last to know of this.
+            // A waiter that goes on, on that thread, may drop the last reference to this.
             && thread.thread().id() != std::thread::current().id()
         {
-            // It ends by itself; a panic there has been reported.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }

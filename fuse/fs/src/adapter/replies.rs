@@ -1,4 +1,4 @@
-//! The file system's results as FUSE wants them.
+//! Answers FUSE requests with the results of the file system.
 
 use super::convert::{attributes, entry_attributes, errno};
 use super::waiting::Held;
@@ -18,8 +18,8 @@ pub(super) fn reply_with<T>(reply: Reply, result: FsResult<T>, ok: impl FnOnce(R
     }
 }
 
-/// Answers a request that waited. If its caller was killed meanwhile, nobody takes what the
-/// result stands for (a look-up, an open file): `undo` gives it back.
+/// Answers a request that waited. If its caller was killed meanwhile, the kernel does not get the
+/// result: `undo` takes back what it stands for (a reference to a node, an open file).
 pub(super) fn reply_or_undo<T>(
     reply: Held,
     result: FsResult<T>,
@@ -33,7 +33,7 @@ pub(super) fn reply_or_undo<T>(
     }
 }
 
-/// The same for results that stand for nothing.
+/// As [`reply_or_undo`], for results that need not be taken back.
 pub(super) fn reply_held<T>(reply: Held, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
     reply_or_undo(reply, result, ok, drop);
 }
@@ -42,11 +42,11 @@ pub(super) fn reply_ok(reply: Reply, (): ()) {
     reply.ok();
 }
 
-/// An entry as the kernel gets it.
+/// An entry in the kernel's form.
 pub(super) fn channel_entry(entry: &Entry) -> channel::Entry {
     channel::Entry {
         nodeid: entry.nodeid,
-        // A node id is never used again, so nothing else tells objects apart.
+        // A node id is never used again, so no generation is needed to tell objects apart.
         generation: 0,
         entry_valid: entry.entry_ttl,
         attr_valid: entry.attr_ttl,
@@ -58,7 +58,7 @@ pub(super) fn reply_entry(reply: Reply, entry: Entry) {
     reply.entry(&channel_entry(&entry));
 }
 
-/// A name that does not exist, which the kernel may cache for a time: node 0.
+/// Answers that a name does not exist. The kernel may cache that for `ttl`: node id 0.
 pub(super) fn reply_absent(reply: Reply, ttl: Duration) {
     if ttl.is_zero() {
         return reply.error(libc::ENOENT);
@@ -70,7 +70,7 @@ pub(super) fn reply_attributes(reply: Reply, (of, ttl): (Attributes, Duration)) 
     reply.attr(ttl, &attributes(&of));
 }
 
-/// The data go from where they are cached into the kernel's pages.
+/// Answers with data. The kernel copies it from the cached blocks into its pages.
 pub(super) fn reply_data(reply: Reply, data: Segs<Buf>) {
     match &data[..] {
         [one] => reply.data(one),
@@ -81,8 +81,8 @@ pub(super) fn reply_data(reply: Reply, data: Segs<Buf>) {
     }
 }
 
-/// The flags of the reply to OPEN. `unflushed`: nothing but written data matters when it
-/// is closed.
+/// The flags of the reply to OPEN. `unflushed`: FLUSH is needed only for written data, not for
+/// locks.
 pub(super) fn file_flags(opened: &Opened, flags: i32, unflushed: bool) -> u32 {
     let mut answer = 0;
     if opened.keep_cache {
@@ -91,8 +91,8 @@ pub(super) fn file_flags(opened: &Opened, flags: i32, unflushed: bool) -> u32 {
     if unflushed && flags & libc::O_ACCMODE == libc::O_RDONLY {
         answer |= fopen::NOFLUSH;
     }
-    // One request of a write(2) after the other, so that each finds where the one before has ended.
-    // Without this flag they come all at once.
+    // With this flag, the requests of one write(2) come one after the other, so that each begins
+    // where the one before has ended. Without it they come all at once.
     if OpenFile::is_direct_append(flags) {
         answer |= fopen::DIRECT_IO;
     }

@@ -1,19 +1,19 @@
-//! Whether a process is being killed, from /proc (proc(5)).
+//! Whether a process is being killed, as /proc shows it (proc(5)).
 //!
-//! Fatal is what Linux calls so: SIGKILL, and every pending signal that is neither blocked
-//! nor ignored nor caught and whose default action ends the process.
+//! A signal is fatal, as Linux defines it, if it is SIGKILL, or if it is pending, neither blocked
+//! nor ignored nor caught, and its default action ends the process.
 
 use std::fs;
 
-/// What the caller of a request is doing.
+/// The state of a request's caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// A fatal signal is pending, or has ended it already.
+    /// A fatal signal is pending, or has ended the process already.
     Killed,
-    /// It ends of itself.
+    /// The process is exiting without a fatal signal.
     Exiting,
     Alive,
-    /// Not visible here, or it did not wait for its request.
+    /// The thread is not visible here, or has ended without waiting for its request.
     Gone,
 }
 
@@ -34,7 +34,7 @@ const HARMLESS: u64 = bit(libc::SIGCHLD)
 /// PF_EXITING of the kernel's task flags.
 const EXITING: u64 = 4;
 
-/// Looks at the thread `tid`.
+/// The state of the thread `tid`.
 pub(super) fn caller(tid: u32) -> Caller {
     let Ok(status) = fs::read(format!("/proc/{tid}/status")) else {
         return Caller::Gone;
@@ -48,13 +48,13 @@ pub(super) fn caller(tid: u32) -> Caller {
     }
 }
 
-/// Whether the thread `tid` will see what its system call returns. One that cannot be looked at
-/// (of another PID namespace) counts as deaf: a loss that is reported twice does no harm.
+/// Whether the thread `tid` will see what its system call returns. False for a thread that is not
+/// visible (of another PID namespace): it does no harm if a loss is reported twice.
 pub(super) fn hears(tid: u32) -> bool {
     caller(tid) == Caller::Alive
 }
 
-/// Whether a fatal signal is pending, by the text of /proc/PID/status.
+/// Whether a fatal signal is pending, according to the text of /proc/PID/status.
 fn pending_fatal(status: &[u8]) -> bool {
     let (mut pending, mut spared) = (0, HARMLESS);
     for line in status.split(|&byte| byte == b'\n') {
@@ -77,10 +77,10 @@ fn pending_fatal(status: &[u8]) -> bool {
     pending & (bit(libc::SIGKILL) | !spared) != 0
 }
 
-/// What /proc/PID/stat says: the flags (field 9) and, where it may be seen, the exit code
-/// (field 52), whose low seven bits are the signal that ended the process.
+/// The state according to the text of /proc/PID/stat: by the flags (field 9) and, where it is
+/// visible, the exit code (field 52), whose low seven bits are the signal that ended the process.
 fn of_stat(stat: &[u8]) -> Caller {
-    // The name in field 2 may have anything in it, parentheses too.
+    // The name in field 2 may contain any characters, even parentheses.
     let Some(end) = stat.iter().rposition(|&byte| byte == b')') else {
         return Caller::Alive;
     };
@@ -176,7 +176,7 @@ mod tests {
             .unwrap();
         assert_eq!(caller(child.id()), Caller::Alive);
         child.kill().unwrap();
-        // A zombie counts as killed as long as its parent has not asked.
+        // A zombie counts as killed until its parent has waited for it.
         let start = Instant::now();
         while caller(child.id()) != Caller::Killed {
             assert!(start.elapsed() < Duration::from_secs(60));

@@ -1,4 +1,5 @@
-//! What the operations of the adapter share: the file system, who asks, and when calls leave.
+//! What the operations of the adapter share: the file system, the credentials of callers, and when
+//! calls are sent.
 
 use super::credentials::Credentials;
 use super::queued::{Queued, has_request};
@@ -14,32 +15,30 @@ pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
     pub(super) credentials: Arc<Credentials>,
     pub(super) waiting: Arc<Waiting>,
-    /// Invalidates what the kernel caches.
     pub(super) notifier: Notifier,
     pub(super) queued: Arc<Queued>,
     pub(super) sending: Sending,
-    /// Requests that arrived, and inodes that the kernel forgot.
+    /// The number of requests that arrived, plus the inodes that the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
-    /// The kernel leaves the umask to this side.
+    /// The kernel does not apply the umask (FUSE_DONT_MASK), so the file system does.
     pub(super) applies_umask: bool,
 }
 
-/// When calls leave.
+/// When calls are sent.
 pub(super) enum Sending {
-    /// Each by itself.
+    /// Each at once.
     AtOnce,
-    /// Together with those of the kernel's next requests, if it has some already: the device is
-    /// asked.
+    /// Together with those of the kernel's next requests, if the device has any.
     Together(Arc<channel::Device>),
     /// At the end of a round of the event loop.
     ByRound,
 }
 
-/// Calls sent together, at most.
+/// The most calls that are sent together.
 const MOST_DEFERRED: u32 = 16;
 
 impl<N: Nfs3> Adapter<N> {
-    /// A new object's mode and the umask that is still to be applied to it.
+    /// The mode of a new object, and the umask if the kernel has not applied it.
     pub(super) fn masked(&self, bits: u32, umask: u32) -> NewMode {
         match self.applies_umask {
             true => NewMode {
@@ -58,22 +57,22 @@ impl<N: Nfs3> Adapter<N> {
         }
     }
 
-    /// Whether POSIX locks go to the server, and end when a file is closed, also one that was
-    /// opened for reading.
+    /// Whether POSIX locks are taken at the server, so that closing a file must release them, even
+    /// if it was opened for reading.
     pub(super) fn posix_locks(&self) -> bool {
         self.fs.locks().is_some_and(|locks| locks.kinds().posix)
     }
 
-    /// Runs an operation: now, and where it waits for the server, on the thread that gets the
-    /// answer.
+    /// Runs an operation: it starts now, and after a call it goes on with the thread that receives
+    /// the reply.
     #[inline]
     pub(super) fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
-        // Where it is made: futures of operations are kilobytes, and each move copies them.
+        // Boxed where it is created: the future has kilobytes, which each move would copy.
         self.start_boxed(Box::pin(operation));
     }
 
-    /// The same for an operation that changes something. It gets its reply, and is told if its
-    /// caller is killed ([`abandon`](nfsrdma_rpcrdma::abandon)).
+    /// As [`Adapter::start`], for an operation that changes something. It is passed its reply, and
+    /// can see whether its caller was killed ([`abandon`](nfsrdma_rpcrdma::abandon)).
     pub(super) fn change<F>(
         &self,
         request: &Header,
@@ -94,10 +93,9 @@ impl<N: Nfs3> Adapter<N> {
         self.send_deferred();
     }
 
-    /// A request is dealt with. If the kernel has another one, its calls may go out together
-    /// with those of this one; otherwise this is the moment to send them. (The kernel's other
-    /// request may need no call and end elsewhere, as FUSE_INTERRUPT does: then the next reply
-    /// sends them.)
+    /// Call after each request. If the kernel has another one, its calls may be sent together with
+    /// those of this one; otherwise they are sent now. (If the other request does not get here, as
+    /// FUSE_INTERRUPT, the next one sends them.)
     pub(super) fn send_deferred(&self) {
         let Sending::Together(device) = &self.sending else {
             return;
@@ -109,11 +107,11 @@ impl<N: Nfs3> Adapter<N> {
     }
 }
 
-/// Closes a file whose handle the kernel did not get.
+/// Closes an open file that the kernel did not get.
 pub(super) fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
     let fs = fs.clone();
     exec::spawn(async move {
-        // Nothing was written through it: there is no error to tell.
+        // Nothing was written through it, so there is no error to report.
         let _ = fs.release(opened.handle).await;
     });
 }

@@ -1,11 +1,11 @@
-//! The own mount: finding it again, keeping it busy, taking it away.
+//! The mount of this process: finding it again, keeping it busy, and unmounting it.
 //!
-//! A path names whatever is mounted there last. The own mount is known by its mount ID
-//! (/proc/self/fdinfo), taken when it was made. Before anything is unmounted the path is
-//! opened with O_PATH, the ID compared, and /proc/self/mountinfo searched for mounts on top of
-//! or below the own one, which MNT_DETACH would take away too. Linux has no call that unmounts
-//! by ID (umount2(2) of `/proc/self/fd/N` goes up to what is mounted on top of it), so the
-//! comparison comes immediately before the call.
+//! A path leads to whatever was mounted on it last. So this process remembers the mount ID
+//! (/proc/self/fdinfo) of its own mount. Before it unmounts anything, it opens the path with
+//! O_PATH, compares the ID, and searches /proc/self/mountinfo for mounts on top of or below its
+//! own, which MNT_DETACH would unmount too. Linux has no call that unmounts by ID (umount2(2) of
+//! `/proc/self/fd/N` unmounts what is on top), so the comparison is made immediately before the
+//! call.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, open};
@@ -21,28 +21,28 @@ use std::process::Command;
 #[derive(Debug)]
 pub struct OwnMount {
     dir: PathBuf,
-    /// 0 if it could not be found out.
+    /// The mount ID; 0 if it could not be determined.
     id: u64,
     hold: Mutex<Hold>,
 }
 
-/// A reference to the mount, which umount(2) answers with EBUSY.
+/// A reference to the mount, which makes umount(2) fail with EBUSY.
 #[derive(Debug, Default)]
 struct Hold {
     descriptor: Option<OwnedFd>,
-    /// The connection has ended: what is unwritten does not depend on the mount any longer.
+    /// The connection to the kernel has ended, so unwritten data no longer depends on the mount.
     released: bool,
 }
 
-/// Opens the root of what is mounted on `dir`, without asking its file system anything.
+/// Opens the root of what is mounted on `dir`, without a request to its file system.
 fn open_root(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(open(dir, flags, Mode::empty())?)
 }
 
-/// The ID of the mount that a descriptor is on, by proc(5). That asks nothing of the file system
-/// and works where this user may not look into it, and under emulators, whose statx(2) does not
-/// know STATX_MNT_ID.
+/// The ID of the mount that a descriptor is on, from /proc. This needs no request to the file
+/// system, and works where this user has no access to it, and under emulators whose statx(2) does
+/// not know STATX_MNT_ID.
 pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
     let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
     let text = std::fs::read_to_string(path)?;
@@ -51,7 +51,7 @@ pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
     id.ok_or_else(|| io::Error::other("no mount ID in /proc/self/fdinfo"))
 }
 
-/// A line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
+/// Parses a line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
 fn parse_line(line: &str) -> Option<(u64, u64, &str)> {
     let mut fields = line.split(' ');
     let id = fields.next()?.parse().ok()?;
@@ -60,7 +60,7 @@ fn parse_line(line: &str) -> Option<(u64, u64, &str)> {
 }
 
 impl OwnMount {
-    /// The mount just made on `dir`.
+    /// The mount that was just made on `dir`.
     pub fn on(dir: &Path) -> OwnMount {
         OwnMount {
             dir: dir.to_owned(),
@@ -69,7 +69,7 @@ impl OwnMount {
         }
     }
 
-    /// Its mount ID, 0 if it could not be found out.
+    /// The mount ID; 0 if it could not be determined.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -78,14 +78,14 @@ impl OwnMount {
         &self.dir
     }
 
-    /// Its root, if the path still leads to it.
+    /// The root of the mount, if the path still leads to it.
     pub(super) fn root(&self) -> Option<OwnedFd> {
         let root = open_root(&self.dir).ok()?;
         (mount_id(&root).ok()? == self.id).then_some(root)
     }
 
-    /// While `on`, umount(2) fails with EBUSY. Does nothing where the path does not lead to the
-    /// mount: then another one lies on top of it and keeps it busy, or it is detached.
+    /// Takes or gives back a reference: while `on`, umount(2) fails with EBUSY. Does nothing if the
+    /// path does not lead to the mount: then another mount on top keeps it busy, or it is detached.
     pub fn hold(&self, on: bool) {
         let mut hold = self.hold.lock();
         if on && !hold.released && hold.descriptor.is_none() {
@@ -102,7 +102,7 @@ impl OwnMount {
         hold.descriptor = None;
     }
 
-    /// Whether it is in this namespace, and the first mount on top of it or below it.
+    /// Whether the mount is in this namespace, and the first mount on top of it or below it.
     fn look(&self) -> io::Result<(bool, Option<String>)> {
         let table = fs::read("/proc/self/mountinfo")?;
         let table = String::from_utf8_lossy(&table);
@@ -112,9 +112,9 @@ impl OwnMount {
         Ok((there, other.map(|(_, _, dir)| dir.to_owned())))
     }
 
-    /// Unmounts it, and nothing else; directly where permitted, else by `fusermount3`, which is
-    /// set-user-id. EBUSY if somebody uses it, or if another mount is on top of it or below it.
-    /// With `lazy` users do not matter, but other mounts do.
+    /// Unmounts this mount and no other: by umount2(2) where that is permitted, else by
+    /// `fusermount3`, which is set-user-id. EBUSY if the mount is in use (not with `lazy`), or if
+    /// another mount is on top of it or below it.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
         let root = self.root();
         let (there, other) = self.look()?;
@@ -148,9 +148,9 @@ impl OwnMount {
     }
 }
 
-/// Unmounts by `fusermount3`, for who may not call umount(2). Errors: `ResourceBusy` and
-/// `PermissionDenied` as umount(2) has them, others of it as `Other` with its words, and those of
-/// running it.
+/// Unmounts by `fusermount3`, for users who may not call umount(2). Errors: `ResourceBusy` and
+/// `PermissionDenied` as with umount(2), other failures as `Other` with the output of the program,
+/// and errors of running it.
 pub fn by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     let output = Command::new("fusermount3")
         .arg(if lazy { "-uz" } else { "-u" })
@@ -189,7 +189,7 @@ mod tests {
         assert_ne!(own.id, 0);
         assert!(own.root().is_some());
         assert!(own.look().unwrap().0);
-        // Other mounts lie below it: nothing is unmounted.
+        // There are mounts below it, so nothing is unmounted.
         if own.look().unwrap().1.is_some() {
             let error = own.unmount(true).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);

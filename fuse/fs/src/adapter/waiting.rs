@@ -1,18 +1,17 @@
 //! Requests that wait for the server, and callers that are killed meanwhile.
 //!
-//! A process whose request sits here cannot die before it is answered, not even of SIGKILL. So
-//! the reply of a waiting request lies in a [`Table`], for whoever comes first: the operation
-//! with its result, or a thread that answers EINTR for a caller that is being killed. The
-//! operation itself goes on: what it changes at the server is done or not done whole, and what
-//! was written is still written back. What it has not begun to change, it does not begin any more
-//! ([`abandon`](nfsrdma_rpcrdma::abandon)).
+//! A process cannot die, not even of SIGKILL, before its request is answered. So the reply to a
+//! waiting request is put into a [`Table`], from which it is taken by the operation that has a
+//! result, or by a thread that answers EINTR for a caller that is being killed. The operation
+//! itself goes on: a change at the server is made completely or not at all, and written data is
+//! still written back. But it begins no further change ([`abandon`](nfsrdma_rpcrdma::abandon)).
 //!
-//! The kernel sends FUSE_INTERRUPT, once for a request, when its caller gets a signal, also one
-//! that has a handler. Whether the caller dies of it is seen in /proc. The kernel says nothing
-//! of a second signal, of a process that exits, and of requests that a process waits for in
-//! another way (O_DIRECT); so callers of old requests are looked at from time to time as well.
-//! Of a caller outside this PID namespace nothing can be seen: a signal counts as deadly if the
-//! request is not answered soon after it.
+//! The kernel sends FUSE_INTERRUPT, once for each request, when its caller gets a signal, even one
+//! that has a handler. /proc shows whether the signal is fatal. The kernel does not report a second
+//! signal, a process that exits, and signals for requests that a process waits for in another way
+//! (O_DIRECT); so callers of old requests are checked periodically as well. A caller outside this
+//! PID namespace cannot be checked: a signal to it counts as fatal if the request is not answered
+//! soon after.
 
 use super::pending_replies::{self, Look, OnSignal, Pace, Refuse, Table};
 use super::signals::{Caller, caller};
@@ -24,19 +23,19 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A request waits so long before its caller is looked at.
+/// How long a request waits before its caller is checked.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Pause between two looks.
+/// The pause between two checks.
 const PERIOD: Duration = Duration::from_millis(250);
-/// The same two, for a while after a caller was let go: dying, it closes its files, which are
+/// Both times, for the time [`ALERT`] after a caller was let go: it then closes its files, by
 /// further requests.
 const HASTE: Duration = Duration::from_millis(50);
-/// How long that is.
+/// How long [`HASTE`] applies.
 const ALERT: Duration = Duration::from_secs(3);
-/// A process that ends of itself waits so long for what it wrote: no signal reaches it any
-/// more that could be seen here.
+/// How long a process that exits waits for its data to be written. No signal can be seen that would
+/// end this wait.
 const EXIT_PATIENCE: Duration = Duration::from_secs(30);
-/// A caller that cannot be seen waits so long after a signal.
+/// How long after a signal a caller that is not visible waits.
 const UNSEEN_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Refuse for Reply {
@@ -45,11 +44,11 @@ impl Refuse for Reply {
     }
 }
 
-/// Requests that wait.
+/// The requests that wait.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Arc<Table<Reply>>);
 
-/// A reply in the table. Dropped without an answer, it answers EIO.
+/// A reply in the table. If it is dropped without an answer, it answers EIO.
 pub(super) type Held = pending_replies::Held<Reply>;
 
 impl Waiting {
@@ -58,8 +57,8 @@ impl Waiting {
         self.0.hold(request.pid(), request.unique, reply)
     }
 
-    /// The same for a request that ends when its caller gets a signal: of whatever kind (`any`),
-    /// or one to die of.
+    /// As [`Waiting::hold`], for a request that ends when its caller gets a signal: any (`any`), or
+    /// a fatal one.
     pub(super) fn hold_interruptible(
         &self,
         request: &Header,
@@ -75,7 +74,8 @@ impl Waiting {
         (held, interrupt)
     }
 
-    /// The same for an operation that changes something, which is to run for the caller returned.
+    /// As [`Waiting::hold`], for an operation that changes something. Run it with the returned
+    /// [`abandon::Caller`], which shows whether the caller was killed.
     pub(super) fn hold_for_change(
         &self,
         request: &Header,
@@ -105,8 +105,8 @@ impl Waiting {
         self.0.interrupt(unique);
     }
 
-    /// Starts the thread that looks after callers. `before` is called before one is let go: what
-    /// it waits for goes on without it.
+    /// Starts the thread that checks callers. It calls `before` before a caller is let go, whose
+    /// operation goes on without it.
     pub(super) fn watch(&self, before: impl Fn() + Send + 'static) -> io::Result<JoinHandle<()>> {
         let table = self.0.clone();
         let pace = Pace {

@@ -1,4 +1,4 @@
-//! Extended attributes, of which there are those of ACLs.
+//! Extended attributes; the only ones are those of ACLs.
 
 use super::replies::{reply_held, reply_ok, reply_with};
 use super::state::Adapter;
@@ -7,7 +7,7 @@ use nfsrdma_nfs3::Nfs3;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Answers GETXATTR and LISTXATTR: with the bytes, or how many they are if the caller has no room
+/// Answers GETXATTR and LISTXATTR: with the bytes, or with their number if the caller asks for that
 /// (`size` 0).
 fn reply_bytes(reply: Reply, bytes: &[u8], size: u32) {
     match u32::try_from(bytes.len()) {

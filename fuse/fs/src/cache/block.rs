@@ -1,18 +1,17 @@
-//! One block of a file's cache: a buffer, and what its bytes are.
+//! One block of a file's cache: a buffer, and the state of its bytes.
 //!
-//! A block is a power of two of bytes, aligned in the file to its size. Six sets of byte
-//! ranges say what its bytes are:
-//! - *valid*: known. Everything below is also valid.
+//! The size of a block is a power of two, and its offset in the file a multiple of its size. Six
+//! sets of byte ranges hold the state of its bytes:
+//! - *valid*: the contents are known. Bytes of the other sets are valid, too.
 //! - *dirty*: to be written.
-//! - *writing*: in a WRITE that was sent. May be dirty again; then it waits for the reply.
+//! - *writing*: in a WRITE that is under way. May be dirty again; then it waits for the reply.
 //! - *unstable*: written UNSTABLE, waits for a COMMIT.
-//! - *committing*: covered by the COMMIT that was sent.
-//! - *overtaken*: sent before somebody else's change became known, which may have come after it.
-//!   In one of the last three sets: it is kept in case the server forgets it, and is no longer
-//!   valid when it is committed, unless a program writes it again.
+//! - *committing*: covered by the COMMIT that is under way.
+//! - *overtaken*: in one of the three sets before, and possibly overwritten by a change of somebody
+//!   else that became known since. Such bytes are kept in case the server loses them, and are no
+//!   longer valid when they are committed, unless a program writes them again.
 //!
-//! Buffers are shared and constant while a reply or a WRITE uses them: a change then goes to
-//! a copy.
+//! While a reply or a WRITE uses a buffer, it is shared and constant: a change then goes to a copy.
 
 use super::RangeSet;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -20,7 +19,7 @@ use std::ops::Range;
 
 #[derive(Debug)]
 pub(super) struct Block {
-    /// `None` only while it is being changed.
+    /// `None` only while the buffer is being changed.
     pub(super) buf: Option<Buf>,
     pub(super) size: u32,
     pub(super) valid: RangeSet,
@@ -29,13 +28,13 @@ pub(super) struct Block {
     pub(super) unstable: RangeSet,
     pub(super) committing: RangeSet,
     pub(super) overtaken: RangeSet,
-    /// Used since the last round of eviction.
+    /// The block was used since the last round of eviction.
     pub(super) referenced: bool,
-    /// The budget last heard of it as one that can be dropped.
+    /// The budget has the block in its list of blocks that can be dropped.
     pub(super) listed: bool,
 }
 
-/// What the write-back indexes and counters say of one block.
+/// What the indexes and counters of write-back need to know of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Summary {
     /// Bytes.
@@ -43,17 +42,16 @@ pub(super) struct Summary {
     pub(super) writing: u64,
     pub(super) unstable: u64,
     pub(super) committing: u64,
-    /// Some dirty byte does not wait for a WRITE under way.
+    /// Some dirty byte is not in a WRITE that is under way, so it can be sent.
     pub(super) idle: bool,
 }
 
 impl Summary {
-    /// Whether the server has all of the block on stable storage.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty + self.writing + self.unstable + self.committing == 0
     }
 
-    /// Whether some of it is not at the server.
+    /// Whether the server does not have all of the block yet.
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty + self.writing > 0
     }
@@ -79,7 +77,7 @@ impl Block {
         self.buf.as_ref().expect("a block has its buffer")
     }
 
-    /// Whether the server has all of it on stable storage.
+    /// Whether the server has all of the block on stable storage.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
             && self.writing.is_empty()
@@ -113,15 +111,16 @@ impl Block {
         kept
     }
 
-    /// Drops everything the server has; what it has not stays, and what it may forget stays
-    /// until it cannot.
+    /// Drops all bytes that the server has on stable storage. Bytes that it may still lose become
+    /// overtaken; dirty bytes stay.
     pub(super) fn invalidate(&mut self) {
         self.valid = self.kept();
         self.overtaken = self.valid.clone();
         self.overtaken.remove_all(&self.dirty);
     }
 
-    /// Takes what became dirty again out of what was overtaken, and drops what is safe.
+    /// Drops overtaken bytes that the server now has on stable storage. Those that became dirty
+    /// again are no longer overtaken.
     pub(super) fn drop_overtaken(&mut self) {
         if self.overtaken.is_empty() {
             return;
@@ -133,7 +132,8 @@ impl Block {
         self.overtaken.remove_all(&safe);
     }
 
-    /// Changes the buffer: in place if nobody else uses it, else in a copy from `alloc`.
+    /// Changes the buffer: in place if nobody else uses it, else in a copy from `alloc`. False if
+    /// there is no memory for the copy.
     pub(super) fn change(
         &mut self,
         alloc: &mut dyn FnMut(usize) -> Option<BufMut>,

@@ -14,9 +14,10 @@ use std::sync::Weak;
 
 /// Something whose blocks can be dropped.
 pub trait Evict: Send + Sync {
-    /// Drops the block at `offset` unless it was used lately or is not safe at the server.
-    /// `None`: there is none, or it is to be [added](Budget::add) again when it is safe;
-    /// otherwise the bytes freed, 0 if it stays. Settles the budget itself.
+    /// Drops the block at `offset`, unless it was used since the last call or is not safe at the
+    /// server. Returns the bytes freed, 0 if it stays because it was used. `None`: there is no such
+    /// block, or it is not safe; it is then [added](Budget::add) again when it is. The
+    /// implementation [accounts](Budget::account) for the freed bytes itself.
     fn evict(&self, offset: u64) -> Option<usize>;
 }
 
@@ -28,7 +29,7 @@ pub struct Budget<T> {
 }
 
 impl<T: Evict> Budget<T> {
-    /// At most `limit` bytes.
+    /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Budget {
             limit,
@@ -37,17 +38,15 @@ impl<T: Evict> Budget<T> {
         }
     }
 
-    /// The limit, in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Bytes taken.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A file's blocks grew or shrank.
+    /// The blocks of a file took `before` bytes and take `after` now.
     pub fn account(&self, before: usize, after: usize) {
         if after >= before {
             self.used.fetch_add(after - before, Ordering::Relaxed);
@@ -56,7 +55,7 @@ impl<T: Evict> Budget<T> {
         }
     }
 
-    /// The blocks of file `id` at `offsets` can be dropped from now on.
+    /// The blocks of file `id` at `offsets` are clean and can be dropped from now on.
     pub fn add(&self, id: u64, owner: &Weak<T>, offsets: Vec<u64>) {
         if offsets.is_empty() {
             return;
@@ -78,13 +77,14 @@ impl<T: Evict> Budget<T> {
         }
     }
 
-    /// Blocks there are to evict, by count.
+    /// The number of blocks that can be evicted.
     pub fn blocks(&self) -> usize {
         self.blocks.lock().len()
     }
 
-    /// Drops blocks, least recently used first, until `bytes` more fit. False if they still
-    /// do not: the rest is in use or dirty. Must not be called with a file locked.
+    /// Drops blocks, least recently used first, until `bytes` more fit. False if they do not fit
+    /// even then, because the other blocks are in use or not clean. Must not be called with a file
+    /// locked.
     pub fn make_room(&self, bytes: usize) -> bool {
         if self.used() + bytes <= self.limit {
             return true;
@@ -92,14 +92,14 @@ impl<T: Evict> Budget<T> {
         self.evict(|budget| budget.used() + bytes <= budget.limit)
     }
 
-    /// Drops clean blocks of at least `bytes` in all, whatever the limit.
+    /// Drops clean blocks of at least `bytes` in total, whatever the limit.
     pub fn reclaim(&self, bytes: usize) -> bool {
         let target = self.used().saturating_sub(bytes);
         self.evict(|budget| budget.used() <= target)
     }
 
     fn evict(&self, enough: impl Fn(&Self) -> bool) -> bool {
-        // Twice round: the first time a used block only loses its mark.
+        // Each block is tried twice, because the first time a used block only loses its mark.
         let mut tries = self.blocks.lock().len() * 2;
         while !enough(self) {
             if tries == 0 {

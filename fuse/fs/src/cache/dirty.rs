@@ -1,15 +1,14 @@
-//! The way of written data to the server, in the blocks of one file: dirty, in a WRITE,
-//! unstable, in a COMMIT, clean.
+//! The part of [`Pages`] that moves written data to the server: it takes bytes from dirty over
+//! writing, unstable and committing to clean ([`block`](super::block) explains the states).
 //!
 //! # Bytes written along
 //!
-//! A WRITE may carry, besides what programs wrote, unchanged bytes that lie between two dirty
-//! ranges, so that both go in one WRITE ([`Gaps::Join`]). They are taken along only if they
-//! are valid and clean and every page (4 KiB) they lie in holds dirty bytes as well. This is
-//! what Linux's client allows itself (a write is extended to its page, never beyond), and its
-//! conditions are the same: the caller permits it only while nothing says that somebody else
-//! changes the file. Programs on two machines that write to one page of a file without
-//! locking it lose data on either client; with page-aligned records they do not.
+//! A WRITE may contain, besides data that programs wrote, clean bytes between two dirty ranges, so
+//! that both go in one WRITE ([`Gaps::Join`]). These bytes must be valid and clean, and every page
+//! (4 KiB) of them must have dirty bytes as well. Linux's client does the same (it extends a write
+//! to its page, never beyond), under the same condition: the caller permits it only while there is
+//! no sign that somebody else changes the file. Programs on two machines that write to one page of
+//! a file without locking it lose data with either client; with page-aligned records they do not.
 
 use super::block::Block;
 use super::pages::{PAGE, Pages, fit};
@@ -28,30 +27,30 @@ pub struct WriteJob {
     pub data: Segs<Buf>,
 }
 
-/// What a reply said of the write verifier.
+/// What the write verifier in a reply says of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The server is the one that took the earlier WRITEs.
+    /// The server has not restarted since the earlier WRITEs.
     Same,
-    /// It restarted: what was not committed is dirty again (RFC 1813 section 3.3.7).
+    /// The server has restarted: uncommitted data is dirty again (RFC 1813 section 3.3.7).
     Restarted,
 }
 
-/// What may lie between the dirty ranges of one WRITE.
+/// What may be sent between the dirty ranges of one WRITE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gaps {
-    /// Nothing: only what programs wrote is sent.
+    /// Nothing: only data that programs wrote is sent.
     Keep,
-    /// Unchanged bytes of the same pages.
+    /// Clean bytes of the same pages.
     Join,
 }
 
-/// Parts of blocks: the block's start, and bytes of it.
+/// Parts of blocks: the offset of the block, and a range of its bytes.
 type Parts = SmallVec<[(u64, Range<u32>); 4]>;
 
 impl Pages {
-    /// Takes in data a program wrote. Returns how many bytes: fewer than all if `alloc` gave
-    /// no memory.
+    /// Stores data that a program wrote, and marks it dirty. Returns how many bytes it stored:
+    /// fewer than all if `alloc` returned no memory.
     pub(super) fn write<'a>(
         &mut self,
         offset: u64,
@@ -68,7 +67,7 @@ impl Pages {
         if self.adopt(offset, data) {
             return data.len();
         }
-        // A long run of writes in order makes blocks ahead of what they hold.
+        // A long run of sequential writes gets larger blocks, in advance of its data.
         let most = (self.run_len.next_power_of_two() / 2).clamp(PAGE, MAX_PIECE);
         let end = offset + data.len() as u64;
         let mut at = offset;
@@ -105,7 +104,8 @@ impl Pages {
         (at - offset) as usize
     }
 
-    /// Makes the buffer that has the data a block, if it can be one and there is none.
+    /// Makes the buffer of the data a block, if its place and size permit and there is no block
+    /// yet.
     fn adopt(&mut self, offset: u64, data: WriteData<'_>) -> bool {
         let Some(buf) = data.buf() else {
             return false;
@@ -163,7 +163,7 @@ impl Pages {
     }
 
     /// Takes the first dirty data inside `within` for one WRITE of at most `most` bytes. With
-    /// `full`, only if there are that many in a row.
+    /// `full`, only a run of exactly `most` bytes.
     pub(super) fn begin_write(
         &mut self,
         within: Range<u64>,
@@ -191,8 +191,8 @@ impl Pages {
         Some(job)
     }
 
-    /// The first run of data to write inside `within`: consecutive parts of blocks. The cost
-    /// is that of the run (with `full`: of the runs before it), whatever else is dirty.
+    /// The first run of data to write inside `within`: consecutive parts of blocks. The cost is
+    /// proportional to the run (with `full`, to the runs before it as well), not to all dirty data.
     fn next_run(&self, within: Range<u64>, most: u32, full: bool, gaps: Gaps) -> Option<Parts> {
         let first = self.block_at(within.start).map_or(within.start, |b| b.0);
         let mut parts = Parts::new();
@@ -207,7 +207,7 @@ impl Pages {
                 .saturating_sub(start)
                 .min(u64::from(block.size)) as u32;
             for dirty in block.dirty.within(skip..block.size) {
-                // Data in a WRITE under way must not be overtaken by newer data.
+                // Newer data must not overtake a WRITE of the same bytes that is under way.
                 for range in block.writing.gaps(dirty) {
                     let offset = start + u64::from(range.start);
                     if !parts.is_empty() && offset != end {
@@ -220,7 +220,7 @@ impl Pages {
                                 len += offset - end;
                                 parts.extend(between);
                             }
-                            // A shorter run: look for a full one behind it.
+                            // This run is too short: look for a full one after it.
                             _ if full && len < u64::from(most) => {
                                 parts.clear();
                                 len = 0;
@@ -241,9 +241,9 @@ impl Pages {
         (len > 0 && (!full || len == u64::from(most))).then_some(parts)
     }
 
-    /// The parts of `gap`, which lies between dirty bytes, if they may be written along.
+    /// The parts of `gap`, which lies between dirty bytes, if it may be written along.
     fn unchanged(&self, gap: Range<u64>) -> Option<Parts> {
-        // Not a page of its own between the pages that are written to.
+        // The gap must not contain a whole page, to which no program wrote.
         if gap.end / PAGE * PAGE > gap.start.next_multiple_of(PAGE) {
             return None;
         }
@@ -266,7 +266,7 @@ impl Pages {
         Some(parts)
     }
 
-    /// The reply to a WRITE of `sent`: the server took the first `count` bytes. The rest is
+    /// The reply to a WRITE of `sent`: the server accepted the first `count` bytes. The rest is
     /// dirty again.
     pub(super) fn end_write(
         &mut self,
@@ -297,7 +297,7 @@ impl Pages {
         verdict
     }
 
-    /// A WRITE of `sent` failed for good: its data is gone, unless written again meanwhile.
+    /// A WRITE of `sent` failed for good: drops its data, except what was written again meanwhile.
     pub(super) fn fail_write(&mut self, sent: Range<u64>) {
         self.each(sent, |block, range| {
             let parts: Vec<_> = block.writing.within(range).collect();
@@ -321,7 +321,8 @@ impl Pages {
         });
     }
 
-    /// Applies `f` to at most `most` of the blocks that `set` names. True if that is all.
+    /// Applies `f`, which removes a block from `set`, to at most `most` blocks of `set`. True if
+    /// none is left.
     fn each_of(
         &mut self,
         set: fn(&mut Self) -> &mut std::collections::BTreeSet<u64>,
@@ -335,15 +336,15 @@ impl Pages {
         set(self).is_empty()
     }
 
-    /// Whether there are at least `count` dirty ranges that do not wait for a WRITE under way. It
-    /// costs what so many ranges cost.
+    /// Whether there are at least `count` dirty ranges in blocks that have data to send. It looks
+    /// at no more ranges than that.
     pub(super) fn has_dirty_ranges(&self, count: usize) -> bool {
         let blocks = self.index.idle.iter().map(|start| &self.blocks[start]);
         let ranges = blocks.flat_map(|block| block.dirty.within(0..block.size));
         ranges.take(count).count() == count
     }
 
-    /// Whether there is dirty data that does not wait for a WRITE under way.
+    /// Whether there is dirty data that is not in a WRITE under way.
     pub(super) fn has_idle_dirty(&self) -> bool {
         !self.index.idle.is_empty()
     }
@@ -362,9 +363,9 @@ impl Pages {
         }
     }
 
-    /// Makes what at most `most` blocks had uncommitted when the server restarted dirty again.
-    /// True if that is all. What is uncommitted must not count as covered by a COMMIT before.
-    /// (What was written since is among it: it is written once more, which does no harm.)
+    /// After a restart of the server, makes the uncommitted data of at most `most` blocks dirty
+    /// again. True if none is left; no COMMIT may be sent before that. (Data that was written since
+    /// the restart is written once more, which does no harm.)
     pub(super) fn redo(&mut self, most: usize) -> bool {
         if !self.forgotten {
             return true;
@@ -372,7 +373,7 @@ impl Pages {
         let mut again = |block: &mut Block| {
             let mut again = std::mem::take(&mut block.unstable);
             again.insert_all(&std::mem::take(&mut block.committing));
-            // In a WRITE under way already: its reply decides.
+            // For data in a WRITE that is under way, its reply decides.
             let writing: SmallVec<[_; 4]> = block.writing.iter().collect();
             writing.into_iter().for_each(|part| again.remove(part));
             block.dirty.insert_all(&again);
@@ -383,8 +384,8 @@ impl Pages {
         done
     }
 
-    /// Has the next COMMIT cover at most `most` further blocks of what is unstable. True if
-    /// that is all.
+    /// Makes the next COMMIT cover the unstable data of at most `most` further blocks. True if it
+    /// covers all.
     pub(super) fn begin_commit(&mut self, most: usize) -> bool {
         self.each_of(
             |pages| &mut pages.index.unstable,
@@ -396,18 +397,18 @@ impl Pages {
         )
     }
 
-    /// Whether the COMMIT covers anything as yet.
+    /// Whether the COMMIT covers any data.
     pub(super) fn is_committing(&self) -> bool {
         !self.index.committing.is_empty()
     }
 
-    /// The reply to the COMMIT. [`Pages::end_commit`] does what follows.
+    /// The reply to the COMMIT. [`Pages::end_commit`] has to follow.
     pub(super) fn commit_answered(&mut self, verifier: Verifier) -> Verdict {
         self.check(verifier)
     }
 
-    /// What at most `most` blocks had in the COMMIT is safe, unless the server restarted. True if
-    /// that is all.
+    /// Marks the data of at most `most` blocks that the COMMIT covered as clean; or as dirty, if
+    /// the server has restarted. True if none is left.
     pub(super) fn end_commit(&mut self, most: usize) -> bool {
         if self.forgotten {
             return self.redo(most);
@@ -419,8 +420,8 @@ impl Pages {
         )
     }
 
-    /// The COMMIT failed for good: what at most `most` blocks had in it may be lost at the server.
-    /// Returns that, and true if that is all.
+    /// The COMMIT failed for good, so the server may have lost the data that it covered: drops that
+    /// of at most `most` blocks, and returns its ranges, and true if none is left.
     pub(super) fn fail_commit(&mut self, most: usize) -> (Vec<Range<u64>>, bool) {
         let mut all = Vec::new();
         let starts: Vec<u64> = self.index.committing.iter().take(most).copied().collect();

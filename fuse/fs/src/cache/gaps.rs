@@ -1,28 +1,28 @@
-//! What to read before a flush, so that pages which are written to here and there go out in few
-//! WRITEs instead of one for each place.
+//! What to read before a flush, so that many small dirty ranges go out in few WRITEs instead of one
+//! for each range.
 //!
-//! Bytes between dirty ranges may be written along if they are known, unchanged, and of pages
-//! that are written to anyhow ([`Gaps::Join`](super::Gaps)). Where they are not cached, one READ
-//! brings those of many pages. That is worth it only where it saves more WRITEs than it costs:
-//! measured (docs/PERFORMANCE.md), a READ of pages each of which has one gap to its neighbour
-//! takes 0.4 to 0.6 of the CPU time of a WRITE for each, and where only every second page is
-//! written to it is lost, as no page is written that no program wrote to.
+//! Bytes between dirty ranges may be written along if they are valid, clean, and in pages that have
+//! dirty bytes ([`Gaps::Join`](super::Gaps)). If they are not cached, one READ can fetch those of
+//! many pages. This pays only if it saves more WRITEs than it costs: reading the pages first was
+//! measured to take 0.4 to 0.6 of the CPU time if every page has dirty bytes, and 1.4 to 1.6 times
+//! as much if only every second page has (docs/PERFORMANCE.md), because a page without dirty bytes
+//! is never written along.
 
 use super::pages::{PAGE, Pages};
 use std::ops::Range;
 
-/// WRITEs that one READ must save, at least.
+/// The least number of WRITEs that one READ must save.
 const LEAST_SAVED: u64 = 8;
-/// Blocks looked at in one go.
+/// The most blocks that one call looks at.
 const PART: usize = 1024;
 
-/// A run of dirty ranges, with no page between them that has none.
+/// A run of dirty ranges without a clean page between them.
 #[derive(Debug)]
 struct Run {
-    /// Its dirty bytes so far begin and end here.
+    /// Where its first dirty range begins, and its last one ends so far.
     start: u64,
     end: u64,
-    /// From the first to the last gap that is not cached.
+    /// The range from the first to the last gap that is not cached; `count` is their number.
     gaps: Option<Range<u64>>,
     count: u64,
 }
@@ -37,7 +37,7 @@ impl Run {
         }
     }
 
-    /// The pages to read, if that is worth it.
+    /// The pages to read, if reading them pays.
     fn pages(&self) -> Option<Range<u64>> {
         let gaps = self.gaps.as_ref()?;
         let pages = gaps.start / PAGE * PAGE..gaps.end.next_multiple_of(PAGE);
@@ -47,8 +47,8 @@ impl Run {
 }
 
 impl Pages {
-    /// Looks from `from` on for pages, at most `most` bytes of them, that are worth reading before
-    /// they are written. Also says where to go on, if not at the end.
+    /// Finds pages from `from` on, at most `most` bytes, that are worth reading before a flush.
+    /// Also returns the offset at which to go on, unless the end is reached.
     pub(super) fn worth_reading(&self, from: u64, most: u64) -> (Option<Range<u64>>, Option<u64>) {
         let mut run: Option<Run> = None;
         let first = self.block_at(from).map_or(from, |block| block.0);
@@ -57,7 +57,7 @@ impl Pages {
             let block = &self.blocks[&start];
             let taken = [&block.writing, &block.unstable, &block.committing];
             if !taken.iter().all(|set| set.is_empty()) {
-                // What a server that restarts may forget is not written along.
+                // Data that a restarting server may lose is not written along.
                 if let Some(pages) = run.take().and_then(|run| run.pages()) {
                     return (Some(pages), Some(start));
                 }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(all(&few, MOST), []);
         let whole = written((0..100).map(|n| (n * PAGE, PAGE as usize)));
         assert_eq!(all(&whole, MOST), []);
-        // One gap to ten pages.
+        // One gap in ten pages.
         let dense = written((0..100).flat_map(|n| {
             let whole = (n * 10 * PAGE, 9 * PAGE as usize);
             [whole, ((n * 10 + 9) * PAGE, 8)]
@@ -158,8 +158,8 @@ mod tests {
     }
 
     proptest! {
-        /// Only pages with dirty bytes are read, each once, no more than allowed at a time, and
-        /// looking for them comes to an end.
+        /// Only pages with dirty bytes are read, each at most once, no more than `most` at a time,
+        /// and the search ends.
         #[test]
         fn only_pages_that_are_written_to(
             places in prop::collection::vec((0u64..400, 0u64..PAGE, 1usize..9000), 0..300),

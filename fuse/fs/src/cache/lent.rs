@@ -1,18 +1,19 @@
-//! Blocks that the kernel has, too.
+//! Blocks that the kernel's page cache has as well ("lent" blocks).
 //!
-//! What was read for a program stays in the kernel's page cache. Until this client writes to
-//! the file, which makes the kernel drop its pages, a second copy here is of little use; it
-//! would push out what nobody else has, and fill ever more memory. So such blocks may take a
-//! part of the budget only, oldest out first.
+//! Data that was read for a program stays in the kernel's page cache, until this client writes to
+//! the file, which makes the kernel drop its pages. Meanwhile a second copy here is of little use,
+//! takes memory, and would evict blocks of which there is no other copy. So lent blocks may take
+//! only a part of the budget; beyond it the oldest are dropped first.
 
 use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Weak;
 
-/// Entries of blocks that are gone may outnumber the others by so much.
+/// While few blocks are cached, entries, whose blocks may be gone, may add up to this many times
+/// the limit.
 const SLACK: usize = 4;
 
-/// Blocks of all files that were read for programs, oldest first.
+/// The lent blocks of all files, oldest first.
 #[derive(Debug)]
 pub struct Lent<T> {
     limit: usize,
@@ -26,7 +27,7 @@ struct Queue<T> {
 }
 
 impl<T> Lent<T> {
-    /// At most `limit` bytes.
+    /// Lent blocks may take `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Lent {
             limit,
@@ -37,15 +38,15 @@ impl<T> Lent<T> {
         }
     }
 
-    /// The block of `owner` at `offset` was read.
+    /// The block of `owner` at `offset`, of `len` bytes, was read for a program.
     pub fn add(&self, owner: Weak<T>, offset: u64, len: u32) {
         let mut queue = self.queue.lock();
         queue.blocks.push_back((owner, offset, len));
         queue.bytes += len as usize;
     }
 
-    /// The next block to let go, if there are too many. `used`: bytes of all blocks, those of
-    /// others included; while these are few, what is here may be gone already.
+    /// The next block to drop, if there are too many. `used`: the bytes of all cached blocks. If
+    /// these are within the limit, only surplus entries are removed, whose blocks may be gone.
     pub fn next(&self, used: usize) -> Option<(Weak<T>, u64)> {
         let mut queue = self.queue.lock();
         let full = used > self.limit;

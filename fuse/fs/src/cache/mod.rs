@@ -1,9 +1,9 @@
 //! The page cache: pure data structures, without I/O.
 //!
-//! A [`Pages`] holds what is known of one file's contents in blocks whose buffers are
-//! registered memory. [`Budget`] bounds the blocks of all files and says which to drop.
-//! [`WriteBack`] decides what of one file is to be written and committed next, and who hears of
-//! errors. [`ReadAhead`] decides what to fetch before it is asked for.
+//! A [`Pages`] holds the cached contents of one file in blocks whose buffers are registered memory.
+//! [`Budget`] limits the memory of the blocks of all files and decides which to drop. [`WriteBack`]
+//! decides which data of one file is written and committed next, and which open files get errors.
+//! [`ReadAhead`] decides what to read ahead.
 
 mod block;
 mod budget;

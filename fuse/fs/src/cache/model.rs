@@ -1,4 +1,4 @@
-//! [`Pages`] against a flat file and a server that can forget.
+//! A property test of [`Pages`] against a flat file and a model of a server that can restart.
 
 use super::{Gaps, PAGE, Pages, Verdict, WriteData, WriteJob};
 use nfsrdma_rdma::{Buf, BufMut, Pool};
@@ -11,12 +11,12 @@ const SPACE: usize = 40 << 10;
 #[derive(Debug, Clone)]
 enum Step {
     Write(usize, usize, u8),
-    /// So many pages at a page, in a buffer of their own.
+    /// First page, number of pages, and byte: written from a buffer that can become a block.
     WriteBuffer(usize, usize, u8),
     Read(usize, usize),
-    /// Send a WRITE of at most so many bytes.
+    /// Send a WRITE of at most this many bytes; whether it must be full; whether gaps are joined.
     Send(usize, bool, bool),
-    /// The server answers the oldest WRITE: takes this share of it, stable or not.
+    /// The server answers the oldest WRITE: it accepts this share (of 255) of it, stable or not.
     Answer(u8, bool),
     Refuse,
     GiveUp,
@@ -26,7 +26,7 @@ enum Step {
     Truncate(usize),
     Invalidate,
     Evict(usize),
-    /// Keep what is read now, to see that it does not change.
+    /// Keep the buffers that are read now, to check that they do not change.
     Hold(usize, usize),
 }
 
@@ -56,23 +56,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Where {
-    /// The truth is what programs see.
+    /// Programs see the byte in `truth`, and it reaches the server.
     Sure,
-    /// The server's bytes stand for those refused, for as long as it lives.
+    /// A WRITE was refused: programs see the server's byte, until the server restarts.
     Refused,
-    /// The server restarted without them.
+    /// A WRITE was refused, and the server has lost the byte in a restart.
     Unknown,
 }
 
 struct World {
     pages: Pages,
     pool: Pool,
-    /// What programs are to see; beyond its end the file ends.
+    /// The contents of the file that programs have to see.
     truth: Vec<u8>,
-    /// Where a refused WRITE had replaced bytes: what lay there before is no longer kept, so
-    /// a restart of the server may take it, and nobody was promised otherwise.
+    /// For each byte, whether a WRITE of it was refused: the client no longer keeps what the byte
+    /// was before, so a restart of the server may change it, as no program was told otherwise.
     refused: Vec<Where>,
-    /// What the server would answer now, and what survives its restart.
+    /// What the server would return now; `stable`: what survives its restart.
     volatile: Vec<u8>,
     stable: Vec<u8>,
     verifier: u64,
@@ -110,7 +110,7 @@ impl World {
         let pool = pool.clone();
         move |len| {
             let mut buf = pool.alloc(len)?;
-            // Nothing of what lay in memory before may show.
+            // Bytes that a bug leaves unset differ from all data.
             buf.fill(0xee);
             Some(buf)
         }
@@ -121,7 +121,7 @@ impl World {
         (at as u64).min(end)..end
     }
 
-    /// Reads as the file system does: what is missing comes from the server.
+    /// Reads as the file system does: missing data is fetched from the server.
     fn read(&mut self, range: Range<u64>) -> Vec<Buf> {
         for _ in 0..100 {
             if let Some(found) = self.pages.get(range.clone()) {
@@ -142,7 +142,7 @@ impl World {
                 let have = self.volatile.get(from..).unwrap_or_default();
                 let n = have.len().min(buf.len());
                 buf[..n].copy_from_slice(&have[..n]);
-                // Behind the server's end there are zeros up to the end known here.
+                // After the server's end there are zeros up to the end known here.
                 let known = self.truth.len().saturating_sub(from).clamp(n, buf.len());
                 buf[n..known].fill(0);
                 self.pages.fill(
@@ -215,7 +215,7 @@ impl World {
         self.seen = self.verifier;
     }
 
-    /// A part of the truth went back to what the server has.
+    /// A WRITE of `range` was refused: programs see the server's bytes again.
     fn lose(&mut self, range: Range<u64>) {
         let end = self.truth.len().min(range.end as usize);
         for at in range.start as usize..end {
@@ -329,7 +329,7 @@ impl World {
         assert!(resident <= SPACE + (32 << 10) && resident.is_multiple_of(PAGE as usize));
     }
 
-    /// Until everything is on stable storage.
+    /// Writes and commits until everything is on stable storage.
     fn flush(&mut self) {
         for _ in 0..1000 {
             while !self.sent.is_empty() {
@@ -372,13 +372,13 @@ proptest! {
         }
         world.flush();
         world.check(0..world.truth.len() as u64);
-        // What was cut and grown again may be shorter at the server: it ends in zeros.
+        // A file that was truncated and extended may be shorter at the server: the rest is zeros.
         world.stable.resize(world.truth.len(), 0);
         world.volatile.resize(world.truth.len(), 0);
         for at in 0..world.truth.len() {
             let kept = match world.refused[at] {
                 Where::Sure => world.stable[at] == world.truth[at],
-                // Nothing asks for a COMMIT of what the server had before.
+                // The server's own byte need not be committed.
                 Where::Refused => world.volatile[at] == world.truth[at],
                 Where::Unknown => true,
             };

@@ -1,8 +1,8 @@
-//! What is cached of one file: a map of [blocks](super::block), which do not overlap.
+//! The cached contents of one file: a map of [blocks](super::block), which do not overlap.
 //!
-//! This file holds what reading needs; `dirty.rs` the way of written data to the server. Both
-//! keep indexes of the blocks by what is to be done for them, so that no call looks at blocks
-//! that do not concern it, however many there are.
+//! This file has the operations for reading, and `dirty.rs` those that move written data to the
+//! server. Both maintain indexes of the blocks by what has to be done with them, so that no call
+//! looks at blocks that do not concern it, however many there are.
 
 use super::RangeSet;
 use super::block::{Block, Summary};
@@ -17,7 +17,7 @@ pub const PAGE: u64 = 4096;
 /// Largest block, in bytes.
 pub const MAX_PIECE: u64 = 1 << 20;
 
-/// A part of the file to read into one buffer: offset and bytes.
+/// A part of the file to read into one buffer: its offset and its length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub offset: u64,
@@ -27,36 +27,37 @@ pub struct Piece {
 /// The cached part of a file.
 #[derive(Debug, Default)]
 pub struct Pages {
-    /// Boxed: a node of the map has room for eleven, and most files have one or two.
+    /// Boxed, because a node of the map has room for eleven blocks, and most files have one or two.
     pub(super) blocks: BTreeMap<u64, Box<Block>>,
     pub(super) index: Index,
     /// Bytes of the blocks' buffers.
     pub(super) resident: usize,
     pub(super) verifier: Option<Verifier>,
-    /// The server restarted since, and what was uncommitted is not all dirty again as yet.
+    /// The server has restarted, and not all data that was uncommitted is dirty again yet.
     pub(super) forgotten: bool,
-    /// There may be blocks with data that others have written over.
+    /// There may be blocks with overtaken data.
     overtaken: bool,
-    /// Where the last write ended, and how long the run of sequential writes is.
+    /// Where the last write ended; `run_len`: the length of the run of sequential writes up to
+    /// there.
     pub(super) run_end: u64,
     pub(super) run_len: u64,
-    /// Blocks that can be dropped since [`Pages::take_fresh`].
+    /// Blocks that became droppable since the last [`Pages::take_fresh`].
     fresh: Vec<u64>,
-    /// Blocks that are gone or cannot be dropped any more since [`Pages::take_gone`].
+    /// Blocks that are gone, or no longer droppable, since the last [`Pages::take_gone`].
     gone: Vec<u64>,
-    /// Blocks that were dropped since [`Pages::take_dropped`].
+    /// Blocks that were dropped since the last [`Pages::take_dropped`].
     dropped: Vec<Block>,
 }
 
-/// Blocks that hold memory still.
+/// Blocks that were removed from a file, and whose memory is freed when this is dropped.
 #[derive(Debug, Default)]
 pub struct Dropped(#[expect(dead_code, reason = "kept to be dropped")] Vec<Block>);
 
-/// The blocks that are not clean, by what is to be done for them, and what they add up to.
+/// The blocks that are not clean, by what has to be done with them, and the sums over them.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) unclean: BTreeSet<u64>,
-    /// With dirty data that does not wait for a WRITE under way.
+    /// Blocks with dirty data that is not in a WRITE under way.
     pub(super) idle: BTreeSet<u64>,
     pub(super) unstable: BTreeSet<u64>,
     pub(super) committing: BTreeSet<u64>,
@@ -65,14 +66,14 @@ pub(super) struct Index {
     pub(super) writing: u64,
     /// Unstable or committing.
     pub(super) uncommitted: u64,
-    /// Bytes of the buffers of blocks that are dirty or in a WRITE, and of those that only
-    /// wait for a COMMIT: what cannot be dropped as yet.
+    /// Bytes of the buffers of blocks that are dirty or in a WRITE; `uncommitted_held`: of those
+    /// that only wait for a COMMIT.
     pub(super) dirty_held: u64,
     pub(super) uncommitted_held: u64,
 }
 
 impl Index {
-    /// The block at `start`, of `size` bytes, changed.
+    /// Updates index and sums for the block at `start`, of `size` bytes.
     fn update(&mut self, start: u64, size: u64, before: Summary, after: Summary) {
         if before == after {
             return;
@@ -118,8 +119,7 @@ impl Index {
     }
 }
 
-/// The size of a block at `at`, of at most `most` bytes, that does not reach `limit`, if
-/// possible.
+/// The size for a block at `at`: at most `most` bytes, and not beyond `limit`, but at least a page.
 pub(super) fn fit(at: u64, limit: u64, most: u64) -> u64 {
     let room = limit - at;
     let aligned = if at == 0 {
@@ -135,12 +135,11 @@ pub(super) fn fit(at: u64, limit: u64, most: u64) -> u64 {
 }
 
 impl Pages {
-    /// Bytes of memory held.
+    /// Bytes of memory of all blocks.
     pub fn resident(&self) -> usize {
         self.resident
     }
 
-    /// Bytes to write.
     pub fn dirty(&self) -> u64 {
         self.index.dirty
     }
@@ -160,7 +159,7 @@ impl Pages {
         self.index.dirty_held
     }
 
-    /// Bytes of memory of further blocks, which wait for a COMMIT.
+    /// Bytes of memory of the blocks that only wait for a COMMIT.
     pub fn uncommitted_held(&self) -> u64 {
         self.index.uncommitted_held
     }
@@ -170,19 +169,19 @@ impl Pages {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Blocks that were dropped, other than by [`Pages::evict`], or cannot be dropped any more
-    /// since the last call.
+    /// Blocks that were dropped (other than by [`Pages::evict`]) or are no longer droppable since
+    /// the last call, by offset.
     pub fn take_gone(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.gone)
     }
 
-    /// The memory of blocks that were dropped, other than by [`Pages::evict`]: to be given back
-    /// without a lock held.
+    /// The blocks that were dropped, other than by [`Pages::evict`]. Drop them without holding a
+    /// lock.
     pub fn take_dropped(&mut self) -> Dropped {
         Dropped(std::mem::take(&mut self.dropped))
     }
 
-    /// All blocks, by offset.
+    /// The offsets of all blocks.
     pub fn offsets(&self) -> impl Iterator<Item = u64> + '_ {
         self.blocks.keys().copied()
     }
@@ -192,7 +191,7 @@ impl Pages {
         (at < start + u64::from(block.size)).then_some((start, block))
     }
 
-    /// Applies `f` to the block at `start`, and keeps the index.
+    /// Applies `f` to the block at `start`, and updates the index.
     pub(super) fn touch<R>(&mut self, start: u64, f: impl FnOnce(&mut Block) -> R) -> R {
         let block = self
             .blocks
@@ -213,7 +212,7 @@ impl Pages {
         result
     }
 
-    /// Applies `f` to the blocks that touch `range`, with the part of it inside the block.
+    /// Applies `f` to each block that overlaps `range`, and to the part of `range` in the block.
     pub(super) fn each(&mut self, range: Range<u64>, mut f: impl FnMut(&mut Block, Range<u32>)) {
         if range.is_empty() {
             return;
@@ -297,8 +296,8 @@ impl Pages {
         first.map(|f| f..range.end)
     }
 
-    /// How to read `range`, rounded out to pages: consecutive pieces of at most `most` bytes
-    /// (a power of two) that fit the blocks there are.
+    /// Divides `range`, extended to whole pages, into consecutive pieces to read: at most `most`
+    /// bytes each (a power of two), and none across the border of a block.
     pub fn plan(&self, range: Range<u64>, most: u64) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let end = range.end.next_multiple_of(PAGE);
@@ -322,8 +321,8 @@ impl Pages {
         pieces
     }
 
-    /// Takes in what was read for a [`Piece`]: `buf` has the piece's length, the first
-    /// `known` bytes are the file's. What is valid already is newer and stays.
+    /// Stores the data read for a [`Piece`]. `buf` has the length of the piece; its first `known`
+    /// bytes are contents of the file. Bytes that are already valid are newer and stay.
     pub fn fill(
         &mut self,
         offset: u64,
@@ -378,8 +377,8 @@ impl Pages {
         }
     }
 
-    /// Drops everything the server has; what it has not stays, and so does until it is committed
-    /// what it may forget.
+    /// Drops all data that the server has on stable storage. Dirty data stays; data that the server
+    /// may still lose stays until it is committed (see *overtaken* in `block.rs`).
     pub fn invalidate(&mut self) {
         for block in self.blocks.values_mut() {
             block.invalidate();
@@ -388,8 +387,8 @@ impl Pages {
         self.drop_empty(0..u64::MAX);
     }
 
-    /// Whether data wait for a COMMIT, or for the reply to a WRITE, that somebody else may have
-    /// written over.
+    /// Whether data that waits for a COMMIT, or for the reply to a WRITE, may have been overwritten
+    /// by somebody else.
     pub fn has_overtaken(&mut self) -> bool {
         if self.overtaken {
             let mut blocks = self.index.unclean.iter().map(|start| &self.blocks[start]);
@@ -398,7 +397,7 @@ impl Pages {
         self.overtaken
     }
 
-    /// Drops what is clean in `range`.
+    /// Drops the clean data in `range`.
     pub fn invalidate_range(&mut self, range: Range<u64>) {
         self.each(range.clone(), |block, inside| {
             if block.is_clean() {
@@ -413,13 +412,13 @@ impl Pages {
         self.drop_empty(range);
     }
 
-    /// The file ends at `size` now: nothing behind it is known or to be written.
+    /// The file ends at `size` now: drops all data after it, dirty data as well.
     pub fn truncate(&mut self, size: u64) {
         self.each(size..u64::MAX, |block, inside| block.forget(inside));
         self.drop_empty(size..u64::MAX);
     }
 
-    /// Drops the blocks that touch `range` and hold nothing.
+    /// Drops the blocks that overlap `range` and have no valid data.
     fn drop_empty(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -441,10 +440,10 @@ impl Pages {
         }
     }
 
-    /// Drops the block at `offset` if it is clean and was used (`used`) or not used since it
-    /// was last asked about. `Some(0)`: it stays, and may be asked about again. `None`: there
-    /// is no such block, or it is not safe at the server; [`Pages::take_fresh`] names it when
-    /// it is.
+    /// Drops the block at `offset` if it is clean, and if it was used (with `used`) or not used
+    /// (without) since the last call for it. Returns the bytes freed; 0 if it stays and may be
+    /// tried again. `None`: there is no such block, or it is not clean; [`Pages::take_fresh`]
+    /// returns it when it is.
     pub fn evict(&mut self, offset: u64, used: bool) -> Option<usize> {
         let block = self.blocks.get_mut(&offset)?;
         if !block.is_clean() {
@@ -459,7 +458,7 @@ impl Pages {
         Some(size)
     }
 
-    /// Where the newest writes in order began and ended.
+    /// The range of the latest run of sequential writes.
     pub fn run(&self) -> Range<u64> {
         self.run_end - self.run_len.min(self.run_end)..self.run_end
     }
@@ -473,7 +472,7 @@ impl Pages {
         any
     }
 
-    /// The ranges that are not safe at the server, in order.
+    /// The ranges that are not on the server's stable storage, in order.
     pub fn unsaved(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for &start in &self.index.unclean {

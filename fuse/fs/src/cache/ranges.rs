@@ -1,17 +1,17 @@
 //! Sets of byte ranges inside a block.
 //!
-//! A block has several such sets (valid, dirty, writing and so on), and most of them are empty or
-//! one range, so they are a sorted list without allocation for up to two ranges. Ranges that touch
-//! are joined.
+//! A block has several such sets (valid, dirty, writing and so on), most of which are empty or have
+//! one range. So a set is a sorted list that needs no allocation for up to two ranges. Ranges that
+//! touch are joined.
 
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Byte ranges of one block: sorted, apart, not empty.
+/// Byte ranges of one block: sorted, not empty, and not touching each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
     ranges: SmallVec<[(u32, u32); 2]>,
-    /// Bytes in all, so that nobody has to add them up.
+    /// The total length of all ranges.
     bytes: u32,
 }
 
@@ -27,7 +27,7 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
-    /// Bytes in all.
+    /// The number of bytes in the set.
     pub fn bytes(&self) -> u32 {
         self.bytes
     }
@@ -36,7 +36,7 @@ impl RangeSet {
         self.ranges.iter().map(|r| r.0..r.1)
     }
 
-    /// Adds a range, joining it with what it touches.
+    /// Adds a range, and joins it with the ranges that it touches.
     pub fn insert(&mut self, range: Range<u32>) {
         if range.is_empty() {
             return;
@@ -56,7 +56,6 @@ impl RangeSet {
         self.ranges.drain(from + 1..to);
     }
 
-    /// Takes a range away.
     pub fn remove(&mut self, range: Range<u32>) {
         if range.is_empty() {
             return;

@@ -1,38 +1,38 @@
 //! Readahead of one open file: which data to fetch before it is read.
 //!
-//! [`ReadAhead::note`] is given each range that is read. Reads in order, or slightly out of order,
-//! as the kernel's requests of one sequence arrive from several threads, open a window of one READ,
-//! which doubles, up to the limit, each time that no more than half of it is left. Reads of equal
-//! length at equal distances are taken for a strided stream, whose next parts are fetched. Any
-//! other read closes the window, so that random reads fetch nothing. [`ReadAhead::left_behind`]
-//! names what a long sequence has passed: the kernel has it in its own page cache.
+//! [`ReadAhead::note`] gets each range that is read. Sequential reads open a window of one READ,
+//! which doubles, up to the limit, whenever no more than half of it is left. They may be slightly
+//! out of order, as the kernel's requests arrive from several threads. Reads of equal length at
+//! equal distances count as a strided stream, whose next parts are fetched. Any other read closes
+//! the window, so that random reads fetch nothing. [`ReadAhead::left_behind`] returns what a long
+//! sequence has passed, which can be dropped because the kernel has it in its own page cache.
 
 use std::ops::Range;
 
-/// Parts of a strided stream fetched ahead, at most.
+/// The most parts of a strided stream that are fetched ahead.
 const MOST_PARTS: u64 = 16;
-/// A sequence that read so much keeps nothing but the last part of it,
+/// A sequence that has read this many bytes leaves all but the last of them behind,
 const LONG: u64 = 8 << 20;
-/// and lets go so much at a time.
+/// and at least this many bytes at a time.
 const PART: u64 = 2 << 20;
-/// Reads in order before a stream counts as one for sure.
+/// After this many sequential reads, requests may be further out of order.
 const SURE: u32 = 4;
-/// Equal steps before a stream counts as strided.
+/// After this many equal steps, a stream counts as strided.
 const STEPS: u32 = 3;
 
-/// Detects that one open file is read in order, or in equal parts at equal distances, and how
-/// far ahead to fetch.
+/// Detects whether an open file is read sequentially, or in equal parts at equal distances, and
+/// decides how far to read ahead.
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     /// Where the next read of a sequence begins.
     next: u64,
-    /// Reads in order so far.
+    /// Sequential reads so far.
     streak: u32,
     /// Bytes to keep fetched ahead.
     window: u64,
-    /// How far was fetched.
+    /// The offset up to which data was fetched.
     fetched: u64,
-    /// Where the sequence began, and up to where what was read was let go.
+    /// Where the sequence began; `left`: the offset up to which it was left behind.
     start: u64,
     left: u64,
     stride: Stride,
@@ -41,21 +41,21 @@ pub struct ReadAhead {
 /// Equal parts at equal distances, forwards.
 #[derive(Debug, Default, Clone, Copy)]
 struct Stride {
-    /// The last part.
+    /// Offset and length of the last part.
     start: u64,
     len: u64,
-    /// From one part's start to the next one's.
+    /// The distance from the start of one part to that of the next.
     step: u64,
     /// Equal steps so far.
     steps: u32,
     /// Parts to keep fetched ahead.
     window: u64,
-    /// The parts before this one are fetched.
+    /// The offset of the next part to fetch.
     next: u64,
 }
 
 impl Stride {
-    /// The same as [`ReadAhead::note`], for reads that are not in order.
+    /// As [`ReadAhead::note`], for reads that are not sequential.
     fn note(&mut self, range: &Range<u64>, size: u64, most: u64) -> Vec<Range<u64>> {
         let len = range.end - range.start;
         let step = range.start.wrapping_sub(self.start);
@@ -72,7 +72,7 @@ impl Stride {
         }
         self.start = range.start;
         self.steps += 1;
-        // Parts so far apart must pay: few of them make a stream.
+        // Only few parts are fetched, because few equal steps may be chance.
         let most = (most / len.max(1)).min(MOST_PARTS);
         if self.steps < STEPS || most == 0 {
             return Vec::new();
@@ -96,8 +96,8 @@ impl Stride {
 }
 
 impl ReadAhead {
-    /// A program reads `range` of a file of `size` bytes. Returns what to fetch besides.
-    /// `unit`: bytes of one READ; `most`: bytes ahead.
+    /// A program reads `range` of a file of `size` bytes. Returns the ranges to fetch ahead.
+    /// `unit`: the bytes of one READ; `most`: the most bytes to fetch ahead.
     pub fn note(&mut self, range: Range<u64>, size: u64, unit: u64, most: u64) -> Vec<Range<u64>> {
         match self.in_order(range.clone(), size, unit, most) {
             Some(ahead) => ahead.into_iter().collect(),
@@ -105,9 +105,9 @@ impl ReadAhead {
         }
     }
 
-    /// What a long sequence has read and left behind since the last call, in whole `unit`s.
-    /// The kernel has it now: to keep it here, too, would push out what others use, and fill
-    /// ever more memory where little does. `most`: bytes ahead, as the kernel's own read-ahead.
+    /// What a long sequence has left behind since the last call, in whole `unit`s. The kernel has
+    /// it: keeping it here as well would evict what others use, and take more and more memory.
+    /// `most`: the most bytes ahead, which is also the kernel's read-ahead.
     pub fn left_behind(&mut self, unit: u64, most: u64) -> Option<Range<u64>> {
         // The kernel has up to two windows of requests under way, in no strict order.
         let near = 2 * most + PART;
@@ -120,7 +120,7 @@ impl ReadAhead {
         Some(left)
     }
 
-    /// `None`: the read is not in order.
+    /// As [`ReadAhead::note`], for sequential reads. `None`: the read is not sequential.
     fn in_order(
         &mut self,
         range: Range<u64>,
@@ -128,8 +128,8 @@ impl ReadAhead {
         unit: u64,
         most: u64,
     ) -> Option<Option<Range<u64>>> {
-        // Requests of one sequence arrive in any order from several threads: one that lost its
-        // CPU for a while comes after all others that the kernel has sent ahead.
+        // Requests of one sequence arrive from several threads, in any order: if a thread was not
+        // scheduled for a while, its request arrives after all that the kernel has sent ahead.
         let slack = 2 * unit;
         let late = match self.streak {
             0..SURE => slack,
@@ -215,7 +215,7 @@ mod tests {
                 assert!(fetched.insert(part.start), "fetched twice");
             }
         }
-        // All but those that told the stride.
+        // All parts but those that showed the stride.
         assert!(fetched.len() as u64 >= size / step - 5, "{}", fetched.len());
     }
 
@@ -244,7 +244,7 @@ mod tests {
             }
         }
         assert!(left >= size - 8 * UNIT - 3 * PART, "{left}");
-        // Elsewhere a sequence begins anew.
+        // At another place a new sequence begins.
         ahead.note(0..4096, size, UNIT, 8 * UNIT);
         assert_eq!(ahead.left_behind(UNIT, 4 * UNIT), None);
     }

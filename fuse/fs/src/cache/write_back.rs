@@ -1,10 +1,10 @@
-//! Write-back of one file: what is to be sent next, and what follows from the answers.
+//! Write-back of one file: what has to be sent next, and what follows from the replies.
 //!
-//! [`WriteBack`] owns the data between a program's write(2) and the server's stable storage
-//! (RFC 1813 sections 3.3.7, 3.3.21 and 4.11): which bytes are dirty, in a WRITE, unstable or
-//! in a COMMIT, on whose behalf they are written, which open files are to hear of errors, and
-//! the write verifier. It does no I/O. A driver asks it for the [next action](WriteBack::next),
-//! carries that out, and reports the outcome:
+//! [`WriteBack`] owns the data between a program's write(2) and the server's stable storage (RFC
+//! 1813 sections 3.3.7, 3.3.21 and 4.11): which bytes are dirty, in a WRITE, unstable or in a
+//! COMMIT, with whose credential they are written, which open files get errors, and the write
+//! verifier. It does no I/O. A driver asks it for the [next action](WriteBack::next), carries that
+//! out, and reports the result:
 //!
 //! ```text
 //!   write ──▶ dirty ──next()=Write──▶ writing ──write_answered──▶ unstable (or clean)
@@ -14,11 +14,11 @@
 //!               └───── another verifier ◀─────────────────────── committing ──▶ clean
 //! ```
 //!
-//! Each call costs what the data it concerns cost, not what else is dirty: a COMMIT of very
-//! many blocks is prepared and concluded in parts ([`Action::Again`], [`WriteBack::end_commit`],
-//! [`WriteBack::commit_failed`]) so that others get the lock in between, and so is what has to be
-//! written again because the server restarted. A COMMIT that was given up leaves what it covered
-//! to the next one.
+//! The cost of each call is proportional to the data that it concerns, not to all dirty data. A
+//! COMMIT of very many blocks is prepared and finished in parts ([`Action::Again`],
+//! [`WriteBack::end_commit`], [`WriteBack::commit_failed`]), so that others get the lock in
+//! between; and so is the data that becomes dirty again because the server restarted. If a COMMIT
+//! is given up without a reply, the next one covers the same data.
 
 use super::dirty::{Gaps, Verdict, WriteJob};
 use super::pages::Pages;
@@ -28,42 +28,41 @@ use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// WRITEs a file may always have under way, whatever other files do: with two, one is at the
-/// server while the other's reply is taken in.
+/// The WRITEs that a file may always have under way, whatever other files do: with two, the server
+/// has one while the reply to the other is handled.
 const LEAST_WRITES: usize = 2;
-/// Blocks looked at in one go for a COMMIT.
+/// The most blocks that one call looks at for a COMMIT.
 const COMMIT_PART: usize = 1024;
 
 /// What a driver wants to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// WRITEs of full size are under way; once half of what may be dirty is, any WRITEs.
+    /// WRITEs of full size are under way; or any WRITEs, once dirty data takes half of its limit.
     Full,
-    /// As many WRITEs are under way as may be.
+    /// As many WRITEs are under way as the limits permit.
     Started,
-    /// The server has everything.
+    /// The server has all data.
     Written,
-    /// The server has everything on stable storage.
+    /// The server has all data on stable storage.
     Committed,
 }
 
-/// What limits WRITEs at this moment.
+/// The limits for WRITEs at this moment.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteLimits {
-    /// Bytes of one WRITE.
+    /// The most bytes of one WRITE.
     pub wtmax: u32,
-    /// Further WRITEs that may be started, over all files.
+    /// How many further WRITEs may be started, for all files together.
     pub free: usize,
-    /// Bytes this file may have in WRITEs.
+    /// How many bytes this file may have in WRITEs.
     pub most_bytes: u64,
-    /// Bytes of memory this file's dirty data may take.
+    /// How many bytes of memory this file's dirty data may take.
     pub dirty_file_bytes: usize,
-    /// So much of all files is dirty that small WRITEs are better than waiting for full ones.
+    /// All files together have so much dirty data that small WRITEs are sent, too.
     pub crowded: bool,
     pub gaps: Gaps,
-    /// Unchanged bytes are written along only in a file that has had so many dirty ranges at once:
-    /// with fewer of them the WRITEs that it saves are few, and records that two machines write to
-    /// one page stay apart.
+    /// Clean bytes are written along only in a file that has had this many dirty ranges at once.
+    /// With fewer ranges few WRITEs are saved, and two machines may write records of one page.
     pub least_joined: usize,
 }
 
@@ -78,27 +77,27 @@ pub struct WriteCall<C> {
 /// What a driver has to do next.
 #[derive(Debug)]
 pub enum Action<C> {
-    /// Send this WRITE; report [`WriteBack::write_ended`] in the end.
+    /// Send this WRITE, and finally call [`WriteBack::write_ended`].
     Write(WriteCall<C>),
-    /// Send a COMMIT of the whole file; report [`WriteBack::commit_ended`] in the end.
+    /// Send a COMMIT of the whole file, and finally call [`WriteBack::commit_ended`].
     Commit(C),
-    /// Ask again. The lock may be given up before.
+    /// Ask again. The lock may be released before.
     Again,
-    /// Ask again when something under way has ended.
+    /// Ask again when a call under way has ended.
     Wait,
     /// The goal is reached.
     Done,
 }
 
-/// What became of data a program wrote.
+/// Whether data that a program wrote was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepted {
     All,
-    /// Too much is dirty, or somebody flushes: to be tried again.
+    /// Not now: too much is dirty, or the file is being flushed. Try again.
     Wait,
-    /// Memory is short: to be tried again.
+    /// Not completely, because memory is short. Try again.
     Short,
-    /// Another user's data must be on stable storage first.
+    /// Not now: another user's data must be on stable storage first.
     OtherUser,
 }
 
@@ -106,35 +105,34 @@ pub enum Accepted {
 enum Commit {
     #[default]
     None,
-    /// What it covers is being gathered.
+    /// The data that it will cover is being marked.
     Prepared,
-    /// It was sent; or was answered, and what it covered is being marked clean.
+    /// It is under way; or it was answered, and the data that it covered is being marked clean.
     Sent,
 }
 
-/// The way of one file's data to the server. `C`: a credential; `W`: an open file.
+/// The written data of one file on its way to the server. `C`: a credential; `W`: an open file.
 #[derive(Debug)]
 pub struct WriteBack<C, W> {
     pages: Pages,
-    /// WRITEs under way.
     writes: usize,
     commit: Commit,
-    /// Who waits for everything to be written: programs' writes wait meanwhile.
+    /// How many flushes are under way: programs' writes wait meanwhile.
     flushing: usize,
-    /// Who keeps WRITEs from being started.
+    /// How often [`WriteBack::hold`] is in effect: no WRITE is started meanwhile.
     held: usize,
-    /// Whose data is not on stable storage yet. Others' must be there first: what a restart of the
-    /// server forgets is written again, and each gets their own errors only.
+    /// The credential of the data that is not on stable storage. Data of another user is accepted
+    /// only when all of it is: data that a restarting server loses is written again with this
+    /// credential, and programs get only their own errors.
     cred: Option<C>,
-    /// Open files that wrote, to hear of errors.
+    /// The open files that wrote, which get errors.
     writers: Vec<Weak<W>>,
-    /// End of what was written here and is not yet known to be in the attributes' size.
     end: u64,
-    /// Where to look for dirty data next.
+    /// The offset at which the search for dirty data goes on.
     cursor: u64,
     /// When the file became dirty.
     dirtied: u64,
-    /// Since it became dirty it has had [`WriteLimits::least_joined`] dirty ranges at once.
+    /// The file has had [`WriteLimits::least_joined`] dirty ranges at once since it became dirty.
     scattered: bool,
 }
 
@@ -157,17 +155,17 @@ impl<C, W> Default for WriteBack<C, W> {
 }
 
 impl<C: Clone + PartialEq, W> WriteBack<C, W> {
-    /// What is cached, for reading.
+    /// The cached blocks, for reading.
     pub fn pages(&mut self) -> &mut Pages {
         &mut self.pages
     }
 
-    /// Whether anything is not at the server yet.
+    /// Whether there is data that the server does not have yet.
     pub fn is_dirty(&self) -> bool {
         self.pages.dirty() > 0 || self.pages.writing() > 0
     }
 
-    /// Whether the server has everything on stable storage.
+    /// Whether the server has all data on stable storage.
     pub fn is_safe(&self) -> bool {
         !self.is_dirty() && self.pages.uncommitted() == 0
     }
@@ -177,12 +175,12 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.writes > 0 || self.commit != Commit::None
     }
 
-    /// WRITEs under way.
+    /// The number of WRITEs under way.
     pub fn writes(&self) -> usize {
         self.writes
     }
 
-    /// Whether somebody waits for everything to be written.
+    /// Whether a flush is under way.
     pub fn is_flushing(&self) -> bool {
         self.flushing > 0
     }
@@ -192,12 +190,13 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.cred.is_some()
     }
 
-    /// End of what was written here and is not yet known to be in the attributes' size.
+    /// The end of the data written here that the size in the attributes may not include yet.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Whether dirty data is from `before` or earlier, or nothing but a COMMIT is left to do.
+    /// Whether write-back is due: the file became dirty at `before` or earlier, or only a COMMIT is
+    /// left to do.
     pub fn is_due(&self, before: u64) -> bool {
         match self.is_dirty() {
             true => self.pages.dirty() > 0 && self.dirtied <= before,
@@ -205,8 +204,8 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
     }
 
-    /// Takes in data that a program wrote for `cred` at time `now`, if at most
-    /// `dirty_file_bytes` of memory are dirty with it.
+    /// Stores data that a program wrote with `cred` at time `now`, if dirty data then takes at most
+    /// `dirty_file_bytes` of memory.
     pub fn write<'a>(
         &mut self,
         cred: &C,
@@ -226,7 +225,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
         match &self.cred {
             Some(known) if known == cred => {}
-            // Also while a WRITE or COMMIT that failed has not been told to its writers.
+            // This includes a failed WRITE or COMMIT whose writers have not got the error yet.
             Some(_) if !self.is_safe() || self.is_under_way() => return Accepted::OtherUser,
             _ => self.cred = Some(cred.clone()),
         }
@@ -241,25 +240,26 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
     }
 
-    /// `writer` is to hear of errors. Its data may be in a WRITE as soon as the lock is given
-    /// up.
+    /// Adds an open file that gets errors. Call it under the same lock as [`WriteBack::write`],
+    /// because the data may be in a WRITE as soon as the lock is released.
     pub fn add_writer(&mut self, writer: Weak<W>) {
         self.writers.retain(|writer| writer.strong_count() > 0);
         self.writers.push(writer);
     }
 
-    /// Who is to hear of errors.
+    /// The open files that get errors.
     pub fn writers(&self) -> impl Iterator<Item = Arc<W>> + '_ {
         self.writers.iter().filter_map(Weak::upgrade)
     }
 
-    /// Everything is safe: what others lose later concerns none of these.
+    /// Removes and returns the open files that get errors, when all data is safe: they have no part
+    /// in data that is lost later.
     pub fn take_writers(&mut self) -> impl Iterator<Item = Arc<W>> + '_ {
         debug_assert!(self.is_safe());
         self.writers.drain(..).filter_map(|writer| writer.upgrade())
     }
 
-    /// Programs' writes wait until [`WriteBack::end_flush`].
+    /// Makes programs' writes wait until [`WriteBack::end_flush`].
     pub fn begin_flush(&mut self) {
         self.flushing += 1;
     }
@@ -268,7 +268,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.flushing -= 1;
     }
 
-    /// No WRITE is started until [`WriteBack::release`]. Those under way go on.
+    /// Keeps WRITEs from being started until [`WriteBack::release`]. Those under way go on.
     pub fn hold(&mut self) {
         self.held += 1;
     }
@@ -277,7 +277,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.held -= 1;
     }
 
-    /// What to do next to reach `goal`.
+    /// The next thing to do to reach `goal`.
     pub fn next(&mut self, goal: Goal, limits: &WriteLimits) -> Action<C> {
         if !self.pages.redo(COMMIT_PART) {
             return Action::Again;
@@ -297,7 +297,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         let commit = goal == Goal::Committed;
         let alone = commit && !self.is_under_way() && self.pages.uncommitted() == 0;
         if alone && self.pages.dirty() <= u64::from(limits.wtmax) {
-            // All that is dirty in one WRITE is stable at once: no COMMIT needed.
+            // If one WRITE has all dirty data, it is sent FILE_SYNC, and needs no COMMIT.
             if let Some(mut call) = self.write_of(0..u64::MAX, limits, false) {
                 if self.pages.dirty() == 0 {
                     call.stable = Stable::FileSync;
@@ -318,8 +318,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
     }
 
-    /// A COMMIT if at least `least` bytes of memory wait for one: only then may they be
-    /// dropped.
+    /// A COMMIT, if at least `least` bytes of memory wait for one before they can be dropped.
     pub fn commit_of(&mut self, least: u64) -> Action<C> {
         if !self.pages.redo(COMMIT_PART) {
             return Action::Again;
@@ -333,7 +332,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     fn next_commit(&mut self) -> Action<C> {
         match self.commit {
-            // Also one that failed, and is about to be reported.
+            // This includes a failed one whose error is not reported yet.
             Commit::Sent => return Action::Wait,
             Commit::None if self.pages.uncommitted() == 0 => return Action::Done,
             Commit::None | Commit::Prepared => {}
@@ -348,15 +347,16 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
                 Action::Commit(cred.clone())
             }
             _ => {
-                // It was all written again meanwhile.
+                // All of the data was overwritten meanwhile.
                 self.commit = Commit::None;
                 Action::Again
             }
         }
     }
 
-    /// Pages, at most `most` bytes of them, that are worth reading before a flush, from `from` on,
-    /// and on whose behalf. Also says where to go on, if not at the end.
+    /// Pages from `from` on, at most `most` bytes, that are worth reading before a flush, and the
+    /// credential to read them with. Also returns the offset at which to go on, unless the end is
+    /// reached.
     pub fn worth_reading(
         &mut self,
         from: u64,
@@ -373,7 +373,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         (pages.map(|pages| (pages, cred.clone())), next)
     }
 
-    /// What may lie between the dirty ranges of a WRITE now.
+    /// What may be sent between the dirty ranges of a WRITE now.
     fn gaps(&mut self, limits: &WriteLimits) -> Gaps {
         self.scattered = self.pages.has_idle_dirty()
             && (self.scattered || self.pages.has_dirty_ranges(limits.least_joined));
@@ -383,7 +383,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
     }
 
-    /// The next WRITE, if another may be under way.
+    /// The next WRITE, if the limits permit another one.
     fn next_write(&mut self, limits: &WriteLimits, full: bool) -> Option<WriteCall<C>> {
         let room = limits.free > 0 && self.pages.writing() < limits.most_bytes;
         if self.writes >= LEAST_WRITES && !room || !self.pages.has_idle_dirty() {
@@ -426,7 +426,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         })
     }
 
-    /// The reply to a WRITE of `sent`: the server took the first `count` bytes. The rest is
+    /// The reply to a WRITE of `sent`: the server accepted the first `count` bytes. The rest is
     /// dirty again.
     pub fn write_answered(
         &mut self,
@@ -438,14 +438,14 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.pages.end_write(sent, count, committed, verifier)
     }
 
-    /// A WRITE of `sent` failed for good: its data is gone, unless written again meanwhile.
-    /// [`WriteBack::writers`] are to hear of it before [`WriteBack::write_ended`].
+    /// A WRITE of `sent` failed for good: drops its data, except what was written again meanwhile.
+    /// Report the error to [`WriteBack::writers`] before [`WriteBack::write_ended`].
     pub fn write_failed(&mut self, sent: Range<u64>) {
         self.pages.fail_write(sent);
     }
 
-    /// A WRITE is over. `unsent`: what it was to write and neither was answered nor failed; it
-    /// is dirty again.
+    /// A WRITE has ended. `unsent`: the part of it that was neither answered nor failed, and is
+    /// dirty again.
     pub fn write_ended(&mut self, unsent: Range<u64>) {
         if !unsent.is_empty() {
             self.pages.retry_write(unsent);
@@ -454,20 +454,20 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.forget_known_end();
     }
 
-    /// The reply to the COMMIT. What follows is for [`WriteBack::end_commit`].
+    /// The reply to the COMMIT. [`WriteBack::end_commit`] has to follow.
     pub fn commit_answered(&mut self, verifier: Verifier) -> Verdict {
         self.pages.commit_answered(verifier)
     }
 
-    /// After [`WriteBack::commit_answered`]: marks a part of what the COMMIT covered as safe.
-    /// True if that is all.
+    /// After [`WriteBack::commit_answered`]: marks a part of the data that the COMMIT covered as
+    /// clean, or as dirty if the server has restarted. True if none is left.
     pub fn end_commit(&mut self) -> bool {
         self.pages.end_commit(COMMIT_PART)
     }
 
-    /// The COMMIT failed for good: what it covered may be lost at the server. Returns a part of
-    /// that, in order, and true if that is all. [`WriteBack::writers`] are to hear of it before
-    /// [`WriteBack::commit_ended`].
+    /// The COMMIT failed for good, so the server may have lost the data that it covered. Drops a
+    /// part of that and returns its ranges, in order, and true if none is left. Report the error to
+    /// [`WriteBack::writers`] before [`WriteBack::commit_ended`].
     pub fn commit_failed(&mut self) -> (Vec<Range<u64>>, bool) {
         let mut lost: Vec<Range<u64>> = Vec::new();
         let (ranges, all) = self.pages.fail_commit(COMMIT_PART);
@@ -480,20 +480,20 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         (lost, all)
     }
 
-    /// A COMMIT is over. What it covered and was neither answered nor failed waits for another.
+    /// A COMMIT has ended. If it was neither answered nor failed, its data waits for another one.
     pub fn commit_ended(&mut self) {
         self.commit = Commit::None;
         self.forget_known_end();
     }
 
-    /// The file ends at `size` now: nothing behind it is known or to be written.
+    /// The file ends at `size` now: drops all data after it, dirty data as well.
     pub fn truncate(&mut self, size: u64) {
         self.pages.truncate(size);
         self.end = self.end.min(size);
     }
 
-    /// Once everything is safe at the server the attributes know the size. Not before: a
-    /// server that restarts forgets what was not committed, its size included.
+    /// Forgets `end` once all data is safe at the server, so that the attributes have the size. Not
+    /// before, because a server that restarts loses uncommitted data and the size that it gave.
     fn forget_known_end(&mut self) {
         if self.writes == 0 && self.is_safe() {
             self.end = 0;

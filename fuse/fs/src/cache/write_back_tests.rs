@@ -1,5 +1,5 @@
-//! [`WriteBack`] driven as the file system drives it, against a flat file, a server that can
-//! forget, refuse and take less, and calls that are answered in any order.
+//! Tests of [`WriteBack`], driven as the file system drives it, against a flat file and a model of
+//! a server that can restart, refuse, accept less, and answer calls in any order.
 
 use super::{Accepted, Action, Gaps, Goal, PAGE, WriteBack, WriteCall, WriteLimits};
 use nfsrdma_rdma::{BufMut, Pool};
@@ -25,7 +25,7 @@ enum Step {
         free: usize,
         join: bool,
     },
-    /// The WRITE at this place among those under way is answered: this share of it was taken.
+    /// One of the WRITEs under way is answered: the server accepted this share (of 255) of it.
     Answer {
         which: usize,
         share: u8,
@@ -74,10 +74,10 @@ struct World {
     file: WriteBack<u8, u8>,
     pool: Pool,
     writer: Arc<u8>,
-    /// What programs wrote, and which bytes nobody ever wrote.
+    /// What programs wrote; `untouched`: the bytes that no program wrote.
     truth: Vec<u8>,
     untouched: Vec<bool>,
-    /// Bytes that were refused: programs were told, so they may be anything.
+    /// Bytes of which programs got an error, so they may have any value.
     refused: Vec<bool>,
     volatile: Vec<u8>,
     stable: Vec<u8>,
@@ -90,7 +90,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        // What the server has before.
+        // What the server has at the beginning.
         let before: Vec<u8> = (0..SPACE).map(|at| at as u8).collect();
         let mut world = World {
             file: WriteBack::default(),
@@ -160,7 +160,7 @@ impl World {
         pages.fill(at, buf.freeze(), PAGE as u32, &mut alloc);
     }
 
-    /// Asks once, and checks what is to be done. False: nothing can be done now.
+    /// Asks for the next action once, and checks it. False if nothing can be done now.
     fn ask(&mut self, goal: Goal, limits: &WriteLimits) -> bool {
         match self.file.next(goal, limits) {
             Action::Write(call) => {
@@ -210,8 +210,8 @@ impl World {
         }
     }
 
-    /// Whether a byte that no program wrote may be dirty: it was sent along before, in a WRITE
-    /// that was given up or that a restarted server forgot.
+    /// Whether a byte that no program wrote may be dirty, because it was written along in a WRITE
+    /// that was given up, or whose data a restarting server lost.
     fn sent_along(&self, at: usize) -> bool {
         let page = at / PAGE as usize * PAGE as usize;
         self.untouched[page..page + PAGE as usize].contains(&false)
@@ -369,7 +369,6 @@ proptest! {
         prop_assert_eq!(world.file.take_writers().count(), 1);
         prop_assert!(world.file.pages().dirty_held() == 0);
         prop_assert!(world.file.pages().uncommitted_held() == 0);
-        // All is clean, so all can be dropped.
         let fresh = world.file.pages().take_fresh();
         for offset in world.file.pages().offsets().collect::<Vec<_>>() {
             prop_assert!(fresh.contains(&offset), "nobody knows it can be dropped");
@@ -437,7 +436,7 @@ fn parts_of_valid_pages_go_in_one_write_and_parts_of_others_do_not() {
             calls.push(call);
         }
         assert_eq!(calls.len(), expected);
-        // Neither before the first nor behind the last byte that was written.
+        // Nothing is sent before the first or after the last byte that was written.
         assert_eq!(calls[0].job.offset, 100);
         let last = &calls[calls.len() - 1].job;
         assert_eq!(last.offset + u64::from(last.len), 63 * PAGE + 108);
@@ -463,7 +462,6 @@ fn a_page_between_that_nobody_wrote_to_is_not_written_along() {
     assert_eq!(number, 2);
 }
 
-/// Others get the lock in between.
 #[test]
 fn a_commit_of_many_blocks_is_prepared_in_parts() {
     let (_pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
@@ -492,7 +490,7 @@ fn a_commit_of_many_blocks_is_prepared_in_parts() {
     assert!(file.is_safe());
 }
 
-/// 5,000 blocks, 8 bytes of each at the server and not committed.
+/// A file of 5,000 blocks with 8 uncommitted bytes in each.
 fn uncommitted() -> (Pool, WriteBack<u8, u8>) {
     let (pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
     while let Action::Write(call) = file.next(Goal::Started, &limits(false)) {
@@ -504,7 +502,7 @@ fn uncommitted() -> (Pool, WriteBack<u8, u8>) {
     (pool, file)
 }
 
-/// Asks until there is something to do, and counts how often it was to ask again.
+/// Asks until the action is not [`Action::Again`], which it counts in `parts`.
 fn ask(file: &mut WriteBack<u8, u8>, parts: &mut usize) -> Action<u8> {
     loop {
         match file.next(Goal::Committed, &limits(false)) {
@@ -530,7 +528,7 @@ fn what_a_restarted_server_forgot_is_written_again_in_parts() {
         (file.pages().dirty(), file.pages().uncommitted()),
         (40_000, 0)
     );
-    // The same by the reply to a WRITE: nothing is committed before all of it is dirty again.
+    // The same with the reply to a WRITE: no COMMIT is sent before all of the data is dirty again.
     let (pool, mut file) = uncommitted();
     file.write(&0, PAGE, &[1; 8], 0, usize::MAX, &mut |len| pool.alloc(len));
     let Action::Write(call) = file.next(Goal::Started, &limits(false)) else {

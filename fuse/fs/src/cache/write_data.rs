@@ -1,10 +1,10 @@
-//! The data of one write(2), lent or in memory of its own.
+//! The data of one write(2), borrowed or in a buffer of its own.
 
 use nfsrdma_rdma::Buf;
 use std::ops::Range;
 
-/// Bytes that a program writes, and the buffer of the pool that they are in, if they are in one by
-/// themselves: it becomes a block of the cache, or is sent, without a copy.
+/// Bytes that a program writes. If they are alone in a buffer of the pool, that is here as well, so
+/// that it can become a block of the cache, or be sent, without a copy.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteData<'a> {
     bytes: &'a [u8],
@@ -51,7 +51,7 @@ impl<'a> WriteData<'a> {
         self.bytes.is_empty()
     }
 
-    /// The buffer that has these bytes and nothing else.
+    /// The buffer that has exactly these bytes, if there is one.
     pub fn buf(self) -> Option<&'a Buf> {
         self.buf
     }
@@ -64,12 +64,12 @@ impl<'a> WriteData<'a> {
         }
     }
 
-    /// The part of the buffer with the bytes of `range`.
+    /// The part of the buffer with the bytes of `range`, if there is a buffer.
     pub fn part(self, range: Range<usize>) -> Option<Buf> {
         self.buf.map(|buf| buf.slice(range))
     }
 
-    /// The same for longer. Lent bytes are copied, and with `copy` also those in a buffer.
+    /// The data without a borrow. Borrowed bytes are copied; those in a buffer only with `copy`.
     pub fn keep(self, copy: bool) -> KeptData {
         match self.buf {
             Some(buf) if !copy => KeptData::Buf(buf.clone()),
@@ -78,7 +78,7 @@ impl<'a> WriteData<'a> {
     }
 }
 
-/// Data that outlives the request it came with.
+/// Data that outlives the request that brought it.
 #[derive(Debug)]
 pub enum KeptData {
     Bytes(Vec<u8>),

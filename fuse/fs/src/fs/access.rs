@@ -12,7 +12,7 @@ use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::access;
 use std::sync::Arc;
 
-/// Everything a file can be asked for at once.
+/// All rights of a file, asked for together so that the answer serves later requests too.
 const FILE: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;
 const DIR: u32 = access::READ | access::LOOKUP | access::MODIFY | access::EXTEND | access::DELETE;
 
@@ -38,14 +38,14 @@ fn wanted(inode: &Inode, mask: i32) -> u32 {
     bits
 }
 
-/// The mark of an open for execve(2) among the flags that the kernel sends with OPEN
-/// (`FMODE_EXEC`). Programs cannot set it: open(2) passes over it, openat2(2) refuses it.
+/// The flag by which the kernel marks an OPEN for execve(2) (`FMODE_EXEC`). Programs cannot set it:
+/// open(2) ignores it, and openat2(2) refuses it.
 const OPEN_FOR_EXECVE: i32 = 0x20;
 
 /// The bits of ACCESS for the flags of an OPEN.
 pub(super) fn wanted_to_open(flags: i32) -> u32 {
     if flags & OPEN_FOR_EXECVE != 0 {
-        // The kernel reads the file, the program need not be able to (RFC 1813 section 4.4).
+        // Only the kernel reads the file; the program needs no right to (RFC 1813 section 4.4).
         return access::EXECUTE;
     }
     let mut wanted = match flags & libc::O_ACCMODE {
@@ -94,8 +94,8 @@ impl<N: Nfs3> Fs<N> {
         self.ask_access(cred, &inode, wanted).await
     }
 
-    /// truncate(2), which has no open file: whether `cred` may write. Servers let owners cut
-    /// files that they may not write (RFC 1813 section 4.4), so SETATTR does not tell.
+    /// Checks whether `cred` may write, for truncate(2), which has no open file. SETATTR does not
+    /// check it for owners, who may truncate any of their files (RFC 1813 section 4.4).
     pub async fn may_truncate(&self, cred: &Cred, nodeid: u64) -> FsResult<()> {
         if self.config.permissions == Permissions::Kernel {
             return Ok(());

@@ -1,17 +1,18 @@
 //! Access control lists as extended attributes: `system.posix_acl_access` and
 //! `system.posix_acl_default`.
 //!
-//! They are asked for by GETACL and kept with the attributes: for as long as these are valid and
-//! stay the same (a change of an ACL changes the ctime), or are changed only by calls of this mount
-//! that change no ACL, as those that make and remove names change a directory's ctime. Otherwise
-//! each new object would cost a GETACL of its directory. An access ACL that says no more than the
-//! mode is none. Linux's server removes the list that a SETACL leaves out, so the other one of a
-//! directory is asked for and sent along; if there is none it is left out, since setting an access
-//! ACL clears the set-gid bit of a directory whose group the caller is not in.
+//! GETACL fetches them. They are cached as long as the attributes are valid and the ctime, which
+//! every change of an ACL changes, stays the same. A ctime that only calls of this mount have
+//! changed, by which no ACL changes, counts as the same: creating and removing names changes that
+//! of the directory, and each new object would otherwise cost a GETACL of its directory. An access
+//! ACL that says no more than the mode counts as none. Linux's server removes the list that a
+//! SETACL leaves out, so for a directory the other list is fetched and sent along. It is left out
+//! only if it is empty, because setting an access ACL clears the set-gid bit of a directory whose
+//! group the caller is not in.
 //!
-//! A new object gets its ACL from its directory's default ACL, and the umask counts only where
-//! there is none (POSIX 1003.1e draft 17, section 23.3.4). So on a mount with ACLs the kernel
-//! leaves the umask to this side (FUSE_DONT_MASK).
+//! A new object gets its ACL from its directory's default ACL; only without one does the umask
+//! count (POSIX 1003.1e draft 17, section 23.3.4). So on a mount with ACLs the kernel does not
+//! apply the umask (FUSE_DONT_MASK), and this module does.
 
 use super::Fs;
 use super::changing::not_abandoned;
@@ -58,7 +59,7 @@ fn list(acls: &Acls, which: Which) -> &PosixAcl {
     }
 }
 
-/// The mode asked for, and the umask where the kernel has not applied it.
+/// The mode that a program asks for, and the umask if the kernel has not applied it.
 #[derive(Debug, Clone, Copy)]
 pub struct NewMode {
     pub bits: u32,
@@ -71,17 +72,16 @@ impl From<u32> for NewMode {
     }
 }
 
-/// What a new object is made with.
+/// Mode and ACLs of an object that is to be created.
 #[derive(Debug)]
 pub(super) struct NewObject {
-    /// For the call that makes it.
+    /// Sent with the call that creates the object.
     pub(super) mode: u32,
-    /// To be set afterwards.
+    /// Set by SETACL afterwards.
     acls: Option<Acls>,
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Whether there are ACLs on this mount.
     pub fn has_acl(&self) -> bool {
         self.nfs.has_acl()
     }
@@ -117,14 +117,14 @@ impl<N: Nfs3> Fs<N> {
         let inode = self.with_acls(nodeid)?;
         match self.acls(cred, &inode).await {
             Ok(acls) => value(list(&acls, which)),
-            // It was removed. The kernel asks in order to check permissions, does so by the mode
-            // then, and goes on to the operation, whose error says what a local file system's does.
+            // The object was removed. The kernel asks in order to check permissions; it now uses
+            // the mode and goes on to the operation, whose error is that of a local file system.
             Err(error) if error.status() == Some(Status::Stale) => Err(FsError::NoData),
             Err(error) => Err(error),
         }
     }
 
-    /// listxattr(2): the names, each with a NUL.
+    /// listxattr(2): the names, each followed by a NUL.
     pub async fn listxattr(&self, cred: &Cred, nodeid: u64) -> FsResult<Vec<u8>> {
         let inode = self.inode(nodeid)?;
         let mut names = Vec::new();
@@ -141,7 +141,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(names)
     }
 
-    /// setxattr(2). `flags` are XATTR_CREATE and XATTR_REPLACE.
+    /// setxattr(2), with its `flags` XATTR_CREATE and XATTR_REPLACE.
     pub async fn setxattr(
         self: &Arc<Self>,
         cred: &Cred,
@@ -164,7 +164,7 @@ impl<N: Nfs3> Fs<N> {
         self.set_acl(cred, &inode, which, acl).await
     }
 
-    /// removexattr(2); of what is not there, too, as Linux has it for ACLs.
+    /// removexattr(2). Removing an ACL that does not exist succeeds, as on Linux.
     pub async fn removexattr(
         self: &Arc<Self>,
         cred: &Cred,
@@ -176,7 +176,7 @@ impl<N: Nfs3> Fs<N> {
         self.set_acl(cred, &inode, which, PosixAcl::default()).await
     }
 
-    /// Sets one list, the empty one for none.
+    /// Sets one of the two lists; an empty `acl` removes it.
     async fn set_acl(
         self: &Arc<Self>,
         cred: &Cred,
@@ -191,7 +191,7 @@ impl<N: Nfs3> Fs<N> {
             };
         }
         let mut acls = match inode.is_dir() || acl.is_empty() {
-            // From the server: what is sent back must not be old.
+            // Not from the cache: the other list is sent back and must not be out of date.
             true => self.fetch_acls(cred, inode).await?,
             false => Arc::default(),
         };
@@ -211,7 +211,7 @@ impl<N: Nfs3> Fs<N> {
             access: !new.access.is_empty(),
             default: inode.is_dir() && (which == Which::Default || !new.default.is_empty()),
         };
-        // As for SETATTR: whoever wrote may not be permitted to any more.
+        // As for SETATTR: data must be written while its writers still have the permission.
         let data = inode.data();
         let _exclusive = self.exclusively(inode, data).await;
         let _hold = data.map(|data| data.hold_writes());
@@ -219,7 +219,7 @@ impl<N: Nfs3> Fs<N> {
         self.send_acls(cred, inode, new, lists).await
     }
 
-    /// SETACL.
+    /// Sends SETACL and applies the attributes of its reply.
     async fn send_acls(
         &self,
         cred: &Cred,
@@ -235,7 +235,7 @@ impl<N: Nfs3> Fs<N> {
             after: *after,
         });
         let sent = sent.await;
-        // Whatever it says: the ACL, and with it the mode, may be others now.
+        // Whatever the reply says: the ACL may have changed, and the mode with it.
         let mut state = inode.state.lock();
         state.forget_rights();
         if !matches!(sent, Ok(Some(_))) {
@@ -267,7 +267,7 @@ impl<N: Nfs3> Fs<N> {
             Err(error) => return Err(self.note_error(inode, error)),
         };
         let acls = Arc::new(acls);
-        // Without attributes nobody knows of when they are.
+        // Without attributes it is not known to which ctime the ACLs belong.
         if let Some(told) = attributes {
             self.apply_post_op_attr(inode, stamp, Some(&told));
             let mut state = inode.state.lock();
@@ -295,8 +295,8 @@ impl<N: Nfs3> Fs<N> {
         }
         let inherited = match self.acls(cred, dir).await {
             Ok(acls) => acls,
-            // The program is gone, or there are no ACLs on this file system; or the directory is
-            // gone, which the call that makes the object tells.
+            // The server no longer has NFS_ACL, or not for this file system; or the directory is
+            // gone, and the call that creates the object fails.
             Err(error) if matches!(error.status(), Some(Status::NotSupp | Status::Stale)) => {
                 return Ok(plain);
             }
@@ -318,11 +318,11 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Gives an object that was just made its ACLs, unless the server has done so by itself:
-    /// setting them would clear the set-gid bit that a directory takes over, for who is not in its
-    /// group. A refusal changes nothing.
+    /// Gives a new object its ACLs, unless the server has already done so: setting them would clear
+    /// the set-gid bit that a new directory inherits, if the caller is not in its group. If the
+    /// server refuses, that is only logged.
     pub(super) async fn finish_new(&self, cred: &Cred, inode: &Arc<Inode>, new: NewObject) {
-        // Few directories hand ACLs on: the usual operation has no room for it.
+        // Few directories have a default ACL: boxed, so that other operations need no room for it.
         if let Some(acls) = new.acls {
             Box::pin(self.hand_on(cred, inode, acls)).await;
         }
@@ -344,8 +344,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether `has`, which GETACL has just shown, is the access ACL `wanted`. One that is all in
-    /// the mode is shown as none.
+    /// Whether `has`, which GETACL has just returned, is the access ACL `wanted`. GETACL returns
+    /// none where the mode says as much.
     fn has_access(&self, inode: &Inode, has: &PosixAcl, wanted: &PosixAcl) -> bool {
         let (permissions, in_the_mode) = wanted.mode();
         match in_the_mode {

@@ -1,56 +1,57 @@
-//! Where O_DIRECT appends are written.
+//! The offsets at which O_DIRECT appends are written.
 //!
 //! The kernel computes the offset of an append from the size that it knows, which others may have
-//! changed. It holds the inode's lock over a write(2), which may be several requests: one after the other
-//! where the file was opened with O_APPEND and O_DIRECT, and all at once where O_DIRECT was set later, or
-//! for io_submit(2). The latter may arrive in any order, and the kernel's offsets tell how they lie to
-//! each other. So the one with the least offset is written where the file ends, and the
-//! others at the same distance from it as the kernel meant them to be.
+//! changed since. One write(2) may be several requests: sent one after the other if the file was
+//! opened with O_APPEND and O_DIRECT, and all at once if O_DIRECT was set later, or for
+//! io_submit(2). Requests sent at once may arrive in any order, but their offsets are right
+//! relative to each other. So the request with the least offset is written at the end of the file,
+//! and the others at the same distance from it as in the kernel's offsets.
 //!
-//! A killed caller is answered while its WRITEs are on their way, and the lock goes to the next one:
-//! what is under way for one thread and what another one asks for are two write(2), and the
-//! second waits for the first.
+//! The kernel holds the inode's lock during a write(2), so only one is under way at a time, with
+//! one exception: a killed caller is answered early, and the lock goes to the next caller while
+//! WRITEs of the first are under way. Requests of different threads are therefore different
+//! write(2), and the second waits for the first.
 
-/// What an O_DIRECT append is to do.
+/// What an O_DIRECT append has to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Write there.
+    /// Write at this offset.
     At(u64),
-    /// Wait for what is under way, or is to be before.
+    /// Wait for a request that is under way, or that goes first.
     Wait,
-    /// Look for the end of the file again.
+    /// Determine the end of the file again: it may have moved meanwhile.
     Late,
 }
 
 /// The O_DIRECT appends of a file.
 #[derive(Debug, Default)]
 pub(super) struct Appends {
-    /// The kernel's offsets of those that have not begun, and their threads.
+    /// The kernel's offset and the thread of each request that has not begun.
     arrived: Vec<(u64, u32)>,
     under_way: usize,
-    /// Whose they are.
+    /// The thread whose requests are under way.
     pid: u32,
-    /// Where the file ended before.
+    /// Where the file ended before the requests that are under way.
     end: u64,
-    /// To be added to the kernel's offsets.
+    /// What is added to the kernel's offsets.
     shift: i128,
 }
 
 impl Appends {
-    /// A request of the thread `pid` has come. [`Appends::left`] is to follow.
+    /// A request of the thread `pid` has arrived. The caller must call [`Appends::left`] later.
     pub(super) fn arrived(&mut self, asked: u64, pid: u32) {
         self.arrived.push((asked, pid));
     }
 
-    /// It has begun, or does not begin any more.
+    /// A request has begun, or was given up before it began.
     pub(super) fn left(&mut self, asked: u64, pid: u32) {
         if let Some(at) = self.arrived.iter().position(|of| *of == (asked, pid)) {
             self.arrived.swap_remove(at);
         }
     }
 
-    /// Where the request at the kernel's offset `asked` is to be written, if the file ends at `end`
-    /// and none is under way. `None`: not yet.
+    /// Where the request at the kernel's offset `asked` is to be written. `end` is the end of the
+    /// file, used if no request is under way. `None`: it has to wait.
     pub(super) fn begin(&mut self, asked: u64, end: u64) -> Option<u64> {
         let known = self.arrived.iter().find(|of| of.0 == asked);
         let pid = known.map_or(0, |of| of.1);

@@ -1,24 +1,27 @@
-//! What is known of an object's attributes, how long it may be believed, and whether the
-//! contents cached with them are still the server's. No I/O; time and order are arguments.
+//! The newest attributes known of an object, how long they are valid, and whether the contents
+//! cached with them are still those of the server. There is no I/O; time and the order of calls and
+//! replies are arguments.
 //!
-//! **Order.** A reply tells what was true at some moment between the sending of its call and its
-//! arrival. One whose call was sent after the known attributes had arrived is newer, whatever
-//! the times in it say: clocks of servers step back, and tick coarsely. Where the two overlap,
-//! nothing orders them but pre-operation attributes ([`Changes`]). If they say the same, that is
-//! that; otherwise one of them is kept and expires at once, so that the next use asks.
+//! **Order.** A reply shows the state at some moment between the sending of its call and its
+//! arrival. If the call was sent after the known attributes had arrived, the reply is newer,
+//! whatever the times in it say: a server's clock may step back, and may tick rarely. If the two
+//! overlap, only pre-operation attributes can order them ([`Changes`]). Where these do not, and the
+//! attributes differ, one of the replies is kept and expires at once, so that the next use asks the
+//! server.
 //!
-//! **Contents.** Size, mtime and ctime that differ from those the cached contents belong to mean
-//! that somebody else changed the object, unless own changes explain it. Replies that overlap
-//! own changes judge nothing; the changes do themselves when the last of them is answered. What
-//! they leave open is *unverified*: it is believed no longer than the attribute time, and not
-//! over the next open (docs/COHERENCE.md). So it is after every change without pre-operation
-//! attributes, but for the first of a file that this mount has made.
+//! **Contents.** If size, mtime or ctime differ from those to which the cached contents belong,
+//! somebody else changed the object, unless changes by this mount ("own changes") explain it. A
+//! reply that overlaps own changes decides nothing; the decision is made when the last of the
+//! changes is answered ([`Verdict`]). If that cannot decide, the contents are *unverified*: they
+//! are valid for a limited time, and not beyond the next open (docs/COHERENCE.md). This is the case
+//! after every change without pre-operation attributes, except the first of a file that this mount
+//! has created.
 
 use super::changes::{Changes, Kind, Verdict, wcc};
 use super::clock::Nanos;
 use nfsrdma_xdr::nfs3::{Attributes, WccAttributes, WccData};
 
-/// States behind the newest that are remembered when changes are over.
+/// How many older states are remembered after changes, to recognize replies that were overtaken.
 const MOST_PAST: usize = 8;
 
 /// How long attributes are valid (`acregmin` to `acregmax`, and so on).
@@ -28,8 +31,7 @@ pub(super) struct Times {
     pub(super) max: Nanos,
 }
 
-/// When a reply's call was sent and when the reply arrived: numbers of events, all taken from one
-/// counter that only grows.
+/// When a call was sent and when its reply arrived: numbers from one counter that only grows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) sent: u64,
@@ -40,63 +42,65 @@ pub(super) struct Span {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[must_use]
 pub(super) struct Seen {
-    /// Somebody else changed the contents: what is cached of them is void.
+    /// Somebody else changed the contents: the cached ones are invalid.
     pub(super) foreign: bool,
-    /// Mode, owner, group or ctime are others: what ACCESS granted may be as well.
+    /// Mode, owner, group or ctime changed, so the rights that ACCESS granted may have, too.
     pub(super) changed: bool,
-    /// It is the ctime only, and own changes account for it: nobody has set an ACL.
+    /// Only the ctime changed, and own changes explain that: nobody has set an ACL.
     pub(super) own_ctime: bool,
-    /// The server's pre-operation attributes are not taken in one step with the change.
+    /// The server's pre-operation attributes are not atomic with the change.
     pub(super) not_atomic: bool,
-    /// The reply cannot be ordered against what is known: contents that arrived with it may be
-    /// those of before somebody else's change.
+    /// The reply cannot be ordered against what is known: file data in it may be older than
+    /// somebody else's change.
     pub(super) ambiguous: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct AttributeCache {
     known: Option<Attributes>,
-    /// When the reply with them arrived.
+    /// When the reply with the known attributes arrived.
     arrived: u64,
     fresh_until: Nanos,
     timeout: Nanos,
-    /// When the latest call was sent whose reply confirmed the cached contents, or replaced them.
+    /// When the latest call was sent whose reply confirmed or replaced the cached contents.
     verified: u64,
-    /// What the cached contents belong to.
+    /// The state to which the cached contents belong.
     contents: Option<WccAttributes>,
-    /// Of an object this mount has changed. Boxed, as most are only looked at, and there are
-    /// many.
+    /// Present once this mount has changed the object. Boxed, because there are many objects, most
+    /// of which are never changed.
     own: Option<Box<Own>>,
 }
 
-/// What own changes leave behind.
+/// What is remembered of own changes.
 #[derive(Debug, Default)]
 struct Own {
-    /// Those under way.
+    /// The own changes that are under way.
     changes: Option<Box<Changes>>,
-    /// When one last began or ended.
+    /// When an own change last began or ended.
     changed: u64,
-    /// States that own changes have left behind, the newest last.
+    /// States that own changes have replaced, the newest last.
     past: Box<[WccAttributes]>,
-    /// They could not be verified: until when the cached contents are valid.
+    /// If own changes left the cached contents unverified: until when those are valid.
     unverified_until: Option<Nanos>,
-    /// This mount made the file, and it is still as empty as it was then.
+    /// This mount created the file, and it has been empty since.
     made: bool,
-    /// A call on a name changed the ctime, and its reply did not show the new one.
+    /// A call on one of the object's names changed the ctime, and its reply did not show the new
+    /// one.
     ctime_open: bool,
-    /// When one was last answered: replies to calls sent before may have the old number of links.
+    /// When such a call was last answered: replies to calls sent before that may have the old
+    /// number of links.
     named: u64,
 }
 
 impl Own {
-    /// What is cached is valid until then at most, and not beyond the next open.
+    /// Limits the validity of the cached contents to `until`, and to the next open.
     fn unverified_by(&mut self, until: Nanos) {
         self.unverified_until = Some(self.unverified_until.unwrap_or(until).min(until));
     }
 }
 
-/// Whether both say the same, but for the access time, which READ changes, and the space
-/// used, which a server may settle later.
+/// Whether both are equal except for the access time, which READ changes, and the space used, which
+/// a server may determine later.
 fn alike(a: &Attributes, b: &Attributes) -> bool {
     let (atime, used) = (a.atime, a.used);
     *a == Attributes { atime, used, ..*b }
@@ -128,13 +132,13 @@ impl AttributeCache {
         self.fresh_until = 0;
     }
 
-    /// Whether no change by this mount was under way since the call was sent.
+    /// Whether no change by this mount has been under way since the call was sent.
     pub(super) fn undisturbed(&self, sent: u64) -> bool {
         let own = self.own.as_ref();
         own.is_none_or(|own| own.changes.is_none() && own.changed <= sent)
     }
 
-    /// Whether no attributes arrived since the call was sent.
+    /// Whether no attributes have arrived since the call was sent.
     pub(super) fn unheard_since(&self, sent: u64) -> bool {
         self.arrived <= sent
     }
@@ -173,13 +177,14 @@ impl AttributeCache {
         self.changes().is_none() && self.unverified_until().is_some()
     }
 
-    /// Whether a first change of the contents is to be preceded by a check of what is cached.
+    /// Whether a GETATTR is worth sending ahead of a change of the contents, which then is the
+    /// first one under way.
     pub(super) fn wants_check(&self) -> bool {
         self.changes().is_none() && self.contents.is_some_and(|contents| contents.size > 0)
     }
 
-    /// Makes the attributes valid from now on, if their call, sent at `sent`, was sent after all
-    /// changes of names were answered.
+    /// Makes the attributes valid from now on, unless their call was sent (at `sent`) before the
+    /// last call on one of the object's names was answered.
     fn believe(&mut self, sent: u64, now: Nanos) {
         let named = self.own.as_ref().map_or(0, |own| own.named);
         self.fresh_until = match named > sent {
@@ -251,8 +256,8 @@ impl AttributeCache {
         })
     }
 
-    /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not show the new
-    /// one: that of the next reply is accepted, if size and mtime are the same.
+    /// A RENAME or REMOVE of one of the object's names changed its ctime, and the reply does not
+    /// show the new one. The ctime of the next reply is accepted if size and mtime are the same.
     pub(super) fn named_otherwise(&mut self, event: u64) {
         let own = self.own.get_or_insert_default();
         own.named = event;
@@ -263,7 +268,7 @@ impl AttributeCache {
         self.fresh_until = 0;
     }
 
-    /// This mount has just made the file.
+    /// This mount has just created the file.
     pub(super) fn made(&mut self) {
         self.own.get_or_insert_default().made = true;
     }
@@ -284,7 +289,7 @@ impl AttributeCache {
         self.begun(event, cached).begin(event);
     }
 
-    /// A WRITE under way begins behind the start of the file.
+    /// A WRITE that is under way does not begin at offset 0.
     pub(super) fn leave_hole(&mut self) {
         if let Some(changes) = self.changes_mut() {
             changes.leave_hole();
@@ -296,7 +301,7 @@ impl AttributeCache {
         self.begun(event, true).begin_check();
     }
 
-    /// It was answered.
+    /// The GETATTR of [`AttributeCache::begin_check`] ended; `seen`: `None` if it failed.
     pub(super) fn end_check(
         &mut self,
         span: Span,
@@ -315,8 +320,8 @@ impl AttributeCache {
         result
     }
 
-    /// A change was answered. `sent` and so on as above; `floor`: the file is at least so long
-    /// now, by what the server took of a WRITE.
+    /// A change was answered. `floor`: the file is at least that long now, in bytes, because the
+    /// server accepted a WRITE up to there.
     pub(super) fn end_change(
         &mut self,
         span: Span,
@@ -361,7 +366,7 @@ impl AttributeCache {
         result
     }
 
-    /// A change failed. `answered`: the server says so; otherwise it may have been made.
+    /// A change failed. `answered`: the server said so; otherwise it may have been made.
     pub(super) fn fail_change(
         &mut self,
         span: Span,
@@ -380,7 +385,8 @@ impl AttributeCache {
         result
     }
 
-    /// A change or check ended; judges if it was the last.
+    /// A change or check ended; if it was the last, applies the verdict. Returns whether somebody
+    /// else changed the contents.
     fn ended(&mut self, span: Span, now: Nanos, times: Times, not_atomic: &mut bool) -> bool {
         let Some(own) = &mut self.own else {
             return false;
@@ -390,17 +396,17 @@ impl AttributeCache {
         let Some(changes) = over else { return false };
         let verdict = changes.verdict();
         if verdict == Verdict::Unverified && !changes.answered() {
-            // All failed: what was known still is.
+            // All of them failed: what was known remains valid.
             return false;
         }
         own.made &= matches!(verdict, Verdict::Own(newest) if newest.size == 0);
         let others = changes.saw_others(&own.past);
-        // Those of earlier ones stay: a reply may be overtaken by several bursts.
+        // States of earlier changes stay, too: several rounds of changes may overtake a reply.
         let newest = changes.past(MOST_PAST);
         let kept = own.past.len().min(MOST_PAST - newest.len());
         own.past = [&own.past[own.past.len() - kept..], newest].concat().into();
         match verdict {
-            // A READ meanwhile may have brought the contents of such a state.
+            // A READ may have cached contents of a state that somebody else made meanwhile.
             Verdict::Own(_) | Verdict::Likely(_) if others => {
                 self.forget_contents();
                 self.expire();
@@ -419,8 +425,8 @@ impl AttributeCache {
                 false
             }
             Verdict::Foreign => {
-                // Not certainly: but another state than this one is to be taken for foreign,
-                // too, so nothing is believed that should not be.
+                // `known` need not be the newest state. But any other state counts as a foreign
+                // change, so nothing out of date stays valid.
                 self.forget_contents();
                 self.expire();
                 true
@@ -428,7 +434,8 @@ impl AttributeCache {
             Verdict::Unverified | Verdict::NotAtomic => {
                 *not_atomic = verdict == Verdict::NotAtomic;
                 own.unverified_by(now + times.min);
-                // Of several, nothing says whose `after` is the last: the next reply tells.
+                // With several changes it is not known whose `after` is the newest: the next reply
+                // decides.
                 self.contents = match changes.begun() {
                     1 => self.known.as_ref().map(wcc),
                     _ => None,
@@ -441,7 +448,7 @@ impl AttributeCache {
         }
     }
 
-    /// The file is at least this long: the server took data up to there.
+    /// The file is at least this long, because the server accepted data up to there.
     pub(super) fn grow(&mut self, size: u64) {
         if let Some(attributes) = &mut self.known
             && attributes.size < size
@@ -451,8 +458,8 @@ impl AttributeCache {
         }
     }
 
-    /// The cached contents are given up: those read from here on belong to what is known now.
-    /// If that is wrong, the next reply shows something else, and they are given up, too.
+    /// The cached contents are dropped; contents read from now on belong to the known attributes.
+    /// If these are out of date, the next reply differs, and the contents are dropped again.
     pub(super) fn forget_contents(&mut self) {
         self.set_unverified(None);
         self.contents = self.known.as_ref().map(wcc);

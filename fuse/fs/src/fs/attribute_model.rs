@@ -1,5 +1,5 @@
-//! A server with one file, this client and somebody else, in every order of sending, running
-//! and answering.
+//! A model of a server with one file, this client and another one, which sends, runs and answers
+//! calls in random order and checks what the [`AttributeCache`] makes of the replies.
 
 use super::super::attribute_cache::{AttributeCache, MOST_PAST, Seen, Span, Times};
 use super::super::changes::{Kind, MOST_OBSERVED, wcc};
@@ -38,7 +38,7 @@ pub(super) fn change(before: Option<&Attributes>, after: &Attributes) -> WccData
     }
 }
 
-/// What the server says a file was before a change.
+/// The server's pre-operation attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     Atomic,
@@ -48,29 +48,29 @@ enum Before {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clock {
-    /// No two changes have the same time; it may step back.
+    /// No two changes have the same time; the clock may step back.
     Fine,
-    /// Ticks rarely.
+    /// Many changes have the same time.
     Coarse,
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// READ, which fills the cache.
+    /// A READ, which fills the cache.
     Read,
     Write {
         grows: bool,
     },
     Commit,
-    /// OPEN, with the GETATTR or ACCESS of close-to-open.
+    /// An open, with the GETATTR or ACCESS of close-to-open.
     Open,
     /// The server runs a call.
     Run(usize),
-    /// The check ahead of a WRITE is run just behind it.
+    /// The server runs a WRITE, and just after it the check that was sent ahead.
     RunReversed(usize),
-    /// It is run, and the WRITE later.
+    /// The server runs the check, and the WRITE later.
     RunCheck(usize),
-    /// A WRITE is run, and the attributes for its reply are taken later.
+    /// The server runs a WRITE, and takes the attributes for its reply later.
     RunChange(usize),
     Answer(usize),
     /// Somebody else changes the file.
@@ -112,13 +112,13 @@ enum Call {
 struct Flight {
     call: Call,
     sent: u64,
-    /// Foreign changes that were made when it was sent.
+    /// The number of foreign changes when the call was sent.
     foreign_then: u64,
-    /// How often the cache had been dropped.
+    /// How often the cache had been dropped when the call was sent.
     drops_then: u64,
-    /// What the check ahead showed, if it was run before.
+    /// What the check showed, if it was run ahead of the WRITE.
     check: Option<Attributes>,
-    /// Of a WRITE: it has changed the file.
+    /// For a WRITE: it has changed the file.
     changed: bool,
     done: Option<Done>,
 }
@@ -126,36 +126,36 @@ struct Flight {
 struct Done {
     before: Attributes,
     after: Attributes,
-    /// Of the GETATTR ahead.
+    /// What the check that was sent ahead shows.
     check: Attributes,
     foreign: u64,
-    /// How many states the file had had by then.
+    /// How many states the file had had when the call was run.
     states: usize,
 }
 
 struct World {
     before: Before,
     clock: Clock,
-    /// The server's.
+    /// The file as the server has it; `time` is the server's clock.
     now: Attributes,
     time: u32,
     unique: u32,
     history: Vec<Attributes>,
     foreign: u64,
-    /// The client's.
+    /// The client's cache; `event` and `nanos` are its order of events and its clock.
     cache: AttributeCache,
     event: u64,
     nanos: Nanos,
     flights: Vec<Flight>,
-    /// What is cached: which foreign changes it has.
+    /// If data is cached: how many foreign changes it contains.
     data: Option<u64>,
     drops: u64,
     not_atomic: bool,
-    /// A reply was overtaken by more own changes than are remembered, or replies during own
-    /// changes showed more states than are: they count as those of somebody else's change, and
-    /// clean data are dropped for nothing.
+    /// A reply was overtaken by more own changes than are remembered, or replies during own changes
+    /// showed more states than are remembered. Such states count as somebody else's, and clean data
+    /// is dropped unnecessarily.
     overtaken: bool,
-    /// States that replies showed during the changes under way.
+    /// States that replies showed during the changes that are under way.
     observed: Vec<WccAttributes>,
 }
 
@@ -166,7 +166,7 @@ impl World {
             sent: 0,
             arrived: 1,
         };
-        // LOOKUP.
+        // The attributes of a LOOKUP.
         let first = cache.apply(span, &attributes(100, 50), 0, TIMES);
         assert!(!first.foreign);
         World {
@@ -222,7 +222,7 @@ impl World {
         });
     }
 
-    /// Of the calls that the server has not run.
+    /// The index of one of the calls that the server has not run.
     fn waiting(&self, at: usize) -> Option<usize> {
         let waiting: Vec<usize> = (0..self.flights.len())
             .filter(|&n| self.flights[n].done.is_none())
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Only servers that tell nothing of the state before take the state after so late.
+    /// Only a server without pre-operation attributes takes the attributes after a change so late.
     fn run_change(&mut self, at: usize) {
         let Some(at) = self.waiting(at) else { return };
         let flight = &mut self.flights[at];
@@ -330,7 +330,7 @@ impl World {
         };
         self.follow(seen);
         match flight.call {
-            // What was sent before the cache was dropped is void, and is not cached.
+            // Data of a READ that was sent before the cache was dropped is not cached.
             Call::Read if flight.drops_then == self.drops => {
                 self.data = Some(self.data.map_or(done.foreign, |had| had.min(done.foreign)));
             }
@@ -339,7 +339,8 @@ impl World {
         }
     }
 
-    /// Close-to-open: what others had done when the open began is seen, or nothing is cached.
+    /// Close-to-open: what others did before the open began is in the cached data, or none is
+    /// cached.
     fn opened(&mut self, since: u64, foreign_then: u64) {
         if !self.cache.verified_since(since) {
             self.cache.forget_contents();
@@ -360,7 +361,7 @@ impl World {
         match *step {
             Step::Read => self.send(Call::Read, self.event),
             Step::Open => {
-                // A moment of its own, as `Stamp::mark` gives.
+                // An event of its own, as `Stamp::mark` takes.
                 self.event += 1;
                 self.send(Call::Open, self.event);
             }
@@ -396,7 +397,7 @@ impl World {
         }
     }
 
-    /// Everything is answered, and then the file is looked at in peace.
+    /// Answers all calls, and then opens the file while nothing else is under way.
     fn end(mut self) {
         while self.flights.iter().any(|flight| flight.done.is_none()) {
             self.run(0, false);
@@ -418,7 +419,7 @@ impl World {
         let known = self.cache.attributes().map(wcc);
         let now: WccAttributes = wcc(&self.now);
         assert_eq!(known, Some(now), "the newest is not known");
-        // Somebody else's change is seen at the next open, in peace.
+        // Somebody else's change is seen at the next open.
         if self.clock == Clock::Fine {
             self.step(&Step::Read);
             self.run(0, false);
@@ -440,8 +441,8 @@ fn run(before: Before, clock: Clock, steps: &[Step]) {
     world.end();
 }
 
-/// What somebody else does between the check and the WRITE, or between the WRITE and the attributes
-/// in its reply, shows in neither.
+/// A foreign change between the check and the WRITE, or between the WRITE and the attributes in its
+/// reply, shows in neither reply.
 #[test]
 fn no_before_and_a_change_beside_a_checked_write() {
     use Step::{Answer, Foreign, Open, Read, Run, RunChange, RunCheck, Write};

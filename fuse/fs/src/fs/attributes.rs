@@ -1,8 +1,8 @@
 //! GETATTR, SETATTR, READLINK and STATFS (RFC 1813 sections 3.3.1, 3.3.2, 3.3.5 and 3.3.18).
 //!
-//! GETATTR is answered from the `AttributeCache` while what it has is valid; the size shown is
-//! never less than the end of what this mount has written. stat(2) of a file with dirty data writes
-//! that first, because the server sets mtime and ctime when it gets the data.
+//! GETATTR is answered from the `AttributeCache` while its attributes are valid; the size shown is
+//! never less than the end of what this mount has written. stat(2) of a file with dirty data first
+//! writes the data, because the server sets mtime and ctime when it gets it.
 //!
 //! SETATTR runs alone: all data written before is on stable storage when it is sent, and programs'
 //! writes wait until it is answered. So no WRITE that is late, or is repeated because the server
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What fstat(2) shows of an object that this mount removed and a program has open: the server no
-/// longer knows its handle (`error`), so these are its last known attributes, without links.
+/// The attributes that fstat(2) shows of an open object that this mount removed: since the server
+/// no longer knows its handle (`error`), the last known ones, with no links.
 fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
     let gone = matches!(error.status(), Some(Status::Stale | Status::BadHandle));
     if !gone || !inode.removed.load(Ordering::Relaxed) {
@@ -34,14 +34,14 @@ fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
     })
 }
 
-/// The last known size of a regular file. `None` if it has set-id bits: the server clears them
-/// when it sets a size.
+/// The last known size of a regular file. `None` if it has set-id bits, because a SETATTR of the
+/// size then has an effect even if the size stays: the server clears them.
 fn known_size(inode: &Inode) -> Option<u64> {
     let known = inode.state.lock().attributes().copied()?;
     (known.kind == FileType::Regular && known.mode & 0o6000 == 0).then_some(known.size)
 }
 
-/// Programs' writes to the file wait while this lives.
+/// While this lives, programs' writes to the file wait.
 pub(super) struct Exclusive<'a>(&'a FileData);
 
 impl<'a> Exclusive<'a> {
@@ -59,13 +59,13 @@ impl Drop for Exclusive<'_> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Attributes from memory, while they are valid, and for how long they still are.
-    /// `revalidate`: the kernel asks for its own sake (to see whether its cache is still valid),
-    /// not for a program's stat(2): then dirty data does not matter, as times need not be final.
+    /// The cached attributes, if they are valid, and for how much longer they are. `revalidate`:
+    /// the kernel asks in order to revalidate its cache, not for stat(2) of a program. Dirty data
+    /// does not matter then, because the times need not be final.
     pub fn getattr_cached(&self, nodeid: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
         let inode = self.table.get(nodeid)?;
         let now = self.now();
-        // Before the attributes, as in `shown`.
+        // This must be read before the attributes, as in `visible_attributes`.
         let (dirty, stale, end) = inode.data().map_or((false, false, 0), |data| {
             data.with(|inner| {
                 (
@@ -75,7 +75,7 @@ impl<N: Nfs3> Fs<N> {
                 )
             })
         });
-        // Before the kernel reads its pages, or data is written.
+        // `getattr` writes the dirty data, or waits until the kernel has dropped its stale pages.
         if (dirty && !revalidate) || (stale && revalidate) {
             return None;
         }
@@ -103,7 +103,7 @@ impl<N: Nfs3> Fs<N> {
         Some((shown, ttl))
     }
 
-    /// Attributes as the server has them after all data written so far.
+    /// The attributes, after the server has got all data that is dirty.
     pub async fn getattr(
         self: &Arc<Self>,
         cred: &Cred,
@@ -118,7 +118,6 @@ impl<N: Nfs3> Fs<N> {
                 return Ok(known);
             }
         } else if inode.is_dirty() {
-            // The server sets mtime and ctime when it gets the data.
             self.write_back(&inode, false).await;
             let state = inode.state.lock();
             if let Some(attributes) = state.fresh(self.now()) {
@@ -128,7 +127,7 @@ impl<N: Nfs3> Fs<N> {
                 return Ok((self.visible_attributes(&inode, attributes), ttl));
             }
         }
-        // The reply itself tells the kernel.
+        // The reply itself brings the kernel the new attributes.
         inode.state.lock().forget_told();
         let attributes = match self.fetch(cred, &inode).await {
             Ok(attributes) => attributes,
@@ -141,7 +140,7 @@ impl<N: Nfs3> Fs<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
-    /// Sends GETATTR and applies the attributes of its reply.
+    /// Sends GETATTR, applies the attributes of its reply, and returns the newest ones known.
     pub(super) async fn fetch(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
         self.shared.stats.attribute_misses.add(1);
         self.hidden_gone(inode).await;
@@ -153,7 +152,6 @@ impl<N: Nfs3> Fs<N> {
             }
             Ok(attributes) => {
                 self.apply_post_op_attr(inode, stamp, Some(&attributes));
-                // A newer reply may have been applied meanwhile.
                 let newest = inode.state.lock().attributes().copied();
                 Ok(newest.unwrap_or(attributes))
             }
@@ -161,7 +159,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The attributes known of `inode`, however old; sends GETATTR if there are none.
+    /// The known attributes of `inode`, valid or not; sends GETATTR if there are none.
     pub(super) async fn attributes_or_fetch(
         &self,
         cred: &Cred,
@@ -174,7 +172,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// SETATTR. `by_name`: a new size is that of truncate(2), not of an open file.
+    /// SETATTR. `by_name`: a new size comes from truncate(2), not from an open file.
     pub async fn setattr(
         self: &Arc<Self>,
         cred: &Cred,
@@ -196,9 +194,9 @@ impl<N: Nfs3> Fs<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
-    /// Whether a regular file has this size at the server, which is asked only if it is likely.
-    /// truncate(2) leaves the times alone then, and a server may not (RFC 1813 section 3.3.2
-    /// does not say).
+    /// Whether a regular file already has this size at the server, which is asked only if the last
+    /// known size is the same. truncate(2) must then leave the times alone, but a SETATTR may
+    /// change them (RFC 1813 section 3.3.2 does not say).
     async fn has_size(
         self: &Arc<Self>,
         cred: &Cred,
@@ -210,14 +208,13 @@ impl<N: Nfs3> Fs<N> {
         }
         match self.ask_access(cred, inode, access::MODIFY).await {
             Ok(()) => Ok(known_size(inode) == Some(size)),
-            // SETATTR gets the server's reason.
+            // SETATTR is sent, for the server's error.
             Err(FsError::AccessDenied) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// SETATTR, while no WRITE is under way and programs' writes wait (see the head of this
-    /// module). `by_name`: a new size is that of truncate(2).
+    /// SETATTR, alone as the head of this module says. `by_name`: as for [`Fs::setattr`].
     pub(super) async fn set(
         self: &Arc<Self>,
         cred: &Cred,
@@ -230,12 +227,12 @@ impl<N: Nfs3> Fs<N> {
         {
             return Err(FsError::TooLarge);
         }
-        // Made now if it is not there: a READ may begin while the call is under way.
+        // Created if there is none, because a READ may begin while the call is under way.
         let data = match new.size {
             Some(_) if inode.kind == FileType::Regular => Some(self.data(inode)),
             _ => inode.data(),
         };
-        // Also what is going to be cut off is written: the server may refuse to.
+        // Data that is about to be truncated is written as well, since the server may refuse.
         let _exclusive = self.exclusively(inode, data).await;
         let void = || {
             if let Some(data) = data {
@@ -263,7 +260,7 @@ impl<N: Nfs3> Fs<N> {
             void();
         }
         self.hidden_gone(inode).await;
-        // No WRITE may start either, whatever becomes dirty again.
+        // No WRITE may start either, even if data becomes dirty again.
         let _hold = data.map(|data| data.hold_writes());
         not_abandoned()?;
         self.not_ended()?;
@@ -275,8 +272,8 @@ impl<N: Nfs3> Fs<N> {
         };
         let result = match touch {
             false => send(&new).await,
-            // ftruncate(2) and O_TRUNC change the time also if the size stays, which a server may
-            // not do by itself. One that lets only owners set times sets the size at least.
+            // ftruncate(2) and O_TRUNC change the mtime even if the size stays; a server may not.
+            // Where only owners may set times, the size alone is set.
             true => {
                 let mtime = SetTime::ToServerTime;
                 match send(&SetAttributes { mtime, ..new }).await {
@@ -286,7 +283,7 @@ impl<N: Nfs3> Fs<N> {
             }
         };
         if let Some(size) = new.size {
-            // Whatever was read meanwhile may be older, also if the outcome is not known.
+            // Data read meanwhile may be older, even if it is not known whether the call was run.
             void();
             result?;
             if let Some(data) = data {
@@ -301,8 +298,8 @@ impl<N: Nfs3> Fs<N> {
         result.map(drop)
     }
 
-    /// For a call that changes attributes: everything written before is on stable storage, and
-    /// programs' writes wait until what this returns is dropped.
+    /// Prepares for a call that changes attributes: waits until everything written before is on
+    /// stable storage, and makes programs' writes wait until the result is dropped.
     pub(super) async fn exclusively<'a>(
         self: &Arc<Self>,
         inode: &Arc<Inode>,

@@ -1,5 +1,5 @@
-//! What all changes of a mount share: the kernel's cache, of which data can be taken away, what is
-//! known of the server's wcc_data, and the pause of calls that are sent again.
+//! What all changes of a mount share: how the kernel's caches are invalidated, what is known of the
+//! server's wcc_data, and the pause before a call is sent again.
 
 use crate::sync::atomic::AtomicBool;
 use nfsrdma_xdr::nfs3::WccData;
@@ -7,28 +7,29 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
-/// What the kernel has of an object can be taken from it.
+/// Notifications that invalidate what the kernel caches of an object.
 ///
-/// The calls must return at once, from any thread: to drop data the kernel takes locks of pages
-/// that a READ may hold whose answer waits for this very thread.
+/// The functions are called from any thread and must not wait for the kernel: to drop pages, it
+/// takes page locks that a READ may hold until the calling thread has answered it.
 pub trait KernelCache: Send + Sync {
-    /// The kernel is to ask for the attributes again.
+    /// Makes the kernel ask for the attributes again.
     fn invalidate_attributes(&self, nodeid: u64);
-    /// The kernel is to drop the pages and ask for the attributes again.
+    /// Makes the kernel drop the pages and ask for the attributes again.
     fn invalidate_data(&self, nodeid: u64);
-    /// The kernel is to drop the pages of [`Fs::stale_pages`](super::Fs::stale_pages).
+    /// Makes the kernel drop the pages of [`Fs::stale_pages`](super::Fs::stale_pages).
     fn drop_pages(&self, nodeid: u64);
-    /// The kernel is to ask again for each name in a directory before it uses it.
+    /// Makes the kernel look up again the names of
+    /// [`Fs::names_to_expire`](super::Fs::names_to_expire).
     fn expire_names(&self, nodeid: u64);
 }
 
-/// Once a mount: what is learned of the server, and whom to tell.
+/// One for each mount.
 #[derive(Default)]
 pub(super) struct ChangeContext {
     pub(super) kernel: OnceLock<Box<dyn KernelCache>>,
-    /// WRITE is answered without pre-operation attributes.
+    /// The server's last reply to WRITE had no pre-operation attributes.
     pub(super) no_before: AtomicBool,
-    /// They are given, and not taken in one step with the change: worth nothing.
+    /// The server's pre-operation attributes are not atomic with the change, and are ignored.
     pub(super) not_atomic: AtomicBool,
     pub(super) retry: Arc<Retry>,
 }
@@ -42,7 +43,7 @@ impl std::fmt::Debug for ChangeContext {
     }
 }
 
-/// One thread sleeps for all calls that are to be tried again.
+/// The pause before calls are sent again: one thread sleeps for all of them.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
     pub(super) sleeps: AtomicBool,
@@ -50,7 +51,7 @@ pub(super) struct Retry {
 }
 
 impl ChangeContext {
-    /// Without a `before` that is worth nothing.
+    /// `data`, without pre-operation attributes if the server's are not atomic.
     pub(super) fn trusted(&self, data: &WccData) -> WccData {
         let not_atomic = self.not_atomic.load(Ordering::Relaxed);
         WccData {
@@ -60,12 +61,12 @@ impl ChangeContext {
     }
 }
 
-/// How long somebody has waited for memory that calls hold.
+/// How long an operation has waited for memory that calls hold.
 #[derive(Debug, Default)]
 pub(super) struct MemoryWait {
-    /// Tries in a row that found nothing else to wait for.
+    /// Attempts in a row at which nothing was under way that would give memory back.
     pub(super) tries: u32,
     pub(super) looks: u32,
-    /// Looks in a row that found no call under way.
+    /// The last attempts in a row at which no call was under way.
     pub(super) idle: u32,
 }

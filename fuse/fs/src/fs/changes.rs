@@ -1,5 +1,5 @@
-//! Changes of one object by this mount that overlap in time, and whether anybody else changed it in
-//! between.
+//! Changes of one object by this mount that overlap in time, and the decision whether anybody else
+//! changed the object in between.
 //!
 //! Each reply to a change carries a pair of states (wcc_data, RFC 1813 section 2.6): size, mtime
 //! and ctime just before the change and just after it. Replies arrive in any order, and the
@@ -24,43 +24,46 @@ pub(super) fn wcc(attributes: &Attributes) -> WccAttributes {
     }
 }
 
-/// Whether contents are the same, whatever became of the ctime.
+/// Whether size and mtime are the same; the ctime may differ.
 fn same_data(a: &WccAttributes, b: &WccAttributes) -> bool {
     (a.size, a.mtime) == (b.size, b.mtime)
 }
 
-/// States of the trail remembered behind its head. A reply that is overtaken by more changes
-/// than these is not recognized, which at worst drops clean data.
+/// States of the trail that are remembered. A reply that is overtaken by more changes is not
+/// recognized, which at worst drops clean data.
 const MOST_PASSED: usize = 64;
-/// Pairs that wait for their place in the trail. More are possible only if one change is
-/// overtaken by so many others; the object is then taken for changed by somebody else.
+/// Pairs that may wait for their place in the trail. There are more only if one change is overtaken
+/// by so many others; the object then counts as changed by somebody else.
 const MOST_PENDING: usize = 256;
-/// Other states seen meanwhile. More of them are taken for somebody else's, too.
+/// States seen in replies to other calls. If there are more, they count as somebody else's.
 pub(super) const MOST_OBSERVED: usize = 8;
 
 /// What a change may do to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Contents: WRITE, SETATTR of size or mtime, a directory's entries.
+    /// It changes contents: WRITE, SETATTR of size or mtime, calls that change a directory's
+    /// entries.
     Contents,
-    /// Nothing but the ctime: COMMIT, LINK, SETATTR of mode or owner.
+    /// Of size, mtime and ctime it changes at most the ctime: COMMIT, LINK, SETATTR of mode or
+    /// owner.
     Metadata,
 }
 
-/// What is known of the time between the last reply and the first change.
+/// Whether the object was unchanged between the last reply and the first change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     Unchecked,
     /// Nothing was cached that could be out of date.
     NotNeeded,
-    /// No check is needed, as the file was empty. But it must now be as long as what was written
-    /// here, or somebody else wrote, too.
+    /// No check is needed, because the file was empty. But if it is not as long now as what was
+    /// written here, somebody else wrote as well.
     Empty,
-    /// The same, and this mount has just made it: nobody else is taken to write meanwhile.
+    /// As `Empty`, and this mount has just created the file: it is assumed that nobody else writes
+    /// to it meanwhile.
     Made,
-    /// A GETATTR was sent just ahead, and is not answered.
+    /// A GETATTR was sent just ahead of the first change, and is not answered yet.
     Asked,
-    /// It showed this.
+    /// The GETATTR showed this state.
     Seen(WccAttributes),
 }
 
@@ -70,66 +73,66 @@ struct Pair {
     after: Attributes,
 }
 
-/// What the changes show, once all are answered.
+/// What follows from the replies, once all changes are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nobody else changed the object; this is what it is now.
+    /// Nobody else changed the object; these are its attributes now.
     Own(Attributes),
-    /// The same, if nobody else changed it while the change was on its way. The check was run
-    /// before the change, and the attributes in the reply are taken after it: what somebody else
-    /// changes in between shows in neither.
+    /// As `Own`, but only if nobody else changed the object while the WRITE was under way: such a
+    /// change shows neither in the check, which ran before, nor in the attributes of the reply,
+    /// which were taken after the WRITE.
     Likely(Attributes),
-    /// Somebody else did.
+    /// Somebody else changed the object.
     Foreign,
-    /// The server did not say enough to tell.
+    /// The replies do not say enough to decide.
     Unverified,
-    /// As `Unverified`: the pairs contradict each other as only those of a server can that does
-    /// not take `before` and change in one step.
+    /// As `Unverified`: the pairs contradict each other, which is possible only if the server's
+    /// pre-operation attributes are not atomic with the change.
     NotAtomic,
 }
 
 /// Changes by this mount, from the first that was sent until none is under way.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// Changes, and checks of the start, that are not answered.
+    /// Changes and checks that are not answered.
     under_way: u32,
-    /// Changes begun.
+    /// Changes that were begun and have not failed.
     begun: u32,
-    /// When the last of them was sent.
+    /// When the last change was sent.
     last_sent: u64,
     origin: Option<WccAttributes>,
     start: Start,
-    /// Where the trail has got to: the origin at first.
+    /// The end of the trail so far; the origin at first.
     head: Option<WccAttributes>,
-    /// The attributes that arrived with the head.
+    /// The attributes that belong to the head.
     newest: Option<Attributes>,
     /// States the trail went through, the newest last.
     passed: Vec<WccAttributes>,
     pending: Vec<Pair>,
-    /// Joints of the trail where only the ctime may differ: own changes that were not answered
-    /// with a pair, of kind [`Kind::Metadata`].
+    /// How many joints the trail may still have: places where one state and the next differ in the
+    /// ctime, because an own change of kind [`Kind::Metadata`] was not answered with a pair.
     joints: u32,
-    /// The trail has gone over a joint.
+    /// The trail has a joint.
     joined: bool,
-    /// States at the ends of changes that were answered without a `before`.
+    /// States after changes that were answered without a `before`.
     unpaired: Vec<WccAttributes>,
-    /// Changes that were answered without a `before`, and without an `after`.
+    /// How many changes were answered without a `before`; `no_after`: without an `after`.
     no_before: u32,
     no_after: u32,
-    /// States that replies to other calls showed and that are not in the trail so far.
+    /// States that replies to other calls showed, whether or not they are in the trail.
     observed: Vec<WccAttributes>,
-    /// More of them than can be remembered.
+    /// Replies showed more states than can be remembered.
     observed_more: bool,
-    /// More pairs than can be remembered.
+    /// More pairs arrived than can wait.
     overflow: bool,
-    /// The file is at least so long: WRITEs were answered that end there.
+    /// The file is at least this long, in bytes: WRITEs up to there were answered.
     floor: u64,
 }
 
 impl Changes {
-    /// None is under way yet; the object was last known to be `origin`. `cached`: something of
-    /// its contents is cached, so that it matters whether that is still true. `made`: it is a new
-    /// file of this mount's.
+    /// No change is under way yet. `origin`: the last known state of the object. `joint`: a call on
+    /// one of its names has changed the ctime. `cached`: some of its contents are cached, so it
+    /// matters whether they are still valid. `made`: this mount has just created the file.
     pub(super) fn new(
         origin: Option<WccAttributes>,
         joint: bool,
@@ -167,7 +170,6 @@ impl Changes {
         self.under_way
     }
 
-    /// Changes that were begun and have not failed.
     pub(super) fn begun(&self) -> u32 {
         self.begun
     }
@@ -181,7 +183,6 @@ impl Changes {
             || self.overflow
     }
 
-    /// When the last change was sent.
     pub(super) fn last_sent(&self) -> u64 {
         self.last_sent
     }
@@ -193,32 +194,32 @@ impl Changes {
         self.last_sent = sent;
     }
 
-    /// A WRITE leaves a hole: its zeros are cached, and somebody else may have filled it.
+    /// A WRITE leaves a hole, whose zeros are cached though somebody else may have filled it.
     pub(super) fn leave_hole(&mut self) {
         if let Start::Empty | Start::Made = self.start {
             self.start = Start::Unchecked;
         }
     }
 
-    /// A GETATTR is sent, to be run by the server before the first change.
+    /// A GETATTR is sent ahead of the first change, for the server to run before it.
     pub(super) fn begin_check(&mut self) {
         self.under_way += 1;
         self.start = Start::Asked;
     }
 
-    /// It was answered.
+    /// The GETATTR ended; `seen`: `None` if it failed.
     pub(super) fn end_check(&mut self, seen: Option<&Attributes>) {
         self.under_way = self.under_way.saturating_sub(1);
         self.start = seen.map_or(Start::Unchecked, |seen| Start::Seen(wcc(seen)));
     }
 
-    /// A change failed, or was never answered: it has no place in the trail.
+    /// A change failed, or will not be answered: it has no place in the trail.
     pub(super) fn fail(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
         self.begun = self.begun.saturating_sub(1);
     }
 
-    /// A change was answered. `floor`: the file is at least so long now.
+    /// A change was answered. `floor`: the file is at least this long now.
     pub(super) fn end(
         &mut self,
         kind: Kind,
@@ -252,8 +253,8 @@ impl Changes {
         }
     }
 
-    /// A call by this mount on one of the object's names changes the ctime, and its reply has no
-    /// pair of states for the object.
+    /// A call by this mount on one of the object's names changed the ctime, and its reply has no
+    /// pair for the object.
     pub(super) fn allow_joint(&mut self) {
         self.joints += 1;
     }
@@ -270,12 +271,12 @@ impl Changes {
         }
     }
 
-    /// Whether the trail has gone through this state, and on.
+    /// Whether the trail has passed this state.
     pub(super) fn is_past(&self, state: &WccAttributes) -> bool {
         self.head != Some(*state) && self.passed.contains(state)
     }
 
-    /// The newest states the trail has left behind.
+    /// The newest states that the trail has passed, at most `most`.
     pub(super) fn past(&self, most: usize) -> &[WccAttributes] {
         &self.passed[self.passed.len().saturating_sub(most)..]
     }
@@ -284,8 +285,8 @@ impl Changes {
         self.floor
     }
 
-    /// Whether all changes answered so far are in the trail, and every other reply as well.
-    /// The attributes at its end are then the newest known.
+    /// The attributes at the end of the trail, if they are the newest: all changes answered so far
+    /// are in the trail, and the states in all other replies as well.
     pub(super) fn newest(&self) -> Option<&Attributes> {
         let complete = self.pending.is_empty() && self.no_before == 0 && self.no_after == 0;
         self.newest
@@ -293,14 +294,14 @@ impl Changes {
             .filter(|_| complete && !self.saw_others(&[]))
     }
 
-    /// Whether the trail begins at what was known and has no gap, not even one of the ctime
-    /// alone, in which somebody else may have changed mode, owner or ACL.
+    /// Whether the trail begins at the origin and has no joint, at which somebody else may have
+    /// changed mode, owner or ACL.
     pub(super) fn explain_ctime(&self) -> bool {
         self.origin.is_some() && !self.joined
     }
 
-    /// Whether a reply to another call showed a state that is in no reply to a change, and not
-    /// among `past`, those left behind before.
+    /// Whether a reply to another call showed a state that is neither in a reply to a change nor
+    /// among `past`, the states of earlier changes.
     pub(super) fn saw_others(&self, past: &[WccAttributes]) -> bool {
         let known = |state: &WccAttributes| {
             self.head == Some(*state)
@@ -313,7 +314,7 @@ impl Changes {
 
     fn add(&mut self, pair: Pair) {
         if self.head.is_none() {
-            // Nothing was known: the trail begins here.
+            // Without an origin, the trail begins here.
             self.head = Some(pair.before);
         }
         if self.pending.len() >= MOST_PENDING {
@@ -324,10 +325,10 @@ impl Changes {
         while self.advance() {}
     }
 
-    /// Follows the trail by one pair.
+    /// Extends the trail by one pair; false if none fits.
     fn advance(&mut self) -> bool {
         let Some(head) = self.head else { return false };
-        // A pair that changes nothing lies anywhere on the trail.
+        // A pair whose states are equal fits anywhere on the trail.
         let passed = &self.passed;
         let idle = |pair: &Pair| {
             let after = wcc(&pair.after);
@@ -360,7 +361,7 @@ impl Changes {
         true
     }
 
-    /// Whether what is left over consists of closed walks that touch the trail.
+    /// Whether the pairs left over form closed walks that touch the trail.
     fn closed(&self) -> bool {
         let balance = |state: &WccAttributes| {
             self.pending.iter().fold(0i64, |sum, pair| {
@@ -391,8 +392,8 @@ impl Changes {
         }
     }
 
-    /// Whether two changes claim to have begun, or ended, at the same state, which none of a
-    /// server can that takes `before` and change in one step.
+    /// Whether two changes claim to have begun, or ended, at the same state. That cannot be if the
+    /// server takes `before` atomically with the change.
     fn contradicts(&self) -> bool {
         let real = |pair: &&Pair| pair.before != wcc(&pair.after);
         self.pending.iter().filter(real).any(|pair| {
@@ -406,7 +407,7 @@ impl Changes {
         })
     }
 
-    /// What the changes show, once none is under way.
+    /// The verdict. Call it once no change is under way.
     pub(super) fn verdict(&self) -> Verdict {
         if self.overflow {
             return Verdict::Foreign;
@@ -444,7 +445,7 @@ impl Changes {
     }
 }
 
-/// Adds `state`, and forgets the oldest of more than `most`.
+/// Adds `state`, and forgets the oldest state if there are more than `most`.
 fn remember(states: &mut Vec<WccAttributes>, state: WccAttributes, most: usize) {
     if states.contains(&state) {
         return;

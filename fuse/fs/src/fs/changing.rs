@@ -1,13 +1,12 @@
-//! Changes by this mount: what is noted when a call that changes an object is sent, and what
-//! follows from its reply.
+//! Calls that change an object: what is recorded when one is sent, and what follows from its reply.
 //!
-//! While such a call is under way, replies to other calls cannot be ordered against it, so its
-//! begin and its end are noted in the object's `AttributeCache`, which takes in the wcc_data of the
-//! reply (RFC 1813 section 2.6) and decides whether this mount alone has changed the object. If it
-//! has not, what is cached of the contents is dropped, here and in the kernel ([`Fs::follow`]).
-//! [`Change`] ends a change even if its future is dropped. Where a server gives no pre-operation
-//! attributes, a GETATTR is sent ahead of the first of several WRITEs instead. Calls that this
-//! machine could not send, for want of memory, are made again on a `hard` mount ([`Fs::again`]).
+//! While such a call is under way, replies to other calls cannot be ordered against it. So its
+//! begin and its end are recorded in the object's `AttributeCache`, which applies the wcc_data of
+//! the reply (RFC 1813 section 2.6) and decides whether this mount alone has changed the object. If
+//! not, the cached contents are dropped, here and in the kernel ([`Fs::follow`]). [`Change`] ends a
+//! change even if its future is dropped. Where a server gives no pre-operation attributes, a
+//! GETATTR is sent ahead of the first of several WRITEs instead. Calls that this machine could not
+//! send for lack of memory are made again on a `hard` mount ([`Fs::again`]).
 
 use super::Fs;
 use super::change_context::{KernelCache, MemoryWait};
@@ -25,16 +24,16 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Between two tries of a call that this machine could not send.
+/// The pause between two attempts to send a call.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Tries while the mount is being shut down, when nothing may come to help.
+/// Attempts while the mount is being shut down, when memory may never come back.
 const RETRIES_AT_END: u32 = 50;
-/// Looks for memory in a row, [`RETRY_PAUSE`] apart, with no call under way.
+/// Attempts to get memory, [`RETRY_PAUSE`] apart, at which no call is under way.
 const IDLE_LOOKS: u32 = 10;
-/// Tries for memory at once, before the first look.
+/// Attempts to get memory without a pause, before those.
 const QUICK_TRIES: u32 = 3;
 
-/// A change by this mount that is under way. A future that is dropped ends it as well.
+/// A change by this mount that is under way. Dropping it ends the change as failed.
 pub(super) struct Change<'a, N: Nfs3> {
     fs: &'a Fs<N>,
     inode: &'a Arc<Inode>,
@@ -44,8 +43,8 @@ pub(super) struct Change<'a, N: Nfs3> {
 }
 
 impl<N: Nfs3> Change<'_, N> {
-    /// It was answered with what the object was before and after; `None` if it failed without
-    /// an answer of the server's; it may have been made all the same.
+    /// The change was answered with `data`. `None`: it failed without a reply of the server, and
+    /// may nevertheless have been made.
     pub(super) fn end(self, data: Option<&WccData>) {
         match data {
             Some(data) => self.end_at(data, 0),
@@ -53,7 +52,7 @@ impl<N: Nfs3> Change<'_, N> {
         }
     }
 
-    /// The same for a WRITE that ends at `floor`.
+    /// As [`Change::end`], for a WRITE that ends at `floor`.
     fn end_at(mut self, data: &WccData, floor: u64) {
         self.done = true;
         let data = self.fs.change_context.trusted(data);
@@ -61,14 +60,13 @@ impl<N: Nfs3> Change<'_, N> {
             .end_change(self.inode, self.kind, self.sent, Some((&data, floor)), true);
     }
 
-    /// The server refused it.
     pub(super) fn refused(mut self) {
         self.done = true;
         self.fs
             .end_change(self.inode, self.kind, self.sent, None, true);
     }
 
-    /// It ended with this error.
+    /// The change ended with `error`.
     pub(super) fn failed(self, error: &NfsError) {
         match error {
             NfsError::Status(_) => self.refused(),
@@ -86,7 +84,7 @@ impl<N: Nfs3> Drop for Change<'_, N> {
     }
 }
 
-/// Fails if the caller has left: what it was about to change stays as it is.
+/// Fails if the caller was killed, so that no change is made that nobody waits for.
 pub(super) fn not_abandoned() -> FsResult<()> {
     match is_abandoned() {
         true => Err(NfsError::Interrupted.into()),
@@ -95,16 +93,16 @@ pub(super) fn not_abandoned() -> FsResult<()> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Sets how caches of the kernel are invalidated. To be called once.
+    /// Sets how caches of the kernel are invalidated. Only the first call has an effect.
     pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
         let _ = self.change_context.kernel.set(kernel);
     }
 
-    /// Runs a call that changes `inode`, mostly a directory, and takes in its wcc_data. If the caller
-    /// has left, the call is not made.
+    /// Makes a call that changes `inode`, mostly a directory, and applies its wcc_data. If the
+    /// caller was killed, the call is not made.
     ///
-    /// Pass a pinned call: the future of an async function has room for what it is given twice,
-    /// and each operation's future is allocated and moved whole.
+    /// Pass a pinned call: the future of an async function has room for each argument twice, and
+    /// each operation's future is allocated and moved as a whole.
     pub(super) async fn changing<T>(
         &self,
         inode: &Arc<Inode>,
@@ -116,7 +114,7 @@ impl<N: Nfs3> Fs<N> {
         self.changed(change, inode, call, wcc).await
     }
 
-    /// The same for a change that is noted already.
+    /// As [`Fs::changing`], for a change that was begun by [`Fs::change`].
     pub(super) async fn changed<T>(
         &self,
         change: Change<'_, N>,
@@ -136,7 +134,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// A call that changes `inode` is about to be sent.
+    /// Records that a call that changes `inode` is about to be sent.
     pub(super) fn change<'a>(&'a self, inode: &'a Arc<Inode>, kind: Kind) -> Change<'a, N> {
         let cached = self.may_be_cached(inode);
         let sent = inode.state.lock().begin_change(cached);
@@ -158,7 +156,7 @@ impl<N: Nfs3> Fs<N> {
             return true;
         }
         let here = inode.data().is_some_and(|data| {
-            // Or is about to be.
+            // A READ that is under way is going to cache data.
             data.with(|inner| inner.pages().resident() > 0 || inner.has_reads())
         });
         here || {
@@ -167,7 +165,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// A change was answered (`data`: with this, and the file ends no earlier), or failed.
+    /// A change was answered with `data`, its wcc_data and the least size of the file; or it
+    /// failed.
     fn end_change(
         &self,
         inode: &Arc<Inode>,
@@ -190,7 +189,7 @@ impl<N: Nfs3> Fs<N> {
         self.follow(inode, outcome);
     }
 
-    /// Does what follows from a reply's attributes.
+    /// Invalidates what is out of date according to a reply's attributes, here and in the kernel.
     pub(super) fn follow(&self, inode: &Inode, outcome: Outcome) {
         if outcome.not_atomic && !self.change_context.not_atomic.swap(true, Ordering::Relaxed) {
             tracing::info!("the server's pre-operation attributes are not atomic: ignored");
@@ -218,7 +217,7 @@ impl<N: Nfs3> Fs<N> {
         self.drop_kernel_data(inode, known);
     }
 
-    /// Has the kernel look up again the names in a directory that are no longer valid here.
+    /// Makes the kernel look up again the names in a directory that are no longer valid here.
     pub(super) fn expire_names_in(&self, inode: &Inode) {
         if inode.is_dir()
             && let Some(kernel) = self.change_context.kernel.get()
@@ -227,7 +226,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Up to `most` of these names, for notifications to the kernel. Each is returned once.
+    /// Up to `most` names in a directory that are no longer valid, for notifications to the kernel.
+    /// Each name is returned once.
     pub fn names_to_expire(&self, nodeid: u64, most: usize) -> Vec<Box<[u8]>> {
         let Some(dir) = self.table.get(nodeid) else {
             return Vec::new();
@@ -236,8 +236,8 @@ impl<N: Nfs3> Fs<N> {
         self.names.take_outdated(nodeid, epoch, most)
     }
 
-    /// What a program wrote did not reach the server, and is not here any more. The kernel still
-    /// shows it: write(2) put it there.
+    /// Data that a program wrote is lost. The kernel still caches it, because write(2) put it
+    /// there.
     pub(super) fn contents_lost(&self, inode: &Inode) {
         let known = inode.state.lock().contents_lost();
         self.drop_kernel_data(inode, known);
@@ -252,16 +252,15 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether the kernel has data of a file that somebody else has changed since, and has no
-    /// attributes that make it drop them.
+    /// Whether the kernel has data of a file that somebody else has changed since, and was not
+    /// given attributes that make it drop the data.
     pub fn kernel_is_behind(&self, nodeid: u64) -> bool {
         let inode = self.table.get(nodeid);
         inode.is_some_and(|inode| inode.state.lock().kernel_is_behind())
     }
 
-    /// Close-to-open: confirms with the server what was cached before `since`, when the opening of
-    /// the file or directory began, or gives it up. In most cases the reply to ACCESS has confirmed
-    /// it already.
+    /// Close-to-open: has the server confirm what is cached of a file or directory, or drops it.
+    /// `since` is when the open began. Mostly the reply to ACCESS has confirmed it already.
     pub(super) async fn revalidate(
         self: &Arc<Self>,
         cred: &Cred,
@@ -277,7 +276,7 @@ impl<N: Nfs3> Fs<N> {
                 self.fetch(cred, inode).await?;
             }
             if !verified() {
-                // Names are kept for an epoch; the kernel drops its listing by the reply.
+                // The names go with their epoch; the reply makes the kernel drop its listing.
                 inode.state.lock().renew_epoch();
                 self.expire_names_in(inode);
             }
@@ -287,7 +286,7 @@ impl<N: Nfs3> Fs<N> {
             return Ok(());
         }
         if self.may_be_cached(inode) {
-            // Changes by this mount were under way, or replies overtook each other.
+            // Own changes were under way, or replies overtook each other.
             if !inode.state.lock().is_unverified() {
                 self.write_back(inode, false).await;
                 self.fetch(cred, inode).await?;
@@ -302,9 +301,8 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// Sends WRITE and takes in its wcc_data. Where the server gives no pre-operation attributes, a
-    /// GETATTR is sent ahead of the first of several WRITEs, to be run before it; its reply is not
-    /// waited for in between.
+    /// Sends WRITE and applies its wcc_data. Where the server gives no pre-operation attributes, a
+    /// GETATTR is sent just ahead of the first of several WRITEs, without waiting for its reply.
     pub(super) async fn write_call(
         self: &Arc<Self>,
         cred: &Cred,
@@ -369,7 +367,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Sends COMMIT of the whole file and takes in its wcc_data.
+    /// Sends COMMIT of the whole file and applies its wcc_data.
     pub(super) async fn commit_call(
         &self,
         cred: &Cred,
@@ -393,7 +391,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// READ into `sink`, and into another like it if this machine could not send the call.
+    /// Sends READ into `sink`. If this machine could not send it, repeats it with new buffers.
     pub(super) async fn read_again(
         self: &Arc<Self>,
         cred: &Cred,
@@ -420,15 +418,15 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether a call that ended with `error` is to be sent again, which is when it returns.
+    /// Whether a call that ended with `error` is to be sent again; returns after a pause if so.
     ///
-    /// An empty buffer pool and a registration that fails are temporary failures of this machine,
-    /// which a `hard` mount waits out; so is memory of the call that was lost with a connection.
-    /// What was not answered stays dirty meanwhile.
+    /// An empty buffer pool and a failed registration are temporary failures of this machine, and
+    /// so is the loss of the call's buffers with a connection: a `hard` mount repeats the call.
+    /// Data that was not answered stays dirty meanwhile.
     pub(super) async fn again(&self, error: &NfsError, tries: &mut u32) -> bool {
         let passing = match error {
             NfsError::Local(_) => true,
-            // When the mount is at its end, so are its connections.
+            // At the end of the mount its connections end for good.
             NfsError::Interrupted => !self.at_end(),
             _ => false,
         };
@@ -444,11 +442,12 @@ impl<N: Nfs3> Fs<N> {
         true
     }
 
-    /// Whether to look for memory again, after a while, which is over when this returns. Nothing of
-    /// this file system's own is under way that would give it back: at the first
-    /// [`QUICK_TRIES`], because it is done already. But calls may hold it, which do not tell when
-    /// it comes back; so a mount that is `hard` waits. Without any call for [`IDLE_LOOKS`], those
-    /// who hold it are waiting here as well, for more: somebody has to fail.
+    /// Whether to try again to get memory; waits before it returns true, except at the first
+    /// [`QUICK_TRIES`]. It is called when no operation is under way whose end would be notified.
+    /// Such an operation may have just ended: hence the attempts without a pause. Then a `hard`
+    /// mount waits, because calls may hold memory and do not notify anybody when they give it back.
+    /// If no call was under way at [`IDLE_LOOKS`] attempts in a row, all memory is held by
+    /// operations that wait here for more, and one of them has to fail.
     pub(super) async fn memory_may_come_back(&self, waited: &mut MemoryWait) -> bool {
         if waited.tries < QUICK_TRIES {
             waited.tries += 1;
@@ -467,7 +466,7 @@ impl<N: Nfs3> Fs<N> {
         true
     }
 
-    /// [`RETRY_PAUSE`] at most; all who wait are woken together.
+    /// Waits for [`RETRY_PAUSE`] at most; all that wait are woken together.
     async fn pause(&self) {
         let retry = &self.change_context.retry;
         let mut over = pin!(retry.over.notified());
@@ -487,7 +486,7 @@ impl<N: Nfs3> Fs<N> {
         self.closing.load(Ordering::Relaxed) || self.ended.load(Ordering::Relaxed)
     }
 
-    /// A GETATTR ahead of a WRITE, if it tells something.
+    /// Begins a GETATTR ahead of a WRITE, where it can verify what is cached.
     fn begin_check<'a>(&'a self, inode: &'a Arc<Inode>) -> Option<Check<'a, N>> {
         let blind = self.change_context.no_before.load(Ordering::Relaxed)
             || self.change_context.not_atomic.load(Ordering::Relaxed);
@@ -505,7 +504,7 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// The GETATTR ahead of a WRITE; a future that is dropped ends it, too.
+/// A GETATTR ahead of a WRITE that is under way. Dropping it ends it.
 struct Check<'a, N: Nfs3> {
     fs: &'a Fs<N>,
     inode: &'a Arc<Inode>,

@@ -1,4 +1,4 @@
-//! Time as the caches see it.
+//! The clock of the caches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 /// Nanoseconds since the clock was made.
 pub(super) type Nanos = u64;
 
-/// Nanoseconds of a duration.
 pub(super) fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -26,7 +25,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// A clock that stands still until it is moved.
+    /// A clock that stands still until [`Clock::advance`] moves it.
     pub fn manual() -> Self {
         Clock::Manual(Arc::new(AtomicU64::new(1)))
     }
@@ -38,7 +37,7 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock on. No effect on the machine's.
+    /// Moves a manual clock on; has no effect on the machine's clock.
     pub fn advance(&self, by: Duration) {
         if let Clock::Manual(now) = self {
             now.fetch_add(nanos(by), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What the mount options say to the file system.
+//! The settings of the file system, most of which are mount options.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ pub enum LookupCache {
     None,
 }
 
-/// Who says what a caller may do (`permissions=`), besides the server, whose word is the last
-/// for every call.
+/// Who checks permissions (`permissions=`) besides the server, which decides on every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Permissions {
     /// The kernel checks modes (the mount option `default_permissions`) before it asks.
     #[default]
     Kernel,
-    /// Nobody does: the server is asked for each caller.
+    /// Only the server, which is asked for each caller.
     Server,
-    /// The same, and the kernel lets nobody in but this user.
+    /// As `Server`, and the kernel admits only this user.
     ServerForOne(u32),
 }
 
 /// Settings of one mount.
 #[derive(Debug, Clone)]
 pub struct FsConfig {
-    /// How long attributes of a file are valid: at least and at most. Both zero is `noac`.
+    /// The least and the greatest time for which attributes of a file are valid. Both are zero with
+    /// `noac`.
     pub acregmin: Duration,
     pub acregmax: Duration,
     /// The same for directories, and for the names in them.
@@ -38,28 +38,28 @@ pub struct FsConfig {
     pub acdirmax: Duration,
     pub lookup_cache: LookupCache,
     pub permissions: Permissions,
-    /// Do not ask the server at open whether a file changed.
+    /// Do not ask the server at each open whether a file has changed.
     pub nocto: bool,
-    /// Wait as long as it takes for what only this machine lacks, a buffer or a registration.
+    /// Wait without limit for resources of this machine: a buffer or a registration.
     pub hard: bool,
     /// Write each WRITE through to stable storage before it is answered (`sync`).
     pub sync: bool,
     /// Ask for attributes with directory entries where it helps.
     pub readdirplus: bool,
-    /// Budget of the page cache in bytes. The pool must be larger by what is in flight:
-    /// [`FsConfig::pool_bytes`].
+    /// Budget of the page cache in bytes. The pool must be larger, for data in flight
+    /// ([`FsConfig::pool_bytes`]).
     pub cache_bytes: usize,
-    /// Bytes of memory held by dirty data of all files above which writers wait.
+    /// Writers wait while dirty data of all files takes more than this many bytes of memory.
     pub dirty_bytes: usize,
-    /// Bytes of memory held by dirty data of one file above which its writers wait.
+    /// The writers of a file wait while its dirty data takes more than this many bytes of memory.
     pub dirty_file_bytes: usize,
-    /// Age at which dirty data is written back unasked.
+    /// The age at which dirty data is written back.
     pub dirty_age: Duration,
     /// Largest read-ahead of one open file, in bytes; 0 turns it off.
     pub readahead_bytes: usize,
-    /// WRITEs under way at a time, however many calls the server takes.
+    /// The most WRITEs under way at a time, however many credits the server grants.
     pub write_parallel: usize,
-    /// Names remembered, existing or not, over all directories.
+    /// The most names cached for all directories together, existing or not.
     pub name_entries: usize,
 }
 
@@ -88,8 +88,8 @@ impl Default for FsConfig {
 }
 
 impl FsConfig {
-    /// Bytes the buffer pool needs for this configuration, data in flight included; what the
-    /// connection takes for messages comes on top.
+    /// The bytes that the buffer pool needs for this configuration and its data in flight, without
+    /// those that the connection needs for messages.
     pub fn pool_bytes(&self) -> usize {
         self.cache_bytes + (self.cache_bytes / 4).max(32 << 20)
     }

@@ -1,14 +1,14 @@
 //! CREATE, MKNOD, MKDIR and SYMLINK (RFC 1813 sections 3.3.8 to 3.3.11).
 //!
-//! Each sends one call under the caller's credential, takes in the directory's wcc_data, puts the
-//! new name into the cache of names, and answers with the new object as an entry. A server may
-//! leave out its handle or attributes; LOOKUP or GETATTR then asks for them. Mode and ACL of a new
-//! object come from the umask or from the directory's default ACL (`acl.rs`).
+//! Each sends one call with the caller's credential, applies the directory's wcc_data, puts the new
+//! name into the cache of names, and returns the new object as an entry. A server may leave out its
+//! handle or attributes; LOOKUP or GETATTR then fetches them. Mode and ACL of a new object come
+//! from the umask or from the directory's default ACL (`acl.rs`).
 //!
-//! FUSE's CREATE opens the file as well, and the kernel takes a file that it returns for a new one
-//! and checks no permission. So whether the file is new must be certain: the call is sent GUARDED,
-//! or EXCLUSIVE with O_EXCL, and never UNCHECKED. If a GUARDED one is answered NFS3ERR_EXIST, the
-//! name is looked up, and the file is opened only after ACCESS has granted it.
+//! FUSE's CREATE opens the file as well, and the kernel checks no permission then, because it
+//! assumes that the file is new. So that must be certain: the call is sent GUARDED, or EXCLUSIVE
+//! with O_EXCL, and never UNCHECKED, which does not tell. If a GUARDED one is answered
+//! NFS3ERR_EXIST, the name is looked up, and the file is opened only after ACCESS has granted it.
 
 use super::acl::{NewMode, NewObject};
 use super::error::{FsError, FsResult};
@@ -20,7 +20,7 @@ use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SpecData, Status};
 use std::pin::pin;
 use std::sync::Arc;
 
-/// Rounds of CREATE and LOOKUP while others make and remove the name.
+/// The most rounds of CREATE and LOOKUP while others create and remove the name.
 const TRIES: usize = 16;
 
 fn with_mode(mode: u32) -> SetAttributes {
@@ -31,12 +31,8 @@ fn with_mode(mode: u32) -> SetAttributes {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Creates a regular file and opens it; without O_EXCL, one that exists is opened.
-    ///
-    /// The kernel sends CREATE for a name of which it knows nothing or that there is none. Then
-    /// it takes the file for a new one, of which its maker may do what the open asks for, and
-    /// checks nothing. So whether the file is new has to be certain: CREATE is never UNCHECKED
-    /// (RFC 1813 section 3.3.8), which does not tell.
+    /// Creates a regular file and opens it; without O_EXCL, opens one that exists already. The
+    /// kernel sends CREATE for a name that it does not know, or that it believes not to exist.
     pub async fn create(
         self: &Arc<Self>,
         cred: &Cred,
@@ -65,9 +61,9 @@ impl<N: Nfs3> Fs<N> {
                         return Err(FsError::Stale);
                     }
                     self.finish_new(cred, &inode, new).await;
-                    // Nothing of a new file is cached. If something is, the server answered a
-                    // call that came twice, or this was taken for the file that a lost reply
-                    // was about: then it is as with any other file.
+                    // Nothing of a new file can be cached. If something is, the server answered a
+                    // retransmitted call, or LOOKUP found the file instead of one whose reply was
+                    // lost: the file is then opened as one that existed.
                     let checked = inode.data().is_none();
                     if checked {
                         inode.state.lock().made();
@@ -82,7 +78,7 @@ impl<N: Nfs3> Fs<N> {
                     if error.status() == Some(Status::Exist) && how == CreateMode::Guarded => {}
                 Err(error) => return Err(error),
             }
-            // Somebody made it since the kernel looked.
+            // Somebody else created the file since the kernel looked the name up.
             self.names.remove(dir.nodeid, name);
             let (inode, found) = match Box::pin(self.find(cred, &dir, name)).await {
                 Ok(found) => found,
@@ -90,8 +86,8 @@ impl<N: Nfs3> Fs<N> {
                 Err(error) => return Err(error),
             };
             if inode.kind != FileType::Regular {
-                // ESTALE has the kernel look the name up again, once, and go on from what it
-                // finds: it follows a link, checks the mode of a device, and so on.
+                // ESTALE makes the kernel look the name up once more and go on with what it finds:
+                // it follows a symbolic link, checks the mode of a device, and so on.
                 return Err(FsError::Stale);
             }
             let found = (inode, found);
@@ -100,11 +96,11 @@ impl<N: Nfs3> Fs<N> {
         Err(FsError::Exists)
     }
 
-    /// Opens the regular file that a CREATE led to, and that the caller may not have made. It may
-    /// be one that is cached here, by another name: so this is an open like any other.
+    /// Opens the regular file that a CREATE led to but may not have created. It may be cached here
+    /// under another name, so it is revalidated like any other.
     ///
-    /// If the caller may not open it, ESTALE has the kernel look the name up again, which it
-    /// believes not to exist, and refuse the open itself, or have it refused.
+    /// If the caller may not open it, ESTALE makes the kernel look up the name, which it believes
+    /// not to exist; the kernel then refuses the open, or sends an OPEN that is refused.
     async fn open_found(
         self: &Arc<Self>,
         cred: &Cred,
@@ -225,8 +221,8 @@ impl<N: Nfs3> Fs<N> {
         Ok(self.entry(dir, &inode, attributes))
     }
 
-    /// The inode of what was made. RFC 1813 section 3.3.8 lets a server leave out handle and
-    /// attributes.
+    /// The inode of a new object. RFC 1813 section 3.3.8 lets a server leave out handle and
+    /// attributes, which are then fetched.
     async fn made(
         &self,
         cred: &Cred,

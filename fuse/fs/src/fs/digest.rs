@@ -1,10 +1,10 @@
-//! Digests of the attributes that the kernel was given, by which it is found out whether what it
-//! caches is out of date.
+//! Digests of the attributes that the kernel was given. Comparing them with those of the attributes
+//! known now shows whether what the kernel caches is out of date.
 
 use nfsrdma_xdr::nfs3::{Attributes, Time};
 
-/// A digest of the attributes that the kernel has no reason of its own to ask for again. It takes
-/// size and times for out of date after each of its own WRITEs, but not mode, owner and links.
+/// A digest of mode, owner, group and links. The kernel does not ask for these again by itself, as
+/// it does for size and times after each of its WRITEs, so a change needs a notification.
 pub(super) fn digest(attributes: &Attributes) -> u32 {
     let fields = [
         attributes.mode,
@@ -15,7 +15,7 @@ pub(super) fn digest(attributes: &Attributes) -> u32 {
     hash(&fields)
 }
 
-/// The same of those whose change makes the kernel drop its pages.
+/// A digest of the attributes whose change makes the kernel drop its pages.
 pub(super) fn digest_of_contents(size: u64, mtime: Time) -> u32 {
     let fields = [
         size as u32,
@@ -26,7 +26,7 @@ pub(super) fn digest_of_contents(size: u64, mtime: Time) -> u32 {
     hash(&fields)
 }
 
-/// FNV-1a; never 0, which stands for none.
+/// FNV-1a, folded to 32 bits; never 0, which stands for no digest.
 fn hash(fields: &[u32; 4]) -> u32 {
     let mixed = fields.iter().fold(0xcbf2_9ce4_8422_2325, |hash, field| {
         (hash ^ u64::from(*field)).wrapping_mul(0x0000_0100_0000_01b3)

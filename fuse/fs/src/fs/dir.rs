@@ -1,13 +1,13 @@
 //! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR (RFC 1813 sections 3.3.16 and 3.3.17).
 //!
-//! The kernel's position in a directory is the server's cookie. A reply of the server has
-//! many entries (a part), of which the kernel takes a few at a time; from the second part on, the
-//! next one is requested while the kernel takes this one. Entries are asked for with attributes (READDIRPLUS) even for a plain
-//! listing: FUSE entries carry a type, which READDIR does not tell. Where the server gives no
-//! attributes, names are looked up; what cannot be looked up, as in a directory that the caller may
-//! read and not search, is listed without a type (DT_UNKNOWN of readdir(3)). If the server no
-//! longer accepts a cookie (NFS3ERR_BAD_COOKIE), the listing starts over, without the names that
-//! were given already.
+//! The kernel's position in a directory is the server's cookie. A reply of the server (a page) has
+//! many entries, which are kept as a part, and of which the kernel takes a few at a time. From the
+//! second part on, the next page is requested while the kernel takes this part. Entries are
+//! requested with attributes (READDIRPLUS) even for a plain listing, because FUSE entries have a
+//! type, which READDIR does not return. Where the server gives no attributes, names are looked up.
+//! Those that cannot be looked up, as in a directory that the caller may read but not search, are
+//! listed without a type (DT_UNKNOWN of readdir(3)). If the server no longer accepts a cookie
+//! (NFS3ERR_BAD_COOKIE), the listing starts over and leaves out the names given already.
 
 use super::clock::{Nanos, nanos};
 use super::dir_handle::{
@@ -50,9 +50,9 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Whether the kernel should list `dir` from the server though its own copy of the names is
-    /// still good. A program that looks at each child (`ls -l`) would ask for the attributes of
-    /// each by a GETATTR once they have expired; READDIRPLUS brings those of hundreds at a time.
+    /// Whether the kernel should list the directory from the server although its own copy of the
+    /// names is still valid. A program that looks at each child (`ls -l`) would cost a GETATTR for
+    /// each child whose attributes have expired; READDIRPLUS fetches those of hundreds at a time.
     fn children_need_attributes(&self, state: &State, now: Nanos) -> bool {
         state.listed().is_some_and(|listed| {
             let age = now.saturating_sub(listed.with_attributes);
@@ -60,9 +60,9 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// The kernel takes entries from position `offset` on together with the attributes of the
-    /// children (FUSE_READDIRPLUS). It does so for the first entries of every listing, and for
-    /// later ones only if somebody looked at those before.
+    /// The kernel requests entries from position `offset` on with the attributes of the children
+    /// (FUSE_READDIRPLUS). It does so for the first entries of every listing, and for later ones
+    /// only if a program looked at the children before.
     pub fn listing_with_attributes(&self, handle: u64, offset: u64) {
         if let Ok(dir) = self.dir(handle) {
             let now = self.now();
@@ -73,7 +73,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The kernel takes entries without attributes (FUSE_READDIR): nobody looks at the children.
+    /// The kernel requests entries without attributes (FUSE_READDIR): no program looks at the
+    /// children.
     pub fn listing_without_attributes(&self, handle: u64) {
         if let Ok(dir) = self.dir(handle) {
             let mut state = dir.inode.state.lock();
@@ -93,7 +94,7 @@ impl<N: Nfs3> Fs<N> {
         dir.map(|_| ()).ok_or(FsError::UnknownHandle)
     }
 
-    /// Entries from position `offset` on, if they are at hand; none at the end.
+    /// Entries from position `offset` on, if they are in the part at hand; no entries at the end.
     pub fn readdir_cached(&self, handle: u64, offset: u64) -> Option<FsResult<Listing>> {
         let dir = match self.dir(handle) {
             Ok(dir) => dir,
@@ -105,7 +106,7 @@ impl<N: Nfs3> Fs<N> {
         listing(&dir, offset)
     }
 
-    /// Entries from position `offset` on; none at the end.
+    /// Entries from position `offset` on; no entries at the end.
     pub async fn readdir(self: &Arc<Self>, handle: u64, offset: u64) -> FsResult<Listing> {
         let dir = self.dir(handle)?;
         self.know_fsid(&dir.cred).await?;
@@ -126,7 +127,7 @@ impl<N: Nfs3> Fs<N> {
                 place.starts.clear();
             }
             if offset != 0 && part.is_none_or(|part| !part.reaches(offset)) {
-                // seekdir(3): from here on what was given is not what lies before the position.
+                // seekdir(3): the names given so far are not those before the position.
                 place.given = Vec::new();
                 place.skip = None;
                 place.complete = false;
@@ -181,9 +182,9 @@ impl<N: Nfs3> Fs<N> {
                 Ok((page, stamp, epoch)) => {
                     return self.take_in(dir, cookie, page, stamp, epoch).await;
                 }
-                // The kernel's cache gave the first names, so nobody knows what not to give
-                // again. Some servers tie the verifier to the directory's times, though the
-                // cookies outlive a change: try this one with the verifier of today.
+                // The first names came from the kernel's cache, so it is not known which to leave
+                // out. Some servers change the verifier with the directory's times though their
+                // cookies stay valid: the cookie is tried with the current verifier.
                 Err(error)
                     if error.status() == Some(Status::BadCookie)
                         && cookie != 0
@@ -194,8 +195,8 @@ impl<N: Nfs3> Fs<N> {
                     let (page, ..) = self.ask(dir, 0, Verifier::default()).await?;
                     dir.place.lock().verifier = Some(page.verifier);
                 }
-                // RFC 1813 section 3.3.16: the cookie is no longer valid, start over. What
-                // was given is not given again, so all of it has to be known.
+                // RFC 1813 section 3.3.16: the cookie is no longer valid, so start over. All names
+                // given so far have to be known, because they must not be given again.
                 Err(error) if error.status() == Some(Status::BadCookie) && cookie != 0 => {
                     self.shared.stats.directory_restarts.add(1);
                     let mut place = dir.place.lock();
@@ -213,8 +214,8 @@ impl<N: Nfs3> Fs<N> {
         Err(FsError::Nfs(NfsError::Status(Status::BadCookie)))
     }
 
-    /// Asks for the page at `cookie`, so that the server reads it while the kernel takes the
-    /// part before it. Only from the second part on: many listings end in the first.
+    /// Requests the page at `cookie`, so that the server reads it while the kernel takes the part
+    /// before. This is done only from the second part on, as many listings end in the first.
     fn ask_ahead(self: &Arc<Self>, dir: &Arc<DirHandle>, cookie: u64) {
         let (number, verifier) = {
             let mut place = dir.place.lock();
@@ -245,8 +246,8 @@ impl<N: Nfs3> Fs<N> {
         });
     }
 
-    /// The page at `cookie` if it was asked for ahead and the directory has not changed since: a
-    /// name that was removed must not be listed.
+    /// The page at `cookie`, if it was requested ahead and the directory has not changed since: a
+    /// removed name must not be listed.
     async fn page_ahead(&self, dir: &DirHandle, cookie: u64) -> Option<Page> {
         loop {
             let mut arrived = std::pin::pin!(dir.arrived.notified());
@@ -322,11 +323,10 @@ impl<N: Nfs3> Fs<N> {
         self.apply_post_op_attr(inode, stamp, page.dir.as_ref());
         let last = page.entries.last().map(|entry| entry.cookie);
         if !page.eof && last.is_none_or(|last| last == cookie) {
-            // The listing would never end.
             let error = NfsError::PeerMisbehaved("a directory page without progress".into());
             return Err(error.into());
         }
-        // Position 0 is the beginning.
+        // Cookie 0 means the beginning of the directory.
         if page.entries.iter().any(|entry| entry.cookie == 0) {
             return Err(going_round());
         }
@@ -370,7 +370,7 @@ impl<N: Nfs3> Fs<N> {
                 .await
             {
                 Ok(listed) => entries.push(listed),
-                // Gone between the listing and the look-up.
+                // The name was removed between the listing and the look-up.
                 Err(error) if error.status() == Some(Status::NoEnt) => {}
                 Err(error) => return Err(error),
             }
@@ -396,7 +396,7 @@ impl<N: Nfs3> Fs<N> {
         let inode = if dot {
             None
         } else {
-            // The kernel is to have at least the type, which READDIR does not tell.
+            // The kernel needs at least the type, which READDIR does not return.
             match (&entry.handle, &entry.attributes) {
                 (Some(handle), Some(attributes)) => {
                     let inode = self.intern(stamp, handle, attributes);
@@ -409,10 +409,9 @@ impl<N: Nfs3> Fs<N> {
                 _ if !*searched => None,
                 _ => match self.child(&dir.cred, &dir.inode, &entry.name).await {
                     Ok(inode) => Some(inode),
-                    // Gone between the listing and the look-up.
                     Err(error) if error.status() == Some(Status::NoEnt) => return Err(error),
                     Err(error) if error.status().is_some() => {
-                        // Nor will the others of this page be answered, if it is for that.
+                        // If the caller may not search, the other names cannot be looked up either.
                         *searched = error.status() != Some(Status::Access);
                         None
                     }
@@ -435,8 +434,8 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// An entry of a listing as the kernel gets it; counts as a look-up. `None` for `.` and `..`,
-    /// and for what has no attributes.
+    /// An entry of a listing for FUSE_READDIRPLUS; the kernel gets a reference to the inode. `None`
+    /// for `.` and `..`, and for an object without known attributes.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
         let attributes = *inode.state.lock().attributes()?;

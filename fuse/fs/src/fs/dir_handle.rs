@@ -1,4 +1,4 @@
-//! An open directory, and the entries that the server gave through it.
+//! An open directory, and the entries at hand that the server gave for it (`dir.rs`).
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
@@ -10,14 +10,13 @@ use std::hash::RandomState;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// An open directory.
 #[derive(Debug)]
 pub struct DirHandle {
     pub(super) inode: Arc<Inode>,
     pub(super) cred: Cred,
     pub(super) place: Mutex<Place>,
     pub(super) hasher: RandomState,
-    /// A page asked for ahead is there.
+    /// Notified when a page that was requested ahead has arrived.
     pub(super) arrived: Notify,
 }
 
@@ -33,60 +32,63 @@ impl DirHandle {
     }
 }
 
-/// A page as the server gave it, when it was asked for, and the directory's epoch then.
+/// A page as the server gave it, when it was requested, and the directory's epoch at that time.
 pub(super) type Page = (DirPage, Stamp, u64);
 
-/// The page behind the part at hand, asked for before the kernel wants it.
+/// The page after the part at hand, requested before the kernel needs it.
 #[derive(Debug)]
 pub(super) struct Ahead {
     pub(super) cookie: u64,
-    /// Which asking of this handle: the listing may have begun again since.
+    /// The number of the request, by which its reply is recognized: the listing may have begun
+    /// again since.
     pub(super) number: u64,
-    /// `None`: on its way.
+    /// `None` until the reply arrives.
     pub(super) page: Option<FsResult<Page>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Place {
     pub(super) ahead: Option<Ahead>,
-    /// Pages asked for ahead so far.
+    /// How many pages were requested ahead so far.
     pub(super) asked_ahead: u64,
-    /// One of them was of no use: the directory is changed while it is listed.
+    /// One of them was of no use, because the directory changes while it is listed: no more are
+    /// requested ahead.
     pub(super) ahead_is_vain: bool,
     pub(super) part: Option<Arc<Part>>,
-    /// Of the pages listed through this handle.
+    /// The cookie verifier of the pages listed through this handle.
     pub(super) verifier: Option<Verifier>,
-    /// Whether `given` holds every name given: not if the kernel's cache gave the first ones.
+    /// Whether `given` has all names given. False if the first ones came from the kernel's cache.
     pub(super) complete: bool,
-    /// Hashes of the names given since the beginning.
+    /// Hashes of the names given since the beginning of the listing.
     pub(super) given: Vec<u64>,
-    /// After the server lost its place: names not to give again.
+    /// After a listing started over (NFS3ERR_BAD_COOKIE): hashes of the names to leave out.
     pub(super) skip: Option<HashSet<u64>>,
-    /// Positions where pages began, since the reader last went to a place of its own choice.
+    /// Positions at which pages began since the reader last set the position (seekdir(3)).
     pub(super) starts: HashSet<u64>,
 }
 
-/// Consecutive entries.
+/// Consecutive entries: a page, without the names that are left out.
 #[derive(Debug)]
 pub(super) struct Part {
     /// Position before the first entry.
     pub(super) start: u64,
-    /// Whether that is what the server was asked for: not after it lost its place.
+    /// False if the listing started over, so that the server was not asked for entries after
+    /// `start`.
     pub(super) asked: bool,
     pub(super) entries: Vec<Listed>,
-    /// Position after the last entry, for the server.
+    /// Position after the last entry, at which the next page is requested.
     pub(super) next: u64,
     pub(super) eof: bool,
 }
 
-/// One entry, with its inode (not for `.` and `..`, and for what could not be looked up).
+/// One entry. It has no inode if it is `.` or `..`, or if it could not be looked up.
 #[derive(Debug)]
 pub struct Listed {
     pub name: Box<[u8]>,
     pub fileid: u64,
-    /// `None`: not known.
+    /// `None` if the type is not known.
     pub kind: Option<FileType>,
-    /// Position after it.
+    /// Position after this entry.
     pub cookie: u64,
     pub(super) inode: Option<Arc<Inode>>,
 }
@@ -105,20 +107,19 @@ impl Listing {
     }
 }
 
-/// The server's positions lead back to where the reader was: a listing would never end.
+/// The error for cookies that lead back to an earlier position: the listing would never end.
 pub(super) fn going_round() -> FsError {
     NfsError::PeerMisbehaved("a directory whose positions repeat".into()).into()
 }
 
 impl Part {
-    /// Whether a reader who has taken some of this part, or all, goes on from `cookie`.
+    /// Whether `cookie` is the position after an entry of this part, or after all of it.
     pub(super) fn reaches(&self, cookie: u64) -> bool {
         self.next == cookie || self.entries.iter().any(|entry| entry.cookie == cookie)
     }
 
-    /// Where to go on from `cookie`; an error if that may be more than one place. (Servers
-    /// that make cookies of short hashes do that by accident: only who has to go on from such
-    /// a one is troubled.)
+    /// The index at which to go on from `cookie`; an error if several positions have this cookie,
+    /// which happens with servers whose cookies are short hashes.
     fn find(&self, cookie: u64) -> Option<FsResult<usize>> {
         let mut places = (1..)
             .zip(&self.entries)
@@ -138,7 +139,7 @@ impl Part {
     }
 }
 
-/// Entries from position `offset` on, if they are at hand.
+/// Entries from position `offset` on, if they are in the part at hand.
 pub(super) fn listing(dir: &DirHandle, offset: u64) -> Option<FsResult<Listing>> {
     let part = dir.place.lock().part.clone()?;
     let from = match part.find(offset)? {

@@ -1,4 +1,4 @@
-//! The operations of [`Fs`] around [`super::appends`], which says where O_DIRECT appends go.
+//! The operations of [`Fs`] around [`super::appends`], which decides where O_DIRECT appends go.
 
 use super::Fs;
 use super::appends::Turn;
@@ -8,14 +8,14 @@ use super::open_file::OpenFile;
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 
-/// An O_DIRECT append that the kernel has asked for. To be kept until it is answered.
+/// An O_DIRECT append that the kernel has requested. Keep it until the request is answered.
 #[derive(Debug)]
 pub struct ArrivedAppend {
     data: Arc<FileData>,
     asked: u64,
     pid: u32,
-    /// The file is not known to reach so far: the request may be of a write(2) that begins
-    /// before, and have come first.
+    /// The kernel's offset lies behind the end of the file, or the end is not known: the request
+    /// may belong to a write(2) whose first request has not arrived yet.
     pub is_beyond: bool,
 }
 
@@ -28,7 +28,8 @@ impl Drop for ArrivedAppend {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// The thread `pid` appends at the kernel's offset `asked`. `None` if the file is not open.
+    /// Registers an append by the thread `pid` at the kernel's offset `asked`. `None` if the file
+    /// is not open.
     pub fn append_arrived(&self, handle: u64, asked: u64, pid: u32) -> Option<ArrivedAppend> {
         let file = self.files.read().get(handle as usize).cloned()?;
         let data = self.data(&file.inode).clone();
@@ -42,8 +43,8 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Where an O_DIRECT append at the kernel's offset `asked` is to be written; the caller calls
-    /// [`FileState::end_append`].
+    /// Returns where an O_DIRECT append at the kernel's offset `asked` is to be written, as soon as
+    /// it may begin. The caller must call [`FileState::end_append`] when the write has ended.
     pub(super) async fn begin_append(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -56,7 +57,7 @@ impl<N: Nfs3> Fs<N> {
             let (end, ended) = self.end_of(&file.cred, &file.inode).await?;
             match data.with(|inner| inner.begin_append(asked, end, ended)) {
                 Turn::At(offset) => {
-                    // It may have been the one that others wait for.
+                    // Others may wait for this request to begin.
                     data.changed.notify_waiters();
                     return Ok(offset);
                 }

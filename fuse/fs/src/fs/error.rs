@@ -1,8 +1,8 @@
 //! Errors of the file system, and the errno for each.
 //!
-//! Errors of calls are kept as [`NfsError`] up to here, so that callers can look at the NFS status.
-//! The errno of a failed operation is chosen in one place, when the request is answered
-//! ([`FsError::errno`]). Requests that are answered without an operation have theirs in the adapter.
+//! Errors of calls are kept as [`NfsError`], so that operations can look at the NFS status. The
+//! errno is chosen in one place, when the request is answered ([`FsError::errno`]). The adapter
+//! chooses the errno of requests that it answers without an operation.
 
 use crate::locks::LockError;
 use nfsrdma_nfs3::NfsError;
@@ -24,10 +24,10 @@ pub enum FsError {
     NameTooLong,
     #[error("not allowed")]
     AccessDenied,
-    /// NFSv3 has no such thing.
+    /// NFSv3 has no such operation.
     #[error("not supported by NFS version 3")]
     NotSupported,
-    /// An argument, or a flag, this file system cannot serve.
+    /// An argument or a flag that this file system does not support.
     #[error("invalid argument")]
     Invalid,
     #[error("is a directory")]
@@ -37,19 +37,17 @@ pub enum FsError {
     /// The hidden name of a removed file that is open here.
     #[error("removed, and still open")]
     Busy,
-    /// There is no such extended attribute.
     #[error("no such attribute")]
     NoData,
     #[error("file too large")]
     TooLarge,
-    /// No buffer memory, and none on its way back.
+    /// There is no buffer memory, and none will be given back.
     #[error("out of buffer memory")]
     NoMemory,
-    /// The object is no longer what it was: its name leads to another one.
+    /// The name of the object leads to another object now.
     #[error("stale file handle")]
     Stale,
-    /// Nothing more is taken to be written: see
-    /// [`Fs::end_of_requests`](super::Fs::end_of_requests).
+    /// No data is accepted any more ([`Fs::end_of_requests`](super::Fs::end_of_requests)).
     #[error("the mount is at its end")]
     Ended,
     #[error("lock: {0:?}")]
@@ -65,7 +63,7 @@ impl From<LockError> for FsError {
 pub type FsResult<T> = Result<T, FsError>;
 
 impl FsError {
-    /// The status, if a server gave one.
+    /// The NFS status, if the server answered with one.
     pub fn status(&self) -> Option<Status> {
         match self {
             FsError::Nfs(NfsError::Status(status)) => Some(*status),
@@ -73,7 +71,7 @@ impl FsError {
         }
     }
 
-    /// What a system call returns. The one table: a new error does not compile without an entry.
+    /// The errno that the system call returns.
     pub fn errno(&self) -> i32 {
         match self {
             FsError::Nfs(error) => errno_of_call(error),
@@ -99,7 +97,7 @@ fn errno_of_call(error: &NfsError) -> i32 {
     match error {
         NfsError::Status(status) => errno_of_status(*status),
         NfsError::Denied(_) => libc::EACCES,
-        // Not the program's doing: this client's, the server's or somebody's in between.
+        // The program did nothing wrong: client, server or network did.
         NfsError::Refused(_) => libc::EIO,
         NfsError::TimedOut => libc::ETIMEDOUT,
         NfsError::GivenUp => libc::EIO,
@@ -112,7 +110,7 @@ fn errno_of_call(error: &NfsError) -> i32 {
 /// RFC 1813 section 2.6: most statuses are the errno of that name.
 fn errno_of_status(status: Status) -> i32 {
     match status {
-        // Never an error; a reply that claims so is the server's mistake.
+        // A failed reply never has this status.
         Status::Ok => libc::EIO,
         Status::Perm => libc::EPERM,
         Status::NoEnt => libc::ENOENT,

@@ -1,25 +1,25 @@
-//! What is logged of data that could not be written: the first failure of a file at
-//! once, then one line a minute with counts, so that a full disk does not fill the log's, too.
+//! What is logged of data that could not be written: the first failure of a file at once, then one
+//! line a minute with counts, so that a full disk at the server does not fill the log here.
 
 use super::clock::Nanos;
 use super::error::FsError;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Between two lines of one file.
+/// The time between two lines of one file.
 const PAUSE: Nanos = 60_000_000_000;
-/// Files with an account of their own; the others share one.
+/// The most files that have an account of their own; the others share one.
 const MOST_FILES: usize = 256;
 
 const NOWHERE: (u64, u64) = (u64::MAX, 0);
 
-/// What failed since the last line.
+/// The failures since the last line.
 #[derive(Debug)]
 struct Account {
     since: Nanos,
     ranges: u64,
     bytes: u64,
-    /// From the first to the last byte.
+    /// The first byte of all ranges, and the end of the last.
     span: (u64, u64),
     error: String,
 }
@@ -43,8 +43,8 @@ pub(super) struct FailureLog {
 }
 
 impl FailureLog {
-    /// `ranges` of file `fileid` could not be written. True if that is to be logged now;
-    /// otherwise [`FailureLog::due`] will tell of it.
+    /// `ranges` of file `fileid` could not be written. Returns true if the caller has to log the
+    /// first of them now; [`FailureLog::due`] reports the others.
     pub(super) fn note(
         &mut self,
         fileid: u64,
@@ -68,7 +68,7 @@ impl FailureLog {
             span: NOWHERE,
             error: error.to_string(),
         };
-        // The line that is logged now names the first.
+        // The caller logs the first range now.
         account.add(ranges.get(1..).unwrap_or_default());
         match own {
             true => drop(self.files.insert(fileid, account)),
@@ -77,7 +77,7 @@ impl FailureLog {
         true
     }
 
-    /// Lines to log at `now`.
+    /// The lines that are to be logged at `now`.
     pub(super) fn due(&mut self, now: Nanos) -> Vec<String> {
         let mut lines = Vec::new();
         let mut look = |of: &str, account: &mut Account| {
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(lines.len(), 1);
         let expected = "49999 ranges, 399992 bytes between 4096 and 204795912 of file 1";
         assert!(lines[0].contains(expected), "{lines:?}");
-        // Quiet since: forgotten, and a new failure is logged at once.
+        // No failure for a minute: the file is forgotten, and a new failure is logged at once.
         assert!(log.due(3 * MINUTE).is_empty());
         assert!(note(&mut log, 1, 0, 3 * MINUTE));
     }

@@ -3,10 +3,10 @@
 //! One lock protects the file's [`FileState`]: its `WriteBack` with the cached blocks, its READs
 //! that are under way, SETATTRs and O_DIRECT writes that exclude others, and the kernel's READs
 //! that are not answered. Operations change the state in [`FileData::with`], which afterwards adds
-//! what has changed in memory, dirty bytes and WRITEs to the totals, so that no operation can
-//! forget to. A READ is void once its range was written or invalidated while it was under way: its
-//! data must not be cached. Whoever has to wait for a READ, WRITE or COMMIT looks again after each
-//! notification of `changed`.
+//! the changes of memory, dirty bytes and WRITEs to the totals, so that no operation can forget to.
+//! A READ is void if its range is written or invalidated while it is under way: its data must not
+//! be cached. An operation that waits for a READ, WRITE or COMMIT checks its condition again at
+//! each notification of `changed`.
 
 use super::appends::{Appends, Turn};
 use super::clock::Nanos;
@@ -22,28 +22,28 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// What all files share.
+/// The limits and totals that all files share.
 #[derive(Debug)]
 pub struct Shared {
     pub budget: Budget<FileData>,
-    /// Those of its blocks that the kernel has, too.
+    /// The cached blocks that the kernel caches as well.
     pub lent: Lent<FileData>,
-    /// Bytes of memory held by what is dirty or in WRITEs, of all files.
+    /// Bytes of memory held by data that is dirty or in WRITEs, of all files.
     pub dirty: AtomicUsize,
-    /// Bytes of memory held by what is written and not committed, of all files.
+    /// Bytes of memory held by data that is written and not committed, of all files.
     pub uncommitted: AtomicUsize,
     /// WRITEs under way, of all files.
     pub writes: AtomicUsize,
-    /// Calls the server takes at a time.
+    /// How many calls the server accepts at a time.
     pub calls: AtomicUsize,
-    /// READs and WRITEs under way: their buffers come back.
+    /// READs and WRITEs under way, which will give back their buffers.
     pub busy: AtomicUsize,
-    /// Notified when buffers came back or dirty data became clean.
+    /// Notified when buffers were given back or dirty data became clean.
     pub freed: Notify,
     pub stats: Stats,
 }
 
-/// Counts as busy until it is dropped.
+/// A READ or WRITE that `Shared` counts as busy until this is dropped.
 #[derive(Debug)]
 pub struct Busy(Arc<Shared>);
 
@@ -61,16 +61,16 @@ impl Drop for Busy {
     }
 }
 
-/// A READ into the cache that was sent.
+/// A READ into the cache that is under way.
 #[derive(Debug)]
 pub struct Pending {
     pub id: u64,
     pub range: Range<u64>,
-    /// The range was written or voided meanwhile: what comes back must not be cached.
+    /// The range was written or invalidated meanwhile: the data read must not be cached.
     pub void: bool,
 }
 
-/// A READ of the kernel's.
+/// A READ request of the kernel that is not answered.
 #[derive(Debug)]
 struct UnansweredRead {
     offset: u64,
@@ -78,45 +78,45 @@ struct UnansweredRead {
     since: Nanos,
 }
 
-/// What [`FileData`] protects by its lock.
+/// The state of a file, behind the lock of [`FileData`].
 #[derive(Debug, Default)]
 pub struct FileState {
     write_back: WriteBack<Cred, Writer>,
     pending: Vec<Pending>,
     next_pending: u64,
-    /// SETATTRs that are under way or wait for what was written before.
+    /// SETATTRs that are under way or wait for data written before.
     exclusive: usize,
-    /// Programs' O_DIRECT writes under way.
+    /// O_DIRECT writes of programs that are under way.
     direct: usize,
-    /// Those of them that append.
+    /// Those O_DIRECT writes that append.
     appends: Appends,
-    /// SETATTRs and O_DIRECT writes that have ended: each may have moved the end of the file.
+    /// Counts the SETATTRs and O_DIRECT writes that have ended, each of which may have moved the
+    /// end of the file.
     ended: u64,
-    /// The kernel's READs that are not answered.
     kernel_reads: Vec<UnansweredRead>,
-    /// When the last of its READs arrived or was answered.
+    /// When a READ of the kernel last arrived or was answered.
     last_kernel_read: Nanos,
     stale_pages: StalePages,
 }
 
 impl FileState {
-    /// The way of written data to the server.
+    /// The state of written data on its way to the server.
     pub fn write_back(&mut self) -> &mut WriteBack<Cred, Writer> {
         &mut self.write_back
     }
 
-    /// What is cached, for reading.
+    /// The cached blocks, for reading.
     pub fn pages(&mut self) -> &mut Pages {
         self.write_back.pages()
     }
 
-    /// Pages of the kernel's that may lack what was written.
+    /// The kernel's pages that may lack written data.
     pub(super) fn stale_pages(&mut self) -> &mut StalePages {
         &mut self.stale_pages
     }
 
-    /// Takes the open files off the list of writers, once all data is on stable storage and no
-    /// call is under way: what is lost later concerns none of them.
+    /// Clears the list of writers if all data is on stable storage and no call is under way: these
+    /// open files have no part in data that is lost later.
     pub fn release_writers(&mut self) {
         if self.write_back.is_safe() && !self.write_back.is_under_way() {
             for writer in self.write_back.take_writers() {
@@ -125,7 +125,7 @@ impl FileState {
         }
     }
 
-    /// A SETATTR is to be sent: programs' writes wait until [`FileState::end_exclusive`].
+    /// A SETATTR will be sent: programs' writes wait until [`FileState::end_exclusive`].
     pub fn begin_exclusive(&mut self) {
         self.exclusive += 1;
         self.write_back.begin_flush();
@@ -137,20 +137,19 @@ impl FileState {
         self.write_back.end_flush();
     }
 
-    /// An O_DIRECT write begins, unless a SETATTR goes first.
+    /// Begins an O_DIRECT write; false if it has to wait for a SETATTR.
     pub fn begin_direct(&mut self) -> bool {
         let free = self.exclusive == 0;
         self.direct += usize::from(free);
         free
     }
 
-    /// O_DIRECT appends.
     pub(super) fn appends(&mut self) -> &mut Appends {
         &mut self.appends
     }
 
-    /// The same of one that appends, at the kernel's offset `asked`. `end` is where the file ended
-    /// when [`FileState::ended`] was `ended`. Returns where it is to be written.
+    /// Begins an O_DIRECT write that appends, at the kernel's offset `asked`. `end` is where the
+    /// file ended when [`FileState::ended`] was `ended`.
     pub(super) fn begin_append(&mut self, asked: u64, end: u64, ended: u64) -> Turn {
         if self.ended != ended {
             return Turn::Late;
@@ -182,12 +181,11 @@ impl FileState {
         self.ended += 1;
     }
 
-    /// Whether O_DIRECT writes are under way.
     pub fn is_writing_direct(&self) -> bool {
         self.direct > 0
     }
 
-    /// The kernel sent a READ, which arrived at `now`. Returns its number.
+    /// Registers a READ of the kernel that arrived at `now`. Returns its number.
     pub fn begin_kernel_read(&mut self, offset: u64, now: Nanos) -> u64 {
         self.next_pending += 1;
         let id = self.next_pending;
@@ -197,38 +195,38 @@ impl FileState {
         id
     }
 
-    /// It was answered at `now`.
+    /// The kernel's READ with this number was answered at `now`.
     pub fn end_kernel_read(&mut self, id: u64, now: Nanos) {
         self.kernel_reads.retain(|read| read.id != id);
         self.last_kernel_read = now;
     }
 
-    /// Whether a READ of the kernel's arrived or was answered after `time`.
+    /// Whether a READ of the kernel arrived or was answered after `time`.
     pub fn has_kernel_read_since(&self, time: Nanos) -> bool {
         self.last_kernel_read > time
     }
 
-    /// The number of the last READ so far.
+    /// The number of the latest READ.
     pub fn last_read(&self) -> u64 {
         self.next_pending
     }
 
-    /// Whether a READ of the kernel's up to this number is not answered.
+    /// Whether a READ of the kernel with this or a lower number is not answered.
     pub fn is_kernel_reading_until(&self, last: u64) -> bool {
         self.kernel_reads.iter().any(|read| read.id <= last)
     }
 
-    /// Whether a READ of the kernel's that arrived before `time` is not answered.
+    /// Whether a READ of the kernel that arrived before `time` is not answered.
     pub fn is_kernel_reading_since(&self, time: Nanos) -> bool {
         self.kernel_reads.iter().any(|read| read.since < time)
     }
 
-    /// Whether the kernel waits for data before `offset`.
+    /// Whether a READ of the kernel below `offset` is not answered.
     pub fn is_kernel_reading_before(&self, offset: u64) -> bool {
         self.kernel_reads.iter().any(|read| read.offset < offset)
     }
 
-    /// Registers a READ of `range`.
+    /// Registers a READ of `range` into the cache. Returns its number.
     pub fn begin_read(&mut self, range: Range<u64>) -> u64 {
         self.next_pending += 1;
         self.pending.push(Pending {
@@ -239,7 +237,7 @@ impl FileState {
         self.next_pending
     }
 
-    /// Ends it. True if what came back may be cached.
+    /// Ends the READ with this number. True if its data may be cached.
     pub fn end_read(&mut self, id: u64) -> bool {
         match self.pending.iter().position(|p| p.id == id) {
             Some(at) => !self.pending.swap_remove(at).void,
@@ -247,17 +245,17 @@ impl FileState {
         }
     }
 
-    /// Whether READs are under way.
+    /// Whether READs into the cache are under way.
     pub fn has_reads(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Whether READs of the kernel's are not answered: the server's reply may be there already.
+    /// Whether READs of the kernel are not answered, even if the server's reply has arrived.
     pub fn is_kernel_reading(&self) -> bool {
         !self.kernel_reads.is_empty()
     }
 
-    /// Whether READs are under way, from the kernel's request to its reply.
+    /// Whether READs of the kernel or into the cache are under way.
     pub fn is_being_read(&self) -> bool {
         self.has_reads() || self.is_kernel_reading()
     }
@@ -269,47 +267,46 @@ impl FileState {
             .find(|p| p.range.start < range.end && range.start < p.range.end)
     }
 
-    /// Marks the READs under way that touch `range`: their data must not be cached.
+    /// Marks the READs under way that touch `range` as void: their data must not be cached.
     pub fn void_reads(&mut self, range: Range<u64>) {
         for pending in &mut self.pending {
             pending.void |= pending.range.start < range.end && range.start < pending.range.end;
         }
     }
 
-    /// Whether anything is not at the server yet.
+    /// Whether there is data that the server does not have yet.
     pub fn is_dirty(&self) -> bool {
         self.write_back.is_dirty()
     }
 
-    /// Whether the server has everything on stable storage.
+    /// Whether the server has all data on stable storage.
     pub fn is_safe(&self) -> bool {
         self.write_back.is_safe()
     }
 
-    /// End of what was written here and is not yet known to be in the attributes' size.
+    /// The end of the data written here that the size in the attributes may not include yet.
     pub fn end(&self) -> u64 {
         self.write_back.end()
     }
 
-    /// The file ends at `size` now: nothing behind it is known or to be written.
+    /// The file ends at `size` now: drops all data after it, dirty data as well.
     pub fn truncate(&mut self, size: u64) {
         self.void_reads(size..u64::MAX);
         self.write_back.truncate(size);
     }
 
-    /// Drops everything that the server has; what it has not stays.
+    /// Drops cached data, except data that the server does not have on stable storage.
     pub fn invalidate(&mut self) {
         self.pages().invalidate();
         self.void_reads(0..u64::MAX);
     }
 
-    /// The same for a part of the file.
+    /// As [`FileState::invalidate`], for a part of the file.
     pub fn invalidate_range(&mut self, range: Range<u64>) {
         self.pages().invalidate_range(range.clone());
         self.void_reads(range);
     }
 
-    /// What it takes of the shared limits.
     fn taken(&mut self) -> Taken {
         let writes = self.write_back.writes();
         let pages = self.write_back.pages();
@@ -322,7 +319,7 @@ impl FileState {
     }
 }
 
-/// What one file takes of what all share.
+/// How much one file takes of the shared limits.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     resident: usize,
@@ -331,14 +328,14 @@ struct Taken {
     writes: usize,
 }
 
-/// No WRITE of the file is started while this lives; those under way go on.
+/// While this lives, no WRITE of the file is started; those under way go on.
 #[derive(Debug)]
 pub struct WriteHold<'a>(&'a FileData);
 
 impl Drop for WriteHold<'_> {
     fn drop(&mut self) {
         self.0.with(|inner| inner.write_back().release());
-        // Flushes go on.
+        // Flushes that wait can go on.
         self.0.changed.notify_waiters();
     }
 }
@@ -348,7 +345,7 @@ pub struct FileData {
     inner: Mutex<FileState>,
     /// Notified when a READ, WRITE or COMMIT of the file ended.
     pub changed: Notify,
-    /// When the kernel last dropped its pages of the file.
+    /// When the kernel was last made to drop its pages of the file.
     pub(super) dropped: Dropped,
     shared: Arc<Shared>,
     this: Weak<FileData>,
@@ -374,7 +371,7 @@ impl FileData {
         })
     }
 
-    /// Works on the file's state, and accounts for what it takes of the shared limits.
+    /// Runs `f` on the file's state, and updates the shared totals by what it changed.
     pub fn with<R>(&self, f: impl FnOnce(&mut FileState) -> R) -> R {
         let mut inner = self.inner.lock();
         let before = inner.taken();
@@ -384,7 +381,7 @@ impl FileData {
         let fresh = inner.pages().take_fresh();
         let dropped = inner.pages().take_dropped();
         let shared = &self.shared;
-        // Wrapping: the sums over all files are what counts.
+        // One file's change may be negative: wrapping addition then subtracts.
         for (sum, was, is) in [
             (&shared.dirty, before.dirty, after.dirty),
             (&shared.uncommitted, before.uncommitted, after.uncommitted),
@@ -394,9 +391,9 @@ impl FileData {
                 sum.fetch_add(is.wrapping_sub(was), Ordering::Relaxed);
             }
         }
-        // Before anybody can drop what is new: the sum must not go below zero meanwhile.
+        // Before anybody can drop the new blocks: the sum must not go below zero meanwhile.
         shared.budget.account(before.resident, after.resident);
-        // Before anybody can read it in again, which would be forgotten, too.
+        // Under the lock: a block that is read in again must not be forgotten as well.
         self.shared.budget.forget(self.id, gone.into_iter());
         drop(inner);
         drop(dropped);
@@ -404,13 +401,12 @@ impl FileData {
         result
     }
 
-    /// Keeps WRITEs from being started.
     pub fn hold_writes(&self) -> WriteHold<'_> {
         self.with(|inner| inner.write_back().hold());
         WriteHold(self)
     }
 
-    /// Waits, and looks again after each change, until `check` gives something.
+    /// Waits until `check`, which is called again after each change, returns something.
     pub async fn until<R>(&self, mut check: impl FnMut(&mut FileState) -> Option<R>) -> R {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -424,8 +420,9 @@ impl FileData {
 }
 
 impl FileData {
-    /// `blocks`, offset and bytes, were read for a program, so the kernel will cache them as well.
-    /// Drops the oldest blocks of that kind here, of all files, if there are too many.
+    /// Registers `blocks` (offset, length in bytes) as lent: they were read for a program, so the
+    /// kernel caches them as well. If there are too many lent blocks, drops the oldest of all
+    /// files.
     pub fn lend(&self, blocks: impl Iterator<Item = (u64, u32)>) {
         let lent = &self.shared.lent;
         for (offset, len) in blocks {
@@ -438,8 +435,8 @@ impl FileData {
         }
     }
 
-    /// Drops the block at `offset` if a program has read from it and the kernel can be expected to
-    /// keep the pages: it drops those of a file that is written to.
+    /// Drops the lent block at `offset` if a program has read from it, unless the file was written
+    /// to: the kernel does not keep the pages of such a file.
     fn let_go(&self, offset: u64) {
         let mut inner = self.inner.lock();
         if inner.write_back().was_written() {

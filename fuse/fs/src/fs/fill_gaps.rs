@@ -1,11 +1,10 @@
-//! Reading what lies between dirty bytes before they are flushed, where that saves WRITEs
-//! (`cache::gaps` says where).
+//! READs of the gaps between dirty bytes before a flush, where these save WRITEs (`cache::gaps`
+//! decides where).
 //!
-//! Bytes that were read are written along under the same conditions as any that are cached
-//! ([`Gaps::Join`]): only while nothing says that somebody else changes the file, and only in pages
-//! that programs wrote to. They are younger than most, as they are read just before; and if the
-//! READ itself tells of somebody else's change, they are not taken in, and only what programs
-//! wrote is sent. A READ that fails does no harm: then that is what is sent as well.
+//! The bytes read are written back with the dirty ones, under the same conditions as other cached
+//! bytes ([`Gaps::Join`]): only while there is no sign that somebody else changes the file, and
+//! only in pages that programs wrote to. They are more recent than most cached bytes. If a READ
+//! shows a change by somebody else, or fails, its gap stays, and only the dirty bytes are sent.
 
 use super::Fs;
 use super::file::{FileData, FileState};
@@ -18,11 +17,11 @@ use nfsrdma_rdma::contract::Segs;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// READs at a time for one flush.
+/// The most READs at a time for one flush.
 const READS: usize = 4;
 
 impl<N: Nfs3> Fs<N> {
-    /// Called with programs' writes held off.
+    /// Fills the gaps of a file. Call it while programs' writes wait.
     pub(super) async fn fill_gaps(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>) {
         let most = u64::from(self.limits().rtmax.min(self.limits().wtmax));
         if most < 4096 || self.write_limits(inode).gaps == Gaps::Keep {
@@ -44,7 +43,7 @@ impl<N: Nfs3> Fs<N> {
                 let pending = PendingRead(data, id);
                 let len = (pages.end - pages.start) as usize;
                 self.shared.budget.make_room(len);
-                // Where memory is short there is none to be had before the flush.
+                // No waiting: if memory is short, only the flush will free some.
                 let Some(buf) = self.pool.alloc(len) else {
                     return;
                 };
@@ -66,10 +65,10 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// A READ that is under way: its number, what it reads, on whose behalf.
+/// A registered READ: its number, its range, and the credential to send it with.
 type Begun = (u64, Range<u64>, Cred);
 
-/// The next pages to read, and where to look after them.
+/// The next pages to read, and the offset at which to look for more.
 fn begin(
     inner: &mut FileState,
     from: u64,
@@ -78,7 +77,7 @@ fn begin(
 ) -> (Option<Begun>, Option<u64>) {
     let (found, next) = inner.write_back().worth_reading(from, most, limits);
     let read = found.and_then(|(pages, cred)| {
-        // Somebody reads there already, and may bring it.
+        // Another READ of these pages is under way.
         if inner.reading(&pages).is_some() {
             return None;
         }

@@ -1,8 +1,9 @@
 //! An object of the server, and what is known of it.
 //!
-//! Which attributes are the newest, and whether somebody else changed the contents, is decided
-//! in `attribute_cache`; here are the numbers by which caches name contents (epochs), which
-//! attributes the kernel was given, and what ACCESS granted.
+//! `attribute_cache` decides which attributes are the newest, and whether somebody else changed the
+//! contents. This module turns its decisions into epochs, the numbers by which caches name
+//! contents; it records which epoch and attributes the kernel was given, so that the kernel can be
+//! notified when they are out of date; and it caches what ACCESS and GETACL returned.
 
 pub(super) use super::attribute_cache::{Seen, Times};
 pub(super) use super::changes::Kind;
@@ -17,15 +18,15 @@ use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, acc
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Numbers contents of files and directories: another number, other contents.
+/// The next epoch; shared by all files and directories, so that no two contents have the same.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
-/// [`State::told_epoch`] when the size was one that this mount has written, and the server did not
-/// show. The file need not get so long: what was written may have been at the server already, and
-/// somebody else have cut the file since.
+/// The [`State::told_epoch`] of attributes whose size includes data of this mount that the server
+/// has not shown yet. The file may never get that long: if the data did reach the server, somebody
+/// else may have truncated the file since.
 const BEYOND: u64 = u64::MAX - 1;
-/// [`State::kernel_epoch`] of contents that somebody else has changed since, leaving size and
-/// mtime as the kernel knows them: no attributes make it drop them.
+/// The [`State::kernel_epoch`] of pages that are out of date although size and mtime are those that
+/// the kernel knows, so that no attributes will make the kernel drop the pages.
 const BEHIND: u64 = u64::MAX;
 
 fn next_epoch() -> u64 {
@@ -35,55 +36,54 @@ fn next_epoch() -> u64 {
 /// The node of the root directory (FUSE_ROOT_ID).
 pub const ROOT: u64 = 1;
 
-/// Whether the kernel is to ask for the names in a directory each time.
+/// Whether the kernel has to send a LOOKUP each time it uses a name in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Asked {
     #[default]
     No,
-    /// For those it is given from now on.
+    /// For the names that it is given from now on.
     New,
-    /// For all.
+    /// For all names: those given before have been expired.
     All,
 }
 
 /// An object of the server.
 #[derive(Debug)]
 pub struct Inode {
-    /// The kernel's number for it, which is never used again.
+    /// The number by which the kernel names the object. It is never used again.
     pub nodeid: u64,
     pub fileid: u64,
     pub kind: FileType,
     pub handle: FileHandle,
-    /// The kernel's references: how often it was given the node, less what it has forgotten.
+    /// The kernel's references: how often it was given the node, minus those it gave up by FORGET.
     pub lookups: AtomicU64,
-    /// Open files of this mount.
+    /// How many open files of this mount lead here.
     pub opens: AtomicU32,
     /// The server answered STALE or BADHANDLE since attributes last arrived.
     refused: AtomicBool,
-    /// Hidden names that are at the server, or are being removed.
+    /// The number of hidden names that the server has, including one that is being removed.
     pub hidden_links: AtomicU16,
-    /// This mount removed a name of it.
+    /// This mount removed one of its names.
     pub removed: AtomicBool,
-    /// A RENAME or LINK to a hidden name is under way, or not recorded. Changed with `state`
-    /// locked.
+    /// A RENAME or LINK to a hidden name is under way, or its result is not recorded yet. Set with
+    /// `state` locked.
     pub hiding: AtomicBool,
-    /// The directory in which the kernel was last given a name of it; 0 before.
+    /// The directory in which the kernel was last given a name of this object; 0 if none was given.
     pub named_in: AtomicU64,
-    /// Of a directory: whether the kernel may cache the names in it for a time. See
-    /// `sibling_names`.
+    /// For a directory: whether the kernel must look its names up each time. See `sibling_names`.
     pub names_asked: Mutex<Asked>,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
 }
 
-/// Numbers what happens to attributes, over all inodes.
+/// The counter from which calls and replies of all inodes get their place in the order of events.
 static EVENT: AtomicU64 = AtomicU64::new(1);
 
 fn next_event() -> u64 {
     EVENT.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// A moment, taken when a call starts: replies tell what was true between then and now.
+/// The moment at which a call is sent: its reply shows a state from between then and its arrival.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp(u64);
 
@@ -92,12 +92,12 @@ impl Stamp {
         Stamp(EVENT.load(Ordering::Relaxed))
     }
 
-    /// A moment that no call sent before shares.
+    /// A moment that is later than that of every call sent before.
     pub fn mark() -> Self {
         Stamp(next_event())
     }
 
-    /// From then until now.
+    /// The time from this moment until now.
     fn span(self) -> Span {
         Span {
             sent: self.0,
@@ -115,19 +115,19 @@ struct Granted {
     until: Nanos,
 }
 
-/// The ACLs of an object. They are the object's for as long as its ctime stays the same, or only
-/// own changes that leave ACLs alone have changed it. Of such a change the server's
-/// pre-operation attributes are the only witness, so then there is also a limit in time.
+/// The ACLs of an object. They are valid while the ctime stays the same, or has been changed only
+/// by calls of this mount that change no ACL. The latter is known only from the server's
+/// pre-operation attributes, so from the first such change on a time limit applies as well.
 #[derive(Debug)]
 struct KnownAcls {
     acls: Arc<Acls>,
-    /// Own changes have changed the ctime since.
+    /// A call of this mount has changed the ctime since.
     carried: bool,
-    /// The limit.
+    /// Until when the ACLs are valid if `carried` is set.
     carried_until: Nanos,
 }
 
-/// A file that was unlinked while open, under the name it hides behind.
+/// The hidden name of a file that was unlinked while open, and the caller who unlinked it.
 #[derive(Debug, Clone)]
 pub struct Silly {
     pub dir: FileHandle,
@@ -136,20 +136,20 @@ pub struct Silly {
     pub cred: Cred,
 }
 
-/// What listings of a directory leave behind.
+/// What is remembered of the listings of a directory.
 #[derive(Debug, Clone, Default)]
 pub struct Listed {
-    /// What the server's cookies belong to, from the last listing. A listing the kernel began
-    /// from its own cache goes on with it.
+    /// The cookie verifier of the last listing. A listing whose first entries came from the
+    /// kernel's cache goes on with it.
     pub cookies: Verifier,
     /// When the kernel last took entries with the attributes of the children.
     pub with_attributes: Nanos,
-    /// Whether a program looked at the children while it listed them, as `ls -l` does. The
-    /// kernel says so by asking for attributes with the entries after the first ones.
+    /// Whether a program looked at the children while it listed them, as `ls -l` does. The kernel
+    /// shows it by asking for attributes with entries after the first ones.
     pub lists_attributes: bool,
 }
 
-/// What a reply means for caches above this one.
+/// What a reply means for the caches of data and names, and for the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[must_use]
 pub(super) struct Outcome {
@@ -166,23 +166,23 @@ pub(super) struct Outcome {
 #[derive(Debug)]
 pub struct State {
     cache: AttributeCache,
-    /// Number of the contents.
+    /// The epoch of the contents.
     pub epoch: u64,
-    /// Number of the contents in the kernel's cache; 0 before it had any.
+    /// The epoch of the contents in the kernel's cache; 0 if it has had none, or [`BEHIND`].
     pub kernel_epoch: u64,
-    /// Number of the contents whose attributes the kernel was last given; 0 before, and
-    /// [`BEYOND`].
+    /// The epoch to which the attributes belong that the kernel was last given; 0 if it was given
+    /// none, or [`BEYOND`].
     pub told_epoch: u64,
-    /// Digest of the attributes the kernel was last given; 0 if it asks anyhow.
+    /// Digest of the attributes that the kernel was last given; 0 if it need not be notified.
     told: u32,
-    /// Digest of size and mtime among these.
+    /// Digest of the size and mtime that the kernel was last given.
     told_contents: u32,
-    /// Exactly as long as it need be: it changes seldom, and there are many inodes.
+    /// A boxed slice, which is smaller than a `Vec`: there are many inodes, and it changes seldom.
     granted: Box<[Granted]>,
-    /// What GETACL returned of the object as it is now.
+    /// What GETACL returned, while it is valid for the object.
     acls: Option<Box<KnownAcls>>,
     pub silly: Option<Box<Silly>>,
-    /// Of a directory that was listed.
+    /// Present once the directory was listed.
     listed: Option<Box<Listed>>,
 }
 
@@ -202,8 +202,8 @@ impl State {
         }
     }
 
-    /// The kernel is given the attributes, with this size, to cache while they are valid. True if
-    /// size or mtime are others than before, so that it drops its pages.
+    /// Records that the kernel is given the attributes with this size. Returns true if size or
+    /// mtime differ from those it was given before, because it then drops its pages.
     #[must_use]
     pub fn record_told(&mut self, size: u64) -> bool {
         let known = self.cache.attributes();
@@ -214,23 +214,23 @@ impl State {
         std::mem::replace(&mut self.told_contents, contents) != contents
     }
 
-    /// The kernel is about to get other attributes in the reply to its own call.
+    /// Call before a request of the kernel whose reply brings it new attributes: it needs no
+    /// notification of them.
     pub fn forget_told(&mut self) {
         self.told = 0;
     }
 
-    /// What listings left behind, if there was one.
+    /// What is remembered of listings, if the directory was listed.
     pub fn listed(&self) -> Option<&Listed> {
         self.listed.as_deref()
     }
 
-    /// The same, to be changed.
     pub fn listed_mut(&mut self) -> &mut Listed {
         self.listed.get_or_insert_default()
     }
 
-    /// Whether the kernel has data of before somebody else's change, and has not been given
-    /// attributes since that make it drop them.
+    /// Whether the kernel has data that somebody else has changed since, and was not given
+    /// attributes that make it drop the data.
     pub fn kernel_is_behind(&self) -> bool {
         self.kernel_epoch == BEHIND
             || (self.kernel_epoch != 0
@@ -238,8 +238,8 @@ impl State {
                 && self.told_epoch != self.epoch)
     }
 
-    /// What was written is lost, and the kernel's cache has it: the next open drops it there.
-    /// Returns whether the kernel has any data.
+    /// Written data is lost, but the kernel still caches it: the next open makes the kernel drop
+    /// it. Returns whether the kernel has any data.
     pub fn contents_lost(&mut self) -> bool {
         self.epoch = next_epoch();
         let known = self.kernel_epoch != 0;
@@ -269,17 +269,17 @@ impl State {
         self.cache.expire();
     }
 
-    /// Whether no change by this mount was under way since the call was sent.
+    /// Whether no change by this mount has been under way since the call was sent.
     pub fn undisturbed(&self, stamp: Stamp) -> bool {
         self.cache.undisturbed(stamp.0)
     }
 
-    /// Whether no attributes arrived since the call was sent.
+    /// Whether no attributes have arrived since the call was sent.
     pub fn unheard_since(&self, stamp: Stamp) -> bool {
         self.cache.unheard_since(stamp.0)
     }
 
-    /// Whether own changes are under way.
+    /// Whether changes by this mount are under way.
     pub fn is_changing(&self) -> bool {
         self.cache.is_changing()
     }
@@ -294,7 +294,7 @@ impl State {
         self.cache.is_unverified()
     }
 
-    /// Draws the consequences of what a reply showed.
+    /// Updates epoch, rights and ACLs by what a reply showed.
     fn learned(&mut self, seen: Seen) -> Outcome {
         if seen.changed {
             let carried = self.acls.take_if(|_| seen.own_ctime && !seen.foreign);
@@ -338,20 +338,19 @@ impl State {
         self.learned(seen)
     }
 
-    /// RENAME or REMOVE of one of its names changed the ctime, and the reply does not show the new
-    /// one.
+    /// See [`AttributeCache::named_otherwise`].
     pub fn named_otherwise(&mut self) {
         self.cache.named_otherwise(next_event());
     }
 
-    /// A call that changes the object is sent. `cached`: contents are cached.
+    /// A call that changes the object is sent. `cached`: some of the contents are cached.
     pub fn begin_change(&mut self, cached: bool) -> Stamp {
         let event = next_event();
         self.cache.begin_change(event, cached);
         Stamp(event)
     }
 
-    /// It was answered; `floor`: the file is at least so long now.
+    /// The change was answered. `floor`: the file is at least that long now, in bytes.
     pub(super) fn end_change(
         &mut self,
         stamp: Stamp,
@@ -367,7 +366,7 @@ impl State {
         self.learned(seen)
     }
 
-    /// It failed. `answered`: by the server's word.
+    /// The change failed. `answered`: by a reply of the server; otherwise it may have been made.
     pub(super) fn fail_change(
         &mut self,
         stamp: Stamp,
@@ -379,8 +378,8 @@ impl State {
         self.learned(seen)
     }
 
-    /// Whether a GETATTR is to be sent ahead of a WRITE: whatever is cached was last seen
-    /// before it, and no change is under way that tells.
+    /// Returns a stamp if a GETATTR is to be sent ahead of a WRITE: something is cached that it can
+    /// confirm, and no other change is under way.
     pub fn begin_check(&mut self) -> Option<Stamp> {
         self.cache.wants_check().then(|| {
             let event = next_event();
@@ -389,7 +388,7 @@ impl State {
         })
     }
 
-    /// It was answered, or not.
+    /// The GETATTR of [`State::begin_check`] ended: `seen` is what it showed, `None` if it failed.
     pub(super) fn end_check(
         &mut self,
         stamp: Stamp,
@@ -401,34 +400,34 @@ impl State {
         self.learned(seen)
     }
 
-    /// This mount has just made the file.
+    /// This mount has just created the file.
     pub fn made(&mut self) {
         self.cache.made();
     }
 
-    /// A WRITE under way begins behind the start of the file.
+    /// A WRITE that is under way does not begin at offset 0.
     pub(super) fn leave_hole(&mut self) {
         self.cache.leave_hole();
     }
 
-    /// The file is at least this long: the server took data up to there.
+    /// The file is at least this long, because the server accepted data up to there.
     pub fn grow(&mut self, size: u64) {
         self.cache.grow(size);
     }
 
-    /// The contents are void whatever the attributes say.
+    /// Invalidates the cached contents, whatever the attributes say.
     pub fn renew_epoch(&mut self) {
         self.epoch = next_epoch();
         self.cache.forget_contents();
     }
 
-    /// The ACLs that go with the attributes, if they were asked for.
+    /// The cached ACLs, if they are valid. The caller checks that the attributes are.
     pub fn acls(&self, now: Nanos) -> Option<Arc<Acls>> {
         let known = self.acls.as_ref()?;
         (!known.carried || now < known.carried_until).then(|| known.acls.clone())
     }
 
-    /// GETACL answered, of the object as it is known.
+    /// Caches the answer to a GETACL; it must belong to the attributes that are known now.
     pub(super) fn keep_acls(&mut self, acls: Arc<Acls>, now: Nanos, times: Times) {
         self.acls = Some(Box::new(KnownAcls {
             acls,
@@ -437,13 +436,13 @@ impl State {
         }));
     }
 
-    /// Who may do what may be otherwise now.
+    /// Forgets the answers to ACCESS and GETACL: permissions may have changed.
     pub fn forget_rights(&mut self) {
         self.granted = Box::default();
         self.acls = None;
     }
 
-    /// What ACCESS said before: the granted ones of `wanted`, if known.
+    /// Which of the rights `wanted` a cached answer to ACCESS grants; `None` if there is none.
     pub fn granted(&self, cred: &Cred, wanted: u32, now: Nanos) -> Option<u32> {
         let known = self.granted.iter().find(|g| same_cred(&g.cred, cred))?;
         let wanted_bits = wanted as u8;
@@ -451,9 +450,9 @@ impl State {
             .then_some(u32::from(known.granted) & wanted)
     }
 
-    /// ACCESS answered.
+    /// Caches an answer to ACCESS for one caller.
     pub fn grant(&mut self, cred: &Cred, asked: u32, granted: u32, until: Nanos) {
-        /// Callers remembered for one object.
+        /// Callers that are remembered for one object.
         const MOST: usize = 32;
         let mut all = std::mem::take(&mut self.granted).into_vec();
         all.retain(|g| !same_cred(&g.cred, cred));
@@ -487,7 +486,7 @@ fn same_cred(a: &Cred, b: &Cred) -> bool {
 }
 
 impl Inode {
-    /// The links a program is shown: a hidden name is none. Called with the state locked.
+    /// The number of links that programs see, without hidden names. Call with the state locked.
     pub(super) fn visible_links(&self, attributes: &Attributes) -> u32 {
         let hidden = self.hidden_links.load(Ordering::Relaxed);
         attributes.nlink.saturating_sub(u32::from(hidden))
@@ -516,8 +515,8 @@ impl Inode {
         self.kind == FileType::Directory
     }
 
-    /// The attributes last heard of, fresh or not; `None` if the server knows the handle no
-    /// more, so that the name is looked up again.
+    /// The newest attributes known, valid or not; `None` if the server no longer knows the handle,
+    /// or the object has no links, so that the name is looked up again.
     pub fn last_known(&self) -> Option<Attributes> {
         if self.refused.load(Ordering::Relaxed) {
             return None;
@@ -526,35 +525,35 @@ impl Inode {
         known.filter(|of| of.nlink > 0)
     }
 
-    /// The server does not know the handle (any more).
+    /// The server answered that it does not know the handle.
     pub fn mark_stale(&self) {
         self.refused.store(true, Ordering::Relaxed);
         self.state.lock().expire();
     }
 
-    /// The server knows it.
     pub fn mark_valid(&self) {
         self.refused.store(false, Ordering::Relaxed);
     }
 
-    /// What is cached of the contents, if anything ever was.
+    /// The cached data; `None` if nothing was ever cached.
     pub fn data(&self) -> Option<&Arc<FileData>> {
         self.data.get()
     }
 
-    /// The same, made now if need be.
+    /// As [`Inode::data()`], created by `make` if there is none.
     pub fn data_or(&self, make: impl FnOnce() -> Arc<FileData>) -> &Arc<FileData> {
         self.data.get_or_init(make)
     }
 
-    /// Whether something was written to it that is not at the server.
+    /// Whether programs wrote data that the server does not have yet.
     pub(super) fn is_dirty(&self) -> bool {
         self.data()
             .is_some_and(|data| data.with(|inner| inner.is_dirty()))
     }
 
-    /// End of what was written to it and is not yet known to be in the attributes' size. To be
-    /// asked for before the attributes: it is forgotten once they know.
+    /// The end of the data that was written here and that the size in the attributes may not
+    /// include yet. Must be read before the attributes: it is forgotten once their size includes
+    /// it.
     pub(super) fn unwritten_end(&self) -> u64 {
         self.data().map_or(0, |data| data.with(|inner| inner.end()))
     }
@@ -564,7 +563,7 @@ impl Inode {
 pub(super) mod tests {
     use super::*;
 
-    /// A known inode takes this, and the table's entry.
+    /// The memory of an inode, without its entry in the table.
     #[test]
     fn an_inode_takes_little_memory() {
         assert!(size_of::<Inode>() <= 432, "{} bytes", size_of::<Inode>());

@@ -1,14 +1,13 @@
 //! The inodes the kernel knows, by node id and by file handle.
 //!
-//! The file handle is the identity of an object (RFC 1813, nfs_fh3): objects with equal
-//! fileids and other handles are other objects, as in snapshots and subvolumes. The node id is
-//! what the kernel calls an object. It comes from a counter and is never used again, so that
-//! a request can never be about another object than the one its caller looked up; fileids are
-//! used again by servers.
+//! The file handle is the identity of an object (RFC 1813, nfs_fh3): objects with the same fileid
+//! and different handles are different objects, as in snapshots and subvolumes. The node id is the
+//! kernel's name for an object. It comes from a counter and is never used again, unlike the fileids
+//! of servers, so that a request is always about the object that its caller looked up.
 //!
-//! A handle has one [`Inode`], for as long as anything here leads to it: the kernel, a name that is
-//! remembered, an open file, a call under way. With two of them, one would be open while the name
-//! leads to the other, and the file be removed that was to be hidden.
+//! A handle has one [`Inode`] as long as the kernel, a cached name, an open file or a call refers
+//! to it. With two of them, one could be open while the name leads to the other, and UNLINK would
+//! remove the file instead of hiding it.
 
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
@@ -20,12 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 16;
-/// Of a shard, inodes that the kernel does not know, before it is looked for those that are gone.
+/// A shard has at least this many inodes that the kernel does not know before dead ones are
+/// removed.
 const FEW: usize = 32;
-/// Inode numbers from here on are made of fsid and fileid.
+/// Inode numbers from here on are computed from fsid and fileid.
 const OF_OTHER_FSID: u64 = 1 << 63;
 
-/// An inode that is found by its handle.
+/// An inode whose hash and equality are those of its handle.
 #[derive(Debug)]
 struct ByHandle(Arc<Inode>);
 
@@ -49,21 +49,20 @@ impl PartialEq for ByHandle {
 
 impl Eq for ByHandle {}
 
-/// The inodes by their handles, each of which has one.
+/// The inodes by handle; each handle has one.
 #[derive(Debug, Default)]
 struct Handles {
-    /// The inodes that the kernel knows, but for those whose handle went to an object of another
-    /// type.
+    /// The inodes that the kernel knows, except those whose handle was later given to an object of
+    /// another type.
     known: HashSet<ByHandle>,
-    /// Others, while they live: looked up and not told yet, or forgotten by the kernel and not by
-    /// names and open files.
+    /// Inodes that the kernel does not know, while they live: it was not given them yet, or has
+    /// forgotten them, while names or open files refer to them.
     others: HashMap<FileHandle, Weak<Inode>>,
-    /// How many `others` there were alive when they were last gone through.
+    /// How many `others` were alive when dead ones were last removed.
     alive: usize,
 }
 
 impl Handles {
-    /// The inode of `handle`, if there is one.
     fn get(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
         match self.known.get(handle) {
             Some(known) => Some(known.0.clone()),
@@ -71,7 +70,7 @@ impl Handles {
         }
     }
 
-    /// Keeps an inode that the kernel does not know for as long as somebody else does.
+    /// Remembers an inode that the kernel does not know, without keeping it alive.
     fn keep(&mut self, inode: &Arc<Inode>) {
         if self.others.len() >= FEW.max(2 * self.alive) {
             self.tidy();
@@ -86,12 +85,12 @@ impl Handles {
     }
 }
 
-/// All inodes to which the kernel has references, and those that something else here leads to.
+/// All inodes to which the kernel or anything else refers.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Those the kernel knows.
+    /// The inodes that the kernel knows, by node id.
     nodes: [Mutex<HashMap<u64, Arc<Inode>>>; SHARDS],
-    /// Where both are locked, this one is first.
+    /// Locked before `nodes` where both are.
     handles: [Mutex<Handles>; SHARDS],
     /// The next node id.
     next: AtomicU64,
@@ -113,15 +112,15 @@ impl Table {
         }
     }
 
-    /// The root's file system, once it is known.
+    /// Sets the fsid of the export's root.
     pub(super) fn set_fsid(&self, fsid: u64) {
         self.fsid.store(fsid, Ordering::Relaxed);
     }
 
-    /// The inode number that stat(2) and readdir(3) show: the fileid. A mount has one device
-    /// number, though its server may have several file systems below one export; find(1) would
-    /// see a loop where a directory of one has the fileid of a directory of another above it.
-    /// So the numbers of other file systems than the root's are made of both fsid and fileid.
+    /// The inode number that stat(2) and readdir(3) show: the fileid, or for file systems other
+    /// than the root's a hash of fsid and fileid. A mount has one device number, even if the server
+    /// has several file systems below the export, and find(1) would see a loop if a directory had
+    /// the number of one above it.
     pub(super) fn visible_fileid(&self, of: &Attributes) -> u64 {
         if of.fsid == self.fsid.load(Ordering::Relaxed) {
             return of.fileid;
@@ -152,7 +151,7 @@ impl Table {
         handles.known.get(handle).map(|known| known.0.clone())
     }
 
-    /// Puts the root in, never to be forgotten.
+    /// Inserts the root, which is never forgotten.
     pub(super) fn insert_root(&self, root: Arc<Inode>) {
         root.lookups.store(1, Ordering::Relaxed);
         let mut handles = self.handle_shard(&root.handle).lock();
@@ -160,7 +159,8 @@ impl Table {
         self.node_shard(ROOT).lock().insert(ROOT, root);
     }
 
-    /// The inode of `handle`; the kernel is not told of it yet ([`Table::adopt`]).
+    /// The inode of `handle`, new if there is none. The kernel gets no reference
+    /// ([`Table::adopt`]).
     pub(super) fn resolve(&self, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
         let mut handles = self.handle_shard(handle).lock();
         let old = handles.get(handle);
@@ -181,16 +181,17 @@ impl Table {
         inode
     }
 
-    /// The kernel gets one more reference to `inode`. Returns the inode to give to it: the handle's.
+    /// Counts one more reference of the kernel. Returns the inode to give to it, which is the one
+    /// of the handle.
     pub(super) fn adopt(&self, inode: &Arc<Inode>) -> Arc<Inode> {
         let mut handles = self.handle_shard(&inode.handle).lock();
         let inode = match handles.get(&inode.handle) {
             Some(one) if one.kind == inode.kind => one,
-            // A handle is for ever (RFC 1813, nfs_fh3), but this server gives it to an
-            // object of another type: that is another object.
+            // A handle must never name another object (RFC 1813, nfs_fh3). If a server gives it to
+            // an object of another type nevertheless, that has an inode of its own.
             _ => inode.clone(),
         };
-        // Under the lock of its handle, so that it is not being forgotten.
+        // Under the lock of its handle, so that `forget` cannot interfere.
         if inode.lookups.fetch_add(1, Ordering::Relaxed) == 0 {
             handles.others.remove(&inode.handle);
             handles.known.replace(ByHandle(inode.clone()));
@@ -200,7 +201,7 @@ impl Table {
         inode
     }
 
-    /// The kernel gives up `count` of its references.
+    /// Takes back `count` references of the kernel.
     pub(super) fn forget(&self, nodeid: u64, count: u64) {
         if nodeid == ROOT {
             return;
@@ -224,12 +225,12 @@ impl Table {
         }
     }
 
-    /// Gives back the memory of inodes that nothing leads to any more.
+    /// Frees the entries of inodes that nothing refers to any more.
     pub(super) fn tidy(&self) {
         self.handles.iter().for_each(|shard| shard.lock().tidy());
     }
 
-    /// Inodes in the table.
+    /// The number of inodes that the kernel knows.
     pub(super) fn len(&self) -> usize {
         self.nodes.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -283,7 +284,7 @@ mod tests {
         assert!(Arc::ptr_eq(&table.adopt(&a), &a));
         assert!(Arc::ptr_eq(&table.adopt(&b), &a));
         assert_eq!(a.lookups.load(Ordering::Relaxed), 2);
-        // The kernel forgets it, and a name or an open file does not.
+        // The kernel forgets it, but a name or an open file refers to it.
         table.forget(a.nodeid, 2);
         assert!(table.get(a.nodeid).is_none() && table.find(&handle(1)).is_none());
         assert!(Arc::ptr_eq(&table.resolve(&handle(1), &of), &a));
@@ -291,7 +292,7 @@ mod tests {
         assert!(Arc::ptr_eq(&table.resolve(&handle(1), &of), &a));
         assert!(Arc::ptr_eq(&table.adopt(&a), &a));
         assert!(table.get(a.nodeid).is_some());
-        // Nothing does.
+        // Nothing refers to it.
         let node = a.nodeid;
         table.forget(node, 1);
         drop((a, b));
@@ -307,7 +308,7 @@ mod tests {
                 let handle = FileHandle::new(&number.to_ne_bytes()).unwrap();
                 let inode = table.adopt(&table.resolve(&handle, &of));
                 table.forget(inode.nodeid, 1);
-                // Looked up only.
+                // This one is only looked up.
                 table.resolve(&FileHandle::new(&(!number).to_ne_bytes()).unwrap(), &of);
                 inode
             })

@@ -1,5 +1,5 @@
-//! Which of the kernel's pages to take from it again: the operations of [`Fs`] around
-//! [`super::stale_pages`], which says why.
+//! The operations of [`Fs`] that make the kernel drop stale pages; [`super::stale_pages`] explains
+//! why there are any.
 
 use super::Fs;
 use super::clock::Nanos;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl<N: Nfs3> Fs<N> {
-    /// The kernel is made to drop the pages of a file.
+    /// The kernel is being made to drop the pages of a file.
     pub fn pages_dropped(&self, nodeid: u64) {
         if let Some(inode) = self.table.get(nodeid) {
             self.pages_dropped_of(&inode);
@@ -33,8 +33,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// What the thread `pid` wrote is in memory here, and was in the kernel's pages: drops them if
-    /// they may have been read meanwhile.
+    /// A WRITE of the thread `pid` was handled. Makes the kernel drop the pages of `range` if they
+    /// may have been read without the data of this WRITE.
     pub fn kernel_wrote(&self, handle: u64, range: &Range<u64>, pid: u32) {
         if let Some((file, since)) = self.dropped_lately(handle)
             && let Some(data) = file.inode.data()
@@ -44,7 +44,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// An open file whose pages the kernel has lately dropped, and when.
+    /// The open file, and when the kernel dropped its pages, if that is not long ago.
     fn dropped_lately(&self, handle: u64) -> Option<(Arc<OpenFile>, Nanos)> {
         let files = self.files.read();
         let file = files.get(handle as usize)?;
@@ -52,7 +52,7 @@ impl<N: Nfs3> Fs<N> {
         Some((file.clone(), since))
     }
 
-    /// Has the kernel drop what [`Fs::kernel_wrote`] found.
+    /// Makes the kernel drop the pages that [`Fs::kernel_wrote`] found.
     fn drop_stale_pages(&self, inode: &Inode) {
         match self.change_context.kernel.get() {
             Some(kernel) => kernel.drop_pages(inode.nodeid),
@@ -60,7 +60,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// What the kernel is to drop of a file, offset and length; to be kept until it has.
+    /// The range of a file that the kernel has to drop. Keep it until the kernel has.
     pub fn stale_pages(&self, nodeid: u64) -> Option<StaleRange> {
         let inode = self.table.get(nodeid)?;
         let data = inode.data()?;
@@ -71,8 +71,7 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Returns when the kernel has dropped all that it is to drop of a file. False if that was
-    /// nothing.
+    /// Waits until the kernel has dropped the stale pages of a file. False if there were none.
     pub(super) async fn until_pages_dropped(&self, inode: &Inode) -> bool {
         let Some(data) = inode.data() else {
             return false;
@@ -80,7 +79,7 @@ impl<N: Nfs3> Fs<N> {
         if !data.with(|inner| inner.stale_pages().is_waiting()) {
             return false;
         }
-        // Once more: the kernel may have forgotten the inode when it was first told.
+        // Once more: the kernel may have forgotten the inode at the first notification.
         self.drop_stale_pages(inode);
         data.until(|inner| (!inner.stale_pages().is_waiting()).then_some(()))
             .await;
@@ -88,7 +87,7 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// A range that the kernel is told to drop.
+/// A range that the kernel is being notified to drop.
 #[derive(Debug)]
 pub struct StaleRange {
     data: Arc<FileData>,

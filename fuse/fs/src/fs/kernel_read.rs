@@ -1,18 +1,18 @@
-//! READs of the kernel that are not answered yet, and what their replies say of the end of the
-//! file.
+//! READs of the kernel that are not answered yet, and what their replies make it believe of the end
+//! of the file.
 //!
-//! A short reply to a READ makes the kernel take over the smaller size (fuse_short_read), unless
-//! the inode has got a newer version since the READ was made: by such a reply, by attributes, or by
-//! a notification. Then the end in the reply is ignored, and what follows it in the page reads as
-//! zeros. Where the reply brings the end that the file has, it does no harm to others: what they
-//! would say is known then. But if somebody else has cut the file, a READ may begin behind the new
-//! end, and the kernel takes the offset of that READ for the size ([`ReadEnd::Behind`]). If it has
-//! made a READ of the end before that, it ignores what is right.
+//! A short reply to a READ makes the kernel reduce the file's size (fuse_short_read), unless the
+//! inode has got a newer version since the READ was made: by another short reply, by attributes, or
+//! by a notification. The kernel then ignores the end in the reply, and the rest of the page reads
+//! as zeros. That does no harm if the other short reply has brought the same end. But if somebody
+//! else has truncated the file, a READ may begin behind the new end, and the kernel takes the
+//! offset of that READ as the size ([`ReadEnd::Behind`]). It then ignores the right end in the
+//! reply to a READ that it had made before.
 //!
-//! One read(2) makes several READs: those of its read-ahead in the background, and one by one those
-//! of pages that it finds in the cache without data. So the READ behind the end may be made before
-//! the READ of the end, and its reply come between the two moments in which the latter is made and
-//! answered.
+//! Both READs may come from one read(2), which makes several: those of the read-ahead in the
+//! background, and one by one those of pages that it finds in the cache without data. So a READ
+//! behind the end may be answered after the READ of the end is made and before that is answered.
+//! Therefore replies of the kind [`ReadEnd::Behind`] are held back ([`KernelRead::first`]).
 
 use super::Fs;
 use super::clock::{Clock, nanos};
@@ -27,19 +27,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// After a READ was answered its reader may be about to make the next one, for so long.
+/// For so long after the answer to a READ, its reader may be about to make the next one.
 const GOES_ON: Duration = Duration::from_millis(100);
 
-/// What the reply to a READ makes the kernel believe of the end of the file.
+/// What the kernel concludes from the reply to a READ about the end of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadEnd {
     /// Nothing, or where the file ends.
     Right,
-    /// That the file ends where the READ begins, which is behind its end, or may be.
+    /// That the file ends where the READ begins, which is, or may be, behind the end of the file.
     Behind,
 }
 
-/// A READ of the kernel's that is not answered.
+/// A READ of the kernel that is not answered.
 #[derive(Debug)]
 pub struct KernelRead {
     inode: Arc<Inode>,
@@ -58,7 +58,7 @@ impl Drop for KernelRead {
 }
 
 impl KernelRead {
-    /// What the kernel takes from `found`.
+    /// What the kernel will conclude if it is answered with `found`.
     pub fn end(&self, found: &FsResult<Segs<Buf>>) -> ReadEnd {
         let nothing = found
             .as_ref()
@@ -73,14 +73,15 @@ impl KernelRead {
         }
     }
 
-    /// Returns when READs of what is before have been answered.
+    /// Waits until all READs of the kernel at lower offsets are answered.
     pub async fn first(&self) {
         let first =
             |inner: &mut FileState| (!inner.is_kernel_reading_before(self.offset)).then_some(());
         self.data.until(first).await;
     }
 
-    /// Whether they have, for long enough that their readers do not go on with others.
+    /// A check whether all READs at lower offsets are answered, for long enough that no reader is
+    /// about to make another one.
     pub fn is_first(&self) -> impl Fn() -> bool + Send + use<> {
         let (data, clock, offset) = (self.data.clone(), self.clock.clone(), self.offset);
         move || {
@@ -93,7 +94,8 @@ impl KernelRead {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// To be kept until the reply to READ is sent. `None` if the file is not open.
+    /// Registers a READ of the kernel. Keep it until the reply is sent. `None` if the file is not
+    /// open.
     pub fn kernel_read(&self, handle: u64, offset: u64) -> Option<KernelRead> {
         let file = self.files.read().get(handle as usize).cloned()?;
         let data = self.data(&file.inode).clone();
@@ -108,7 +110,7 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Returns when the READs of a file that the kernel has sent so far are answered.
+    /// Waits until the READs of a file that the kernel has sent so far are answered.
     pub async fn kernel_reads_answered(&self, nodeid: u64) {
         if let Some(inode) = self.table.get(nodeid) {
             reads_so_far(&inode).await;
@@ -120,20 +122,21 @@ impl<N: Nfs3> Fs<N> {
         self.reads_are(nodeid, |inner| inner.is_kernel_reading())
     }
 
-    /// Whether one of them has waited for longer than `time`.
+    /// Whether a READ that the kernel has sent has waited for longer than `time`.
     pub fn is_kernel_reading_for(&self, nodeid: u64, time: Duration) -> bool {
         let since = self.now().saturating_sub(nanos(time));
         self.reads_are(nodeid, |inner| inner.is_kernel_reading_since(since))
     }
 
-    /// Whether READs of the file are under way, from the kernel's request to its reply.
+    /// Whether READs of the kernel or into the cache are under way for a file.
     pub fn is_reading(&self, nodeid: u64) -> bool {
         self.reads_are(nodeid, |inner| inner.is_being_read())
     }
 
     /// Whether a notification might now make the kernel ignore the end of the file in the reply to
-    /// a READ: one is under way; or the file is open, beside `opens` that are under way, and one
-    /// was answered so lately that its reader may have made the next.
+    /// a READ. That is so if a READ is under way; or if the file is open (not counting `opens` that
+    /// are under way) and a READ was answered so recently that its reader may have made the next
+    /// one.
     pub fn may_miss_end(&self, nodeid: u64, opens: u32) -> bool {
         let since = self.now().saturating_sub(nanos(GOES_ON / 10));
         let inode = self.table.get(nodeid);
@@ -143,19 +146,18 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// What `ask` says of the READs of a file; false where nothing of it was ever read.
+    /// The result of `ask` for the state of a file; false if nothing of it was ever cached.
     fn reads_are(&self, nodeid: u64, ask: impl FnOnce(&mut FileState) -> bool) -> bool {
         let inode = self.table.get(nodeid);
         let data = inode.as_ref().and_then(|inode| inode.data());
         data.is_some_and(|data| data.with(ask))
     }
 
-    /// An open is about to make the kernel drop the attributes of a file that somebody else has
-    /// changed: it would then ignore the end of the file in replies to READs that it has made
-    /// before. Returns when these are answered, however long the server takes, and then when
-    /// `queued` is done: that waits for those which the kernel has made and nobody has read.
-    ///
-    /// All this happens before the attributes of this open count as given to the kernel.
+    /// Call before [`Fs::opened`]. If somebody else has changed the file, the open makes the
+    /// kernel drop its attributes, and the kernel would then ignore the end of the file in replies
+    /// to READs that it has made before. So this waits until those are answered, however long the
+    /// server takes, and then for `queued`, which waits for READs that the kernel has made and no
+    /// thread of this program has read.
     pub(super) async fn reads_before_open(&self, inode: &Inode, queued: impl Future<Output = ()>) {
         let misled = {
             let state = inode.state.lock();
@@ -168,7 +170,7 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// Returns when the READs of a file that the kernel has sent so far are answered.
+/// Waits until the READs of a file that the kernel has sent so far are answered.
 async fn reads_so_far(inode: &Inode) {
     if let Some(data) = inode.data() {
         let last = data.with(|inner| inner.last_read());

@@ -1,4 +1,4 @@
-//! LINK.
+//! LINK (RFC 1813 section 3.3.15).
 
 use super::error::FsResult;
 use super::inode::{Inode, Kind};
@@ -29,7 +29,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(self.entry(&dir, &inode, attributes))
     }
 
-    /// Sends LINK and takes in what its reply shows of both objects.
+    /// Sends LINK and applies what its reply shows of both objects.
     pub(super) async fn link_inode(
         &self,
         cred: &Cred,
@@ -42,7 +42,7 @@ impl<N: Nfs3> Fs<N> {
         let link = self.changing(dir, call, |link| link.dir).await;
         match link {
             Ok(link) => {
-                // The reply says what the file is now, not what it was.
+                // The reply has no pre-operation attributes of the file.
                 let data = WccData {
                     before: None,
                     after: link.attributes,

@@ -1,10 +1,10 @@
-//! SETLK, GETLK, and what of locks ends with a file that is closed.
+//! SETLK and GETLK, and the locks that end when a file is closed.
 //!
-//! Locks are a boundary of the cache, as with Linux's client: who takes one sees what others
-//! wrote before they gave it back. So everything written is on stable storage before a lock is
-//! given back (or asked for), and after one is taken nothing is valid that was cached before:
-//! times of files are too coarse to tell two writers of the same instant apart. That includes the
-//! names beside the file (`beside`).
+//! As with Linux's client, a program that takes a lock sees what others wrote before they released
+//! it. So all written data is on stable storage before a lock is released or requested, and
+//! whatever was cached is invalid after one is taken: the times of files are too coarse to show
+//! whether somebody else wrote at the same moment. This includes the names in the directory of the
+//! file (`sibling_names`).
 
 use super::Fs;
 use super::error::{FsError, FsResult};
@@ -18,14 +18,14 @@ use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::FileType;
 use std::sync::Arc;
 
-/// A lock that a program asks for.
+/// A request of a program to lock or unlock.
 #[derive(Debug, Clone, Copy)]
 pub struct SetLock {
     pub handle: u64,
-    /// The kernel's number of the owner; numbers of flock(2) are apart.
+    /// The kernel's number of the owner. POSIX locks and flock(2) have separate numbers.
     pub owner: u64,
     pub flock: bool,
-    /// Both ends included.
+    /// The first and the last byte.
     pub start: u64,
     pub end: u64,
     /// `None` unlocks.
@@ -50,7 +50,7 @@ impl SetLock {
     }
 }
 
-/// Not longer than the program waits.
+/// Runs `work` until it is done or the program is interrupted.
 async fn unless<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> FsResult<T> {
     tokio::select! {
         done = work => Ok(done),
@@ -59,12 +59,12 @@ async fn unless<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> FsRe
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Has locks go to a server. Once, before the mount is served.
+    /// Makes locks be taken at the server. Call it once, before the mount is served.
     pub fn set_locks(&self, locks: Arc<Locks>) {
         let _ = self.locks.set(locks);
     }
 
-    /// The locks that go to the server.
+    /// The locks of the mount, if they are taken at the server.
     pub fn locks(&self) -> Option<&Arc<Locks>> {
         self.locks.get()
     }
@@ -92,20 +92,19 @@ impl<N: Nfs3> Fs<N> {
         Ok((file, request))
     }
 
-    /// Whether data of `inode` are to be written.
+    /// Whether data of `inode` is not on stable storage, or being written.
     fn is_unsafe(&self, inode: &Inode) -> bool {
         inode.data().is_some_and(|data| {
             data.with(|inner| inner.write_back().is_under_way() || !inner.is_safe())
         })
     }
 
-    /// Takes or gives back a lock. Everything but a lock that was taken is handed to `answer` as
-    /// soon as it is known, though the future goes on while something is to be cleared up. A lock
-    /// that was taken is returned, and nothing was handed over: the kernel must drop what it has
-    /// cached of the file before the program goes on.
+    /// Takes or releases a lock. A lock that was taken is returned, without calling `answer`: the
+    /// kernel must drop what it has cached of the file before the program goes on. Any other result
+    /// is passed to `answer` as soon as it is known, though the future may still have to clean up.
     ///
-    /// A signal ends the wait for a lock, and not that for an unlock: who gets EINTR would hold
-    /// it still. If it is killed, it has its answer, and this goes on without it.
+    /// A signal ends the wait for a lock, but not for an unlock: a program that got EINTR would
+    /// still hold the lock. If the program is killed, it is answered and the unlock goes on.
     pub async fn set_lock(
         self: &Arc<Self>,
         of: SetLock,
@@ -126,7 +125,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let inode = &file.inode;
         if self.is_unsafe(inode) {
-            // Those who wrote get an error by fsync or close.
+            // The open files that wrote get an error at fsync(2) or close(2).
             let flush = self.write_back(inode, true);
             let flushed = match of.mode {
                 Some(_) => unless(interrupt, flush).await,
@@ -147,7 +146,7 @@ impl<N: Nfs3> Fs<N> {
             return None;
         }
         if of.mode == Some(Mode::Write) && !file.can_write() {
-            // fcntl(2) has been refused by the kernel; the server would refuse flock(2), too.
+            // The kernel has refused fcntl(2) already, and the server would refuse flock(2).
             answer(Err(LockError::BadFile.into()));
             return None;
         }
@@ -160,13 +159,13 @@ impl<N: Nfs3> Fs<N> {
         if granted.is_some() {
             self.forget_cached(inode);
             self.forget_names_beside(inode);
-            // The lock is held, whatever GETATTR says: the next operation asks again.
+            // The lock is held even if GETATTR fails: the next operation repeats it.
             let _ = unless(interrupt, self.fetch(&file.cred, inode)).await;
         }
         granted
     }
 
-    /// Invalidates all that is cached of the contents.
+    /// Invalidates the cached contents and attributes.
     fn forget_cached(&self, inode: &Inode) {
         if let Some(data) = inode.data() {
             data.with(|inner| inner.invalidate());
@@ -176,7 +175,7 @@ impl<N: Nfs3> Fs<N> {
         state.expire();
     }
 
-    /// F_GETLK: the lock that is in the way.
+    /// F_GETLK: a lock that conflicts with the requested one.
     pub async fn get_lock(
         self: &Arc<Self>,
         of: SetLock,
@@ -187,12 +186,12 @@ impl<N: Nfs3> Fs<N> {
         Ok(locks.test(&request, interrupt).await?)
     }
 
-    /// Whether an open file may be written to, also by way of a mapping.
+    /// Whether an open file may be written to, possibly through a mapping.
     pub fn may_write(&self, handle: u64) -> bool {
         self.file(handle).is_ok_and(|file| file.can_write())
     }
 
-    /// Whether a process that closes a file has POSIX locks on it, or waits for some.
+    /// Whether a process that closes a file has POSIX locks on it or waits for one.
     pub fn has_locks(&self, handle: u64, owner: u64) -> bool {
         let Some(locks) = self.locks.get() else {
             return false;
@@ -201,7 +200,7 @@ impl<N: Nfs3> Fs<N> {
         file.is_ok_and(|file| locks.concerns(file.inode.nodeid, Owner::Posix(owner)))
     }
 
-    /// Whether locks were asked for by this open file, and not given back when it was closed.
+    /// Whether locks were requested through this open file that closing it has not released.
     pub fn has_open_locks(&self, handle: u64) -> bool {
         let Some(locks) = self.locks.get() else {
             return false;
@@ -210,8 +209,8 @@ impl<N: Nfs3> Fs<N> {
         file.is_ok_and(|file| locks.concerns_open(file.inode.nodeid, handle))
     }
 
-    /// A process closed a file: its POSIX locks on it are gone, by whatever descriptor it took
-    /// them (fcntl(2)).
+    /// A process closed a file: releases its POSIX locks on it, through whichever descriptor it
+    /// took them (fcntl(2)).
     pub(super) async fn close_locks(&self, inode: &Inode, handle: u64, owner: u64) -> FsResult<()> {
         let Some(locks) = self.locks.get() else {
             return Ok(());
@@ -221,7 +220,8 @@ impl<N: Nfs3> Fs<N> {
         Ok(locks.unlock_all(inode.nodeid, owner).await?)
     }
 
-    /// Who has locks by an open file that is about to be gone, before its number can be another's.
+    /// The owners of locks taken through an open file that is about to be released. Call it before
+    /// the file's number can be used again.
     pub(super) fn owners_by_open(
         &self,
         inode: &Inode,
@@ -234,18 +234,18 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// An open file is gone, and with it the locks that belong to it.
+    /// Releases the locks of an open file that is released.
     pub(super) async fn release_locks(&self, inode: &Inode, owners: Vec<Owner>) {
         let Some(locks) = self.locks.get() else {
             return;
         };
         for owner in owners {
-            // Nobody hears of a lock that was lost.
+            // No program waits for this result.
             let _ = locks.unlock_all(inode.nodeid, owner).await;
         }
     }
 
-    /// Whether what is read or written by an open file was protected by a lock that is lost.
+    /// Fails if a lock that was taken through this open file is lost.
     pub(super) fn check_locks(&self, file: &OpenFile, handle: u64) -> FsResult<()> {
         match self.locks.get() {
             Some(locks) if locks.is_lost(file.inode.nodeid, handle) => Err(LockError::Lost.into()),
@@ -253,7 +253,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The server has restarted, to judge by a verifier.
+    /// A write verifier shows that the server has restarted and may have lost the locks.
     pub(super) fn suspect_locks(&self) {
         self.shared.stats.verifier_changes.add(1);
         if let Some(locks) = self.locks.get() {

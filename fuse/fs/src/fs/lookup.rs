@@ -3,10 +3,10 @@
 //! A name is answered from the cache of names (`lookup_cached`) if the directory's attributes are
 //! valid, its contents have the same epoch as when the name was cached, and the caller may search
 //! the directory (`search.rs`). Otherwise LOOKUP (RFC 1813 section 3.3.3) is sent. Its answer is
-//! cached, NFS3ERR_NOENT as well, but only if no change of the directory by this mount was under
-//! way since the call was sent, and none by others was noticed: an answer that a RENAME or CREATE
-//! has overtaken would otherwise be used until the attributes expire. Each answer that names an
-//! object counts as one reference of the kernel to its node, which FORGET gives back.
+//! cached, NFS3ERR_NOENT as well, but only if no change of the directory by this mount has been
+//! under way since the call was sent, and none by others was noticed: an answer that a RENAME or
+//! CREATE has overtaken would otherwise be used until the attributes expire. Each answer with an
+//! object gives the kernel one reference to its node, which FORGET takes back.
 
 use super::config::LookupCache;
 use super::error::FsResult;
@@ -20,8 +20,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl<N: Nfs3> Fs<N> {
-    /// What `name` leads to, from memory, if the caller, user `uid`, may know; `cred`, the whole
-    /// of the caller's identity, is asked for only if that depends on it.
+    /// What `name` leads to, if that is cached and the caller may search the directory. `cred`
+    /// gives the credential of the caller, user `uid`; it is called only if the uid does not decide
+    /// that.
     pub fn lookup_cached(
         &self,
         parent: u64,
@@ -50,9 +51,9 @@ impl<N: Nfs3> Fs<N> {
             }
             Child::Absent => None,
             Child::Is(inode) => {
-                // The name is valid with its directory. Attributes that have expired go with it
-                // with a validity of zero: the kernel sends GETATTR where it needs them, and
-                // UNLINK and OPEN do not.
+                // The name is valid as long as its directory. Attributes that have expired are
+                // given with a validity of zero: the kernel sends GETATTR when it needs them, which
+                // it does not for UNLINK and OPEN.
                 let attributes = inode.last_known()?;
                 let inode = self.table.adopt(&inode);
                 self.shared.stats.name_hits.add(1);
@@ -61,7 +62,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// What `name` leads to, and for how long to believe that it leads to nothing.
+    /// What `name` leads to, by a LOOKUP.
     pub async fn lookup(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<Found> {
         check_name(name)?;
         self.shared.stats.name_misses.add(1);
@@ -99,8 +100,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Sends LOOKUP and takes in its reply: attributes, and the name. The kernel need not have a
-    /// reference to the inode yet.
+    /// Sends LOOKUP, applies the attributes of its reply and caches the name. The kernel gets no
+    /// reference to the inode.
     pub(super) async fn find(
         &self,
         cred: &Cred,
@@ -110,8 +111,9 @@ impl<N: Nfs3> Fs<N> {
         self.find_and(cred, dir, name, &mut false).await
     }
 
-    /// The same. `overtaken`: the reply may be from before somebody else's change that was noticed
-    /// meanwhile. If the kernel was told of that, it was before it gets this.
+    /// As [`Fs::find`]. `overtaken` is set if somebody else's change was noticed meanwhile: the
+    /// reply may be older than that change, and the kernel gets it after a notification of the
+    /// change.
     async fn find_and(
         &self,
         cred: &Cred,
@@ -145,8 +147,8 @@ impl<N: Nfs3> Fs<N> {
         Ok((inode, attributes))
     }
 
-    /// Caches a name if no change of the directory is known, or was under way, since the call was
-    /// sent.
+    /// Caches a name, unless the directory has changed, or a change of it has been under way, since
+    /// the call was sent.
     fn remember_name(&self, dir: &Inode, stamp: Stamp, epoch: u64, name: &[u8], child: Child) {
         let state = dir.state.lock();
         if state.undisturbed(stamp) && state.epoch == epoch {
@@ -155,7 +157,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The inode of a file handle, with `attributes` applied to it. The kernel may not know it yet.
+    /// The inode of a file handle, with `attributes` applied. The kernel gets no reference.
     pub(super) fn intern(
         &self,
         stamp: Stamp,
@@ -167,7 +169,8 @@ impl<N: Nfs3> Fs<N> {
         inode
     }
 
-    /// Asks once for the fsid of the export's root, on which the inode numbers shown depend.
+    /// Fetches the fsid of the export's root if it is not known: visible inode numbers depend on
+    /// it.
     pub(super) async fn know_fsid(&self, cred: &Cred) -> FsResult<()> {
         if self.fsid_known.load(Ordering::Relaxed) {
             return Ok(());
@@ -179,8 +182,8 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// Forgets the names of directories that have changed since, or that the kernel has forgotten:
-    /// they are of no use, and hold memory. For when a mount rests.
+    /// Frees the memory of names that are no longer valid: those of directories that have changed
+    /// since, or that the kernel has forgotten. To be called while the mount is idle.
     pub fn forget_stale_names(&self) {
         self.names.retain(|dir, epoch| {
             let dir = self.table.get(dir);
@@ -189,13 +192,12 @@ impl<N: Nfs3> Fs<N> {
         self.table.tidy();
     }
 
-    /// The kernel forgets an inode `count` times.
+    /// FORGET: the kernel gives up `count` references to an inode.
     pub fn forget(&self, nodeid: u64, count: u64) {
         self.table.forget(nodeid, count);
     }
 
-    /// The inode a name leads to: from the cache of names if the entry is valid, else from the
-    /// server.
+    /// The inode that a name leads to, from the cache if the entry is valid, else by a LOOKUP.
     pub(super) async fn child(
         &self,
         cred: &Cred,
@@ -216,7 +218,7 @@ impl<N: Nfs3> Fs<N> {
             .map(|found| found.0)
     }
 
-    /// A change by this mount made `name` lead to `inode`, or to nothing.
+    /// Caches that a change by this mount made `name` lead to `child`, or to nothing.
     pub(super) fn own_name(&self, dir: &Inode, name: &[u8], child: Option<&Arc<Inode>>) {
         let epoch = dir.state.lock().epoch;
         let child = child.map_or(Child::Absent, |inode| Child::Is(inode.clone()));

@@ -1,14 +1,14 @@
-//! What programs wrote through shared mappings.
+//! Data that programs write through shared mappings.
 //!
-//! The kernel sends the pages of a mapping when it pleases, and in the name of any open file by
-//! which the inode was mapped for writing: the handle of a WRITE with FUSE_WRITE_CACHE is a
-//! guess (fuse(4), `fuse_write_in`). Who wrote the bytes is not known. If the server refused them
-//! because the guess fell on somebody who may not write any more, another's data would be lost,
-//! and that one's msync(2) and fsync(2) would report nothing.
+//! The kernel sends the pages of a mapping at any time, with the handle of any open file through
+//! which the inode was mapped for writing: the handle of a WRITE with FUSE_WRITE_CACHE is a guess
+//! (fuse(4), `fuse_write_in`), and it is not known who wrote the bytes. If the kernel guessed an
+//! open file whose opener may no longer write, the server would refuse the data of another program,
+//! and the msync(2) or fsync(2) of that program would report nothing.
 //!
-//! So such data are written with the credential of one of those who have the file open for writing
-//! and may write it now, and all of them get the error if that fails. Who has lost a lock may not;
-//! if nobody else is left, the data are refused.
+//! So the data is written with the credential of any open file whose opener may write now, and if
+//! that fails, all files open for writing get the error. Open files that have lost a lock do not
+//! count; if there is no other, the data is refused.
 
 use super::Fs;
 use super::error::FsResult;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl<N: Nfs3> Fs<N> {
-    /// Whether nobody else has this open file's inode open, so that a guess is right.
+    /// Whether this is the only open file of its inode, so that the kernel's guess is right.
     pub fn is_only_open_file(&self, handle: u64) -> bool {
         self.file(handle)
             .is_ok_and(|file| file.inode.opens.load(Ordering::Relaxed) <= 1)
@@ -52,7 +52,7 @@ impl<N: Nfs3> Fs<N> {
         let able: Vec<_> = keeps.map(|(_, file)| file.clone()).collect();
         let guess = match self.check_locks(&guessed, handle) {
             Ok(()) => &guessed,
-            // They may be another's, who has lost no lock.
+            // The data may be of another open file that has lost no lock.
             Err(error) => able.first().ok_or(error)?,
         };
         let writer = self.one_who_may_write(guess, &able).await;
@@ -60,7 +60,8 @@ impl<N: Nfs3> Fs<N> {
         self.write_by(&writer, &all, offset, data, flags).await
     }
 
-    /// The first of these whom the server lets write now, the guessed one before others.
+    /// The first open file whose opener the server lets write now; the guessed one if there is
+    /// none.
     async fn one_who_may_write(
         &self,
         guessed: &Arc<OpenFile>,
@@ -82,7 +83,8 @@ impl<N: Nfs3> Fs<N> {
         guessed.clone()
     }
 
-    /// Servers let the owner of a file write it whatever its mode (RFC 1813 section 4.4).
+    /// Whether the server lets `cred` write. The owner may, whatever the mode (RFC 1813 section
+    /// 4.4).
     async fn is_writable_by(&self, cred: &Cred, inode: &Arc<Inode>) -> bool {
         let owner = inode.state.lock().attributes().map(|known| known.uid);
         if owner == Some(cred.uid) {

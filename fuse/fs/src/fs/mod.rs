@@ -1,8 +1,8 @@
 //! The file system over [`Nfs3`].
 //!
-//! One file for each group of operations; this one holds what they share. Operations are
-//! futures that never block, run by `nfsrdma_rpcrdma::exec`. Those named `*_cached` answer at
-//! once from memory, or not at all.
+//! Each group of operations has a file of its own; this file holds the type [`Fs`] and what all
+//! groups use. Operations are futures that never block a thread; `nfsrdma_rpcrdma::exec` polls
+//! them. Functions named `*_cached` answer at once from memory, or return `None`.
 
 mod access;
 mod acl;
@@ -99,7 +99,7 @@ pub struct Entry {
     pub attributes: Attributes,
     /// How long the attributes are valid.
     pub attr_ttl: Duration,
-    /// How long the name is.
+    /// How long the name is valid.
     pub entry_ttl: Duration,
 }
 
@@ -117,58 +117,59 @@ pub struct Fs<N> {
     dirs: RwLock<Slab<Arc<DirHandle>>>,
     /// Files with data that is not safe at the server, by [`FileData::id`].
     unsafe_files: Mutex<UnsafeFiles>,
-    /// The first of them to look at when memory is short.
+    /// The id in `unsafe_files` at which the next [`Fs::relieve`] begins.
     relieved: AtomicU64,
-    /// When unused memory was last given back.
+    /// When the pool last gave unused memory back to the system.
     rested: AtomicU64,
-    /// Write-back of old data.
+    /// Write-back of files that have been dirty for too long.
     sweeps: Mutex<Sweeps>,
-    /// Data lost after its file was closed.
+    /// Lost data of which no program got the error; reported at the unmount.
     lost: Mutex<Vec<Unwritten>>,
-    /// Which failed WRITEs were logged.
+    /// The failed WRITEs that were logged, and those that wait for the next line.
     failures: Mutex<FailureLog>,
     next_file: AtomicU64,
     silly_number: AtomicU64,
     opening: PendingOpens,
-    /// Hidden files being removed, by directory, for rmdir to wait for.
+    /// How many hidden names are being removed, by directory: RMDIR waits for them.
     removals: Mutex<HashMap<u64, usize>>,
     removed: Notify,
     fsid_known: AtomicBool,
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquash>,
     superuser: squash::Superuser,
-    /// Being shut down: what cannot be written is listed even if a program gets the error.
+    /// The mount is being shut down: data that cannot be written is reported at the unmount even if
+    /// an open file has the error, because no program will fetch it.
     closing: AtomicBool,
-    /// No program waits for an answer any longer.
+    /// The kernel sends no more requests ([`Fs::end_of_requests`]).
     ended: AtomicBool,
     change_context: ChangeContext,
-    /// Locks that go to the server, if there are any.
+    /// The locks of the mount, if they are taken at the server.
     locks: OnceLock<Arc<Locks>>,
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Calls that wait to be sent with others ([`nfsrdma_rpcrdma::exec::deferring`]).
+    /// The number of calls that wait to be sent together ([`nfsrdma_rpcrdma::exec::deferring`]).
     pub fn deferred(&self) -> u32 {
         self.nfs.deferred()
     }
 
-    /// The connections, for event loops to poll.
+    /// The connections, to be polled by event loops.
     pub fn drivers(&self) -> Vec<Driver> {
         self.nfs.drivers()
     }
 
-    /// Sends them.
+    /// Sends the calls that [`Fs::deferred`] counts.
     pub fn send_deferred(&self) {
         self.nfs.kick();
     }
 
-    /// The export whose root directory is `root`. Buffers come from `pool`, which is the one
-    /// the connection registered; see [`FsConfig::pool_bytes`] for its size.
+    /// A file system for the export whose root directory is `root`. Buffers come from `pool`, which
+    /// the connection has registered; see [`FsConfig::pool_bytes`] for its size.
     pub fn new(nfs: Arc<N>, root: FileHandle, pool: Pool, config: FsConfig) -> Arc<Self> {
         Self::with_clock(nfs, root, pool, config, Clock::default())
     }
 
-    /// The same with the caches' clock given.
+    /// As [`Fs::new`], with a clock for the caches.
     pub fn with_clock(
         nfs: Arc<N>,
         root: FileHandle,
@@ -259,7 +260,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The cached data of `inode`, made if need be.
+    /// The cached data of `inode`; creates it if there is none.
     fn data<'a>(&self, inode: &'a Arc<Inode>) -> &'a Arc<FileData> {
         inode.data_or(|| {
             let id = self
@@ -269,8 +270,8 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Applies the attributes in the reply to a call that was sent at `stamp`. Returns whether
-    /// they, and contents that arrived with them, may be older than what is known.
+    /// Applies the attributes in the reply to a call that was sent at `stamp`. Returns true if the
+    /// reply may be older than the attributes already known: file data in it must not be cached.
     fn apply_post_op_attr(
         &self,
         inode: &Arc<Inode>,
@@ -281,7 +282,7 @@ impl<N: Nfs3> Fs<N> {
             return false;
         };
         if attributes.kind != inode.kind {
-            // A handle stands for one object for ever: this is not about that one.
+            // A handle names one object for ever, and an object keeps its type.
             tracing::warn!(fileid = inode.fileid, kind = ?attributes.kind, "an object of another type");
             return false;
         }
@@ -298,7 +299,7 @@ impl<N: Nfs3> Fs<N> {
         outcome.ambiguous
     }
 
-    /// Takes in what an error of a call on `inode` shows: a stale handle, or a refusal.
+    /// Notes what an error of a call on `inode` shows (a stale handle, a refusal), and converts it.
     fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
         match error {
             NfsError::Status(Status::Stale | Status::BadHandle) => inode.mark_stale(),
@@ -308,11 +309,12 @@ impl<N: Nfs3> Fs<N> {
         error.into()
     }
 
-    /// The attributes as programs are to see them: with data that is not at the server yet.
-    /// `heard` may be older than what is known: its reply may be from before a WRITE that has
-    /// ended. A size that is too small for a moment would have the kernel truncate its pages.
+    /// The attributes that programs see: the newest known ones, with the size extended to the end
+    /// of the data that the server does not have yet. `heard` is used only if none are known, since
+    /// its reply may be older than a WRITE that has ended, and the kernel truncates its pages when
+    /// it is given a size that is too small.
     fn visible_attributes(&self, inode: &Inode, heard: Attributes) -> Attributes {
-        // Before the attributes.
+        // This must be read before the attributes; see `unwritten_end`.
         let end = inode.unwritten_end();
         let mut state = inode.state.lock();
         let newest = state.attributes().copied().unwrap_or(heard);
@@ -330,15 +332,15 @@ impl<N: Nfs3> Fs<N> {
     }
 
     fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {
-        // Only the server can tell the times that data not written yet will give the file, and
-        // the number of links changes when the hidden name goes, which the kernel does not see.
+        // The times of a dirty file are not final before the server has the data; and the number of
+        // links changes when the hidden name is removed, of which the kernel does not know.
         if inode.is_dirty() || inode.hidden_links.load(Ordering::Relaxed) > 0 {
             return Duration::ZERO;
         }
         Duration::from_nanos(inode.state.lock().fresh_for(now))
     }
 
-    /// How long the kernel may believe a name in `dir`.
+    /// How long the kernel may use a name in `dir` without a LOOKUP.
     fn entry_ttl(&self, dir: &Inode, now: Nanos) -> Duration {
         match self.config.lookup_cache {
             LookupCache::None => Duration::ZERO,
@@ -348,7 +350,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// What to tell the kernel of `inode` as a name in `dir`.
+    /// The reply to the kernel for a name in `dir` that leads to `inode`.
     fn entry(&self, dir: &Inode, inode: &Inode, attributes: Attributes) -> Entry {
         let now = self.now();
         inode.named_in.store(dir.nodeid, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The cache of names: a directory and a name lead to an inode, or to the knowledge that there is
-//! none. An entry carries the epoch of its directory's contents and counts only while that is the
-//! same, so a directory that somebody else has changed loses all its names without a search.
-//! Bounded, least recently used first out.
+//! The cache of names: it maps a directory and a name to an inode, or to the knowledge that there
+//! is none. An entry has the epoch of its directory's contents and is valid only while the
+//! directory has the same, so that a change by somebody else invalidates all names of a directory
+//! without a search. The cache is bounded and drops the least recently used names first.
 
 use super::inode::Inode;
 use crate::sync::Mutex;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const SHARDS: usize = 8;
 
-/// What a name led to.
+/// What a name leads to.
 #[derive(Debug, Clone)]
 pub(super) enum Child {
     Is(Arc<Inode>),
@@ -21,11 +21,10 @@ pub(super) enum Child {
     Absent,
 }
 
-/// Which contents of the directory a name belongs to, and what it led to.
+/// From directory and name to the directory's epoch and what the name leads to.
 type Shard = LruCache<Box<[u8]>, (u64, Child)>;
 
-/// A bounded cache of names over all directories. An entry holds while its directory's
-/// contents have the number they had then.
+/// The cache of names for all directories, in shards.
 pub(super) struct Names {
     shards: Vec<Mutex<Shard>>,
 }
@@ -56,7 +55,7 @@ impl Names {
         &self.shards[(mixed >> 32) as usize % SHARDS]
     }
 
-    /// What `name` led to, if the directory's contents are still those of `epoch`.
+    /// What `name` leads to, if it was cached in `epoch`, the directory's epoch now.
     pub(super) fn get(&self, dir: u64, epoch: u64, name: &[u8]) -> Option<Child> {
         let key = key(dir, name);
         let mut shard = self.shard(&key).lock();
@@ -77,8 +76,8 @@ impl Names {
         drop(old);
     }
 
-    /// Forgets the names of directories for which `holds`, given the directory and the number of
-    /// its contents, is false. Goes through everything: for when nothing else is to be done.
+    /// Drops the names for which `holds`, called with directory and epoch, is false. It visits
+    /// every entry, so call it while the mount is idle.
     pub(super) fn retain(&self, holds: impl Fn(u64, u64) -> bool) {
         let directory = |key: &[u8]| {
             let (dir, _) = key.split_at(size_of::<u64>());
@@ -94,7 +93,7 @@ impl Names {
             };
             for part in stale.chunks(1024) {
                 let mut shard = shard.lock();
-                // One that was put anew meanwhile goes, too, which costs a LOOKUP.
+                // This may drop a name that was cached again meanwhile, which costs a LOOKUP.
                 let old: Vec<_> = part.iter().map(|key| shard.pop(key)).collect();
                 drop(shard);
                 drop(old);
@@ -108,14 +107,13 @@ impl Names {
         }
     }
 
-    /// A name that led to the file `fileid` when it was last looked up, with the names of the
-    /// directories above it as far as they are known. Goes through everything: for what is
-    /// rare.
+    /// A path of the file `fileid`, as far as the names above it are cached, valid or not. It
+    /// visits every entry for each name, so it is only for rare use.
     pub(super) fn find(&self, fileid: u64) -> Option<String> {
         let mut path = String::new();
         let mut wanted = fileid;
         let mut by_node = false;
-        // Deeper than that, or in a circle that a server made up, the rest is left out.
+        // A bound for the case that the server's directories form a circle.
         for _ in 0..64 {
             let found = self.shards.iter().find_map(|shard| {
                 let shard = shard.lock();
@@ -142,7 +140,7 @@ impl Names {
         (!path.is_empty()).then(|| format!("...{path}"))
     }
 
-    /// Whether `name` in `dir` led to `node` when it was last looked up.
+    /// Whether `name` in `dir` led to `node` when it was cached.
     pub(super) fn leads_to(&self, dir: u64, name: &[u8], node: u64) -> bool {
         let key = key(dir, name);
         let shard = self.shard(&key).lock();
@@ -150,7 +148,7 @@ impl Names {
         matches!(found, Some((_, Child::Is(inode))) if inode.nodeid == node)
     }
 
-    /// The names in `dir`, whether they led to something or not, and of whatever contents.
+    /// All cached names in `dir`, valid or not, including those that lead to nothing.
     pub(super) fn all_in(&self, dir: u64) -> Vec<Box<[u8]>> {
         let prefix = dir.to_ne_bytes();
         let mut found = Vec::new();
@@ -164,7 +162,8 @@ impl Names {
         found
     }
 
-    /// Takes out up to `most` names in `dir` that belong to other contents than those of `epoch`.
+    /// Removes and returns up to `most` names in `dir` that were cached in other epochs than
+    /// `epoch`.
     pub(super) fn take_outdated(&self, dir: u64, epoch: u64, most: usize) -> Vec<Box<[u8]>> {
         let prefix = dir.to_ne_bytes();
         let mut found = Vec::new();
@@ -184,7 +183,7 @@ impl Names {
         found
     }
 
-    /// Every name that led to something: the directory, the name, and the node.
+    /// Visits every name that leads to an inode: the directory, the name, and the node.
     pub(super) fn each(&self, mut visit: impl FnMut(u64, &[u8], u64)) {
         for shard in &self.shards {
             let shard = shard.lock();

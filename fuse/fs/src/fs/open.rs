@@ -1,12 +1,12 @@
 //! OPEN and RELEASE of regular files, neither of which NFSv3 has.
 //!
-//! For close-to-open consistency an open asks the server by ACCESS (with `nocto`, only if what is
-//! known has expired), whose reply carries the attributes. Cached contents that these do not
-//! confirm get a new epoch (`revalidate`). `opened` compares that with the epoch of the kernel's
-//! pages, and so tells the kernel whether to keep them (FOPEN_KEEP_CACHE). The open file keeps the
-//! credential of whoever opened it, with which its READs and WRITEs are made, since descriptors may
-//! be handed on. RELEASE, the last close, writes back what FLUSH has not, gives up the locks, and
-//! removes the hidden name of a file that was unlinked while it was open.
+//! For close-to-open consistency an open sends ACCESS (with `nocto`, only if what is known has
+//! expired), whose reply has the attributes. If these do not confirm the cached contents, the file
+//! gets a new epoch (`revalidate`). `opened` compares the epoch with that of the kernel's pages to
+//! tell the kernel whether to keep them (FOPEN_KEEP_CACHE). The open file keeps the credential of
+//! whoever opened it, with which its READs and WRITEs are made, since descriptors may be passed to
+//! other processes. RELEASE, the last close, writes back what FLUSH has not, releases the locks,
+//! and removes the hidden name of a file that was unlinked while it was open.
 
 use super::Fs;
 use super::access::wanted_to_open;
@@ -19,27 +19,26 @@ use nfsrdma_xdr::nfs3::SetAttributes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An open file or directory, for the kernel.
+/// The reply to an OPEN or OPENDIR.
 #[derive(Debug, Clone, Copy)]
 pub struct Opened {
-    /// Its number.
     pub handle: u64,
-    /// Whether what the kernel caches of it is still valid.
+    /// Whether the data or names that the kernel caches are still valid.
     pub keep_cache: bool,
-    /// Whether the attributes that the kernel has, the size among them, are out of date.
+    /// Whether the attributes that the kernel has, including the size, are out of date.
     pub attributes_changed: bool,
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Opens a file: asks the server whether `cred` may, and whether the file changed
-    /// (close-to-open consistency: what others closed before is seen).
+    /// Opens a file: asks the server whether `cred` may, and whether the file has changed, so that
+    /// it shows what others wrote before they closed it (close-to-open consistency).
     pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
         self.open_after(cred, nodeid, flags, std::future::ready(()))
             .await
     }
 
-    /// The same. `queued` is waited for where the kernel has to drop attributes that somebody else
-    /// has changed: it returns when READs that the kernel has made are known here.
+    /// As [`Fs::open`]. `queued` returns when all READs that the kernel has made are known here; it
+    /// is awaited if somebody else has changed the file, so that the kernel drops its attributes.
     pub async fn open_after(
         self: &Arc<Self>,
         cred: &Cred,
@@ -54,9 +53,8 @@ impl<N: Nfs3> Fs<N> {
         opened
     }
 
-    /// Checks that `cred` has the rights `wanted` to `inode`, and revalidates what is cached
-    /// against others' changes before `since`. With `nocto`, rights that are known and valid need
-    /// no call.
+    /// Checks that `cred` has the rights `wanted` to `inode`, and revalidates what is cached; the
+    /// open began at `since`. With `nocto`, no call is needed if valid rights are cached.
     pub(super) async fn check_open(
         self: &Arc<Self>,
         cred: &Cred,
@@ -81,7 +79,6 @@ impl<N: Nfs3> Fs<N> {
                 self.revalidate(cred, inode, since).await?;
                 let overtaken = |data: &Arc<FileData>| data.with(|i| i.pages().has_overtaken());
                 if inode.data().is_some_and(overtaken) {
-                    // Errors go to the open files that wrote.
                     self.write_back(inode, true).await;
                 }
             }
@@ -104,8 +101,8 @@ impl<N: Nfs3> Fs<N> {
         Ok(self.opened(inode, cred, flags))
     }
 
-    /// What every open with `flags` of a file that exists does first: it asks, as
-    /// [`Fs::check_open`] says, and cuts the file for O_TRUNC.
+    /// The first part of every open of an existing file: [`Fs::check_open`], and the truncation for
+    /// O_TRUNC.
     pub(super) async fn prepare_open(
         self: &Arc<Self>,
         cred: &Cred,
@@ -125,7 +122,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// Registers an open file.
+    /// Registers an open file, and decides what the kernel may keep of its caches.
     pub(super) fn opened(&self, inode: Arc<Inode>, cred: &Cred, flags: i32) -> Opened {
         inode.opens.fetch_add(1, Ordering::Relaxed);
         let (keep_cache, attributes_changed) = {
@@ -147,8 +144,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Who opened a file: descriptors may be handed on, and carry the right to what they were
-    /// opened for.
+    /// The credential of whoever opened a file. Requests use it, because a descriptor that is
+    /// passed to another process keeps the rights with which it was opened.
     pub fn opener(&self, handle: u64) -> Option<Cred> {
         self.file(handle).ok().map(|file| file.cred.clone())
     }
@@ -161,13 +158,13 @@ impl<N: Nfs3> Fs<N> {
             .ok_or(FsError::UnknownHandle)
     }
 
-    /// The last descriptor of an open file is closed. Its data is written if closing has not
-    /// done so (a mapping may have outlived it).
+    /// RELEASE: the last descriptor of an open file is closed. Data that FLUSH has not written,
+    /// such as that of a mapping, is written now.
     pub async fn release(self: &Arc<Self>, handle: u64) -> FsResult<()> {
         self.release_and_unlock(handle, None).await
     }
 
-    /// The same for one that was locked by flock(2).
+    /// As [`Fs::release`], also for a file that may be locked by flock(2) with this owner.
     pub async fn release_and_unlock(
         self: &Arc<Self>,
         handle: u64,
@@ -180,7 +177,7 @@ impl<N: Nfs3> Fs<N> {
             .try_remove(handle as usize)
             .ok_or(FsError::UnknownHandle)?;
         let inode = file.inode.clone();
-        // While it still counts as open, so that a rename meanwhile hides it.
+        // The file counts as open until the end, so that a RENAME meanwhile hides it.
         let last = inode.opens.load(Ordering::Relaxed) == 1;
         let hidden_in = match last {
             true => inode
@@ -196,7 +193,7 @@ impl<N: Nfs3> Fs<N> {
             self.write_back(&inode, true).await;
         }
         self.release_locks(&inode, locked).await;
-        // No program gets the result of RELEASE: what was lost is kept for the unmount.
+        // No program gets the result of RELEASE: lost data is reported at the unmount.
         let (reported, lost) = file.writer.take_failure();
         self.lose(lost);
         drop(file);

@@ -1,4 +1,4 @@
-//! What a program opened.
+//! Open files.
 
 use super::inode::Inode;
 use super::writer::Writer;
@@ -8,7 +8,7 @@ use crate::sync::atomic::AtomicBool;
 use nfsrdma_nfs3::Cred;
 use std::sync::Arc;
 
-/// An open file.
+/// A file that a program opened; several descriptors may share it.
 #[derive(Debug)]
 pub struct OpenFile {
     pub inode: Arc<Inode>,
@@ -17,7 +17,7 @@ pub struct OpenFile {
     pub flags: i32,
     pub readahead: Mutex<ReadAhead>,
     pub writer: Arc<Writer>,
-    /// A descriptor of it was closed: it need not have one any longer.
+    /// A descriptor of it was closed, so there may be no other.
     pub flushed: AtomicBool,
 }
 
@@ -37,12 +37,12 @@ impl OpenFile {
         self.flags & libc::O_ACCMODE != libc::O_RDONLY
     }
 
-    /// Whether requests with these flags go past the cache.
+    /// Whether requests with these flags bypass the cache.
     pub fn is_direct(flags: i32) -> bool {
         flags & libc::O_DIRECT != 0
     }
 
-    /// Whether writes with these flags do, and go to the end of the file.
+    /// Whether writes with these flags bypass the cache and append.
     pub fn is_direct_append(flags: i32) -> bool {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         Self::is_direct(flags) && writes && flags & libc::O_APPEND != 0

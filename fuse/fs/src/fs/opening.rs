@@ -1,20 +1,20 @@
-//! Files that are about to be open.
+//! Files that are about to be opened.
 //!
-//! open(2) is two requests: LOOKUP of the name, OPEN of what it led to. If the file is removed
-//! or replaced in between, the server no longer knows it, and OPEN fails with ESTALE, upon which
-//! the kernel walks the path once more, asking for each name, and fails for good at the second
-//! ESTALE. Where a file is replaced again and again that happens. So that a program of this
-//! machine never sees it when the replacing goes through this mount:
+//! open(2) is two requests: LOOKUP of the name, and OPEN of what it leads to. If the file is
+//! removed or replaced in between, the server no longer knows it, and OPEN fails with ESTALE. The
+//! kernel then looks up each name of the path again, and fails for good at the second ESTALE, which
+//! happens to a file that is replaced again and again. Programs of this machine never see this if
+//! the file is replaced through this mount, by two rules:
 //!
-//! * A file counts as open while OPEN asks the server for it, so that RENAME and REMOVE hide it
+//! * A file counts as open while an OPEN of it asks the server, so that RENAME and REMOVE hide it
 //!   ([`Fs::begin_hiding`]).
-//! * After an OPEN failed, each file that LOOKUP answers with counts as open, until OPEN comes
-//!   for it or a second has passed. Such a LOOKUP asks the server while no RENAME or REMOVE of this
-//!   mount is under way in the directory: one that is has not taken the file into account. A
-//!   RENAME or REMOVE that takes more than a second is waited for no longer. This ends when each
-//!   thread whose OPEN failed has had another one answered, and after a second at the latest.
+//! * After an OPEN failed, each file that a LOOKUP returns counts as open until it is opened or a
+//!   second has passed. Such a LOOKUP is sent while no RENAME or REMOVE of this mount is under way
+//!   in the directory, since one that has begun would not hide the file; it waits for them for a
+//!   second at most. This rule ends when each thread whose OPEN failed has had another OPEN
+//!   answered, and after a second at the latest.
 //!
-//! A file that only counts as open does not keep its directory from being removed.
+//! A file that counts as open only by these rules does not keep its directory from being removed.
 
 use super::Fs;
 use super::clock::nanos;
@@ -29,10 +29,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// How long look-ups count as opens after an OPEN failed, and each of them at most.
+/// How long look-ups count as opens after an OPEN failed, and how long each file is held at most.
 const HELD: Duration = Duration::from_secs(1);
 
-/// A file that counts as open while this lives.
+/// While this lives, a file counts as open because an OPEN of it is under way.
 #[derive(Debug)]
 pub(super) struct OpenUnderWay<'a, N: Nfs3> {
     fs: &'a Arc<Fs<N>>,
@@ -48,7 +48,7 @@ impl<N: Nfs3> Drop for OpenUnderWay<'_, N> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Has `inode` count as open for as long as OPEN takes.
+    /// Makes `inode` count as open until the result is dropped.
     pub(super) fn open_under_way<'a>(
         self: &'a Arc<Self>,
         inode: &Arc<Inode>,
@@ -61,7 +61,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// OPEN failed: if the file was gone, the kernel is going to look the name up again.
+    /// An OPEN failed. If the file was gone, the kernel will look the name up again, and look-ups
+    /// count as opens from now on.
     pub(super) fn note_open_error(&self, error: &FsError) {
         let stale = matches!(error, FsError::Stale | FsError::UnknownInode)
             || matches!(error.status(), Some(Status::Stale | Status::BadHandle));
@@ -77,21 +78,21 @@ impl<N: Nfs3> Fs<N> {
         self.opening.is_holding(self.now())
     }
 
-    /// A look-up led to `inode`, while [`Fs::holds_lookups`].
+    /// A look-up returned `inode` while [`Fs::holds_lookups`]: makes it count as open.
     pub(super) fn hold_for_open(&self, inode: &Arc<Inode>) {
         if inode.kind == FileType::Regular {
             self.opening.hold(inode, self.now() + nanos(HELD));
         }
     }
 
-    /// OPEN has been answered for `inode`.
+    /// An OPEN of `inode` has ended.
     fn release_held(self: &Arc<Self>, inode: &Arc<Inode>) {
         for inode in self.opening.opened(caller::current(), inode) {
             self.count_closed(&inode);
         }
     }
 
-    /// Releases files for which no OPEN arrived in time; with `all`, at once.
+    /// Releases files for which no OPEN arrived in time; with `all`, all held files.
     pub(super) fn release_expired(self: &Arc<Self>, all: bool) {
         let now = self.now();
         for inode in self.opening.release_if(|until, _| all || until <= now) {
@@ -100,8 +101,8 @@ impl<N: Nfs3> Fs<N> {
         self.opening.ticked();
     }
 
-    /// Releases files that were hidden in a directory which is to be removed, and that nobody has
-    /// opened: their hidden names go.
+    /// Releases held files that are hidden in a directory which is about to be removed, so that
+    /// their hidden names are removed.
     pub(super) fn release_hidden_in(self: &Arc<Self>, dir: &Inode) {
         let hidden = |inode: &Inode| {
             let state = inode.state.lock();
@@ -113,8 +114,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// `inode` no longer counts as open for a reason above. If it was removed meanwhile, and
-    /// nobody has opened it, nobody else takes it away.
+    /// `inode` no longer counts as open by one of these rules. If it was hidden meanwhile and is
+    /// not open otherwise, its hidden name is removed here, because no last close will do it.
     pub(super) fn count_closed(self: &Arc<Self>, inode: &Arc<Inode>) {
         if inode.opens.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
@@ -130,17 +131,18 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether any file counts as open.
+    /// Whether any file is open or counts as open.
     pub(super) fn any_open(&self) -> bool {
         !self.files.read().is_empty() || self.opening.any()
     }
 
-    /// A name in a directory is about to be taken from a file.
+    /// Call before a name in a directory is removed or replaced; see [`Fs::not_removing`].
     pub(super) async fn removing(&self, dir_node: u64) -> RwLockReadGuard<'_, ()> {
         self.opening.removing(dir_node).await
     }
 
-    /// While this lives, no name in a directory is. `None`: one that is under way takes long.
+    /// While the result lives, no name in a directory is removed or replaced. `None` if a RENAME or
+    /// REMOVE that is under way takes too long.
     pub(super) async fn not_removing(&self, dir_node: u64) -> Option<RwLockWriteGuard<'_, ()>> {
         let until = self.now() + nanos(HELD);
         self.opening

@@ -1,10 +1,10 @@
-//! Paths of file handles, for those who watch: as far as the names in memory tell.
+//! Paths of file handles, for `nfsrdma trace`, as far as the cached names tell them.
 //!
-//! The cache of names leads from a directory and a name to an object. The way back is an index
-//! over all of it, made when a handle is asked for that is not in it. Its entries are checked
-//! against the cache when they are used, so that a file that was renamed or replaced does not get
-//! an old name. Making the index costs time in proportion to the cache, which is bounded, so it is
-//! made anew at most for a twentieth of the time.
+//! The cache of names leads from a directory and a name to an object. For the opposite direction
+//! there is an index over the whole cache, built when a handle is not found in it. Its entries are
+//! checked against the cache when they are used, so that a file that was renamed or replaced does
+//! not get an old name. Building the index takes time in proportion to the cache, so at most a
+//! twentieth of the time is spent on it.
 
 use super::{Fs, ROOT};
 use nfsrdma_nfs3::Nfs3;
@@ -14,17 +14,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Deeper than that, or in a circle that a server made up, the rest is left out.
+/// The most names of a path, also for the case that the server's directories form a circle.
 const DEEPEST: usize = 64;
-/// The part of the time in which an index is made.
+/// After it was built, the index is not built again for this many times the time that it took.
 const SHARE: u32 = 20;
 
-/// Finds paths.
 pub struct Paths<N> {
     fs: Arc<Fs<N>>,
     /// From a node to its directory and name.
     index: HashMap<u64, (u64, Box<[u8]>)>,
-    /// Not made anew before.
+    /// The index is not built again before this time.
     rest: Option<Instant>,
 }
 
@@ -43,8 +42,8 @@ impl<N: Nfs3> Paths<N> {
         }
     }
 
-    /// The path below the export's root, with `/` in front, of the object with this handle; with
-    /// `...` in front if only the last names are known. `None`: no name of it is known.
+    /// The path of the object with this handle: `/` and the names below the export's root, or
+    /// `.../` and the last names if only these are known. `None` if no name of it is known.
     pub fn find(&mut self, handle: &FileHandle) -> Option<String> {
         let node = self.fs.table.find(handle)?.nodeid;
         let path = self.walk(node);
@@ -74,7 +73,7 @@ impl<N: Nfs3> Paths<N> {
         }
     }
 
-    /// Makes the index anew, if that is not too soon.
+    /// Builds the index again. False if it is too soon for that.
     fn renew(&mut self, now: Instant) -> bool {
         if self.rest.is_some_and(|until| now < until) {
             return false;

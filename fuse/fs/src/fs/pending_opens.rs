@@ -1,5 +1,5 @@
-//! Which files count as open although no OPEN of theirs has been answered;
-//! [`opening`](super::opening) says why.
+//! The files that count as open although no OPEN of them has been answered;
+//! [`opening`](super::opening) explains why.
 
 use super::clock::Nanos;
 use super::inode::Inode;
@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Notify, RwLock as AsyncRwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Files held at the same time, and threads remembered, at most.
+/// The most files that are held at the same time, and the most threads that are remembered.
 const MOST: usize = 1024;
-/// Locks of directories: several may have the same.
+/// The number of locks for directories, several of which may share one.
 const LOCKS: usize = 64;
 
-/// Of one file system.
+/// One for each file system.
 #[derive(Debug)]
 pub(super) struct PendingOpens {
     /// OPENs under way.
     under_way: AtomicUsize,
-    /// Look-ups count as opens until then.
+    /// Look-ups count as opens until this time.
     hold_until: AtomicU64,
     held: Mutex<Held>,
-    /// Of directories, by number: taken for reading by what removes names.
+    /// The locks of directories: operations that remove or replace names take them for reading.
     removing: [AsyncRwLock<()>; LOCKS],
-    /// Time has passed.
+    /// Notified about once a second.
     ticked: Notify,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct PendingOpens {
 struct Held {
     /// Files that were looked up, and until when they count as open.
     files: Vec<(Nanos, Arc<Inode>)>,
-    /// Threads whose OPEN failed, and which are going to try again.
+    /// Threads whose OPEN failed and which will try again.
     again: Vec<u32>,
 }
 
@@ -49,18 +49,18 @@ impl Default for PendingOpens {
 }
 
 impl PendingOpens {
-    /// An OPEN is sent.
+    /// An OPEN begins.
     pub(super) fn begin(&self) {
         self.under_way.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It was answered.
+    /// An OPEN has ended.
     pub(super) fn end(&self) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// An OPEN of a thread failed at `now`: look-ups count as opens until it has had another one
-    /// answered, but not after `until`.
+    /// An OPEN of a thread failed at `now`: look-ups count as opens until the thread has had
+    /// another OPEN answered, but not after `until`.
     pub(super) fn failed(&self, thread: u32, now: Nanos, until: Nanos) {
         let mut held = self.held.lock();
         if !self.is_holding(now) {
@@ -86,8 +86,8 @@ impl PendingOpens {
         }
     }
 
-    /// An OPEN of a thread was answered. Returns what is held no longer: `inode`, once, if it
-    /// was; and all, if no other thread is expected.
+    /// An OPEN of a thread has ended. Returns the files that are no longer held: `inode`, if it
+    /// was; and all others, if no other thread is expected to try again.
     pub(super) fn opened(&self, thread: u32, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
         let mut held = self.held.lock();
         let found = held
@@ -99,7 +99,8 @@ impl PendingOpens {
         };
         let (_, inode) = held.files.swap_remove(at);
         let waited = held.again.len();
-        // 0 may be any thread of another PID namespace: they wait for the end of the time.
+        // 0 stands for all threads of other PID namespaces: their files are held for the whole
+        // time.
         held.again.retain(|other| *other != thread || thread == 0);
         if waited == 0 || !held.again.is_empty() {
             return vec![inode];
@@ -109,7 +110,7 @@ impl PendingOpens {
         std::iter::once(inode).chain(rest).collect()
     }
 
-    /// Holds those files no longer that `what` picks.
+    /// Returns the held files that `what` selects, which are no longer held.
     pub(super) fn release_if(&self, what: impl Fn(Nanos, &Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut held = self.held.lock();
         held.files
@@ -118,7 +119,7 @@ impl PendingOpens {
             .collect()
     }
 
-    /// Whether any file counts as open by this.
+    /// Whether any file counts as open by these rules.
     pub(super) fn any(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) > 0 || !self.held.lock().files.is_empty()
     }
@@ -127,13 +128,13 @@ impl PendingOpens {
         &self.removing[dir_node as usize % LOCKS]
     }
 
-    /// A name in a directory is about to be taken from a file.
+    /// See [`Fs::removing`](super::Fs::removing).
     pub(super) async fn removing(&self, dir_node: u64) -> RwLockReadGuard<'_, ()> {
         self.lock_of(dir_node).read().await
     }
 
-    /// While this lives, no name in the directory is. `None` if that takes until `over`, which is
-    /// asked at each [`PendingOpens::ticked`].
+    /// While the result lives, no name in the directory is removed or replaced. `None` if `over`,
+    /// which is called at each [`PendingOpens::ticked`], returns true first.
     pub(super) async fn not_removing(
         &self,
         dir_node: u64,
@@ -155,7 +156,7 @@ impl PendingOpens {
         }
     }
 
-    /// A second has passed, about.
+    /// To be called about once a second.
     pub(super) fn ticked(&self) {
         self.ticked.notify_waiters();
     }

@@ -8,8 +8,8 @@
 //!
 //! Each READ into the cache is registered in the file's state while it is under way. Another reader
 //! of the same range waits for it instead of sending a second one. A write, a truncation or an
-//! invalidation of the range voids it, and its data is not cached, because it may be older. Nor is
-//! the data of a reply that cannot be ordered against the attributes known (docs/COHERENCE.md). The
+//! invalidation of the range makes it void: its data is not cached, because it may be older. Nor is
+//! the data of a reply that cannot be ordered against the known attributes (docs/COHERENCE.md). The
 //! READ is then repeated, and after a number of attempts it is made without the cache, as for
 //! O_DIRECT.
 
@@ -32,9 +32,9 @@ use std::sync::Arc;
 /// What to do about missing data.
 enum Step {
     Done(Segs<Buf>),
-    /// A READ of it is under way: wait for its end.
+    /// Wait for a READ of this range that is under way.
     Wait,
-    /// Send a READ for these pieces; it is registered as pending under this number.
+    /// Send a READ for these pieces; it is registered under this number.
     Fetch(u64, Vec<Piece>),
 }
 
@@ -43,13 +43,13 @@ struct ReadReply {
     sent: Stamp,
     start: u64,
     got: u64,
-    /// The file ends behind the data.
+    /// The file ends where the data ends.
     ends: bool,
-    /// Not known to be newer than another client's change, so the data may be from before it.
+    /// The reply may be older than another client's change.
     ambiguous: bool,
 }
 
-/// A READ into the cache that is under way, with its number. Dropping it ends it.
+/// A READ into the cache that is under way, with its number. Dropping this ends the READ.
 pub(super) struct PendingRead<'a>(pub(super) &'a FileData, pub(super) u64);
 
 impl Drop for PendingRead<'_> {
@@ -60,8 +60,8 @@ impl Drop for PendingRead<'_> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Reads from the cache if all of it is there. The slices are consecutive; together they
-    /// are shorter than `len` only at the end of the file.
+    /// Reads from the cache, if the whole range is there. The slices are consecutive; together they
+    /// are shorter than `len` bytes only at the end of the file.
     pub fn read_cached(
         self: &Arc<Self>,
         handle: u64,
@@ -80,7 +80,7 @@ impl<N: Nfs3> Fs<N> {
             let end = offset + u64::from(len);
             let range = offset..end.min(size);
             if offset > size {
-                // Not to be answered at once: see `KernelRead`.
+                // This must not be answered at once: see `KernelRead`.
                 return None;
             }
             if range.is_empty() {
@@ -117,12 +117,11 @@ impl<N: Nfs3> Fs<N> {
         let mut end = offset + u64::from(len);
         let unit = prev_power_of_two(u64::from(self.limits().rtmax)).clamp(4096, MAX_PIECE);
         if u64::from(len) > unit {
-            // Several READs are needed: all at once. The first is sent below.
+            // All READs but the first, which is sent below, are started here.
             let rest = (offset / unit + 1) * unit..end.min(size);
             self.start_reads(&file, rest, unit);
         }
-        // After so many attempts whose data was invalidated before it arrived, it is read without
-        // the cache.
+        // If the data is invalidated before it arrives at so many attempts, the cache is bypassed.
         for _ in 0..16 + u64::from(len) / unit {
             let step = data
                 .until(|inner| {
@@ -169,7 +168,7 @@ impl<N: Nfs3> Fs<N> {
         let end = missing.end.min(missing.start / 4096 * 4096 + most);
         let piece = prev_power_of_two(most).clamp(4096, MAX_PIECE);
         let mut pieces = inner.pages().plan(missing.start..end, piece);
-        // Rounding out must not exceed what one READ may carry.
+        // Rounded to blocks, the range must not exceed one READ.
         let mut total = 0;
         pieces.retain(|p| {
             total += u64::from(p.len);
@@ -179,8 +178,8 @@ impl<N: Nfs3> Fs<N> {
         Step::Fetch(inner.begin_read(whole), pieces)
     }
 
-    /// READs `pieces`, which are consecutive, into the cache. Returns where the file ends if
-    /// it ends inside.
+    /// READs `pieces`, which are consecutive, into the cache. Returns where the file ends if it
+    /// ends within them.
     async fn fetch_pieces(
         self: &Arc<Self>,
         cred: &Cred,
@@ -200,7 +199,7 @@ impl<N: Nfs3> Fs<N> {
         self.fetch_into(cred, inode, pending, range, sink).await
     }
 
-    /// The same with the memory given: `sink` is as long as `range`.
+    /// As [`Fs::fetch_pieces`], into buffers that together are as long as `range`.
     pub(super) async fn fetch_into(
         self: &Arc<Self>,
         cred: &Cred,
@@ -211,7 +210,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Option<u64>> {
         let id = pending.1;
         let total = (range.end - range.start) as usize;
-        // A server may take less than a page at a time.
+        // A server may return less than a page at a time.
         let rtmax = u64::from(self.limits().rtmax);
         if rtmax < 4096 {
             return self.fetch_small(cred, inode, id, range, sink, rtmax).await;
@@ -236,9 +235,9 @@ impl<N: Nfs3> Fs<N> {
         Ok(self.take_read(inode, id, came, answer.data))
     }
 
-    /// Puts what was read into the cache, and zeros behind it where only this client has
-    /// written behind the server's end of the file. Returns where the file ends, if the
-    /// server's end was met and is still where it was.
+    /// Puts the data of a READ into the cache, and zeros after it up to the data that this client
+    /// has written beyond the server's end of the file. Returns where the file ends, if the READ
+    /// met the end and that is still the same.
     fn take_read(
         &self,
         inode: &Arc<Inode>,
@@ -250,7 +249,7 @@ impl<N: Nfs3> Fs<N> {
         let data = self.data(inode);
         let mut lent: SmallVec<[(u64, u32); 4]> = SmallVec::new();
         let eof = data.with(|inner| {
-            // A WRITE behind that end may be done since.
+            // A WRITE after this end may have been run since.
             let overtaken = {
                 let state = inode.state.lock();
                 let longer = state.attributes().is_some_and(|a| a.size > start + got);
@@ -303,7 +302,7 @@ impl<N: Nfs3> Fs<N> {
         self.read_again(cred, inode, offset, sink).await
     }
 
-    /// One page by several READs.
+    /// Reads one page by several READs.
     async fn fetch_small(
         self: &Arc<Self>,
         cred: &Cred,
@@ -351,7 +350,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(self.take_read(inode, id, came, sink))
     }
 
-    /// Reads without the cache (O_DIRECT); the kernel gets the data from the registered buffers.
+    /// Reads without the cache (O_DIRECT). The kernel gets the data from the registered buffers.
     async fn read_direct(
         self: &Arc<Self>,
         file: &OpenFile,
@@ -360,8 +359,8 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Segs<Buf>> {
         let inode = &file.inode;
         let wanted = offset..offset + u64::from(len);
-        // A server that restarted has lost what was not committed, the size included, and the
-        // reply to READ does not show that.
+        // If the server has restarted, it has lost uncommitted data and the size that resulted from
+        // it, which the reply to READ does not show.
         if let Some(data) = inode.data()
             && data.with(|inner| !inner.is_safe())
         {
@@ -375,7 +374,7 @@ impl<N: Nfs3> Fs<N> {
         for part in join_all(parts).await {
             let (range, data) = part?;
             if range.start != expected {
-                // Behind the end, or behind what the server gave less of.
+                // The part before met the end of the file, or was cut short by the server.
                 break;
             }
             found.extend(data);
@@ -384,8 +383,8 @@ impl<N: Nfs3> Fs<N> {
         Ok(found)
     }
 
-    /// One part of it, of at most one READ; several if the server gives less at a time.
-    /// Returns the bytes of the file it got.
+    /// Reads one part of a direct read, of at most `rtmax` bytes: by one READ, or by several if the
+    /// server returns less at a time. Returns the range that it got.
     async fn direct_part(
         self: &Arc<Self>,
         file: &OpenFile,
@@ -416,7 +415,7 @@ impl<N: Nfs3> Fs<N> {
         Ok((wanted.start..at, found))
     }
 
-    /// A buffer, waiting for one if all are in use.
+    /// A buffer of `len` bytes. Waits for one if all are in use.
     pub(super) async fn alloc(self: &Arc<Self>, len: usize) -> FsResult<BufMut> {
         let mut waited = MemoryWait::default();
         loop {
@@ -425,7 +424,7 @@ impl<N: Nfs3> Fs<N> {
             if let Some(buf) = self.pool.alloc(len) {
                 return Ok(buf);
             }
-            // Freed blocks may lie apart: drop generously.
+            // The freed blocks may not be contiguous, so more is dropped than is needed.
             self.shared.budget.reclaim(len * 8);
             if let Some(buf) = self.pool.alloc(len) {
                 return Ok(buf);
@@ -442,7 +441,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Fetches ahead of a program that reads in order.
+    /// Reads ahead for a program that reads sequentially, and drops what it has left behind.
     fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, size: u64) {
         let most = self.config.readahead_bytes.min(self.config.cache_bytes / 4) as u64;
         let unit = prev_power_of_two(u64::from(self.limits().rtmax)).clamp(4096, MAX_PIECE);
@@ -459,7 +458,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Sends READs for what is missing of `range`, each within one multiple of `unit` bytes.
+    /// Starts READs for the missing parts of `range`. None crosses a multiple of `unit` bytes.
     fn start_reads(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, unit: u64) {
         let mut at = range.start / 4096 * 4096;
         while at < range.end {
@@ -471,7 +470,7 @@ impl<N: Nfs3> Fs<N> {
                 }
                 let pieces = inner.pages().plan(missing, unit);
                 let range = span(&pieces);
-                // Rounded out it may touch what others read.
+                // Rounded to blocks, the range may overlap another READ.
                 if pieces.is_empty() || inner.reading(&range).is_some() {
                     return None;
                 }
@@ -485,7 +484,7 @@ impl<N: Nfs3> Fs<N> {
                     .add(range.end - range.start);
                 let (fs, file) = (self.clone(), file.clone());
                 exec::spawn(async move {
-                    // Whoever needs it asks again and gets the error.
+                    // A program that needs the data reads it again and gets the error.
                     let _ = fs.fetch_pieces(&file.cred, &file.inode, id, pieces).await;
                 });
             }
@@ -494,8 +493,8 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// The file's size, including data that is not at the server yet, if the size is known. The data
-/// stays locked meanwhile: an end that `end` no longer has is in the attributes already.
+/// The file's size, if it is known, including data that the server does not have yet. The file's
+/// lock is held, so `end` forgets data only after the attributes include it.
 pub(super) fn size_with(inner: &FileState, inode: &Inode) -> Option<u64> {
     let end = inner.end();
     let size = inode.state.lock().attributes()?.size;

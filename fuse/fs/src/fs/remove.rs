@@ -1,12 +1,12 @@
 //! UNLINK, RMDIR, and files that are unlinked while open.
 //!
-//! NFSv3 has no open files: what is removed is gone. A file this mount has open is therefore
-//! renamed to a hidden name instead (silly rename), and removed at the last close, under the
-//! credential of whoever unlinked it. Until then the hidden name is all that keeps its data: nobody
-//! on this machine can remove or rename it (EBUSY, as with Linux's client). `Hiding` lets one
-//! call at a time hide a file, because a file with several names must not get two hidden ones.
-//! RMDIR waits for hidden names that are being removed, since a directory with one in it is not
-//! empty. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
+//! NFSv3 has no open files: REMOVE of the last name removes the data. So a file that this mount has
+//! open is renamed to a hidden name instead (silly rename), and removed at the last close with the
+//! credential of whoever unlinked it. Since only the hidden name keeps the data, nobody on this
+//! machine can remove or rename it (EBUSY, as with Linux's client). `Hiding` lets one call at a
+//! time hide a file, because a file with several names must not get two hidden ones. RMDIR waits
+//! for hidden names that are being removed, which would keep the directory from being empty. While
+//! no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 /// How hidden names begin.
 pub(super) const HIDDEN: &[u8] = b".nfs";
 
-/// A hidden name is being removed from a directory; RMDIR of that waits while this lives.
+/// While this lives, a hidden name is being removed from a directory, and RMDIR of that waits.
 pub(super) struct Removal<'a, N: Nfs3> {
     fs: &'a Fs<N>,
     dir_node: u64,
@@ -41,11 +41,11 @@ impl<N: Nfs3> Drop for Removal<'_, N> {
     }
 }
 
-/// A file is being hidden: until this is dropped nobody else removes one of its names, of which
-/// there may be several. Two of them hidden at the same time would leave one behind.
+/// A file is being hidden. Until this is dropped, no other call removes one of its names: two names
+/// that are hidden at the same time would leave one hidden name behind.
 pub(super) struct Hiding<'a, N: Nfs3> {
     fs: &'a Arc<Fs<N>>,
-    /// It counts as open, so that the last close waits, too.
+    /// It counts as open, so that a close meanwhile is not the last one.
     inode: Arc<Inode>,
 }
 
@@ -58,8 +58,8 @@ impl<N: Nfs3> Drop for Hiding<'_, N> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// To be called before a name of `inode` is removed. If the file is open and not hidden yet,
-    /// it is the caller who hides it.
+    /// Call before a name of `inode` is removed. If the file is open and not hidden yet, the result
+    /// is `Some`, and the caller has to hide it.
     pub(super) async fn begin_hiding<'a>(
         self: &'a Arc<Self>,
         inode: &Arc<Inode>,
@@ -114,13 +114,13 @@ impl<N: Nfs3> Fs<N> {
     pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
-        // To mark it for those who have it open: mostly cached, since the kernel has just looked
-        // it up.
+        // The directory is marked as removed for those who have it open. It is mostly cached,
+        // because the kernel has just looked it up.
         let child = match self.known_child(&dir, name) {
             Some(child) => Some(child),
             None => Box::pin(self.child(cred, &dir, name)).await.ok(),
         };
-        // Files closed just now may still be leaving the directory.
+        // Hidden files that were just closed may still be in the directory.
         if let Some(child) = &child {
             self.release_hidden_in(child);
             self.removals_done(child.nodeid).await;
@@ -135,7 +135,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// What the cache of names has for a name, whether or not the directory's attributes are valid.
+    /// The inode that the cache has for a name, even if the directory's attributes have expired.
     pub(super) fn known_child(&self, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
         let epoch = dir.state.lock().epoch;
         match self.names.get(dir.nodeid, epoch, name)? {
@@ -144,13 +144,12 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Waits until no hidden name is being removed from a directory.
     async fn removals_done(&self, dir_node: u64) {
         self.until_removed(|removals| !removals.contains_key(&dir_node))
             .await;
     }
 
-    /// Waits until no hidden name is being removed.
+    /// Waits until no hidden name is being removed from any directory.
     pub(super) async fn all_removals_done(&self) {
         self.until_removed(HashMap::is_empty).await;
     }
@@ -171,7 +170,7 @@ impl<N: Nfs3> Fs<N> {
         self.begun_removal(dir_node)
     }
 
-    /// The same in two steps, for a task that is to be started.
+    /// The first step of [`Fs::removal`]; [`Fs::begun_removal`] is the second, in a spawned task.
     pub(super) fn begin_removal(&self, dir_node: u64) {
         *self.removals.lock().entry(dir_node).or_default() += 1;
     }
@@ -180,8 +179,8 @@ impl<N: Nfs3> Fs<N> {
         Removal { fs: self, dir_node }
     }
 
-    /// A name nothing in `dir` has: no two files of this mount get the same, and one left by
-    /// another client or an earlier mount is passed over.
+    /// A hidden name that does not exist in `dir`. No two files of this mount get the same; names
+    /// left by another client or an earlier mount are skipped.
     async fn hidden_name(&self, cred: &Cred, dir: &Inode, inode: &Inode) -> FsResult<Box<[u8]>> {
         for _ in 0..64 {
             let name = self.next_hidden_name(inode);
@@ -196,7 +195,7 @@ impl<N: Nfs3> Fs<N> {
 
     pub(super) fn next_hidden_name(&self, inode: &Inode) -> Box<[u8]> {
         let number = self.silly_number.fetch_add(1, Ordering::Relaxed);
-        // Two mounts should not need to try each other's numbers one by one.
+        // Two mounts should not go through the same numbers.
         let mixed = (number ^ std::ptr::from_ref(self) as u64)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .wrapping_add(u64::from(std::process::id()));
@@ -205,7 +204,7 @@ impl<N: Nfs3> Fs<N> {
         name.into_boxed_slice()
     }
 
-    /// Renames an open file out of sight. Returns the name it has now.
+    /// Renames an open file to a hidden name, which is returned.
     pub(super) async fn hide_by_rename(
         &self,
         cred: &Cred,
@@ -223,7 +222,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(hidden)
     }
 
-    /// `inode` is known by `hidden` only: to be removed when it is closed.
+    /// Records that `inode` has the hidden name `hidden`, which is to be removed at the last close.
     pub(super) async fn hidden(
         &self,
         cred: &Cred,
@@ -245,7 +244,7 @@ impl<N: Nfs3> Fs<N> {
             state.silly = Some(Box::new(silly));
             inode.hidden_links.fetch_add(1, Ordering::Relaxed);
         }
-        // Closed meanwhile: then nobody else removes it.
+        // If the file was closed meanwhile, no last close will remove the name.
         if inode.opens.load(Ordering::SeqCst) == 0 {
             let silly = inode.state.lock().silly.take();
             if let Some(silly) = silly {
@@ -256,7 +255,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// Removes the hidden name of `inode`; until then it is not counted as a link.
     pub(super) async fn remove_hidden(&self, inode: &Inode, silly: Silly) {
-        /// Ends it also if the future is dropped.
+        /// Ends the removal, even if the future is dropped.
         struct Gone<'a, N: Nfs3>(&'a Inode, Option<Removal<'a, N>>);
         impl<N: Nfs3> Drop for Gone<'_, N> {
             fn drop(&mut self) {
@@ -264,7 +263,7 @@ impl<N: Nfs3> Fs<N> {
                 state.named_otherwise();
                 self.0.hidden_links.fetch_sub(1, Ordering::Relaxed);
                 drop(state);
-                // Tells who waits.
+                // This notifies the operations that wait.
                 self.1.take();
             }
         }
@@ -272,8 +271,8 @@ impl<N: Nfs3> Fs<N> {
         self.remove_silly(silly).await;
     }
 
-    /// Waits while the hidden name of `inode` is being removed: a reply of this time may or may not
-    /// count it as a link.
+    /// Waits while the hidden name of `inode` is being removed, because the links in a reply to a
+    /// call sent meanwhile may or may not include it.
     pub(super) async fn hidden_gone(&self, inode: &Inode) {
         loop {
             let mut removed = std::pin::pin!(self.removed.notified());
@@ -303,7 +302,7 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// Logs that a hidden name could not be removed, and is an ordinary name from now on.
+/// Logs that a hidden name could not be removed. It is an ordinary name from now on.
 pub(super) fn hidden_name_stays(name: &[u8], error: &FsError) {
     tracing::warn!(
         name = %String::from_utf8_lossy(name),
@@ -312,14 +311,14 @@ pub(super) fn hidden_name_stays(name: &[u8], error: &FsError) {
     );
 }
 
-/// Whether removing a name of `inode` must leave its contents.
+/// Whether `inode` must be hidden instead of being removed.
 fn must_hide(inode: &Inode, state: &inode::State) -> bool {
     inode.kind == FileType::Regular
         && inode.opens.load(Ordering::Relaxed) > 0
         && state.silly.is_none()
 }
 
-/// A hidden name of a file that is open here is not to be touched.
+/// Fails if `name` is the hidden name of a file that is open here.
 pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsResult<()> {
     match &inode.state.lock().silly {
         Some(silly) if silly.dir == dir.handle && *silly.name == *name => Err(FsError::Busy),
@@ -327,10 +326,10 @@ pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsRes
     }
 }
 
-/// A name of this object was taken away, its only one perhaps. If the server knows the handle no
-/// more from then on, this is why, and fstat(2) is answered from memory. That concerns what is
-/// open without the server's or this client's knowing: directories, FIFOs, devices, sockets, and
-/// descriptors opened with O_PATH.
+/// Records that a name of this object was removed, which may have been its last. If the server no
+/// longer knows the handle, fstat(2) is then answered from memory. This matters for objects that
+/// are open without being hidden: directories, FIFOs, devices, sockets, and whatever was opened
+/// with O_PATH.
 pub(super) fn mark_removed(inode: &Inode) {
     inode.removed.store(true, Ordering::Relaxed);
     inode.state.lock().expire();

@@ -1,12 +1,12 @@
 //! RENAME (RFC 1813 section 3.3.14).
 //!
 //! RENAME removes the file that the new name led to. NFSv3 has no open files, so its data would be
-//! lost to programs of this mount that have it open. Such a target is put aside first: LINK gives
-//! it a hidden name, so that the new name exists at every moment, or, where LINK is refused, it is
-//! renamed to the hidden name. If the server then refuses the RENAME, the link is removed or the
-//! name restored. While no file is open, none of this is needed, and RENAME is the only call. In
-//! the end the names in the cache are moved as the RENAME has moved them. The flags of
-//! renameat2(2) are refused with EINVAL, because NFSv3 has nothing like them.
+//! lost to programs of this mount that have it open. Such a target gets a hidden name first: by
+//! LINK, so that the new name exists at every moment, or, where LINK is refused, by a RENAME of its
+//! own. If the server then refuses the RENAME, the link is removed or the name restored. While no
+//! file is open, none of this is needed, and RENAME is the only call. Finally the cached names are
+//! changed accordingly. The flags of renameat2(2) are refused with EINVAL, because NFSv3 has
+//! nothing like them.
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
@@ -19,20 +19,21 @@ use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// S_ISVTX.
+/// The sticky bit (S_ISVTX).
 const STICKY: u32 = 0o1000;
 
-/// How the hidden name of an open target was made.
+/// How an open target got its hidden name.
 enum Aside {
-    /// It has a second, hidden name.
+    /// By LINK: it still has its own name as well.
     Linked(Box<[u8]>),
-    /// It has only the hidden one.
+    /// By RENAME: it has only the hidden name.
     Renamed(Box<[u8]>),
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// `flags` of renameat2(2): NFSv3 has none of them. RENAME_NOREPLACE could only be
-    /// approached by LINK and REMOVE, which shows both names in between.
+    /// Renames `from` to `to`, each a directory and a name. All `flags` of renameat2(2) are
+    /// refused: even RENAME_NOREPLACE could only be approximated by LINK and REMOVE, between which
+    /// both names exist.
     pub async fn rename(
         self: &Arc<Self>,
         cred: &Cred,
@@ -46,7 +47,7 @@ impl<N: Nfs3> Fs<N> {
             return Err(FsError::Invalid);
         }
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
-        // It is the target's name that is taken from a file.
+        // The target loses its name, the source does not.
         let _removing = self.removing(to_dir.nodeid).await;
         let (mut aside, mut _hiding) = (None, None);
         let mut target = self.known_child(&to_dir, to.1);
@@ -68,7 +69,7 @@ impl<N: Nfs3> Fs<N> {
             }
             if let (Some(target), Some(_)) = (&target, &_hiding) {
                 let source = self.child(cred, &from_dir, from.1).await?;
-                // Two names of one file: RENAME does nothing (RFC 1813 section 3.3.14).
+                // If both are names of one file, RENAME does nothing (RFC 1813 section 3.3.14).
                 if source.handle != target.handle {
                     aside = Some(self.put_aside(cred, &to_dir, to.1, target).await?);
                 }
@@ -110,8 +111,8 @@ impl<N: Nfs3> Fs<N> {
             }
             (Err(error), _, _) => return Err(error),
         }
-        // Another client has changed the directory before: the name may have led to another object,
-        // which is what was moved.
+        // If another client has changed the directory before, the name may have led to another
+        // object, and that was renamed.
         let source = source.filter(|_| from_dir.state.lock().epoch == epoch);
         self.own_name(&from_dir, from.1, None);
         self.name_renamed(&to_dir, to.1, source.as_ref());
@@ -124,8 +125,9 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// `name` leads to `source` now, or to what is not known here. The kernel has moved what it
-    /// knew, and if it was still to be told that the old name was outdated, that comes too late.
+    /// Caches that `name` leads to `source` now. If it is not known what was renamed (`None`), the
+    /// kernel is notified, because it has moved its own entry for the old name to `name`, and a
+    /// notification for the old name would come too late.
     fn name_renamed(&self, dir: &Inode, name: &[u8], source: Option<&Arc<Inode>>) {
         match source {
             Some(source) => {
@@ -133,7 +135,7 @@ impl<N: Nfs3> Fs<N> {
                 source.state.lock().named_otherwise();
             }
             None => {
-                // Outdated from the beginning, so that the kernel is told.
+                // The name is cached with an old epoch, so that the kernel is notified of it.
                 let outdated = dir.state.lock().epoch.wrapping_sub(1);
                 self.names.put(dir.nodeid, outdated, name, Child::Absent);
                 self.expire_names_in(dir);
@@ -167,11 +169,11 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Keeps an open file reachable by a hidden name while its own name is replaced. A second link
-    /// is preferred, because `name` then exists at every moment; where LINK is refused, the file is
-    /// renamed. It is renamed also where the caller could not remove the link again after a refused
-    /// RENAME ([`keeps_links`]): the sticky bit that protects the link has the server refuse this
-    /// first RENAME as well, and nothing has changed.
+    /// Gives an open file a hidden name before its own name is replaced. LINK is preferred, because
+    /// `name` then exists at every moment; where it is refused, the file is renamed. The file is
+    /// also renamed where the caller could not remove the link again after a refused RENAME
+    /// ([`keeps_links`]): the sticky bit that would protect the link makes the server refuse this
+    /// first RENAME as well, so that nothing changes.
     async fn put_aside(
         &self,
         cred: &Cred,
@@ -196,8 +198,8 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// Whether `dir` is one in which only the owners of it and of `target` may remove names of the
-/// latter (S_ISVTX), and the caller is neither.
+/// Whether `dir` is sticky, so that only its owner and that of `target` may remove a name of
+/// `target`, and the caller is neither.
 fn keeps_links(cred: &Cred, dir: &Inode, target: &Inode) -> bool {
     let owner = |inode: &Inode| inode.state.lock().attributes().map(|known| known.uid);
     let sticky = |inode: &Inode| {

@@ -1,22 +1,21 @@
-//! Who may search a directory: which names the kernel may keep, and to whom this program
-//! answers from its own cache of names.
+//! Who may search a directory. This decides which names the kernel may cache, and which callers are
+//! answered from the cache of names here.
 //!
-//! A name that the kernel keeps is found by every caller whom the kernel lets search the
-//! directory, and nobody is asked. So it may keep the names of a directory only if all whom it
-//! lets in there are let in by the server as well:
+//! A name in the kernel's cache is found by every caller whom the kernel lets search the directory,
+//! without asking this program or the server. So the kernel may cache the names of a directory only
+//! if the server lets all these callers search it as well:
 //!
-//! * With `permissions=kernel` it checks the mode of the directory, which refuses whom the
-//!   server would refuse, except that uid 0 (and who has CAP_DAC_READ_SEARCH) passes. That does
-//!   not matter where everybody may search, or where the server does not squash uid 0 ([`squash`]
-//!   finds out).
-//! * With `permissions=server` it checks nothing: it keeps no names.
-//! * Where it lets in one user only, that user differs from itself by supplementary groups. They
-//!   do not count where everybody may search, or the user is the owner.
+//! * With `permissions=kernel` the kernel checks the mode of the directory. That refuses all
+//!   callers whom the server would refuse, except uid 0 and holders of CAP_DAC_READ_SEARCH. They do
+//!   not matter if everybody may search, or if the server does not squash uid 0 ([`squash`]).
+//! * With `permissions=server` the kernel checks nothing, and may cache no names.
+//! * Where the kernel admits only one user, processes of that user may still have different
+//!   supplementary groups. These do not matter if everybody may search, or the user is the owner.
 //!
-//! Names of other directories are given to the kernel with a time to live of zero. It then
-//! sends LOOKUP each time, with the caller's identity, and the answer comes from memory if the
-//! server has lately granted that caller LOOKUP: by ACCESS, or by having answered a LOOKUP. With
-//! `permissions=kernel` the owner of a directory needs no grant: owners are let in by the mode.
+//! Names of other directories are given to the kernel with a validity of zero. It then sends a
+//! LOOKUP each time, with the caller's identity. That is answered from memory if the server has
+//! recently granted this caller LOOKUP, in a reply to ACCESS or by answering a LOOKUP. With
+//! `permissions=kernel` the owner of a directory needs no grant, because the mode admits owners.
 
 use super::clock::Nanos;
 use super::config::Permissions;
@@ -29,7 +28,7 @@ use nfsrdma_xdr::nfs3::{Attributes, Status, WccData, access};
 use std::sync::Arc;
 
 impl<N: Nfs3> Fs<N> {
-    /// Whether everybody whom the kernel lets search `dir` may do so by the server's word.
+    /// Whether the server lets everybody search `dir` whom the kernel lets search it.
     pub(super) fn kernel_may_keep_names(&self, dir: &Inode) -> bool {
         let known = dir.state.lock().attributes().copied();
         let Some(dir) = known else { return false };
@@ -42,7 +41,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether the caller is known to be one who may search `dir`.
+    /// Whether it is known that the caller may search `dir`.
     pub(super) fn may_search_cached(
         &self,
         dir: &Inode,
@@ -54,7 +53,7 @@ impl<N: Nfs3> Fs<N> {
             return true;
         }
         if self.config.permissions == Permissions::Kernel && uid != 0 {
-            // The kernel has checked the mode, and let an owner in by right, not by capability.
+            // The kernel has checked the mode, which admits the owner without a capability.
             let state = dir.state.lock();
             if state
                 .attributes()
@@ -69,9 +68,9 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Whether a LOOKUP in `parent` may be sent without the caller's supplementary groups, which
-    /// take a system call to read: where everybody may search it and the kernel keeps its names,
-    /// the answer is everybody's. What it says of the directory has to confirm that
-    /// ([`Fs::lookup_holds_without_groups`]).
+    /// cost a system call: where everybody may search the directory and the kernel caches its
+    /// names, all callers get the same answer. [`Fs::lookup_holds_without_groups`] then checks the
+    /// reply.
     pub fn looks_up_without_groups(&self, parent: u64) -> bool {
         let Some(dir) = self.table.get(parent) else {
             return false;
@@ -80,17 +79,17 @@ impl<N: Nfs3> Fs<N> {
         known.is_some_and(|known| everybody_may_search(&known)) && self.kernel_may_keep_names(&dir)
     }
 
-    /// Whether the answer to such a LOOKUP is one to the caller with all groups: it is no refusal,
-    /// which an ACL may make of everybody but the members of a group, and the directory is still
-    /// open to everybody.
+    /// Whether the answer to a LOOKUP without groups is also that to the caller with all groups. It
+    /// is if everybody may still search the directory, and if it is no refusal, since an ACL may
+    /// refuse everybody but the members of a group.
     pub fn lookup_holds_without_groups<T>(&self, parent: u64, found: &FsResult<T>) -> bool {
         let status = found.as_ref().err().and_then(|error| error.status());
         !matches!(status, Some(Status::Access | Status::Perm))
             && self.looks_up_without_groups(parent)
     }
 
-    /// Whether uid 0 is the server's superuser where `nodeid` is: its supplementary groups do not
-    /// matter.
+    /// Whether uid 0 is the server's superuser in the file system of `nodeid`, so that
+    /// supplementary groups of uid 0 do not matter.
     pub fn is_superuser(&self, nodeid: u64) -> bool {
         let Some(inode) = self.table.get(nodeid) else {
             return false;
@@ -100,8 +99,8 @@ impl<N: Nfs3> Fs<N> {
         known.is_some_and(|known| self.superuser.is_known_in(known.fsid))
     }
 
-    /// The server did something in `dir`, in a call that began at `stamp`, which it does only
-    /// for who may search. `dir_attributes`: what its reply says of the directory.
+    /// Records that `cred` may search `dir`, since the server answered a call that requires it. The
+    /// call was sent at `stamp`; `dir_attributes` are those of the directory in its reply.
     pub(super) fn searched(
         &self,
         cred: &Cred,
@@ -125,7 +124,7 @@ impl<N: Nfs3> Fs<N> {
         state.grant_search(cred, now, until);
     }
 
-    /// The same after a call that changed the directory.
+    /// As [`Fs::searched`], after a call that changed the directory.
     pub(super) fn searched_to_change(&self, cred: &Cred, dir: &Inode, wcc: &WccData) {
         if self.kernel_may_keep_names(dir) {
             return;
@@ -139,8 +138,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// `found` is what a LOOKUP in `dir` gave. Finds out about root squashing if that is of
-    /// use here and not known yet: by this answer, or by an ACCESS (few in the life of a mount).
+    /// Finds out whether the server squashes uid 0, if that matters for `dir` and is not known yet:
+    /// by `found`, the answer to a LOOKUP in `dir`, or by an ACCESS, of which a mount needs few.
     pub(super) async fn probe_root_squash<T>(
         &self,
         cred: &Cred,
@@ -168,7 +167,6 @@ impl<N: Nfs3> Fs<N> {
         let granted = match status {
             Status::Ok | Status::NoEnt if cred.uid == 0 => true,
             Status::Access if cred.uid == 0 => false,
-            // The directory may be gone, or the server in trouble.
             Status::Ok | Status::NoEnt => {
                 let root = Arc::new(Credential {
                     uid: 0,
@@ -192,8 +190,8 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
-/// Whether `heard`, the attributes of a reply, are what is known now: another reply may have shown
-/// a change of mode or owner since.
+/// Whether `heard`, the attributes of a reply, have the mode, owner, group and ctime that are known
+/// now: another reply may have shown a change since.
 pub(super) fn is_current(state: &inode::State, heard: &Attributes) -> bool {
     let rights = |a: &Attributes| (a.ctime, a.mode, a.uid, a.gid);
     state

@@ -1,15 +1,14 @@
-//! The names beside a file that is locked.
+//! The names in the directory of a locked file.
 //!
-//! What a lock protects is not only its file. SQLite looks for a journal beside its database
-//! each time it has locked it: if there is one, and nobody holds a lock for writing, a writer
-//! has died, and the database must be repaired before it is read. Who believes for half a
-//! minute that there is no such name reads a database that is half written. So a lock that is
-//! taken is a boundary for the names in the file's directory, too: what is cached of them here
-//! is given up, and the kernel is told to believe none, from the first lock in the directory
-//! on. It then sends a LOOKUP for each use of a name; most are answered from memory until the
-//! next lock.
+//! A lock may protect more than its file. SQLite looks for a journal beside its database each time
+//! it has locked the database: if there is one, and nobody holds a write lock, a writer has died,
+//! and the database must be repaired before it is read. A client that believes for half a minute
+//! that there is no such name reads a half-written database. So a lock that is taken invalidates
+//! the cached names of the file's directory as well, and from the first lock in a directory on the
+//! kernel may not cache its names. The kernel then sends a LOOKUP for each use of a name; until the
+//! next lock, most of them are answered from memory.
 //!
-//! The directory is the one in which the kernel was last told a name of the file.
+//! The directory is the one in which the kernel was last given a name of the file.
 
 use super::Fs;
 use super::inode::{Asked, Inode};
@@ -22,7 +21,7 @@ impl<N: Nfs3> Fs<N> {
         self.table.get(inode.named_in.load(Ordering::Relaxed))
     }
 
-    /// Invalidates all names that are cached here of the directory of `inode`.
+    /// Invalidates all names that are cached here for the directory of `inode`.
     pub(super) fn forget_names_beside(&self, inode: &Inode) {
         let Some(dir) = self.dir_of(inode) else {
             return;
@@ -32,8 +31,9 @@ impl<N: Nfs3> Fs<N> {
         state.expire();
     }
 
-    /// Has the kernel, by `expire` (directory and name), ask for each name in the directory of a
-    /// file. Waits for it to have been told of all, which it is once.
+    /// Makes the kernel look up the names in the directory of a file at each use. At the first call
+    /// for a directory, expires the names that the kernel may have cached: `expire` gets directory
+    /// and name.
     pub fn expire_names_beside(&self, nodeid: u64, mut expire: impl FnMut(u64, &[u8])) {
         let inode = self.table.get(nodeid);
         let Some(dir) = inode.and_then(|inode| self.dir_of(&inode)) else {
@@ -46,7 +46,7 @@ impl<N: Nfs3> Fs<N> {
                 Asked::No | Asked::New => *asked = Asked::New,
             }
         }
-        // Another locker may be at it: that one's work is not waited for, but done again.
+        // Another thread may be doing this too: that is not waited for, but done again.
         for name in self.names.all_in(dir.nodeid) {
             expire(dir.nodeid, &name);
         }

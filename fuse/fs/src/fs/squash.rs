@@ -1,28 +1,29 @@
-//! Whether the server treats uid 0 as it does other users ("root squashing").
+//! Whether the server treats uid 0 as another user ("root squashing").
 //!
-//! The local kernel lets uid 0 search every directory. If the server does not, names in
-//! directories that not everybody may search must not stay in the kernel's cache, where uid 0
-//! finds them without anybody being asked. No call of NFSv3 tells whether a server squashes
-//! uid 0, or to which user. But an ACCESS as uid 0 does where modes give uid 0 nothing:
+//! The local kernel lets uid 0 search every directory. If the server does not, names in directories
+//! that not everybody may search must not stay in the kernel's cache, where uid 0 would find them.
+//! No call of NFSv3 returns whether a server squashes uid 0, or to which user. But the answer to an
+//! ACCESS by uid 0 shows it, for a directory that not everybody may search:
 //!
 //! * LOOKUP is refused: uid 0 is squashed.
-//! * LOOKUP is granted: uid 0 is not squashed, or is squashed to the owner of the directory, or
-//!   to a member of its group if that may search it. Two grants that no one user explains, such
-//!   as for private directories of two owners, show that uid 0 is not squashed.
+//! * LOOKUP is granted: uid 0 is not squashed, or it is squashed to the owner of the directory, or
+//!   to a member of its group if the group may search it. If no single user explains all grants, as
+//!   with private directories of two owners, uid 0 is not squashed.
 //!
-//! Until that is known, what the grants so far imply is used, and else uid 0 counts as squashed.
+//! Until this is decided, uid 0 may search where the grants so far imply it, and counts as squashed
+//! otherwise.
 //!
-//! A second question is whether supplementary groups of uid 0 may matter to the server
-//! ([`Superuser`]), who then have to be read for each of its requests. They do not where uid 0 is
-//! the superuser. What is created by uid 0 tells: it belongs to uid 0 only if that is not squashed.
-//! A file system that has no owners may show uid 0 for everything; so this is believed only until
-//! somebody is refused something, and is not used to decide who may search a directory.
+//! A second question is whether the supplementary groups of uid 0 matter to the server, so that
+//! they have to be read for each request of uid 0 ([`Superuser`]). They do not if uid 0 is the
+//! superuser, which shows when uid 0 creates an object: it belongs to uid 0 only if that is not
+//! squashed. A file system without owners may show uid 0 for everything, so this is assumed only
+//! until the server refuses something, and is not used to decide who may search a directory.
 
 use nfsrdma_xdr::nfs3::Attributes;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The file system of the server in which uid 0 was last seen to create what belongs to uid 0.
-/// (A server may squash uid 0 in one and not in another.)
+/// The file system of the server in which uid 0 last created an object that belongs to uid 0. (A
+/// server may squash uid 0 in one file system and not in another.)
 #[derive(Debug, Default)]
 pub(super) struct Superuser {
     seen: AtomicBool,
@@ -30,7 +31,7 @@ pub(super) struct Superuser {
 }
 
 impl Superuser {
-    /// `uid` made an object.
+    /// The user `uid` created an object.
     pub(super) fn made(&self, uid: u32, object: &Attributes) {
         if uid == 0 {
             self.fsid.store(object.fsid, Ordering::Relaxed);
@@ -38,7 +39,7 @@ impl Superuser {
         }
     }
 
-    /// The server refused somebody something.
+    /// The server refused a call of any user.
     pub(super) fn refused(&self) {
         if self.seen.load(Ordering::Relaxed) {
             self.seen.store(false, Ordering::Relaxed);
@@ -51,8 +52,8 @@ impl Superuser {
     }
 }
 
-/// The user and the group, either of which explains why a user other than uid 0 was granted
-/// LOOKUP in one directory.
+/// The user and the group either of which explains why LOOKUP in a directory was granted, if uid 0
+/// is squashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Grant {
     owner: Option<u32>,
@@ -61,7 +62,7 @@ pub(super) struct Grant {
 
 impl Grant {
     fn of(dir: &Attributes) -> Self {
-        // Nothing is squashed to root.
+        // No server squashes uid 0 to uid 0 or gid 0.
         let other = |id: u32, bit: u32| (dir.mode & bit != 0 && id != 0).then_some(id);
         Grant {
             owner: other(dir.uid, 0o100),
@@ -74,13 +75,13 @@ impl Grant {
     }
 }
 
-/// Whether everybody may search the directory, whatever their relation to it.
+/// Whether owner, group and others all may search the directory.
 pub(super) fn everybody_may_search(dir: &Attributes) -> bool {
     dir.mode & 0o111 == 0o111
 }
 
-/// Whether a wider class of users may do what a narrower one may not, as with mode 0705: then
-/// the classes explain nothing.
+/// Whether a wider class of users may search a directory that a narrower one may not (mode 0705 for
+/// example). Grants for such a directory are not used.
 fn is_odd(dir: &Attributes) -> bool {
     let has = |bit| dir.mode & bit != 0;
     has(0o001) && dir.mode & 0o110 != 0o110 || has(0o010) && !has(0o100)
@@ -89,7 +90,7 @@ fn is_odd(dir: &Attributes) -> bool {
 /// What is known of how the server treats uid 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RootSquash {
-    /// All grants so far can be explained by one user whom uid 0 may be squashed to.
+    /// All grants so far can be explained by one user to whom uid 0 may be squashed.
     Unknown(Vec<Grant>),
     Squashed,
     NotSquashed,
@@ -102,7 +103,8 @@ impl Default for RootSquash {
 }
 
 impl RootSquash {
-    /// Whether the server lets uid 0 search `dir`; `None` if an ACCESS would tell.
+    /// Whether the server lets uid 0 search `dir`; `None` if that is not known and an ACCESS would
+    /// show it.
     pub(super) fn may_search(&self, dir: &Attributes) -> Option<bool> {
         match self {
             _ if everybody_may_search(dir) => Some(true),
@@ -111,7 +113,7 @@ impl RootSquash {
             RootSquash::Unknown(_) if is_odd(dir) => Some(false),
             RootSquash::Unknown(grants) => {
                 let asked = Grant::of(dir);
-                // Whoever explains all grants is granted this, too.
+                // Every user that explains all grants may also search this directory.
                 let implied = !grants.is_empty()
                     && candidates(grants).all(|(uid, gid)| asked.explained_by(uid, gid));
                 implied.then_some(true)
@@ -144,8 +146,8 @@ impl RootSquash {
     }
 }
 
-/// The users, each as uid and gid, one of which must be the one that uid 0 is squashed to if
-/// it is; `None` stands for any other number.
+/// The users (uid and gid) to one of whom uid 0 is squashed, if it is squashed at all. `None`
+/// stands for any number that is in no grant.
 fn candidates(grants: &[Grant]) -> impl Iterator<Item = (Option<u32>, Option<u32>)> {
     let with_none = |mut ids: Vec<Option<u32>>| {
         ids.push(None);
@@ -230,8 +232,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against servers that squash to one user, or to none: no answer is wrong, and few
-        /// questions are needed.
+        /// With servers that squash uid 0 to one user or not at all, no answer is wrong, and few
+        /// ACCESS calls are needed.
         #[test]
         fn no_answer_is_wrong(
             squashed in proptest::option::of((1u32..4, 1u32..4)),
@@ -249,7 +251,7 @@ mod tests {
                 let dir = dir(uid, gid, mode);
                 match root.may_search(&dir) {
                     Some(true) => prop_assert!(truth(&dir), "{dir:?} {root:?}"),
-                    // May be too careful where uid 0 is squashed to the owner.
+                    // This may be too strict where uid 0 is squashed to the owner.
                     Some(false) => prop_assert!(squashed.is_some() || is_odd(&dir)),
                     None => {
                         asked += 1;

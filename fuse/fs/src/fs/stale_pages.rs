@@ -1,27 +1,28 @@
-//! Pages in the kernel that may lack what a program has just written.
+//! Pages of the kernel that may lack data that a program has just written.
 //!
-//! write(2) copies data into a page that is up to date, unlocks the page, and makes the WRITE. If the
-//! kernel drops its pages in between (it was given attributes with another mtime, say, as after each
-//! flush), a READ can bring the page back before the WRITE is handled here. It then lacks what the
-//! program wrote, and nothing would make the kernel drop it before the next change of the mtime.
+//! write(2) copies data into a page that is up to date, unlocks the page, and makes the WRITE. If
+//! the kernel drops its pages in between (for example because it was given attributes with another
+//! mtime, as after each flush), a READ can bring the page back before the WRITE is handled here.
+//! The page then lacks the written data, and the kernel would keep it until the mtime changes.
 //!
-//! So what was read within [`WINDOW`] after the kernel was made to drop pages is remembered, as one
-//! range. What a WRITE of another thread than the reader's touches of it within that time is taken
-//! from the kernel again by a notification ([`KernelCache::drop_pages`](super::KernelCache::drop_pages)), which a thread of its
-//! own sends, because it may wait for READs. The WRITE is answered meanwhile; the GETATTR
-//! by which the kernel begins the next read(2), as the WRITE has made its attributes invalid, waits for the
-//! notification.
+//! So this module remembers the range that the kernel has read within [`WINDOW`] after it was made
+//! to drop pages. If a WRITE of another thread than the reader touches this range within that time,
+//! a notification makes the kernel drop the pages
+//! ([`KernelCache::drop_pages`](super::KernelCache::drop_pages)). A separate thread sends it,
+//! because it may have to wait for READs. The WRITE is answered meanwhile. But the next read(2)
+//! begins with a GETATTR, since the WRITE has made the kernel's attributes invalid, and that
+//! GETATTR waits for the notification.
 
 use super::clock::{Clock, Nanos, nanos};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A WRITE is handled within this time after the kernel has copied its data into a page, even by a
-/// machine that is busy.
+/// Even on a busy machine, a WRITE is handled within this time after the kernel has copied its data
+/// into a page.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// When the kernel was last made to drop the pages of a file; 0: not yet.
+/// When the kernel was last made to drop the pages of a file; 0 if it never was.
 #[derive(Debug, Default)]
 pub(super) struct Dropped(AtomicU64);
 
@@ -30,27 +31,27 @@ impl Dropped {
         self.0.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// That moment, if it is not long ago.
+    /// That moment, if it is less than [`WINDOW`] ago.
     pub(super) fn lately(&self, clock: &Clock) -> Option<Nanos> {
         let at = self.0.load(Ordering::Relaxed);
         (at != 0 && clock.now().saturating_sub(at) < nanos(WINDOW)).then_some(at)
     }
 }
 
-/// Who has read: one thread, or several.
+/// The threads that have read the remembered range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
     One(u32),
     Several,
 }
 
-/// What the kernel has read since, and what it is to drop.
+/// What the kernel has read since it was made to drop pages, and what it has to drop again.
 #[derive(Debug, Default)]
 pub(super) struct StalePages {
-    /// [`Dropped`] at the time of these READs.
+    /// When the kernel was made to drop the pages, before these READs.
     since: Nanos,
     read: Option<(Range<u64>, Readers)>,
-    /// To be dropped.
+    /// The range that the kernel has to drop.
     stale: Option<Range<u64>>,
     /// Notifications that are under way.
     dropping: usize,
@@ -63,8 +64,8 @@ fn span(known: Option<&Range<u64>>, new: &Range<u64>) -> Range<u64> {
 }
 
 impl StalePages {
-    /// The kernel reads `range` for the thread `pid`, having dropped its pages at `since`. READs of
-    /// before are in none of them.
+    /// The kernel reads `range` for the thread `pid`, having dropped its pages at `since`. Ranges
+    /// read before that are forgotten, because the kernel has dropped their pages.
     pub(super) fn read(&mut self, since: Nanos, range: &Range<u64>, pid: u32) {
         if self.since != since {
             self.since = since;
@@ -72,7 +73,7 @@ impl StalePages {
         }
         let known = self.read.as_ref();
         let by = match known {
-            // 0: of another PID namespace.
+            // 0 stands for all threads of other PID namespaces.
             None if pid != 0 => Readers::One(pid),
             Some((_, Readers::One(other))) if *other == pid => Readers::One(pid),
             _ => Readers::Several,
@@ -80,8 +81,8 @@ impl StalePages {
         self.read = Some((span(known.map(|(read, _)| read), range), by));
     }
 
-    /// `range` was written by the thread `pid`, which has not read while its WRITE was on the way.
-    /// True if pages are to be dropped.
+    /// `range` was written by the thread `pid`. Its own READs do not count, since it made none
+    /// during its write(2). Returns true if the kernel has to drop pages.
     pub(super) fn written(&mut self, since: Nanos, range: &Range<u64>, pid: u32) -> bool {
         let read = self.read.as_ref().filter(|_| self.since == since);
         let touched = read.is_some_and(|(read, by)| {
@@ -93,7 +94,7 @@ impl StalePages {
         touched
     }
 
-    /// What the kernel is to be told to drop; [`StalePages::dropped`] follows.
+    /// The range that the kernel has to drop. Call [`StalePages::dropped`] when it has.
     pub(super) fn begin_drop(&mut self) -> Option<Range<u64>> {
         let stale = self.stale.take();
         self.dropping += usize::from(stale.is_some());
@@ -104,7 +105,7 @@ impl StalePages {
         self.dropping -= 1;
     }
 
-    /// Whether the kernel has not dropped all that it is to drop.
+    /// Whether the kernel still has to drop pages.
     pub(super) fn is_waiting(&self) -> bool {
         self.stale.is_some() || self.dropping > 0
     }
@@ -130,8 +131,8 @@ mod tests {
         assert!(pages.is_waiting());
         pages.read(5, &(0..10), writer);
         assert!(pages.written(5, &(5000..5001), writer), "two have read");
-        // All pages were dropped again: nothing of before is in them, and what is to be dropped
-        // stays.
+        // The kernel has dropped all pages again: earlier READs do not count, but the range that
+        // has to be dropped stays.
         pages.read(6, &(0..10), reader);
         assert!(!pages.written(6, &(5000..5001), writer));
         assert!(pages.is_waiting());

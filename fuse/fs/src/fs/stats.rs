@@ -1,4 +1,4 @@
-//! Counters.
+//! The counters of the file system, for the statistics of a mount.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,6 @@ macro_rules! stats {
         pub struct Stats { $($(#[$doc])* pub $name: Count,)* }
 
         impl Stats {
-            /// All counters by name.
             pub fn list(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.get()),)*]
             }
@@ -17,7 +16,6 @@ macro_rules! stats {
     };
 }
 
-/// A counter.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -32,11 +30,11 @@ impl Count {
 }
 
 stats! {
-    /// Reads answered from the page cache, and reads that waited for the server.
+    /// Reads answered from the page cache; `read_misses`: reads that waited for the server.
     read_hits,
     read_misses,
     read_bytes,
-    /// Bytes fetched before they were asked for.
+    /// Bytes of READs that were started ahead.
     readahead_bytes,
     write_bytes,
     /// WRITEs and COMMITs sent.
@@ -44,11 +42,11 @@ stats! {
     commits_sent,
     /// READs sent.
     reads_sent,
-    /// Of these, before a flush, to write pages as a whole.
+    /// READs of gaps before a flush.
     gap_reads,
-    /// Writes that waited because too much was dirty.
+    /// Waits of writes for memory, a flush, or less dirty data.
     write_waits,
-    /// Blocks written again because the server restarted.
+    /// Replies to WRITE and COMMIT whose write verifier shows that the server has restarted.
     verifier_changes,
     attribute_hits,
     attribute_misses,
@@ -57,7 +55,7 @@ stats! {
     name_misses,
     access_hits,
     access_misses,
-    /// Contents voided because somebody else changed them.
+    /// Invalidations of cached contents because somebody else changed a file or directory.
     foreign_changes,
     silly_renames,
     directory_restarts,

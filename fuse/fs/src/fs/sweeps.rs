@@ -2,17 +2,17 @@
 //! ([`tick`](super::Fs::tick)).
 //!
 //! A sweep writes back the files that are due, some at the same time, and as long as it makes
-//! progress it is the only one. A file whose WRITE or COMMIT does not end, as the server answers
-//! NFS3ERR_JUKEBOX again and again, must not keep the others from being written: a sweep that has
-//! finished no file between two ticks gets another one beside it, which takes the files that nobody
+//! progress it is the only one. A file whose WRITE or COMMIT does not end, for example because the
+//! server keeps answering NFS3ERR_JUKEBOX, must not keep the others from being written. So if no
+//! file was finished between two ticks, another sweep begins, which takes the files that no sweep
 //! is writing back.
 
 use std::collections::HashSet;
 
-/// Sweeps at the same time, at most.
+/// The most sweeps at the same time.
 const MOST: usize = 16;
 
-/// Of one file system.
+/// The sweeps of one file system.
 #[derive(Debug, Default)]
 pub(super) struct Sweeps {
     running: usize,
@@ -23,7 +23,7 @@ pub(super) struct Sweeps {
 }
 
 impl Sweeps {
-    /// A tick found files that are due: whether a sweep is to begin. Then [`Sweeps::end`] ends it.
+    /// A tick found the files `due`. Returns true if a sweep has to begin; [`Sweeps::end`] ends it.
     pub(super) fn begin(&mut self, due: impl IntoIterator<Item = u64>) -> bool {
         let stuck = !std::mem::take(&mut self.progress);
         let begins = (self.running == 0 || (stuck && self.running < MOST))
@@ -32,7 +32,7 @@ impl Sweeps {
         begins
     }
 
-    /// A sweep comes to a file; false if another one is at it.
+    /// A sweep takes a file; false if another sweep is writing it back.
     pub(super) fn start(&mut self, file: u64) -> bool {
         self.under_way.insert(file)
     }
@@ -43,7 +43,6 @@ impl Sweeps {
         self.progress = true;
     }
 
-    /// A sweep is over.
     pub(super) fn end(&mut self) {
         self.running -= 1;
     }

@@ -3,7 +3,7 @@
 //!
 //! `write_back` asks the file's `WriteBack` for the next action until nothing is dirty or unstable:
 //! it starts WRITEs, waits for their replies, and sends a COMMIT. If the COMMIT returns another
-//! write verifier than the WRITEs, the server has restarted, and `WriteBack` has the data written
+//! write verifier than the WRITEs, the server has restarted, and `WriteBack` makes the data dirty
 //! again. Errors are stored in each open file that wrote, and returned once, by its next FSYNC or
 //! FLUSH. Data that is lost without any program getting the error is listed (`lose`) and reported
 //! at the unmount. `tick`, about once a second, starts the write-back of files that have been dirty
@@ -24,16 +24,16 @@ use nfsrdma_xdr::nfs3::Stable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Lost ranges of one file that are listed one by one, at most.
+/// The most lost ranges of one file that are listed one by one.
 const MOST_LISTED: usize = 16;
-/// Lost ranges remembered before those of each file are put together.
+/// The number of lost ranges at which those of each file are put together.
 const MOST_LOST: usize = 4096;
-/// Memory that was unused for so long goes back to the system.
+/// Pool memory that has been free for this long is given back to the system.
 const REST: Nanos = 10_000_000_000;
-/// Files that are written back at the same time.
+/// The most files that are written back at the same time.
 const FILES_AT_A_TIME: usize = 8;
 
-/// Sorts by file and offset, and joins ranges that touch, and many ranges of one file to one entry.
+/// Sorts by file and offset, joins ranges that touch, and makes one entry of many ranges of a file.
 fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
     lost.sort_by(|a, b| {
         (a.fileid, &a.reason, a.range.start).cmp(&(b.fileid, &b.reason, b.range.start))
@@ -60,7 +60,7 @@ fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
     entries.collect()
 }
 
-/// Programs' writes to the file wait while this lives.
+/// While this lives, programs' writes to the file wait.
 struct Flushing<'a>(&'a FileData);
 
 impl<'a> Flushing<'a> {
@@ -78,7 +78,7 @@ impl Drop for Flushing<'_> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// FLUSH with nothing to do, which is most of them.
+    /// FLUSH, if there is nothing to do, which is the usual case; `None` otherwise.
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
         file.flushed.store(true, Ordering::Relaxed);
@@ -95,24 +95,24 @@ impl<N: Nfs3> Fs<N> {
             let under_way = inner.write_back().is_under_way();
             !under_way && inner.is_safe()
         });
-        // An error is left to `flush`, which finds out whether a program gets it. So is a file that
-        // still counts as unsafe: after close(2) it must not keep the mount busy.
+        // `flush` handles errors, since it knows whether a program gets them; and files that still
+        // count as unsafe, because they must not keep the mount busy after close(2).
         let quick =
             clean && !file.writer.has_failed() && !self.unsafe_files.lock().contains(data.id);
         quick.then_some(Ok(()))
     }
 
-    /// A descriptor is closed: if it may write, everything written to the file, by whatever
-    /// descriptor, is on stable storage, or the error is stored in the open files that wrote.
+    /// FLUSH: a descriptor is closed. If it may write, all data written to the file, through any
+    /// descriptor, is put on stable storage, or the error is stored in the open files that wrote.
     ///
-    /// `tell` sends the result as the reply and returns whether a program gets it, which one that
-    /// is being killed does not: what is lost without a program getting the error is reported at
+    /// `tell` sends the result as the reply and returns whether a program gets it; one that is
+    /// being killed does not. Data that is lost without a program getting the error is reported at
     /// the unmount.
     pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
         self.flush_and_unlock(handle, None, tell).await;
     }
 
-    /// The same for a process that has POSIX locks on the file, which end with it.
+    /// As [`Fs::flush`]; also releases the POSIX locks of `owner` on the file.
     pub async fn flush_and_unlock(
         self: &Arc<Self>,
         handle: u64,
@@ -126,7 +126,7 @@ impl<N: Nfs3> Fs<N> {
                 return;
             }
         };
-        // Before the data are looked at: who writes them later sees it.
+        // Set before the data is looked at, so that later writes see it.
         file.flushed.store(true, Ordering::Relaxed);
         if file.can_write() {
             self.write_back(&file.inode, true).await;
@@ -152,8 +152,8 @@ impl<N: Nfs3> Fs<N> {
         self.check_locks(&file, handle)
     }
 
-    /// Writes everything dirty, and with `commit` also gets it onto stable storage. Errors go
-    /// to the open files that wrote.
+    /// Writes all dirty data, and with `commit` puts it on stable storage. Errors are stored in the
+    /// open files that wrote.
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
         let Some(data) = inode.data() else { return };
         let _flushing = Flushing::new(data);
@@ -171,7 +171,7 @@ impl<N: Nfs3> Fs<N> {
                 }
             });
             match action.await {
-                // The last one.
+                // FILE_SYNC: this WRITE is the last one, and there will be no COMMIT.
                 Action::Write(call) if call.stable == Stable::FileSync => {
                     self.run_write(&call.cred, inode, call.job, call.stable)
                         .await;
@@ -183,7 +183,7 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         if data.with(|inner| inner.is_safe()) {
-            // `put` puts it back after the data.
+            // `put` adds the file to this set after it has added the data.
             let mut files = self.unsafe_files.lock();
             let safe = data.with(|inner| {
                 inner.release_writers();
@@ -195,11 +195,11 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// A COMMIT that [`WriteBack::next`] asked for.
+    /// Sends a COMMIT for which [`WriteBack::next`] asked.
     ///
     /// [`WriteBack::next`]: crate::cache::WriteBack::next
     pub(super) async fn run_commit(&self, cred: &Cred, inode: &Arc<Inode>, data: &Arc<FileData>) {
-        /// A COMMIT that was given up has to be sent again.
+        /// If the future is dropped, another COMMIT is needed.
         struct End<'a>(&'a FileData);
         impl Drop for End<'_> {
             fn drop(&mut self) {
@@ -238,8 +238,8 @@ impl<N: Nfs3> Fs<N> {
         self.shared.freed.notify_waiters();
     }
 
-    /// Starts to write what has been dirty for longer than the configuration allows. To be
-    /// called about once a second.
+    /// Starts the write-back of files that have been dirty for longer than the configuration
+    /// allows, and other periodic work. To be called about once a second.
     pub fn tick(self: &Arc<Self>) {
         self.release_expired(false);
         let now = self.now();
@@ -258,7 +258,7 @@ impl<N: Nfs3> Fs<N> {
             let data = inode.data();
             data.is_some_and(|data| data.with(|inner| inner.write_back().is_due(before)))
         });
-        // Few files at a time: others' calls are not to wait behind those of thousands of files.
+        // Few files at a time: other calls must not wait for those of thousands of files.
         let due = files.iter().map(|inode| inode.nodeid);
         if !self.sweeps.lock().begin(due) {
             return;
@@ -272,8 +272,8 @@ impl<N: Nfs3> Fs<N> {
         });
     }
 
-    /// Writes back and commits `files`, some at the same time: those that `start` allows; `finish` is told of each of
-    /// them.
+    /// Writes back and commits those `files` for which `start` returns true, some at the same time,
+    /// and calls `finish` after each.
     async fn write_back_files(
         self: &Arc<Self>,
         files: Vec<Arc<Inode>>,
@@ -294,31 +294,30 @@ impl<N: Nfs3> Fs<N> {
         join_all((0..workers).map(|_| worker())).await;
     }
 
-    /// No more requests will arrive from the kernel. Data that still waits for room in the cache is
-    /// not accepted: its write(2) has failed with the end of the mount, and a part of it is all
-    /// that the file could get after the last flush.
+    /// The kernel will send no more requests. Data that still waits for room in the cache is not
+    /// accepted any more: its write(2) has failed with the end of the mount, and the last flush
+    /// could write only a part of it.
     pub fn end_of_requests(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// Has `hold` keep a reference to the mount while data are not safe at the server and no
-    /// descriptor keeps one.
+    /// Sets the function that keeps a reference to the mount while data is not safe at the server
+    /// and no descriptor keeps one.
     pub fn set_hold(&self, hold: Hold) {
         self.unsafe_files.lock().set_hold(hold);
     }
 
-    /// A program may close its descriptors before its data are safe: FLUSH is answered early.
+    /// FLUSH will be answered although data is not safe: a reference to the mount is needed.
     pub fn hold_unsafe(&self) {
         self.unsafe_files.lock().keep();
     }
 
-    /// Whether any regular file is open.
     pub fn has_open_files(&self) -> bool {
         !self.files.read().is_empty()
     }
 
-    /// Writes back and commits what is written so far. Programs may go on: their descriptors, and
-    /// the hidden files of those that are unlinked, stay as they are.
+    /// Writes back and commits all data written so far. Programs can go on: open files stay open,
+    /// and hidden files stay.
     pub async fn write_back_all(self: &Arc<Self>) {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         self.write_back_files(files, |_| true, |_| {}).await;
@@ -327,19 +326,19 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The lost data of which no descriptor has got the error. [`Fs::shutdown`] returns it as well.
+    /// The lost data of which no program got the error. [`Fs::shutdown`] returns it as well.
     pub fn lost(&self) -> Vec<Unwritten> {
         let lost = self.lost.lock().clone();
         self.summed_up(lost)
     }
 
-    /// The connection to the kernel has ended, and nobody uses the mount any longer: writes back
-    /// and commits everything, removes the hidden files, and tells what could not be written.
+    /// Call after the connection to the kernel has ended. Writes back and commits everything,
+    /// removes the hidden files, and returns the data that could not be written.
     pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
         self.closing.store(true, Ordering::Relaxed);
         self.write_back_all().await;
         self.release_expired(true);
-        // A mount that was aborted (`umount -f`) leaves files open, and no RELEASE comes for them.
+        // If the mount was aborted (`umount -f`), files are still open and get no RELEASE.
         let open: Vec<_> = self
             .files
             .read()
@@ -357,7 +356,7 @@ impl<N: Nfs3> Fs<N> {
         self.summed_up(lost)
     }
 
-    /// What is written and not safe at the server, if nobody waits for it any longer.
+    /// The lost data, and all data that is not safe at the server, for when it is given up.
     pub fn unsaved(&self, reason: &str) -> Vec<Unwritten> {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         let unsaved = files.iter().filter_map(|inode| {
@@ -369,7 +368,7 @@ impl<N: Nfs3> Fs<N> {
         self.summed_up(lost.into_iter().chain(unsaved.flatten()).collect())
     }
 
-    /// Keeps lost data of which no program got the error, for the report at the unmount.
+    /// Keeps lost data for the report at the unmount.
     pub(super) fn lose(&self, lost: impl IntoIterator<Item = Unwritten>) {
         let mut all = self.lost.lock();
         all.extend(lost);
@@ -378,7 +377,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// By file and place, with names.
+    /// `lost` by file and offset, with names.
     fn summed_up(&self, lost: Vec<Unwritten>) -> Vec<Unwritten> {
         let mut lost = put_together(lost);
         for at in 0..lost.len() {

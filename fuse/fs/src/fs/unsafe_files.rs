@@ -1,19 +1,18 @@
-//! The files with data that are not on the server's stable storage, and the hold on the mount
-//! that such data need.
+//! The files with data that is not on the server's stable storage, and the reference to the mount
+//! that such data needs.
 //!
-//! umount(2) of a FUSE mount waits for no reply of the serving process: neither for the RELEASE
-//! of the last descriptor nor for data that a killed program or a mapping left behind. What it
-//! respects is a reference to the mount. A program's open descriptor is one, and the kernel lets
-//! go of it only after FLUSH was answered. So a reference of this process's own is needed for
-//! data that outlive that answer only:
+//! umount(2) of a FUSE mount does not wait for the serving process, neither for the reply to the
+//! last RELEASE nor for data that a killed program or a mapping left behind. But it fails with
+//! EBUSY while there is a reference to the mount. A program's open descriptor is one until FLUSH is
+//! answered. So this process needs a reference of its own only for data that outlives the answer:
 //!
-//! * written through an open file that was flushed before (by a mapping, or by a descriptor that
-//!   was duplicated);
-//! * not safe when FLUSH is answered, because writing them failed or because the caller was
-//!   killed and is answered early.
+//! * data written through an open file that was flushed before (by a mapping or a duplicated
+//!   descriptor);
+//! * data that is not safe when FLUSH is answered, because writing it failed, or because the caller
+//!   was killed and is answered early.
 //!
-//! Then somebody is asked to take one, and to give it back when the set is empty: meanwhile
-//! umount(2) fails with EBUSY, whoever calls it.
+//! A function that the caller sets ([`Hold`]) takes the reference, and gives it back when the set
+//! is empty.
 
 use super::inode::Inode;
 use std::collections::BTreeMap;
@@ -21,8 +20,8 @@ use std::collections::btree_map::Values;
 use std::fmt;
 use std::sync::Arc;
 
-/// Called with true when unsafe data may outlive the descriptors they came by, with false when all
-/// are safe.
+/// Called with true when unsafe data may outlive the descriptors through which it was written, and
+/// with false when all data is safe.
 pub type Hold = Box<dyn Fn(bool) + Send + Sync>;
 
 /// Files by [`FileData::id`](super::file::FileData::id).
@@ -30,7 +29,7 @@ pub type Hold = Box<dyn Fn(bool) + Send + Sync>;
 pub(super) struct UnsafeFiles {
     files: BTreeMap<u64, Arc<Inode>>,
     hold: Option<Hold>,
-    /// A reference is wanted until the set is empty.
+    /// A reference is needed until the set is empty.
     held: bool,
 }
 
@@ -41,7 +40,7 @@ impl fmt::Debug for UnsafeFiles {
 }
 
 impl UnsafeFiles {
-    /// From now on `hold` is called when a reference is wanted, and when it no longer is.
+    /// Sets the function that takes and gives back the reference.
     pub(super) fn set_hold(&mut self, hold: Hold) {
         if self.held {
             hold(true);
@@ -49,7 +48,7 @@ impl UnsafeFiles {
         self.hold = Some(hold);
     }
 
-    /// `outlives`: the data may outlive the descriptor they came by.
+    /// `outlives`: the data may outlive the descriptor through which it was written.
     pub(super) fn insert(&mut self, id: u64, inode: &Arc<Inode>, outlives: bool) {
         self.files.entry(id).or_insert_with(|| inode.clone());
         if outlives {
@@ -57,7 +56,7 @@ impl UnsafeFiles {
         }
     }
 
-    /// From now on what is unsafe may outlive the descriptors it came by.
+    /// Unsafe data may outlive its descriptors: takes a reference until the set is empty.
     pub(super) fn keep(&mut self) {
         if !self.held && !self.files.is_empty() {
             self.held = true;
@@ -82,7 +81,7 @@ impl UnsafeFiles {
         self.files.contains_key(&id)
     }
 
-    /// All, in order of their numbers, beginning with the first that is not below `from`.
+    /// All files by id, beginning with the first id that is not below `from`, and wrapping around.
     pub(super) fn in_turn(&self, from: u64) -> impl Iterator<Item = (&u64, &Arc<Inode>)> {
         self.files.range(from..).chain(self.files.range(..from))
     }

@@ -1,20 +1,20 @@
-//! Data that was lost, for reports.
+//! Lost data, for the report at the unmount.
 
 use std::ops::Range;
 
-/// Data that could not be written when the file system was shut down.
+/// Data of one file that could not be written: one range, or several that are put together.
 #[derive(Debug, Clone)]
 pub struct Unwritten {
     /// The file's inode number.
     pub fileid: u64,
-    /// A name it was last known by, if any.
+    /// A path of the file, if one is cached.
     pub name: Option<String>,
-    /// Bytes of the file: all that is lost lies in here.
+    /// The bytes from the first to the last that is lost.
     pub range: Range<u64>,
-    /// How many ranges these are, which do not touch, and how many bytes in all.
+    /// How many separate ranges are lost within `range`; `bytes`: their total length.
     pub ranges: u64,
     pub bytes: u64,
-    /// Why.
+    /// The error.
     pub reason: String,
 }
 
@@ -30,7 +30,7 @@ impl Unwritten {
         }
     }
 
-    /// Takes `other`, of the same file, into the account of this one.
+    /// Adds `other`, of the same file, to this entry.
     pub(super) fn add(&mut self, other: &Unwritten) {
         self.range.start = self.range.start.min(other.range.start);
         self.range.end = self.range.end.max(other.range.end);

@@ -34,13 +34,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Files with data to write that are looked at in one go when memory is short.
+/// How many files [`Fs::relieve`] writes back at a time.
 const RELIEVED: usize = 16;
-/// Dirty ranges of a file from which on unchanged bytes between them are written along.
+/// The number of dirty ranges of a file from which on clean bytes between them are written along.
 const LEAST_JOINED: usize = 64;
 
 impl<N: Nfs3> Fs<N> {
-    /// Memory for the data of a WRITE, unless there is little left.
+    /// A buffer for the data of a WRITE; `None` if little of the pool is left.
     pub fn write_buffer(&self, len: usize) -> Option<BufMut> {
         match self.is_short_of_buffers() {
             true => None,
@@ -48,16 +48,16 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether little of the buffer pool is left.
+    /// Whether less than a sixteenth of the buffer pool is left.
     pub fn is_short_of_buffers(&self) -> bool {
         self.pool.free_bytes() < self.pool.capacity() / 16
     }
 
-    /// Writes into the cache and returns, if there is room; `None` if [`Fs::write`] has to wait.
+    /// Writes into the cache if there is room; `None` if [`Fs::write`] has to be called.
     ///
-    /// The kernel's offset of an append is not used. The kernel computes it from the size in its
-    /// last reply and from its own writes, whose offsets may have been moved here: others may have
-    /// appended since, or have truncated the file, and one write(2) may be several requests.
+    /// The kernel's offset of an append is not used. The kernel computes it from the size that it
+    /// was last given and from its own writes. But others may have appended or truncated since, own
+    /// writes may have been moved for that reason, and one write(2) may be several requests.
     pub fn write_cached<'a>(
         self: &Arc<Self>,
         handle: u64,
@@ -88,7 +88,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The same, waiting for room; or straight to the server where that is asked for.
+    /// Writes into the cache, waiting for room; or to the server at once, for O_DIRECT and O_SYNC.
     pub async fn write<'a>(
         self: &Arc<Self>,
         handle: u64,
@@ -128,7 +128,7 @@ impl<N: Nfs3> Fs<N> {
             let mut freed = std::pin::pin!(self.shared.freed.notified());
             changed.as_mut().enable();
             freed.as_mut().enable();
-            // What this waited for may have moved the end.
+            // The end may have moved while this waited.
             let place = match appends {
                 true => {
                     let (end, ended) = self.end_of(&file.cred, inode).await?;
@@ -145,8 +145,8 @@ impl<N: Nfs3> Fs<N> {
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
                     if !self.is_busy() && !data.with(|inner| inner.write_back().is_flushing()) {
-                        // What this waited for has ended already, so try again: another
-                        // writer may have been quicker. Memory comes back only from calls.
+                        // Nothing is left to wait for, so try again: another writer may have taken
+                        // the room. But if memory is short, only calls may still give some back.
                         if let Accepted::Short = waits
                             && !self.memory_may_come_back(&mut waited).await
                         {
@@ -169,10 +169,10 @@ impl<N: Nfs3> Fs<N> {
         Ok(written as u32)
     }
 
-    /// Where a file ends, if that is known, with what is not yet at the server; and
-    /// [`FileState::ended`] of that time.
+    /// The end of a file, including data that the server does not have yet, if that is known; and
+    /// [`FileState::ended`] at that time.
     pub(super) fn known_end(&self, inode: &Inode) -> (Option<u64>, u64) {
-        // Before the size, as in `unwritten_end`.
+        // This must be read before the size, as `unwritten_end` says.
         let (written, ended) = match inode.data() {
             Some(data) => data.with(|inner| (inner.end(), inner.ended())),
             None => (0, 0),
@@ -181,7 +181,7 @@ impl<N: Nfs3> Fs<N> {
         (size.map(|size| size.max(written)), ended)
     }
 
-    /// The same, known by asking.
+    /// As [`Fs::known_end`], by a GETATTR if need be.
     pub(super) async fn end_of(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<(u64, u64)> {
         match self.known_end(inode) {
             (Some(end), ended) => Ok((end, ended)),
@@ -193,8 +193,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// As much of `data` as the server's largest file takes at `offset` (FSINFO, RFC 1813
-    /// section 3.3.19); an error if that is nothing (write(2), EFBIG).
+    /// The part of `data` at `offset` that fits into the server's largest file (FSINFO, RFC 1813
+    /// section 3.3.19); an error if that is none (write(2), EFBIG).
     fn below_the_limit<'a>(&self, offset: u64, data: WriteData<'a>) -> FsResult<WriteData<'a>> {
         let room = self.limits().max_file_size.saturating_sub(offset);
         if room == 0 && !data.is_empty() {
@@ -203,7 +203,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(data.first(usize::try_from(room).unwrap_or(usize::MAX)))
     }
 
-    /// What comes later is not for the server: the mount is at its end, and gives back its locks.
+    /// Fails at the end of the mount: no more data is accepted, because the locks are released.
     pub(super) fn not_ended(&self) -> FsResult<()> {
         match self.ended.load(Ordering::Relaxed) {
             true => Err(FsError::Ended),
@@ -211,8 +211,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Puts data into the cache, and starts to write what makes full WRITEs. With `ended`, `offset`
-    /// is where the file ended at that [`FileState::ended`].
+    /// Puts data into the cache, and starts full WRITEs. For an append, `ended` is the
+    /// [`FileState::ended`] at which `offset` was the end of the file.
     fn put(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -231,7 +231,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let result = data.with(|inner| -> FsResult<Accepted> {
             self.not_ended()?;
-            // Under the lock: a truncation of meanwhile comes behind it.
+            // Checked under the lock, so that a truncation by a later call comes after this data.
             not_abandoned()?;
             if ended.is_some_and(|ended| ended != inner.ended()) {
                 return Ok(Accepted::Wait);
@@ -243,7 +243,7 @@ impl<N: Nfs3> Fs<N> {
             let write_back = inner.write_back();
             let accepted = write_back.write(&file.cred, offset, given, now, most, &mut alloc);
             if matches!(accepted, Accepted::All | Accepted::Short) {
-                // At once: a WRITE of this data may fail before this thread goes on.
+                // Under the lock: a WRITE of this data may fail as soon as it is released.
                 for file in std::iter::once(file).chain(others) {
                     if !file.writer.wrote.swap(true, Ordering::Relaxed) {
                         write_back.add_writer(Arc::downgrade(&file.writer));
@@ -254,7 +254,7 @@ impl<N: Nfs3> Fs<N> {
             Ok(accepted)
         })?;
         if !matches!(result, Accepted::OtherUser) {
-            // After the data: whoever found the file safe before that takes it off the list.
+            // Inserted after the data: `write_back` removes the file if it finds it safe before.
             let mut files = self.unsafe_files.lock();
             files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
         }
@@ -263,7 +263,7 @@ impl<N: Nfs3> Fs<N> {
                 self.shared.stats.write_bytes.add(len as u64);
                 self.start_writes(inode, data, Goal::Full);
             }
-            // Freed blocks may lie apart: drop generously.
+            // The freed blocks may not be contiguous, so more is dropped than is needed.
             Accepted::Short => {
                 self.shared.budget.reclaim(len * 4);
             }
@@ -272,15 +272,15 @@ impl<N: Nfs3> Fs<N> {
         Ok(result)
     }
 
-    /// What limits WRITEs of `inode` now. Half of the server's credits are left to reads and
-    /// to calls on names, which would else wait behind the WRITEs of a flush.
+    /// The limits for WRITEs of `inode` now. Half of the server's credits are left to READs and to
+    /// calls on names, which would otherwise wait for the WRITEs of a flush.
     pub(super) fn write_limits(&self, inode: &Inode) -> WriteLimits {
         let calls = self.shared.calls.load(Ordering::Relaxed);
         let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
         let wtmax = self.limits().wtmax.max(1);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
-        // As long as the attributes are valid, there is no sign that others change the file. A
-        // program that locks it expects others to write to it.
+        // While the attributes are valid, there is no sign that others change the file. But a
+        // program that locks the file expects others to write to it.
         let locked = self
             .locks()
             .is_some_and(|locks| locks.has_file(inode.nodeid));
@@ -328,7 +328,7 @@ impl<N: Nfs3> Fs<N> {
         });
     }
 
-    /// Whether anything is under way that gives memory back.
+    /// Whether there are calls, or data to be written or committed, that will give memory back.
     pub(super) fn is_busy(&self) -> bool {
         let shared = &self.shared;
         [&shared.busy, &shared.dirty, &shared.uncommitted]
@@ -336,8 +336,8 @@ impl<N: Nfs3> Fs<N> {
             .any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
-    /// Memory is short: writes what is dirty and commits what is written. Takes some files at a
-    /// time, the next ones when it is called again.
+    /// Starts to write and commit data because memory is short. It takes a few files at a time, and
+    /// the next ones when it is called again.
     pub(super) fn relieve(self: &Arc<Self>) {
         let files: Vec<_> = {
             let files = self.unsafe_files.lock();
@@ -359,7 +359,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Sends a COMMIT if at least `least` bytes are unstable: they can be evicted only after it.
+    /// Sends a COMMIT if at least `least` bytes are unstable, which makes them evictable.
     fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
         let cred = loop {
             match data.with(|inner| inner.write_back().commit_of(least as u64)) {
@@ -375,7 +375,7 @@ impl<N: Nfs3> Fs<N> {
         });
     }
 
-    /// One WRITE, and what follows from its reply.
+    /// Sends a WRITE, and does what follows from its reply.
     pub(super) async fn run_write(
         self: &Arc<Self>,
         cred: &Cred,
@@ -383,7 +383,7 @@ impl<N: Nfs3> Fs<N> {
         job: WriteJob,
         stable: Stable,
     ) {
-        /// Data whose WRITE was given up is dirty again.
+        /// If the future is dropped, the data of its WRITE is dirty again.
         struct End<'a>(&'a FileData, Range<u64>);
         impl Drop for End<'_> {
             fn drop(&mut self) {
@@ -404,8 +404,8 @@ impl<N: Nfs3> Fs<N> {
             Ok(done) => {
                 let count = done.count.min(job.len);
                 let verdict = data.with(|inner| {
-                    // A READ from before may bring what was there before, and the block may
-                    // be dropped before it comes.
+                    // A READ that is under way may return the old data, and it must not be cached
+                    // even if the block is dropped before.
                     inner.void_reads(sent.clone());
                     inner
                         .write_back()
@@ -425,9 +425,9 @@ impl<N: Nfs3> Fs<N> {
         }
         drop(end);
         drop(busy);
-        // The next full WRITE takes this one's place.
+        // There is room for another full WRITE now.
         self.start_writes(inode, data, Goal::Full);
-        // What is clean now may be dropped.
+        // The clean blocks may be dropped now.
         self.shared.budget.make_room(0);
         let all = self.shared.uncommitted.load(Ordering::Relaxed);
         if all > self.config.cache_bytes / 4 {
@@ -442,9 +442,9 @@ impl<N: Nfs3> Fs<N> {
         self.config.cache_bytes as u64 / 8
     }
 
-    /// The part of a long sequential run of writes that can be dropped once the server has it:
-    /// all but its beginning and the block in which it continues. To keep it would evict the
-    /// blocks of other files, and fill memory with data that is hardly ever read again.
+    /// The part of a long sequential run of writes that is dropped once the server has it: all but
+    /// its beginning and the block in which it continues. If it were kept, it would evict the
+    /// blocks of other files, though it is hardly ever read again.
     pub(super) fn behind(&self, inner: &mut FileState) -> Option<Range<u64>> {
         let run = inner.pages().run();
         let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
@@ -483,7 +483,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// O_DIRECT: on stable storage when it returns, nothing of it cached.
+    /// An O_DIRECT write: it is on stable storage when this returns, and not cached.
     async fn write_direct(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -491,7 +491,7 @@ impl<N: Nfs3> Fs<N> {
         appends: bool,
         given: WriteData<'_>,
     ) -> FsResult<()> {
-        /// Ends it, also if the future is dropped.
+        /// Ends the write, even if the future is dropped.
         struct Direct<'a>(&'a FileData, fn(&mut FileState));
         impl Drop for Direct<'_> {
             fn drop(&mut self) {
@@ -509,12 +509,12 @@ impl<N: Nfs3> Fs<N> {
             (Direct(data, FileState::end_direct), offset)
         };
         if self.below_the_limit(offset, given)?.len() < given.len() {
-            // The kernel would make EIO of a short count.
+            // The kernel would turn a short count into EIO.
             return Err(FsError::TooLarge);
         }
         let range = offset..offset + given.len() as u64;
-        // Older data must not be written again over this after a restart of the server: so it
-        // is committed, not only written.
+        // Older data is committed, not only written: after a restart of the server it would be
+        // written again, over this data.
         if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
             self.write_back(inode, true).await;
         }
@@ -522,7 +522,6 @@ impl<N: Nfs3> Fs<N> {
         not_abandoned()?;
         self.not_ended()?;
         data.with(void);
-        // As many WRITEs as it takes, all at once.
         let wtmax = self.limits().wtmax.max(1) as usize;
         let parts = (0..given.len()).step_by(wtmax);
         let parts = parts.map(|at| {
@@ -530,15 +529,15 @@ impl<N: Nfs3> Fs<N> {
             self.write_part(file, offset, given, part)
         });
         let results = join_all(parts).await;
-        // What was read meanwhile may be the old data.
+        // READs may have cached the old data meanwhile.
         data.with(void);
         results.into_iter().collect::<FsResult<()>>()?;
         self.shared.stats.write_bytes.add(given.len() as u64);
         Ok(())
     }
 
-    /// A part of a direct write at `offset`, of at most `wtmax` bytes: one WRITE, or several if the
-    /// server takes less at a time.
+    /// Writes a part of a direct write at `offset`, of at most `wtmax` bytes: by one WRITE, or by
+    /// several if the server accepts less at a time.
     async fn write_part(
         self: &Arc<Self>,
         file: &OpenFile,
@@ -570,7 +569,8 @@ impl<N: Nfs3> Fs<N> {
                     }
                     at += (done.count as usize).min(n);
                     if done.committed != Stable::FileSync {
-                        // RFC 1813 section 3.3.7 forbids it; make it true.
+                        // RFC 1813 section 3.3.7 forbids this answer; a COMMIT makes the data
+                        // stable.
                         let commit = self.nfs.commit(&file.cred, &inode.handle, 0, 0).await?;
                         if commit.1 != done.verifier {
                             return Err(NfsError::Status(Status::Io).into());

@@ -1,20 +1,20 @@
-//! The errors of write-back, as each open file that wrote gets them.
+//! The errors of write-back, kept for each open file that wrote.
 
 use super::error::FsError;
 use super::unwritten::Unwritten;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 
-/// Lost ranges remembered one by one for each open file, at most.
+/// The most lost ranges that are remembered one by one for each open file.
 const MOST_LOST: usize = 1024;
 
-/// An open file that data were written through. The next fsync or close of it reports what
-/// became of them.
+/// The part of an open file that write-back knows. The next fsync(2) or close(2) of the open file
+/// reports its error.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// Since the data were last written back.
+    /// Data was written through the open file since all data was last on stable storage.
     pub wrote: AtomicBool,
-    /// The first error of write-back since the last report, and what was lost since.
+    /// The first error of write-back since the last report, and the data lost since.
     error: Mutex<(Option<FsError>, Vec<Unwritten>)>,
 }
 
@@ -29,18 +29,17 @@ impl Writer {
         }
     }
 
-    /// Whether there is an error to report.
     pub fn has_failed(&self) -> bool {
         let held = self.error.lock();
         held.0.is_some() || !held.1.is_empty()
     }
 
-    /// The error to report, once.
+    /// Returns the error to report, once.
     pub fn take_error(&self) -> Result<(), FsError> {
         self.take_failure().0
     }
 
-    /// The same, and what was lost, for the case that nobody takes the report.
+    /// As [`Writer::take_error`], with the lost data, for the case that no program gets the error.
     pub fn take_failure(&self) -> (Result<(), FsError>, Vec<Unwritten>) {
         let (error, lost) = std::mem::take(&mut *self.error.lock());
         (error.map_or(Ok(()), Err), lost)

@@ -1,7 +1,8 @@
-//! Takes a lock: first against the locks of this mount, then by LOCK to the server. While another
-//! machine holds it, LOCK is repeated after pauses of 5 ms to 1 s, or as soon as 5 ms after the
-//! server calls back. The caller gets the result as soon as it is known; an attempt whose outcome
-//! at the server is uncertain is undone afterwards (`restore`). F_GETLK is answered here, too.
+//! Takes a lock: it first waits for conflicting locks of this mount, and then sends LOCK. While
+//! another machine holds the lock, LOCK is repeated after pauses of 5 ms to 1 s, or 5 ms after the
+//! server calls back. The caller gets the result as soon as it is known. If it is not certain what
+//! the server has then, its state is restored afterwards (`restore`). F_GETLK is answered here,
+//! too.
 
 use super::error::LockError;
 use super::interrupt::Interrupt;
@@ -16,29 +17,29 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
-/// Pauses between two LOCKs for a lock that another machine has.
+/// The least and the greatest pause between two LOCKs for a lock that another machine has.
 const FIRST_POLL: Duration = Duration::from_millis(5);
 const LAST_POLL: Duration = Duration::from_secs(1);
 
-/// A lock that was taken, for who has to put back what was there before it ([`Locks::undo`]).
+/// A lock that was taken, with what [`Locks::undo`] needs to restore the state before it.
 #[derive(Debug)]
 pub struct Granted {
     pub(super) holding: Arc<Holding>,
     pub(super) mode: Mode,
     /// How the range was locked before.
     pub(super) before: Vec<(ByteRange, Option<Mode>)>,
-    /// [`changes`](super::manager::HoldingState) with it.
+    /// The value of [`changes`](super::manager::HoldingState) after this lock was taken.
     pub(super) changes: u64,
 }
 
-/// What an attempt leaves behind.
+/// The state of an attempt to take a lock, which is needed to clean up after it.
 #[derive(Default)]
 struct Attempt {
-    /// The server may hold what the table does not have.
+    /// The server may hold a lock that the table does not have.
     uncertain: bool,
-    /// How often a restart was suspected before the last LOCK.
+    /// [`Locks::suspicions`] before the last LOCK.
     suspicions: u64,
-    /// A call whose answer nobody waited for.
+    /// A call that was under way when the attempt was stopped.
     under_way: Option<JoinHandle<Result<LockAnswer, PlainError>>>,
     gate: Option<OwnedMutexGuard<()>>,
     waiter: Option<WaiterId>,
@@ -54,8 +55,8 @@ pub(super) fn lock_call(mode: Mode, block: bool) -> LockCall {
 }
 
 impl Locks {
-    /// Takes a lock, and hands the result over as soon as it is known; what is to be cleared up
-    /// after it is done before this returns. `None`: it was not taken.
+    /// Takes a lock, and passes the result to `reply` as soon as it is known. This returns only
+    /// when the cleaning up is done as well. `None`: the lock was not taken.
     pub async fn lock(
         self: &Arc<Self>,
         request: &Request,
@@ -130,7 +131,7 @@ impl Locks {
                     retry = Retry::default();
                     pause
                 }
-                // A server that does not queue.
+                // This server does not queue blocking requests.
                 Ok(Status::Denied) if request.wait => {
                     self.refused(request, holding).await;
                     let pause = poll;
@@ -155,7 +156,7 @@ impl Locks {
             attempt.gate = None;
             let hinted = async {
                 holding.granted.notified().await;
-                // However often it is said: at this rate.
+                // A limit for servers that call back often.
                 tokio::time::sleep(FIRST_POLL).await;
             };
             tokio::select! {
@@ -166,10 +167,10 @@ impl Locks {
         }
     }
 
-    /// The server has granted it. The caller has the gate.
+    /// Enters a lock that the server has granted. The caller has the gate.
     fn granted(&self, request: &Request, holding: &Arc<Holding>, attempt: &mut Attempt) {
         let mut state = self.state.lock();
-        // The waiter first, so that nobody is behind it any more.
+        // The waiter is removed first, so that no other waiter is behind it.
         if let Some(id) = attempt.waiter.take() {
             state.turns.remove(&id);
             let due = state.table.end_wait(id);
@@ -180,7 +181,8 @@ impl Locks {
         state.apply(holding, request.range, Some(request.mode));
         holding.granted_by(request);
         if self.suspicions.load(Ordering::Acquire) != attempt.suspicions {
-            // It may be of before a restart, and the locks were listed without it.
+            // The server may have restarted after the grant, and the recovery may have listed the
+            // locks before this one was entered.
             self.suspect();
         }
         let mut of = holding.state.lock();
@@ -194,7 +196,7 @@ impl Locks {
         });
     }
 
-    /// flock(2): a lock that is to become another is freed first if somebody is in the way.
+    /// flock(2): before a lock is converted, it is released if another owner is in the way.
     async fn let_go_of_flock(
         self: &Arc<Self>,
         request: &Request,
@@ -216,8 +218,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether a lock of flock(2) is held that is to become exclusive. (Sharing more needs
-    /// nobody's leave.)
+    /// Whether the request converts a shared lock of flock(2) to an exclusive one. (The opposite
+    /// conversion cannot conflict.)
     fn converts_flock(&self, request: &Request) -> bool {
         if !matches!(request.owner, Owner::Flock(_)) || request.mode == Mode::Read {
             return false;
@@ -227,7 +229,7 @@ impl Locks {
         held.is_some_and(|set| set.iter().any(|(_, mode)| mode != request.mode))
     }
 
-    /// Frees a lock that is to become another. The caller has the gate.
+    /// Releases a lock that is to be converted. The caller has the gate.
     async fn free_flock(&self, holding: &Holding) {
         if self
             .insist(holding, ByteRange::ALL, LockCall::Unlock)
@@ -238,9 +240,9 @@ impl Locks {
         }
     }
 
-    /// LOCK was refused to somebody who waits. A lock of flock(2) that was to be converted goes
-    /// now, though TEST saw nobody in the way: that of Linux 6.12 does not see shared locks, and
-    /// two that share a lock would wait for each other for ever.
+    /// LOCK was refused, and the request waits. A lock of flock(2) that is to be converted is
+    /// released now, although TEST found no conflict: TEST of Linux 6.12 does not see shared locks,
+    /// and two owners that share a lock would wait for each other for ever.
     async fn refused(&self, request: &Request, holding: &Holding) {
         self.counters.lock_polls.fetch_add(1, Ordering::Relaxed);
         if self.converts_flock(request) {
@@ -248,7 +250,7 @@ impl Locks {
         }
     }
 
-    /// What this mount knows: a conflict, a deadlock, or a place in the queue.
+    /// Checks the request against this mount's locks. If it waits, it gets a place in the queue.
     fn queue(
         &self,
         request: &Request,
@@ -294,7 +296,7 @@ impl Locks {
         }
     }
 
-    /// Locks from before a restart of the server go first.
+    /// Waits until the locks from before a restart of the server are claimed.
     async fn wait_for_recovery(&self, interrupt: &Interrupt) -> Result<(), LockError> {
         loop {
             let mut recovered = std::pin::pin!(self.recovered.notified());
@@ -309,7 +311,7 @@ impl Locks {
         }
     }
 
-    /// LOCK. The call goes on if something stops the wait for it.
+    /// Sends LOCK. The call goes on if the wait for it is stopped.
     async fn ask(
         self: &Arc<Self>,
         request: &Request,
@@ -342,7 +344,7 @@ impl Locks {
         }
     }
 
-    /// Makes the server's state of the range what the table has.
+    /// Makes the server's locks of the range the same as those in the table.
     async fn restore(&self, request: &Request, holding: &Holding, mut attempt: Attempt) {
         let _gate = match attempt.gate.take() {
             Some(gate) => gate,
@@ -356,7 +358,7 @@ impl Locks {
                     Status::Granted | Status::Blocked | Status::DeniedGracePeriod
                 )
             };
-            // Nothing was granted, nor will be.
+            // Nothing was granted, and nothing will be.
             if matches!(&answered, Ok(Ok(answer)) if refused(answer.status)) && !request.wait {
                 return;
             }
@@ -365,7 +367,7 @@ impl Locks {
             let cancel = LockCall::Cancel {
                 exclusive: request.mode == Mode::Write,
             };
-            // A server in its grace period has restarted: what it may have granted is gone.
+            // A server in its grace period has restarted, and has lost what it may have granted.
             match self.insist(holding, request.range, cancel).await {
                 Some(answer) if answer.status != Status::DeniedGracePeriod => {}
                 _ => return,
@@ -390,9 +392,9 @@ impl Locks {
         }
     }
 
-    /// What the table has cannot be had again. Where it is exclusive and was to become shared,
-    /// others may share it since: the table has what the server has. Else the server may have
-    /// lost it.
+    /// The server refused to restore a lock of the table. If an exclusive lock was to become
+    /// shared, others may share it meanwhile, so the table gets the shared lock that the server
+    /// has. Otherwise the server may have lost the lock.
     fn not_restored(
         &self,
         request: &Request,
@@ -411,7 +413,7 @@ impl Locks {
         }
     }
 
-    /// F_GETLK: who keeps `owner` from a lock.
+    /// F_GETLK: a lock that conflicts with the request.
     pub async fn test(
         self: &Arc<Self>,
         request: &Request,

@@ -1,7 +1,7 @@
 use super::super::fake_server::{FakeServer, lock, locks_of, range, request};
 use super::*;
 
-/// The number of another machine's owner.
+/// The svid of an owner on another machine.
 const OTHER: u32 = 7;
 
 #[tokio::test]
@@ -11,7 +11,8 @@ async fn a_downgrade_that_is_interrupted_leaves_what_the_server_has() {
         let locks = locks_of(&server);
         lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
         let interrupt = Arc::new(Interrupt::default());
-        // A signal comes when the server has run the call, and somebody else may share the lock.
+        // A signal arrives after the server has run the call, when another owner may share the
+        // lock.
         server.yields.store(100, Ordering::Relaxed);
         let (signal, mut done) = (interrupt.clone(), false);
         server.after(move |known, call| {

@@ -1,4 +1,4 @@
-//! The end of a mount's locks, and what mounts that were killed have left.
+//! The end of a mount's locks, and the locks that killed mounts have left at the server.
 
 use super::manager::{Locks, Retry};
 use nfsrdma_nfs3::nlm::{Abandoned, LockCall, LockTarget};
@@ -8,17 +8,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Locks {
-    /// The mount has ended: what is still to be unlocked gets this long. Returns how many locks
-    /// are left at the server.
+    /// The mount has ended: unlocks everything, within `patience`. Returns how many locks are left
+    /// at the server.
     ///
-    /// A mount that was aborted (`umount -f`) has files open, and no FLUSH or RELEASE comes for them.
+    /// If the mount was aborted (`umount -f`), files are open and get no FLUSH or RELEASE.
     pub async fn finish(self: &Arc<Self>, patience: Duration) -> usize {
         self.unused.fire();
         let held: Vec<_> = self.state.lock().holdings.keys().copied().collect();
         for (file, owner) in held {
             let this = self.clone();
             self.spawn(async move {
-                // There is nobody to be told that a lock was lost.
+                // No program waits for this result.
                 let _ = this.unlock_all(file, owner).await;
             });
         }
@@ -41,7 +41,7 @@ impl Locks {
         self.state.lock().table.len()
     }
 
-    /// Unlocks what mounts of this machine have left that were killed.
+    /// Unlocks what killed mounts of this machine have left, according to their journals.
     pub async fn unlock_orphans(&self, journals: Vec<Abandoned>) {
         for journal in journals {
             let count = journal.orphans.len();

@@ -1,26 +1,27 @@
-//! Why a lock request fails, and the errno that the program gets for it.
+//! Errors of lock requests, and the errno for each.
 
 use nfsrdma_nfs3::nlm::Status;
 
 /// Why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockError {
-    /// EAGAIN: somebody else has it.
+    /// EAGAIN: another owner has a conflicting lock.
     WouldBlock,
     Deadlock,
-    /// EINTR.
     Interrupted,
-    /// EBADF: the file is not open for that.
+    /// EBADF: the file is not open for reading or writing, as the lock requires.
     BadFile,
-    /// ENOLCK.
+    /// ENOLCK: there is no lock manager, or it has no more locks.
     NoLocks,
     ReadOnly,
     Stale,
     /// EOVERFLOW: the server cannot lock that far.
     TooBig,
-    /// EIO: the server lost the lock, or does not answer a `soft` mount.
+    /// EIO: the server lost the lock.
     Lost,
+    /// EIO: the server does not answer a `soft` mount, or the mount ends.
     GivenUp,
+    /// ETIMEDOUT: the server does not answer a `softerr` mount.
     TimedOut,
     /// EACCES: the server does not accept the caller.
     Denied,
@@ -43,7 +44,7 @@ impl LockError {
         }
     }
 
-    /// Of a status that is neither a grant nor a reason to wait.
+    /// The error for a status that is neither a grant nor a reason to wait.
     pub(super) fn of(status: Status) -> Self {
         match status {
             Status::Denied | Status::Blocked => LockError::WouldBlock,

@@ -1,5 +1,5 @@
-//! A server of locks in memory, for tests: it restarts, has grace periods, and does at a call what
-//! the test says.
+//! A lock server in memory, for tests: it can restart, has grace periods, and calls hooks of the
+//! test before and after it runs a call.
 
 use super::interrupt::Interrupt;
 use super::lock_table::Owner;
@@ -21,15 +21,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// What the server knows.
+/// The state of the server.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Of the one file there is.
+    /// The locks of its only file, by svid.
     pub(super) held: BTreeMap<u32, RangeSet>,
     pub(super) grace: bool,
     /// TEST does not see shared locks.
     pub(super) blind: bool,
-    /// Who has called.
+    /// The uid of each caller, and its call.
     pub(super) callers: Vec<(u32, LockCall)>,
 }
 
@@ -97,13 +97,12 @@ impl Known {
 
 type Hook = Box<dyn FnMut(&mut Known, LockCall) + Send>;
 
-/// See the module.
 pub(super) struct FakeServer {
     pub(super) known: Mutex<Known>,
     suspicions: watch::Sender<u64>,
     before: Mutex<Option<Hook>>,
     after: Mutex<Option<Hook>>,
-    /// How often others have their turn before a call is answered.
+    /// How often a call yields to other tasks before it is answered.
     pub(super) yields: AtomicUsize,
 }
 
@@ -126,17 +125,17 @@ impl Default for FakeServer {
 }
 
 impl FakeServer {
-    /// What happens before each call is run.
+    /// Sets what happens before each call is run.
     pub(super) fn before(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
         *self.before.lock() = Some(Box::new(hook));
     }
 
-    /// What happens after each call was run, and before it is answered.
+    /// Sets what happens after each call was run, and before it is answered.
     pub(super) fn after(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
         *self.after.lock() = Some(Box::new(hook));
     }
 
-    /// A connection ends.
+    /// Makes the connection end.
     pub(super) fn disconnect(&self) {
         self.suspicions.send_modify(|count| *count += 1);
     }
@@ -162,7 +161,7 @@ impl LockServer for FakeServer {
                 }
                 answer
             };
-            // Others may be quicker to learn theirs.
+            // Other callers may get their answers first.
             for _ in 0..self.yields.load(Ordering::Relaxed) {
                 tokio::task::yield_now().await;
             }
@@ -187,7 +186,7 @@ pub(super) const CONFIG: LockConfig = LockConfig {
     patience: None,
 };
 
-/// What process `owner` asks for.
+/// A request of process `owner`.
 pub(super) fn request(owner: u64, range: ByteRange, mode: Mode) -> Request {
     Request {
         file: LockFile {

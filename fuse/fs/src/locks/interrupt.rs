@@ -1,9 +1,9 @@
-//! A signal for whoever waits for a lock.
+//! Signals to the caller of a lock request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
-/// Whether the caller of a request got a signal, and whether it dies of one. It stays so.
+/// Whether the caller of a request got a signal, and whether a fatal one. It is never reset.
 #[derive(Debug, Default)]
 pub struct Interrupt {
     fired: AtomicBool,
@@ -17,7 +17,7 @@ impl Interrupt {
         self.told.notify_waiters();
     }
 
-    /// The caller is gone, or about to go: it has its answer.
+    /// The caller is being killed, and is answered already.
     pub fn kill(&self) {
         self.killed.store(true, Ordering::Release);
         self.fire();
@@ -32,7 +32,7 @@ impl Interrupt {
         self.until(&self.fired).await;
     }
 
-    /// Waits for one to die of.
+    /// Waits for a fatal signal.
     pub async fn killed(&self) {
         self.until(&self.killed).await;
     }

@@ -1,28 +1,28 @@
-//! The locks of a mount as the server has granted them, and the requests that wait for one. No I/O.
+//! The locks of a mount as the server has granted them, and the requests that wait for one. There
+//! is no I/O.
 //!
 //! Requests of this mount that conflict wait here, in the order of their arrival, so that of many
 //! that wait for one lock only the first polls the server. A request overtakes an earlier one only
-//! if that one waits, directly or by way of others, for a lock of the request's own owner. A POSIX
-//! request whose wait would close a cycle of owners fails with EDEADLK, as fcntl(2) asks.
-//! [`LockTable::apply`] takes in what the server has granted or unlocked; each change returns the
-//! waiters whose turn has come by it.
+//! if that one waits, directly or through others, for a lock of the request's own owner. A POSIX
+//! request whose wait would close a cycle of owners fails with EDEADLK, as fcntl(2) requires.
+//! [`LockTable::apply`] enters what the server has granted or unlocked; each change returns the
+//! waiters whose turn has come.
 
 use super::range::{ByteRange, Mode, RangeSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// A file, by a number of the caller's choice that is never used again.
+/// A number for a file that the caller chooses and never uses again.
 pub type FileId = u64;
 
-/// A request that waits. Numbers grow with arrival.
+/// The number of a request that waits, in the order of arrival.
 pub type WaiterId = u64;
 
-/// What a lock belongs to.
+/// The owner of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
-    /// Locks of fcntl(2): of a process, or (F_OFD_SETLK) of an open file description, which FUSE
-    /// does not tell apart.
+    /// fcntl(2): a process, or (F_OFD_SETLK) an open file description; FUSE does not tell which.
     Posix(u64),
-    /// flock(2): of an open file description.
+    /// flock(2): an open file description.
     Flock(u64),
 }
 
@@ -32,7 +32,7 @@ impl Owner {
     }
 }
 
-/// A lock that keeps somebody from another.
+/// A lock that conflicts with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conflict {
     pub owner: Owner,
@@ -40,7 +40,7 @@ pub struct Conflict {
     pub mode: Mode,
 }
 
-/// A blocking request cannot be granted before its own owner lets go of something (EDEADLK).
+/// A blocking request could be granted only after its own owner releases a lock (EDEADLK).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlock;
 
@@ -50,7 +50,7 @@ struct Waiter {
     owner: Owner,
     range: ByteRange,
     mode: Mode,
-    /// It was returned as one whose turn has come.
+    /// It was returned as a waiter whose turn has come.
     told: bool,
 }
 
@@ -65,18 +65,18 @@ struct File {
 pub struct LockTable {
     files: HashMap<FileId, File>,
     waiters: BTreeMap<WaiterId, Waiter>,
-    /// On how many files an owner holds locks.
+    /// On how many files each owner holds locks.
     holders: HashMap<Owner, usize>,
     next: WaiterId,
 }
 
 impl LockTable {
-    /// Whether nothing is held.
+    /// Whether no lock is held.
     pub fn is_empty(&self) -> bool {
         self.holders.is_empty()
     }
 
-    /// Ranges held, of all files and owners.
+    /// The number of ranges that all owners hold on all files.
     pub fn len(&self) -> usize {
         let sets = self.files.values().flat_map(|file| file.held.values());
         sets.map(|set| set.iter().count()).sum()
@@ -86,17 +86,17 @@ impl LockTable {
         self.waiters.len()
     }
 
-    /// What `owner` holds of a file.
+    /// The locks of `owner` on a file.
     pub fn held(&self, file: FileId, owner: Owner) -> Option<&RangeSet> {
         self.files.get(&file)?.held.get(&owner)
     }
 
-    /// Whether anybody holds or waits for something of a file.
+    /// Whether any owner holds or waits for a lock on a file.
     pub fn has_file(&self, file: FileId) -> bool {
         self.files.contains_key(&file)
     }
 
-    /// Whether `owner` holds or waits for something of a file.
+    /// Whether `owner` holds or waits for a lock on a file.
     pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
         let Some(of) = self.files.get(&file) else {
             return false;
@@ -104,7 +104,7 @@ impl LockTable {
         of.held.contains_key(&owner) || of.waiters.iter().any(|id| self.waiters[id].owner == owner)
     }
 
-    /// Everything held, by file and owner.
+    /// The files and owners with locks, in order.
     pub fn all(&self) -> Vec<(FileId, Owner)> {
         let of_file = |(&file, of): (&FileId, &File)| {
             let owners: Vec<_> = of.held.keys().map(|&owner| (file, owner)).collect();
@@ -115,7 +115,7 @@ impl LockTable {
         all
     }
 
-    /// `range` of a file, cut by how `owner` has locked it.
+    /// `range` of a file, divided into pieces by how `owner` has locked them.
     pub fn pieces(
         &self,
         file: FileId,
@@ -128,7 +128,7 @@ impl LockTable {
         }
     }
 
-    /// The lock of another owner that keeps `owner` from `range`, if this mount has one.
+    /// The first lock of another owner of this mount that keeps `owner` from locking `range`.
     pub fn conflict(
         &self,
         file: FileId,
@@ -153,7 +153,7 @@ impl LockTable {
         }))
     }
 
-    /// What the server has granted to `owner`, or taken back, takes effect. Returns the waiters
+    /// Enters what the server has granted to `owner`, or unlocked (`None`). Returns the waiters
     /// whose turn has come.
     pub fn apply(
         &mut self,
@@ -189,10 +189,10 @@ impl LockTable {
         self.due()
     }
 
-    /// A blocking request arrives. Its turn has come when [`LockTable::may_ask`] says so, now or
-    /// when a later call names it; or it cannot come, as each waits for the other. Also returns
-    /// other waiters whose turn has come by that: who is ahead of them now waits, by way of this
-    /// one, for what they hold themselves.
+    /// Adds a blocking request, or fails if that would be a deadlock. Its turn has come when
+    /// [`LockTable::may_ask`] returns true, now or after a later call has returned its number. Also
+    /// returns other waiters whose turn has come, because a waiter ahead of them now waits, through
+    /// this one, for locks that they hold themselves.
     pub fn wait(
         &mut self,
         file: FileId,
@@ -219,8 +219,8 @@ impl LockTable {
         Ok((id, due))
     }
 
-    /// Whether the turn of a waiter has come: nobody of this mount holds what conflicts, and
-    /// nobody waits for it longer.
+    /// Whether the turn of a waiter has come: no owner of this mount holds a conflicting lock, and
+    /// no earlier waiter conflicts.
     pub fn may_ask(&self, id: WaiterId) -> bool {
         let Some(waiter) = self.waiters.get(&id) else {
             return false;
@@ -231,15 +231,15 @@ impl LockTable {
         {
             return false;
         }
-        // Who holds a lock may be the one that an earlier waiter waits for, by way of others:
-        // behind that one it would wait for ever.
+        // An earlier waiter may wait, through others, for a lock of this waiter's owner: if this
+        // one waited for it, both would wait for ever.
         let holds = self.holders.contains_key(&waiter.owner);
         !self
             .ahead(id, waiter)
             .any(|earlier| !(holds && self.waits_for(earlier, waiter.owner)))
     }
 
-    /// A waiter is granted, or gives up. Returns those whose turn has come by that.
+    /// Removes a waiter that was granted or gives up. Returns the waiters whose turn has come.
     pub fn end_wait(&mut self, id: WaiterId) -> Vec<WaiterId> {
         if let Some(waiter) = self.waiters.remove(&id)
             && let Some(of) = self.files.get_mut(&waiter.file)
@@ -257,7 +257,7 @@ impl LockTable {
         }
     }
 
-    /// Waiters that may ask and were not told.
+    /// Waiters whose turn has come and that were not returned yet.
     fn due(&mut self) -> Vec<WaiterId> {
         let ids: Vec<_> = self.waiters.keys().copied().collect();
         let mut due = Vec::new();
@@ -272,7 +272,7 @@ impl LockTable {
         due
     }
 
-    /// Earlier waiters of the file that conflict with a waiter.
+    /// The earlier waiters of the file that conflict with a waiter.
     fn ahead<'a>(
         &'a self,
         id: WaiterId,
@@ -288,7 +288,7 @@ impl LockTable {
         })
     }
 
-    /// Owners of this mount that hold what a waiter wants.
+    /// The owners of this mount that hold locks which conflict with a waiter.
     fn holders_against<'a>(&'a self, waiter: &'a Waiter) -> impl Iterator<Item = Owner> + 'a {
         let of = self.files.get(&waiter.file);
         let held = of.into_iter().flat_map(|of| of.held.iter());
@@ -298,9 +298,9 @@ impl LockTable {
         .map(|(owner, _)| *owner)
     }
 
-    /// Whether, if `new` waited, its owner would wait for itself: by locks held only, and by
-    /// way of owners of POSIX locks only (a lock of an open file can be freed by any process
-    /// that has the file).
+    /// Whether the owner of `new` would wait for itself. Only locks that are held count, and only
+    /// through owners of POSIX locks, because a lock of flock(2) can be released by any process
+    /// that has the open file.
     fn closes_a_cycle(&self, new: &Waiter) -> bool {
         let mut seen: HashSet<Owner> = HashSet::new();
         let mut open: Vec<Owner> = self.holders_against(new).collect();
@@ -319,7 +319,7 @@ impl LockTable {
         false
     }
 
-    /// Whether a waiter waits for `owner`: for a lock it holds, or behind another that does.
+    /// Whether a waiter waits for `owner`: for a lock that it holds, or for others that do.
     fn waits_for(&self, from: WaiterId, owner: Owner) -> bool {
         let mut seen: HashSet<WaiterId> = HashSet::from([from]);
         let mut open = vec![from];

@@ -1,9 +1,9 @@
 //! What all lock requests of a mount share ([`Locks`]), and the calls to the server's lock manager.
 //!
-//! A [`Holding`] stands for one owner's locks on one file. Its gate lets one request change them at
-//! a time, so that the table and the server agree. A call without an answer is repeated with
-//! growing pauses, for ever on a `hard` mount. An answer that the server is in its grace period
-//! starts the recovery of all locks, since it means that the server restarted.
+//! A [`Holding`] stands for one owner's locks on one file. Its gate lets only one request at a time
+//! change them, so that table and server agree. A call without an answer is repeated with growing
+//! pauses, for ever on a `hard` mount. An answer that the server is in its grace period means that
+//! it has restarted, and starts the recovery of all locks.
 
 use super::error::LockError;
 use super::interrupt::Interrupt;
@@ -24,40 +24,39 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
-/// Pause after a call without an answer: grows from the first to the last.
+/// The pause after a call without an answer grows from the first to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// Answers of a grace period so soon after a recovery are of the same restart.
+/// Within this time after a recovery, answers of a grace period belong to the same restart.
 const SAME_RESTART: Duration = Duration::from_secs(10);
-/// Between two tries during a server's grace period.
+/// The pause between two calls during a server's grace period.
 const GRACE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Which locks go to the server (`local_lock=` names the others).
+/// Which locks are taken at the server (`local_lock=` excludes some).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kinds {
     pub posix: bool,
     pub flock: bool,
 }
 
-/// Settings.
 #[derive(Debug, Clone, Copy)]
 pub struct LockConfig {
     pub kinds: Kinds,
-    /// How long a call is tried for a process (`soft`, `softerr`), and whether it then fails with
-    /// ETIMEDOUT, not EIO; `None` is for ever (`hard`).
+    /// How long a call is repeated for a process (`soft`, `softerr`), and whether it then fails
+    /// with ETIMEDOUT instead of EIO; `None`: for ever (`hard`).
     pub patience: Option<(Duration, bool)>,
 }
 
-/// A file, as the table and as the server know it.
+/// A file, as the table and the server identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockFile {
     pub id: FileId,
     pub handle: FileHandle,
-    /// The inode number, for messages.
+    /// The inode number, for log messages.
     pub fileid: u64,
 }
 
-/// A lock that is asked for.
+/// A request for a lock.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub file: LockFile,
@@ -65,11 +64,11 @@ pub struct Request {
     pub range: ByteRange,
     pub mode: Mode,
     pub wait: bool,
-    /// Who asks, for F_GETLK of others.
+    /// The caller's process, which F_GETLK returns to others.
     pub pid: u32,
-    /// The open file it is asked for by.
+    /// The number of the open file through which the lock is requested.
     pub open: u64,
-    /// Who opened it: the server checks whether that user may read or write.
+    /// The credential of whoever opened the file: the server checks whether it may read or write.
     pub cred: Cred,
 }
 
@@ -78,40 +77,41 @@ pub struct Request {
 pub struct Tested {
     pub range: ByteRange,
     pub mode: Mode,
-    /// 0 if it is not of this mount.
+    /// 0 if the lock is not of this mount.
     pub pid: u32,
 }
 
-/// One owner on one file: it exists while something is held, waited for or being restored.
+/// One owner's locks on one file. It exists while a lock is held, requested or being restored.
 #[derive(Debug)]
 pub(super) struct Holding {
     pub(super) file: LockFile,
     pub(super) owner: Owner,
     pub(super) svid: u32,
-    /// Of the last request that was granted, an exclusive one before those to share: for calls that
-    /// no request makes.
+    /// The credential of the last granted request, preferably for an exclusive lock: for calls that
+    /// are made without a request.
     cred: Mutex<(Cred, Mode)>,
     pub(super) gate: Arc<tokio::sync::Mutex<()>>,
-    /// The server says that it granted a lock to this owner: a LOCK that waits is to be repeated.
+    /// Notified when the server calls back that it granted a lock to this owner, so that a waiting
+    /// request repeats LOCK.
     pub(super) granted: Notify,
     pub(super) state: Mutex<HoldingState>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct HoldingState {
-    /// Requests and restorations under way.
+    /// The number of requests and restorations under way.
     uses: usize,
-    /// Open files by which locks were asked for.
+    /// The open files through which locks were requested.
     pub(super) opens: BTreeSet<u64>,
     pub(super) pid: u32,
-    /// The server lost a lock of it: its requests fail until it has released everything.
+    /// The server lost one of the locks: requests fail until the owner has released all of them.
     pub(super) lost: bool,
-    /// How often what it holds has become another, so that a late change sees that it is late.
+    /// Counts the changes of the locks, so that [`Locks::undo`] sees later ones.
     pub(super) changes: u64,
 }
 
 impl HoldingState {
-    /// One more use, until [`Locks::leave`].
+    /// Counts one more use, until [`Locks::leave`].
     pub(super) fn enter(&mut self) {
         self.uses += 1;
     }
@@ -122,7 +122,7 @@ impl Holding {
         self.cred.lock().0.clone()
     }
 
-    /// A request was granted.
+    /// Notes the credential of a granted request.
     pub(super) fn granted_by(&self, request: &Request) {
         let mut cred = self.cred.lock();
         if request.mode >= cred.1 {
@@ -150,7 +150,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Enters what the server has answered: a range of an owner is locked in a mode, or free.
+    /// Enters an answer of the server: a range of an owner is locked in a mode, or unlocked.
     pub(super) fn apply(&mut self, of: &Holding, range: ByteRange, mode: Option<Mode>) {
         of.state.lock().changes += 1;
         let due = self.table.apply(of.file.id, of.owner, range, mode);
@@ -167,7 +167,7 @@ impl State {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What is counted.
+        /// The counters of the locks.
         #[derive(Debug, Default)]
         pub(super) struct Counters { $($(#[$doc])* pub(super) $name: AtomicU64,)* }
 
@@ -180,14 +180,14 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Calls to lockd, by procedure.
+    /// Calls to the lock manager, by procedure.
     lock_calls,
     unlock_calls,
     test_calls,
     cancel_calls,
-    /// Of these, those without an answer.
+    /// Calls that were not answered or were refused.
     lock_timeouts,
-    /// LOCKs that were repeated because somebody else had the lock.
+    /// LOCKs that found a conflicting lock of another machine and are repeated.
     lock_polls,
     locks_granted,
     locks_denied,
@@ -197,43 +197,44 @@ counters! {
     lock_grace_waits,
     locks_reclaimed,
     locks_lost,
-    /// Calls of the server: GRANTED of a lock that an owner here waits for or has, and notices of
-    /// its restart.
+    /// GRANTED calls of the server for owners of this mount; `lock_restarts_told`: notices of its
+    /// restart.
     lock_grants_told,
     lock_restarts_told,
 }
 
-/// See the module [`locks`](super).
+/// The locks of a mount; see the module [`locks`](super).
 #[derive(Debug)]
 pub struct Locks {
     pub(super) server: Arc<dyn LockServer>,
     pub(super) config: LockConfig,
-    /// What the next mount unlocks if this process is killed.
+    /// The record from which the next mount unlocks if this process is killed.
     pub(super) journal: Option<Journal>,
     pub(super) runtime: Handle,
     pub(super) state: Mutex<State>,
-    /// Whether there are holdings, so that who only asks that takes no lock.
+    /// Whether there are holdings. It can be read without locking `state`.
     in_use: AtomicBool,
     pub(super) counters: Counters,
-    /// Nobody uses the mount any longer: nobody waits for a lock.
+    /// The mount is no longer used: waits for locks end.
     pub(super) unused: Interrupt,
-    /// The mount ends: nothing is tried again.
+    /// The mount ends: calls are not repeated any more.
     pub(super) ending: Interrupt,
-    /// Operations that were spawned and are not over.
+    /// The number of spawned operations that have not ended.
     pub(super) running: AtomicU64,
     pub(super) idle: Notify,
-    /// The server may have restarted.
+    /// Notified when the server may have restarted.
     pub(super) suspected: Notify,
-    /// It says so itself, or somebody in its name.
+    /// Notified when the server, or somebody in its name, says that it has restarted.
     pub(super) restart_told: Notify,
-    /// How often it was suspected. Changes under `state`, before what is held is claimed.
+    /// How often a restart was suspected. Changed with `state` locked, before the recovery lists
+    /// the locks.
     pub(super) suspicions: AtomicU64,
     pub(super) recovering: AtomicBool,
     pub(super) recovered: Notify,
     pub(super) last_recovery: Mutex<Option<Instant>>,
 }
 
-/// What keeps a caller from waiting on.
+/// Why a wait ends early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     Signal,
@@ -241,7 +242,7 @@ pub(super) enum Stop {
 }
 
 impl Locks {
-    /// Locks of `server`; what runs in the background runs in `runtime`.
+    /// The locks of a mount at `server`; background work runs in `runtime`.
     pub(super) fn new(
         server: Arc<dyn LockServer>,
         config: LockConfig,
@@ -282,18 +283,18 @@ impl Locks {
         list
     }
 
-    /// Whether anybody holds or waits for a lock of a file.
+    /// Whether any owner holds or waits for a lock on a file.
     pub fn has_file(&self, file: FileId) -> bool {
         self.in_use.load(Ordering::Acquire) && self.state.lock().table.has_file(file)
     }
 
-    /// Whether `owner` has anything to do with a file.
+    /// Whether `owner` holds a lock on a file, or has a request for one under way.
     pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
         self.in_use.load(Ordering::Acquire)
             && self.state.lock().holdings.contains_key(&(file, owner))
     }
 
-    /// Whether any lock of a file was asked for by this open file.
+    /// Whether locks on a file were requested through this open file.
     pub fn concerns_open(&self, file: FileId, open: u64) -> bool {
         !self.owners_by_open(file, open).is_empty()
     }
@@ -310,7 +311,7 @@ impl Locks {
             .collect()
     }
 
-    /// Whether a lock that was taken by this open file is lost.
+    /// Whether a lock that was requested through this open file is lost.
     pub fn is_lost(&self, file: FileId, open: u64) -> bool {
         if self.counters.locks_lost.load(Ordering::Relaxed) == 0 {
             return false;
@@ -323,7 +324,7 @@ impl Locks {
         })
     }
 
-    /// Runs an operation in the background.
+    /// Runs an operation in the runtime; [`Locks::finish`] waits for it.
     pub fn spawn(self: &Arc<Self>, operation: impl Future<Output = ()> + Send + 'static) {
         struct Running(Arc<Locks>);
         impl Drop for Running {
@@ -341,17 +342,17 @@ impl Locks {
         });
     }
 
-    /// Whether no request is under way and nothing is held.
+    /// Whether no request is under way and no lock is held.
     pub(super) fn is_unused(&self) -> bool {
         self.state.lock().holdings.is_empty()
     }
 
-    /// The server may have restarted: what is held is claimed again.
+    /// The server may have restarted: starts the recovery of all locks.
     pub fn suspect(&self) {
         self.suspected.notify_one();
     }
 
-    /// The holding of an owner, made if need be; counts as used until [`Locks::leave`].
+    /// The holding for a request, new if there is none. Counts as used until [`Locks::leave`].
     pub(super) fn enter(&self, request: &Request) -> Result<Arc<Holding>, LockError> {
         let mut state = self.state.lock();
         let key = (request.file.id, request.owner);
@@ -389,7 +390,7 @@ impl Locks {
         Ok(holding)
     }
 
-    /// The same for one that exists.
+    /// As [`Locks::enter`], only if there is a holding.
     pub(super) fn enter_existing(&self, file: FileId, owner: Owner) -> Option<Arc<Holding>> {
         let state = self.state.lock();
         let holding = state.holdings.get(&(file, owner))?.clone();
@@ -418,7 +419,7 @@ impl Locks {
         }
     }
 
-    /// The gate of an owner on a file, unless something stops the wait.
+    /// Waits for the gate of a holding, unless the wait is stopped.
     pub(super) async fn gate(
         &self,
         holding: &Holding,
@@ -439,7 +440,7 @@ impl Locks {
         }
     }
 
-    /// One call, without patience.
+    /// Makes one call, with the credential of the holding.
     pub(super) async fn call(
         &self,
         holding: &Holding,
@@ -449,7 +450,7 @@ impl Locks {
         self.call_by(&holding.cred(), holding, range, call).await
     }
 
-    /// The same in the name of who opened the file.
+    /// Makes one call, with the credential `cred`.
     pub(super) async fn call_by(
         &self,
         cred: &Cred,
@@ -471,7 +472,7 @@ impl Locks {
                 self.counters
                     .lock_grace_waits
                     .fetch_add(1, Ordering::Relaxed);
-                // It restarted, and what was held before it has to be claimed: once.
+                // The server has restarted: the locks are claimed, once for each restart.
                 let last = *self.last_recovery.lock();
                 if !matches!(call, LockCall::Lock { reclaim: true, .. })
                     && last.is_none_or(|last| last.elapsed() > SAME_RESTART)
@@ -487,7 +488,7 @@ impl Locks {
         result
     }
 
-    /// A call that is tried until it is answered. `None` if the mount ends before.
+    /// Repeats a call until it is answered. `None` if the mount ends before.
     pub(super) async fn insist(
         &self,
         holding: &Holding,
@@ -502,7 +503,7 @@ impl Locks {
             };
             let pause = match result {
                 Ok(answer) => return Some(answer),
-                // It will not be better the next time.
+                // Repeating the call would not help.
                 Err(PlainError::Refused(_) | PlainError::NoProgram) => {
                     return Some(LockAnswer {
                         status: Status::Failed,
@@ -540,7 +541,7 @@ impl CallbackSink for Locks {
     }
 }
 
-/// How long to wait, and whether at all.
+/// The pauses between attempts, and the limit of a `soft` mount.
 #[derive(Debug)]
 pub(super) struct Retry {
     pause: Duration,
@@ -564,7 +565,7 @@ impl Retry {
         pause
     }
 
-    /// An error if a `soft` mount has waited long enough.
+    /// Fails if a `soft` mount has waited long enough.
     pub(super) fn check(&self, config: &LockConfig) -> Result<(), LockError> {
         match config.patience {
             Some((limit, true)) if self.since.elapsed() >= limit => Err(LockError::TimedOut),

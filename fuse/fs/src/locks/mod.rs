@@ -1,33 +1,34 @@
-//! Locks on ranges of bytes: what the server has granted to this mount, and who waits for what.
+//! Byte-range locks: those that the server has granted to this mount, and requests that wait.
 //!
 //! The server knows the locks of all machines; [`LockTable`] knows those of this mount. It answers
-//! three questions without a call: whether a request conflicts with a lock of this mount, whose
-//! turn it is to ask the server when several wait, and whether two processes would wait for each
-//! other. There is no I/O and no clock in it.
+//! three questions without a call: whether a request conflicts with a lock of this mount, which of
+//! several waiting requests may ask the server, and whether two processes would wait for each
+//! other. It has no I/O and no clock.
 //!
-//! Waiters of one mount are served in the order in which they came, if they conflict, so that of
-//! many that wait for one lock only the first asks the server again and again. One exception: an
-//! owner that holds a lock already overtakes waiters that wait, by whatever way, for that owner;
-//! else a queue could make a deadlock that the locks alone do not have.
+//! Waiters of one mount that conflict are served in the order of their arrival, so that of many
+//! that wait for one lock only the first polls the server. There is one exception: an owner that
+//! already holds a lock overtakes waiters that wait, directly or through others, for this owner.
+//! Otherwise the queue could create a deadlock that the locks alone do not have.
 //!
-//! [`Locks`] makes the calls. What makes them safe:
+//! [`Locks`] makes the calls, by these rules:
 //!
 //! * **The table follows the server**, never the other way round: a range becomes held when LOCK
 //!   was granted, and free when UNLOCK was answered.
 //! * **One call at a time for one owner of one file** (its *gate*), so that the server runs them in
 //!   the order in which their answers are applied.
-//! * **A blocking request polls**: LOCK with `block` is answered with BLOCKED, and repeated after a
-//!   pause that grows. Servers differ in whether they then call back, or take the lock for the
-//!   waiter at once; a repeated LOCK is right with all of them.
-//! * **Who gives up, restores.** After a signal, or a call without an answer, the server may hold
-//!   a lock for us that the table does not have. So CANCEL follows, and for each piece of the
-//!   range UNLOCK, or LOCK as the table has it, until they are answered, while the gate stays
-//!   closed: no later request of this owner can come in between. The process has had its answer.
-//!   An exclusive lock that was to become shared, and that others share already, stays shared.
-//!   Once a lock is granted only the death of who asked for it takes it back ([`Locks::undo`]).
-//! * **An unlock is not given up**: it is done though who asked for it is killed.
-//! * **Nobody waits for a server that does not answer** but by their own will: every wait ends with
-//!   a signal, and all of them end with the mount ([`Locks::finish`]).
+//! * **A blocking request polls**: LOCK with `block` is answered BLOCKED, and repeated after a
+//!   growing pause. Some servers then call back, and some take the lock for the waiter at once; a
+//!   repeated LOCK is right with all of them.
+//! * **A request that is given up restores the server's state.** After a signal, or a call without
+//!   an answer, the server may hold a lock for us that the table does not have. So CANCEL follows,
+//!   and for each piece of the range UNLOCK, or the LOCK that the table has, until they are
+//!   answered. The process is answered before. The gate stays closed meanwhile, so that no other
+//!   request of this owner comes in between. An exclusive lock that was to become shared, and that
+//!   others share already, stays shared. A lock that was granted is undone only if its caller was
+//!   killed ([`Locks::undo`]).
+//! * **An unlock is never given up**, even if its caller is killed.
+//! * **No process has to wait for a server that does not answer**: a signal ends every wait (that
+//!   for an unlock only if it is fatal), and all of them end with the mount ([`Locks::finish`]).
 
 mod acquire;
 mod ending;

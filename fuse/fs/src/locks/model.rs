@@ -1,4 +1,4 @@
-//! [`LockTable`] against a map of bytes.
+//! A property test of [`LockTable`] against a map of bytes.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,15 +9,15 @@ const OWNERS: u64 = 5;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Does not wait.
+    /// A request that does not wait.
     Try(u64, u64, ByteRange, Mode),
     Wait(u64, u64, ByteRange, Mode),
     Unlock(u64, u64, ByteRange),
-    /// The process ends: it waits for nothing and holds nothing.
+    /// The process ends: its waits end, and its locks are released.
     Exit(u64),
-    /// This waiter, if there are so many, gets a signal.
+    /// The waiter at this index, if there is one, gets a signal.
     Interrupt(usize),
-    /// The server grants this waiter, if its turn has come.
+    /// The server grants the waiter at this index, if its turn has come.
     Grant(usize),
 }
 
@@ -52,7 +52,7 @@ fn owner(number: u64) -> Owner {
     }
 }
 
-/// For each file and byte, how each owner has locked it. The last byte stands for all beyond.
+/// For each file and byte, how each owner has locked it. The last byte stands for all after it.
 #[derive(Debug, Default)]
 struct Bytes(HashMap<(u64, usize, Owner), Mode>);
 
@@ -71,7 +71,7 @@ impl Bytes {
         }
     }
 
-    /// Owners that keep `owner` from the range.
+    /// The owners that keep `owner` from locking the range.
     fn against(&self, file: u64, owner: Owner, range: ByteRange, mode: Mode) -> HashSet<Owner> {
         let held = self.0.iter().filter(|((of, byte, other), held)| {
             *of == file && *other != owner && bytes(range).contains(byte) && held.conflicts(mode)
@@ -94,7 +94,7 @@ struct Run {
     table: LockTable,
     bytes: Bytes,
     pending: Vec<Pending>,
-    /// Who may ask, by what the table has said.
+    /// The waiters whose turn has come according to the table.
     told: HashSet<WaiterId>,
 }
 
@@ -121,7 +121,7 @@ impl Run {
             Step::Try(file, by, range, mode) => {
                 let by = owner(by);
                 if self.pending.iter().any(|pending| pending.owner == by) {
-                    // A process of one thread.
+                    // A process has one thread here, which waits.
                     return;
                 }
                 let against = self.bytes.against(file, by, range, mode);
@@ -186,7 +186,7 @@ impl Run {
         }
     }
 
-    /// Whether `by` would wait for itself, by the map of bytes.
+    /// Whether `by` would wait for itself, according to the map of bytes.
     fn deadlock(&self, file: u64, by: Owner, range: ByteRange, mode: Mode) -> bool {
         if !matches!(by, Owner::Posix(_)) {
             return false;
@@ -226,8 +226,7 @@ impl Run {
         }
         assert_eq!(self.table.is_empty(), self.bytes.0.is_empty());
         assert_eq!(self.table.waiting(), self.pending.len());
-        // In the order of arrival: who may ask has nobody ahead that conflicts, unless it holds
-        // a lock.
+        // A waiter whose turn has come has no conflicting waiter ahead, unless it holds a lock.
         for (at, p) in self.pending.iter().enumerate() {
             let against = self.bytes.against(p.file, p.owner, p.range, p.mode);
             let ahead = self.pending[..at].iter().any(|other| {
@@ -242,8 +241,8 @@ impl Run {
             assert!(!may || !ahead || holds, "out of turn");
             assert!(may || !against.is_empty() || ahead, "waits for nothing");
         }
-        // Somebody can go on: a waiter, or somebody that holds a lock and does not wait; else a
-        // queue has made a deadlock. (One by way of flock(2) is the programs' own.)
+        // Some owner can go on: a waiter, or one that holds a lock and does not wait. Otherwise the
+        // queue has created a deadlock. (A deadlock through flock(2) is made by the programs.)
         let waits = |owner: Owner| self.pending.iter().any(|p| p.owner == owner);
         let stuck = !self.pending.is_empty()
             && !self.pending.iter().any(|p| self.table.may_ask(p.id))
@@ -281,7 +280,7 @@ fn two_processes_that_wait_for_each_other() {
     let (waits, _) = table.wait(2, a, range(0, 0), Mode::Read).unwrap();
     assert!(!table.may_ask(waits));
     assert_eq!(table.wait(1, b, range(0, 5), Mode::Read), Err(Deadlock));
-    // It lets go, and the other's turn has come.
+    // It releases its lock, and the turn of the other has come.
     assert_eq!(table.apply(2, b, ByteRange::ALL, None), [waits]);
 }
 
@@ -295,7 +294,7 @@ fn the_queue_makes_no_deadlock() {
     let (second, _) = table.wait(1, reader, range(0, 0), Mode::Read).unwrap();
     assert!(!table.may_ask(first));
     assert!(!table.may_ask(second), "behind the writer");
-    // Now the writer waits for the holder, who waits for the reader.
+    // Now the writer waits for the holder, and the holder for the reader.
     let (_, due) = table.wait(2, holder, range(0, 0), Mode::Read).unwrap();
     assert!(table.may_ask(second), "which overtakes");
     assert_eq!(due, [second], "and is told so");

@@ -1,13 +1,13 @@
-//! Whether anybody holds a range, as an owner sees it that holds nothing.
+//! Whether the server has a lock on a range, tested as an owner that holds nothing.
 //!
-//! TEST should tell. That of Linux's lockd does not see shared locks in some versions: seen with
-//! 6.12.117, where a TEST for an exclusive lock is GRANTED though the range is locked shared, for
-//! its own client, too. So where a shared lock should be, and TEST sees none, an exclusive LOCK
-//! tries, without waiting; if it is granted, nobody holds the range, and it is given back at once.
+//! TEST should tell. But TEST of Linux's lockd does not see shared locks in some versions: in
+//! 6.12.117, a TEST for an exclusive lock is GRANTED although the range is locked shared, even by
+//! the same client. So if there should be a shared lock, and TEST sees none, an exclusive LOCK is
+//! sent that does not wait. If it is granted, nobody holds the range, and it is unlocked at once.
 //!
-//! Another mount that has lost a lock of the same range may be doing just that, and its exclusive
-//! lock is not to be taken for ours: while it lasts, our shared one cannot exist. If LOCK is
-//! refused, it is tried a few times more, since the other's lasts for a moment only.
+//! Another mount that has lost a lock on the same range may do this at the same time. Its exclusive
+//! lock must not be mistaken for our shared lock, which cannot exist at the same time. If LOCK is
+//! refused, it is repeated a few times, since the lock of the other mount exists only briefly.
 
 use super::acquire::lock_call;
 use super::manager::{Holding, Locks, Retry};
@@ -15,7 +15,7 @@ use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, LockTarget, Status};
 use std::time::Duration;
 
-/// After each try of an exclusive lock.
+/// The pause after each attempt to get an exclusive lock.
 const PAUSES: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_millis(5),
@@ -23,13 +23,13 @@ const PAUSES: [Duration; 4] = [
     Duration::from_millis(20),
 ];
 
-/// Whether what is in the way, as TEST tells, is an exclusive lock of another owner.
+/// Whether the conflicting lock that TEST returned is an exclusive lock of another owner.
 fn excludes(tested: &LockAnswer, holding: &Holding) -> bool {
     let holder = tested.holder;
     holder.is_some_and(|holder| holder.exclusive && holder.svid != holding.svid)
 }
 
-/// What a look at a range has shown.
+/// Whether a range is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Held,
@@ -39,8 +39,8 @@ pub(super) enum Found {
 }
 
 impl Locks {
-    /// Whether anybody holds a lock on a range that `holding` should have locked with `mode`.
-    /// `None` if the mount ends before it is known.
+    /// Whether the server has a lock on a range that `holding` should have locked with `mode`.
+    /// `None` if the mount ends before that is known.
     pub(super) async fn is_held(
         &self,
         holding: &Holding,
@@ -67,12 +67,12 @@ impl Locks {
                 Status::Denied | Status::Blocked => {}
                 Status::DeniedGracePeriod => return Some(Found::Restarted),
                 Status::Granted => {
-                    // In a grace period it is gone already.
+                    // If UNLOCK is refused in a grace period, the lock is gone already.
                     self.answered(holding, &stranger, LockCall::Unlock).await?;
                     return Some(Found::Free);
                 }
-                // Refused for another reason (the file may be written by nobody here): not known
-                // to be held, and so it is not to be relied on.
+                // Refused for another reason (the caller may not be permitted to write): the lock
+                // is not known to be held, so it must not be relied on.
                 _ => return Some(Found::Free),
             }
             let tested = self.answered(holding, &stranger, test).await?;
@@ -89,7 +89,7 @@ impl Locks {
         Some(Found::Held)
     }
 
-    /// The answer to a call of an owner that is not in the table; repeated until there is one.
+    /// Repeats a call for an owner that is not in the table until it is answered.
     async fn answered(
         &self,
         holding: &Holding,

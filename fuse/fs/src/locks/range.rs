@@ -1,15 +1,15 @@
-//! Ranges of bytes, and what one owner has locked of a file.
+//! Ranges of bytes, and the ranges that one owner has locked in a file.
 //!
-//! Ends are included, as in FUSE's and the kernel's locks; NLM's offset and length are converted at
-//! the edge ([`ByteRange::from_wire`], [`ByteRange::to_wire`]), where a length of 0 is to the end
-//! of the file. A [`RangeSet`] keeps ranges that do not overlap, in order: locking or unlocking
-//! splits, cuts and merges them, so that it always equals what fcntl(2) has the server hold.
+//! A range includes its end, as in FUSE's and the kernel's locks. NLM has an offset and a length,
+//! of which 0 means up to the end of the file; [`ByteRange::from_wire`] and [`ByteRange::to_wire`]
+//! convert them. A [`RangeSet`] has ranges that do not overlap, in order: locking or unlocking
+//! splits, cuts and merges them as fcntl(2) does, so that it equals the locks at the server.
 
-/// The last byte that can be locked: a lock that ends here is to the end of the file, however it
-/// grows.
+/// The last byte that can be locked: a lock that ends here extends to the end of the file, even if
+/// the file grows.
 pub const LAST: u64 = i64::MAX as u64;
 
-/// Bytes of a file, both ends included.
+/// Bytes of a file, from `start` to `end` inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteRange {
     pub start: u64,
@@ -28,7 +28,7 @@ impl ByteRange {
         (start <= end && end <= LAST).then_some(ByteRange { start, end })
     }
 
-    /// From an offset and a length as NLM has them: a length of 0 is to the end.
+    /// From NLM's offset and length; a length of 0 means up to the end of the file.
     pub fn from_wire(offset: u64, length: u64) -> Self {
         let start = offset.min(LAST);
         let end = match length {
@@ -38,7 +38,7 @@ impl ByteRange {
         ByteRange { start, end }
     }
 
-    /// Offset and length as NLM has them.
+    /// NLM's offset and length.
     pub fn to_wire(self) -> (u64, u64) {
         match self.end {
             LAST => (self.start, 0),
@@ -50,7 +50,7 @@ impl ByteRange {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// What lies in both.
+    /// The bytes that are in both ranges.
     pub fn intersection(&self, other: &ByteRange) -> Option<ByteRange> {
         ByteRange::new(self.start.max(other.start), self.end.min(other.end))
     }
@@ -64,14 +64,14 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Whether two owners may not have these on the same byte.
+    /// Whether two owners cannot hold locks of these modes on the same byte.
     pub fn conflicts(self, other: Mode) -> bool {
         self == Mode::Write || other == Mode::Write
     }
 }
 
-/// What one owner has locked: ranges that do not overlap, in order; neighbours of the same mode
-/// are one range, as a server has them (fcntl(2)).
+/// The locks of one owner on a file: ranges that do not overlap, in order. Adjacent ranges of the
+/// same mode are one range, as at a server (fcntl(2)).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet(Vec<(ByteRange, Mode)>);
 
@@ -84,7 +84,7 @@ impl RangeSet {
         self.0.iter().copied()
     }
 
-    /// Makes `range` locked in `mode`, or unlocked: splits, cuts and merges what is there.
+    /// Locks `range` in `mode`, or unlocks it: splits, cuts and merges the ranges.
     pub fn set(&mut self, range: ByteRange, mode: Option<Mode>) {
         let mut next: Vec<(ByteRange, Mode)> = Vec::with_capacity(self.0.len() + 2);
         for &(held, of) in &self.0 {
@@ -115,7 +115,7 @@ impl RangeSet {
         self.0 = next;
     }
 
-    /// `range` cut into pieces by how each is locked.
+    /// `range` divided into pieces by how each is locked.
     pub fn pieces(&self, range: ByteRange) -> Vec<(ByteRange, Option<Mode>)> {
         let mut pieces = Vec::new();
         let mut at = range.start;
@@ -137,7 +137,7 @@ impl RangeSet {
         pieces
     }
 
-    /// The first part that keeps another owner from `range` in `mode`.
+    /// The first lock that keeps another owner from locking `range` in `mode`.
     pub fn conflict(&self, range: ByteRange, mode: Mode) -> Option<(ByteRange, Mode)> {
         self.iter()
             .find(|(held, of)| held.overlaps(&range) && of.conflicts(mode))

@@ -1,18 +1,18 @@
-//! After a restart of the server: it has forgotten every lock, and takes reclaims for a time.
+//! Recovery after a restart of the server, which has lost all locks and grants reclaims for a time.
 //!
-//! That it restarted shows in several ways: its connection ends (what stands for that over UDP,
-//! where there is none, [`NlmClient`](nfsrdma_nfs3::nlm::NlmClient) knows), a LOCK is answered with
-//! DENIED_GRACE_PERIOD, the verifier of WRITE or COMMIT is another one, or its NSM tells. None of
-//! them is proof. So each lock is claimed with `reclaim`, which a server grants in its grace
-//! period. One that is not in it refuses: either it did not restart, and we hold the lock still, or
-//! the period is over, and it is lost. To tell the two apart, the
-//! range is tested in the name of an owner that holds nothing (see `probe.rs`): if nobody holds it,
-//! the lock is lost. If somebody does, a LOCK of our own is granted only if that is us, or if both
-//! share it. Owners who shared a range before the restart must not take each other for its
-//! holders: so all of them test before any of them locks.
+//! There are several signs of a restart: the connection ends (over UDP there is none, and
+//! [`NlmClient`](nfsrdma_nfs3::nlm::NlmClient) has a substitute), a LOCK is answered
+//! DENIED_GRACE_PERIOD, the verifier of a WRITE or COMMIT has changed, or the server's NSM says so.
+//! None of them is proof. So each lock is claimed with `reclaim`, which a server grants in its
+//! grace period. A server that refuses either did not restart, and we still hold the lock; or the
+//! period is over, and the lock is lost. To distinguish these, the range is tested as an owner that
+//! holds nothing (`probe.rs`). If nobody holds the range, the lock is lost. Otherwise a LOCK of our
+//! own is granted only if we hold it, or share it with others. Owners that shared a range before
+//! the restart must not mistake each other's new locks for the old ones: so all of them test before
+//! any of them locks.
 //!
-//! A lock that is lost may have been somebody else's meanwhile. Its holder must not go on as if
-//! nothing had happened: EIO, until it has let go of the file's locks.
+//! Somebody else may have had a lost lock meanwhile. Its holder gets EIO until it has released its
+//! locks on the file, because it must not go on as if nothing had happened.
 
 use super::acquire::lock_call;
 use super::lock_table::FileId;
@@ -28,20 +28,20 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::task::JoinSet;
 
-/// How often the server is asked whether it is there, while something is held: that keeps the
-/// connection, whose end is the sign of a restart.
+/// How often a NULL is sent to the server while locks are held: this keeps the connection open,
+/// whose end is a sign of a restart.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// The same while it does not answer: its grace period is not to be missed.
+/// How often while the server does not answer, so that its grace period is not missed.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Between two recoveries because somebody said that the server restarted: anybody may say so in
-/// its name.
+/// The least time between two recoveries that notices of a restart start, because anybody can send
+/// such a notice in the name of the server.
 const TOLD: Duration = Duration::from_secs(10);
 
-/// Owners whose locks are claimed at the same time.
+/// The most owners whose locks are claimed at the same time.
 const AT_A_TIME: usize = 32;
 
-/// What became of locks that were claimed.
+/// The numbers of locks that were reclaimed and lost.
 #[derive(Debug, Default)]
 struct Counts {
     reclaimed: u64,
@@ -55,7 +55,8 @@ impl Counts {
     }
 }
 
-/// An owner's locks on a file whose reclaims were refused. Nothing else changes them meanwhile.
+/// An owner's locks on a file whose reclaims were refused. The gate keeps others from changing
+/// them.
 #[derive(Debug)]
 struct Refused {
     holding: Arc<Holding>,
@@ -64,7 +65,7 @@ struct Refused {
 }
 
 impl Locks {
-    /// Locks of a mount, with the task that looks for restarts of the server.
+    /// The locks of a mount, with the task that watches for restarts of the server.
     pub fn start(
         server: Arc<dyn LockServer>,
         config: LockConfig,
@@ -77,7 +78,7 @@ impl Locks {
     }
 }
 
-/// Starts the task that looks for restarts of the server.
+/// Starts the task that watches for restarts of the server.
 fn watch(locks: &Arc<Locks>) {
     let mut losses = locks.server.suspicions();
     let weak: Weak<Locks> = Arc::downgrade(locks);
@@ -118,22 +119,22 @@ fn watch(locks: &Arc<Locks>) {
 }
 
 impl Locks {
-    /// The server may have restarted; whether anything is held. A LOCK that is under way may be of
-    /// the time before, and granted: whoever has asked for it sees that something was suspected
-    /// since, and has it claimed.
+    /// Counts a suspicion of a restart. Returns whether any lock is held. A LOCK that is under way
+    /// may have been granted before the restart: its caller sees the new count, and then starts
+    /// another recovery.
     fn suspicion(&self) -> bool {
         let state = self.state.lock();
         self.suspicions.fetch_add(1, Ordering::Release);
         !state.table.is_empty()
     }
 
-    /// Claims every lock again; then looks for those whose reclaims were refused.
+    /// Claims all locks, and then checks those whose reclaims were refused.
     async fn recover(self: &Arc<Self>) {
         self.recovering.store(true, Ordering::Release);
         let at_a_time = Arc::new(Semaphore::new(AT_A_TIME));
         let (mut counts, refused) = self.reclaim_all(&at_a_time).await;
-        // Whoever looks for a lock takes one for a moment, which others would see. So there is one
-        // at a time for a file.
+        // A check takes a lock for a moment, which other checks would see. So there is one check at
+        // a time for each file.
         let mut looks = JoinSet::new();
         for mut of_file in refused.into_values() {
             let (this, at_a_time) = (self.clone(), at_a_time.clone());
@@ -162,7 +163,7 @@ impl Locks {
         self.recovered.notify_waiters();
     }
 
-    /// A reclaim for every lock. Returns the refused ones, by file.
+    /// Sends a reclaim for each lock. Returns the refused ones, by file.
     async fn reclaim_all(
         self: &Arc<Self>,
         at_a_time: &Arc<Semaphore>,
@@ -175,7 +176,8 @@ impl Locks {
             };
             let (this, at_a_time) = (self.clone(), at_a_time.clone());
             claims.spawn(async move {
-                // Whoever has the gate waits for the same server, and must not keep others back.
+                // The gate comes before the semaphore: whoever has it waits for the same server,
+                // and must not delay the others.
                 let gate = tokio::select! {
                     gate = holding.gate.clone().lock_owned() => gate,
                     () = this.ending.wait() => {
@@ -211,8 +213,8 @@ impl Locks {
         (counts, refused)
     }
 
-    /// A reclaim for what one owner holds of a file; returns what was refused, too. The caller has
-    /// the gate.
+    /// Sends a reclaim for each lock of one owner on a file. Returns the refused ones. The caller
+    /// has the gate.
     async fn reclaim(&self, holding: &Holding) -> (Counts, Vec<(ByteRange, Mode)>) {
         let held: Vec<(ByteRange, Mode)> = {
             let state = self.state.lock();
@@ -236,14 +238,14 @@ impl Locks {
         (counts, refused)
     }
 
-    /// The answer to a reclaim.
+    /// Sends one reclaim until it is answered. `None` if the mount ends before.
     async fn reclaimed(&self, holding: &Holding, range: ByteRange, mode: Mode) -> Option<Status> {
         let call = LockCall::Lock {
             exclusive: mode == Mode::Write,
             block: false,
             reclaim: true,
         };
-        // A refusal for want of a grace period is an answer here, so not by way of `insist`.
+        // Not by `insist`, which gives up if the call is refused.
         let mut retry = Retry::default();
         loop {
             let result = tokio::select! {
@@ -261,12 +263,12 @@ impl Locks {
         }
     }
 
-    /// Finds out what has become of the locks of a file whose reclaims were refused.
+    /// Determines which locks of a file, whose reclaims were refused, are still held.
     async fn settle(&self, refused: &mut [Refused]) -> Counts {
         let mut counts = Counts::default();
         let mut pause = Duration::ZERO;
         while !self.look_for(refused, &mut counts).await {
-            // It has restarted since, and takes reclaims now; one that takes none is waited for.
+            // The server has restarted since, and grants reclaims now, or after a pause.
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.ending.wait() => return counts,
@@ -281,8 +283,8 @@ impl Locks {
         counts
     }
 
-    /// Looks whether locks of a file are held whose reclaims were refused. `false` if the server
-    /// has restarted meanwhile, so that they are to be claimed once more.
+    /// Checks whether the locks of a file, whose reclaims were refused, are held. False if the
+    /// server has restarted meanwhile, so that they have to be claimed again.
     async fn look_for(&self, refused: &[Refused], counts: &mut Counts) -> bool {
         let mut all = Vec::new();
         for of in refused {
@@ -290,7 +292,7 @@ impl Locks {
             all.extend(locks.map(|&(range, mode)| (&of.holding, range, mode)));
         }
         let mut held = Vec::new();
-        // Those that share a range are not told apart: all of them hold it, or none.
+        // Owners that share a range cannot be distinguished: either all of them hold it, or none.
         let mut shared: HashMap<ByteRange, Found> = HashMap::new();
         for (holding, range, mode) in all {
             let known = shared.get(&range).copied();
@@ -314,7 +316,7 @@ impl Locks {
                 shared.insert(range, found);
             }
         }
-        // Only now: a lock that one of them takes here the others would see.
+        // Only after all tests, because these would see the locks that are taken here.
         for (holding, range, mode) in held {
             let call = lock_call(mode, false);
             match self.insist(holding, range, call).await {
@@ -330,7 +332,7 @@ impl Locks {
         true
     }
 
-    /// A lock cannot be claimed again.
+    /// A lock is lost: removes it from the table, and makes its owner's requests fail.
     async fn lose(&self, holding: &Holding, range: ByteRange) {
         self.counters.locks_lost.fetch_add(1, Ordering::Relaxed);
         let pid = {
@@ -347,7 +349,7 @@ impl Locks {
             length,
             "a lock was lost: the server restarted and did not give it back; its holder gets EIO"
         );
-        // Should the server have it after all, nobody would ever unlock it.
+        // If the server has the lock nevertheless, nobody else would ever unlock it.
         self.insist(holding, range, LockCall::Unlock).await;
     }
 }

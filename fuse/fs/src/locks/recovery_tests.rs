@@ -2,7 +2,7 @@ use super::super::fake_server::{CONFIG, FakeServer, counter, lock, locks_of, ran
 use super::*;
 use nfsrdma_rpcrdma::rpc::Credential;
 
-/// Two mounts with eight readers each, of which some share a range, and some a part of it.
+/// Two mounts with eight readers each, some of which share a range, and some a part of it.
 async fn readers(blind: bool) -> (Arc<FakeServer>, [Arc<Locks>; 2]) {
     let server = Arc::new(FakeServer::default());
     server.known.lock().blind = blind;
@@ -45,7 +45,7 @@ async fn shared_locks_that_are_held_are_found() {
 
 #[tokio::test]
 async fn a_restart_between_a_refused_reclaim_and_the_next_call_costs_no_lock() {
-    // At which call of those that look for locks that are held.
+    // The call of the check at which the server restarts.
     type When = fn(LockCall) -> bool;
     let cases: [(bool, When); 4] = [
         (false, |call| call == LockCall::Test { exclusive: true }),
@@ -67,7 +67,7 @@ async fn a_restart_between_a_refused_reclaim_and_the_next_call_costs_no_lock() {
                 restarted = true;
                 known.restart(true);
             } else if !matches!(call, LockCall::Lock { reclaim: true, .. }) {
-                // Whoever waits for the end of the grace period is too late.
+                // The grace period ends at any other call: it is too late for a reclaim then.
                 known.grace = false;
             }
         });
@@ -86,7 +86,8 @@ async fn a_lock_that_is_granted_when_the_connection_ends_is_claimed() {
         if others {
             lock(&locks, &request(1, range(20, 29), Mode::Write)).await;
         }
-        // It is granted, the server restarts, and the recovery has begun when the answer comes.
+        // The lock is granted, the server restarts, and the recovery begins before the answer
+        // arrives.
         server.yields.store(100, Ordering::Relaxed);
         let (told, mut restarted) = (Arc::downgrade(&server), false);
         server.after(move |known, call| {
@@ -127,13 +128,13 @@ async fn each_lock_is_asked_for_by_who_opened_the_file() {
     let server = Arc::new(FakeServer::default());
     let locks = locks_of(&server);
     let callers = || std::mem::take(&mut server.known.lock().callers);
-    // A process that opened the file as one user, and as another.
+    // A process opened the file as two different users.
     let (read, write) = (lock_call(Mode::Read, false), lock_call(Mode::Write, false));
     lock(&locks, &by(1, request(1, range(0, 9), Mode::Read))).await;
     lock(&locks, &by(2, request(1, range(20, 29), Mode::Write))).await;
     lock(&locks, &by(1, request(1, range(40, 49), Mode::Read))).await;
     assert_eq!(callers(), [(1, read), (2, write), (1, read)]);
-    // Claimed, and given back, by who may write.
+    // Reclaims are sent with the credential of the user who may write.
     server.known.lock().restart(true);
     locks.recover().await;
     let claimed = callers();

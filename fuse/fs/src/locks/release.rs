@@ -1,10 +1,10 @@
 //! Releasing locks: by an unlock request, by close(2), and by the end of an open file.
 //!
-//! The lock leaves the table only when the server has answered UNLOCK, and UNLOCK is repeated until
-//! it does, also after a `soft` mount has returned an error to the program: otherwise the server
-//! would keep a lock that nobody here knows. In the server's grace period a reclaim may be under
-//! way that restores the lock just unlocked; so what the table does not have is unlocked once more
-//! when the period is over.
+//! A lock is removed from the table only when the server has answered UNLOCK. UNLOCK is repeated
+//! until then, even after a `soft` mount has returned an error to the program: otherwise the server
+//! would keep a lock that nobody here knows. During the server's grace period, a reclaim may be
+//! under way that restores the lock that was just unlocked; so whatever the table does not have is
+//! unlocked once more when the period is over.
 
 use super::acquire::{Granted, lock_call};
 use super::error::LockError;
@@ -15,8 +15,8 @@ use nfsrdma_nfs3::nlm::{LockCall, Status};
 use std::sync::Arc;
 
 impl Locks {
-    /// Unlocks a range. Hands the result over when the server has answered, or a `soft` mount has
-    /// waited long enough; the server is asked until it answers in any case.
+    /// Unlocks a range. Passes the result to `reply` when the server has answered, or a `soft`
+    /// mount has waited long enough; UNLOCK is repeated until it is answered in any case.
     pub async fn unlock(
         self: &Arc<Self>,
         file: FileId,
@@ -76,7 +76,7 @@ impl Locks {
             let mut state = self.state.lock();
             state.apply(holding, range, None);
             if lost && (range == ByteRange::ALL || state.table.held(file, owner).is_none()) {
-                // It got the error, and holds nothing any more.
+                // The owner gets the error now, and has released all locks.
                 holding.state.lock().lost = false;
             }
         }
@@ -87,9 +87,9 @@ impl Locks {
         if lost { Err(LockError::Lost) } else { Ok(()) }
     }
 
-    /// Puts back what an owner held before a lock was granted, whose caller was killed before it
-    /// knew: by way of an open file that others have, too, it may hold it for long. Nothing is
-    /// done if the owner has locked or unlocked something since, or has let go of all.
+    /// Restores what an owner held before a lock was granted whose caller was killed before it was
+    /// answered: other processes may have the same open file, through which the lock would be held
+    /// for long. Does nothing if the owner has locked or unlocked something since.
     pub async fn undo(self: &Arc<Self>, granted: Granted) {
         let holding = &granted.holding;
         let gate = holding.gate.clone().lock_owned().await;
@@ -112,7 +112,8 @@ impl Locks {
             let Some(answer) = self.insist(holding, range, call).await else {
                 break;
             };
-            // Else it stays as it was granted: others may share what was held alone before.
+            // Otherwise the granted lock stays: others may share the range that was locked
+            // exclusively before.
             if mode.is_none() || answer.status == Status::Granted {
                 self.state.lock().apply(holding, range, mode);
             }
@@ -124,7 +125,8 @@ impl Locks {
         self.leave(holding);
     }
 
-    /// The server has restarted, and may have been asked to give the lock back already.
+    /// Unlocks the range once more after the server's grace period, because a reclaim of the lock
+    /// may be under way.
     fn again_after_grace(self: &Arc<Self>, holding: &Arc<Holding>, range: ByteRange) {
         let (this, of) = (self.clone(), holding.clone());
         holding.state.lock().enter();
@@ -134,14 +136,15 @@ impl Locks {
         });
     }
 
-    /// Unlocks what the table does not have, when the grace period is over.
+    /// Waits until the grace period is over, and unlocks whatever the table does not have.
     async fn unlock_after_grace(&self, holding: &Holding, range: ByteRange) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(grace_pause()) => {}
                 () = self.ending.wait() => return,
             }
-            // Not held in between: what else the owner holds is to be claimed again.
+            // The gate is not held during the pause, so that other locks of the owner can be
+            // claimed.
             let _gate = holding.gate.clone().lock_owned().await;
             let pieces = {
                 let state = self.state.lock();
@@ -160,7 +163,7 @@ impl Locks {
         }
     }
 
-    /// Everything that an owner has of a file. An error tells that a lock was lost.
+    /// Unlocks everything that an owner has on a file. Fails if a lock was lost.
     pub async fn unlock_all(self: &Arc<Self>, file: FileId, owner: Owner) -> Result<(), LockError> {
         let mut result = Ok(());
         self.unlock(file, owner, ByteRange::ALL, |of| result = of)
@@ -168,8 +171,8 @@ impl Locks {
         result
     }
 
-    /// Whose locks end with an open file: those of flock(2) and of F_OFD_SETLK. (A process's own
-    /// are gone already: it closed the file.)
+    /// The owners whose locks end with an open file: those of flock(2) and of F_OFD_SETLK. (POSIX
+    /// locks of processes have ended when these closed the file.)
     pub fn take_open(&self, file: FileId, open: u64, flock: Option<u64>) -> Vec<Owner> {
         let mut owners = self.owners_by_open(file, open);
         if let Some(flock) = flock.map(Owner::Flock)
@@ -183,7 +186,7 @@ impl Locks {
         owners
     }
 
-    /// Locks of `owner` are no longer by way of this open file.
+    /// Records that `owner` no longer has locks through this open file.
     pub fn forget_open(&self, file: FileId, open: u64, owner: Owner) {
         let state = self.state.lock();
         if let Some(holding) = state.holdings.get(&(file, owner)) {

@@ -1,23 +1,23 @@
-//! Numbers for lock owners, out of blocks that no other mount of the machine has.
+//! Numbers (svid) for lock owners, from blocks that no other mount of the machine uses.
 
 use super::lock_table::Owner;
 use nfsrdma_nfs3::nlm::{SVID_BLOCK, SvidBlock};
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-/// Which owner has which number, as long as it is in use.
+/// The numbers of the owners that are in use.
 #[derive(Debug, Default)]
 pub(super) struct Svids {
     blocks: Vec<SvidBlock>,
-    /// Number and uses.
+    /// The number of each owner, and how often it is in use.
     owners: HashMap<Owner, (u32, usize)>,
     used: HashSet<u32>,
-    /// Counts through all blocks, so that a number is used again as late as possible.
+    /// The next number to try, over all blocks, so that a number is used again as late as possible.
     next: usize,
 }
 
 impl Svids {
-    /// The number of `owner`, one use more.
+    /// The number of `owner`; counts one more use.
     pub(super) fn take(&mut self, owner: Owner) -> io::Result<u32> {
         if let Some((svid, uses)) = self.owners.get_mut(&owner) {
             *uses += 1;
@@ -29,7 +29,7 @@ impl Svids {
         Ok(svid)
     }
 
-    /// One use less.
+    /// Counts one use less; the number is free after the last.
     pub(super) fn give_back(&mut self, owner: Owner) {
         let Some((svid, uses)) = self.owners.get_mut(&owner) else {
             return;
@@ -41,10 +41,10 @@ impl Svids {
         }
     }
 
-    /// A number that no owner has, which stays so for a moment only.
+    /// A number that no owner has. It is not reserved.
     pub(super) fn fresh(&mut self) -> io::Result<u32> {
         let block = SVID_BLOCK as usize;
-        // Half of them are kept unused: see `next`.
+        // At least half of the numbers stay unused: see `next`.
         if self.used.len() * 2 >= self.blocks.len() * block {
             self.blocks.push(SvidBlock::claim()?);
         }

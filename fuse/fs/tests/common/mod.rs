@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A mount that goes away with the test, however it ends.
+/// A mount that is unmounted at the end of the test, even if the test fails.
 pub struct Mounted {
     session: Option<Session>,
     fs: Arc<Fs<MemoryServer>>,
@@ -22,7 +22,7 @@ pub struct Mounted {
     pub dir: PathBuf,
 }
 
-/// Mounts what `fill` puts on the server.
+/// Mounts a server with the files that `fill` creates.
 pub fn mount(name: &str, config: FsConfig, fill: impl FnOnce(&Path)) -> Option<Mounted> {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("SKIPPED: there is no /dev/fuse");
@@ -38,12 +38,12 @@ pub fn mount(name: &str, config: FsConfig, fill: impl FnOnce(&Path)) -> Option<M
     Some(mount_of(&server, name, config))
 }
 
-/// A mount of a server that others may mount, too.
+/// Mounts a server that may have other mounts.
 pub fn mount_of(server: &Arc<MemoryServer>, name: &str, config: FsConfig) -> Mounted {
     mount_with(server, name, config, &FuseOptions::default())
 }
 
-/// The same with options of the mount.
+/// As [`mount_of`], with options of the mount.
 pub fn mount_with(
     server: &Arc<MemoryServer>,
     name: &str,

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// What comes of an operation whose caller has left before it begins to change anything.
+/// The errno of an operation whose caller was killed before it begins to change anything.
 fn abandoned<T>(operation: impl Future<Output = FsResult<T>>) -> i32 {
     let caller = Caller::default();
     caller.leave();
@@ -69,7 +69,7 @@ fn a_write_that_waited_does_not_come_after_a_truncation() {
         })
         .await;
     });
-    // Whoever writes while somebody waits for what was written before, waits as well.
+    // A write waits while the file is being flushed.
     let (caller, fs) = (Caller::default(), m.fs.clone());
     exec::spawn(caller.clone().run(async move {
         let result = fs.write(f, 0, &[2; 8192], RW).await;
@@ -86,7 +86,7 @@ fn a_write_that_waited_does_not_come_after_a_truncation() {
     assert_eq!(m.server.contents("f").unwrap(), [1; 100]);
 }
 
-/// The open target of a rename is out of the way already when the caller is killed.
+/// The open target of a rename has only its hidden name when the caller is killed.
 #[test]
 fn an_open_target_gets_its_name_back() {
     let m = Mount::new();

@@ -1,4 +1,4 @@
-//! Attributes, names, and what one mount sees of another.
+//! The caches of attributes and names, and what one mount sees of changes by another.
 
 use crate::support::*;
 use nfsrdma_fs::fs::{FsConfig, KernelCache, LookupCache, ROOT};
@@ -23,7 +23,7 @@ fn what_one_mount_closes_the_other_sees_on_open() {
         let fa = a.open(a.node("f"), RW | libc::O_TRUNC).unwrap();
         a.write(fa, 0, text).unwrap();
         a.close(fa).unwrap();
-        // The clock stands still: no cache has run out.
+        // The clock stands still, so no cache has expired.
         let fb = b.open(node, RW).unwrap();
         assert_eq!(b.read(fb, 0, 100).unwrap(), text);
         assert_eq!(b.stat(node).unwrap().size, text.len() as u64);
@@ -43,7 +43,7 @@ fn the_kernel_keeps_its_cache_only_of_what_did_not_change() {
     };
     assert!(!open(&a), "the first time nothing is known");
     assert!(open(&a));
-    // Own changes are no reason to drop it.
+    // Own changes do not make the kernel drop its cache.
     let f = a.open(a.node("f"), RW).unwrap();
     a.write(f, 0, b"own").unwrap();
     a.close(f).unwrap();
@@ -74,7 +74,7 @@ fn attributes_are_asked_for_again_after_their_time() {
     a.clock.advance(Duration::from_secs(3));
     assert_eq!(a.stat(node).unwrap().size, 6);
     assert_eq!(asked(), mine + 1);
-    // Unchanged, it is believed longer and longer, up to acregmax.
+    // The attributes of an unchanged file are valid longer and longer, up to acregmax.
     let mut waits = Vec::new();
     for _ in 0..6 {
         let mut waited = 0;
@@ -174,9 +174,9 @@ fn a_reused_fileid_is_another_object() {
     assert_ne!(new.nodeid, old.nodeid);
     let g = a.open(new.nodeid, RW).unwrap();
     assert_eq!(a.read(g, 0, 10).unwrap(), b"new");
-    // What was looked up is what is meant: the old one is gone.
+    // The old node id still means the old file, which is gone.
     assert_eq!(errno(a.open(old.nodeid, RW)), libc::ESTALE);
-    // The kernel forgets the old one: the new one stays.
+    // The kernel forgets the old node, and the new one stays.
     a.fs.forget(old.nodeid, 1);
     assert_eq!(a.stat(new.nodeid).unwrap().size, 3);
     a.release(f);
@@ -185,8 +185,8 @@ fn a_reused_fileid_is_another_object() {
     assert_eq!(errno(a.stat(new.nodeid)), libc::ESTALE);
 }
 
-/// A handle is the identity (RFC 1813 section 3.3): snapshots have the fileids of what they
-/// are of.
+/// The file handle is the identity of an object (RFC 1813 section 2.5): files in a snapshot have
+/// the fileids of the original files.
 #[test]
 fn handles_that_differ_are_two_objects_though_fileids_are_equal() {
     let m = Mount::new();
@@ -222,7 +222,7 @@ fn the_server_decides_who_may() {
     block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
     let f = m.open(node, RW).unwrap();
     assert_eq!(m.read(f, 0, 10).unwrap(), b"secret");
-    // Cached now, and still nobody else's.
+    // The data is cached now, and other users still get no access.
     let other = cred(1000);
     assert_eq!(
         errno(block_on(m.fs.open(&other, node, libc::O_RDONLY))),
@@ -254,8 +254,8 @@ fn the_server_decides_who_may() {
     assert_eq!(errno(block_on(m.fs.open(&other, node, libc::O_RDONLY))), 0);
 }
 
-/// A notification while the kernel waits for a READ makes it ignore the end of file in the reply,
-/// which may be answered some time after the server's.
+/// A notification while the kernel waits for a READ makes it ignore the end of file in the reply.
+/// The kernel may be answered some time after the server's reply.
 #[test]
 fn a_file_is_being_read_until_the_kernel_has_its_reply() {
     let m = Mount::new();
@@ -300,7 +300,7 @@ fn an_unmount_with_open_files_leaves_no_hidden_names() {
     assert!(m.server.names("").is_empty());
 }
 
-/// Hears of pages that are to be dropped.
+/// Records notifications of pages to drop.
 struct Kernel(Sender<u64>);
 
 impl KernelCache for Kernel {
@@ -312,8 +312,8 @@ impl KernelCache for Kernel {
     }
 }
 
-/// As if the WRITE had come before: the kernel has copied it into a page, dropped the page, and read it
-/// back from here.
+/// The kernel has copied data into a page, dropped the page, and read it back from here before it
+/// sends the WRITE.
 #[test]
 fn pages_that_were_read_while_a_write_was_on_its_way_are_dropped() {
     let (reader, writer) = (7, 8);
@@ -330,7 +330,7 @@ fn pages_that_were_read_while_a_write_was_on_its_way_are_dropped() {
         m.write(f, at, &[2; 10]).unwrap();
         m.fs.kernel_wrote(f, &(at..at + 10), thread);
     };
-    // Flushed, which gives the file another mtime; the kernel is told of that.
+    // stat(2) flushes the file and gives the kernel its new mtime, so the kernel drops its pages.
     m.stat(node).unwrap();
     read(reader);
     write(0, reader);
@@ -338,7 +338,7 @@ fn pages_that_were_read_while_a_write_was_on_its_way_are_dropped() {
     assert!(told.try_recv().is_err(), "nothing is stale");
     write(100, writer);
     assert_eq!(told.try_recv(), Ok(node));
-    // The kernel asks before it uses its pages, and is answered when they are gone.
+    // The kernel revalidates before it uses its pages, and is answered when they are dropped.
     assert!(m.fs.getattr_cached(node, true).is_none());
     let stale = m.fs.stale_pages(node).unwrap();
     assert_eq!((stale.offset(), stale.length()), (100, 10));

@@ -1,4 +1,4 @@
-//! Reading, writing, and what is at the server when.
+//! Reading and writing, and when the server has the data.
 
 use crate::support::*;
 use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// With a cache so large that nothing is committed before it must be.
+/// A mount with such a large cache that nothing is committed before it must be.
 fn roomy() -> Mount {
     let config = FsConfig {
         cache_bytes: 64 << 20,
@@ -315,7 +315,7 @@ fn readers_of_one_missing_range_share_one_read() {
     assert_eq!(server.calls(Op::Read), 1);
 }
 
-/// A file of 5 bytes, of which 10,000 to 10,100 are written and not sent.
+/// A file that has 5 bytes at the server. Bytes 10,000 to 10,100 are written and not sent.
 fn with_a_long_tail() -> (Mount, u64, u64) {
     let server = MemoryServer::new();
     server.plant("f", b"short");
@@ -331,7 +331,7 @@ fn a_read_from_before_a_write_does_not_end_the_file() {
     let (m, _, f) = with_a_long_tail();
     m.server.keep(Some(Op::Read));
     let (tell, told) = std::sync::mpsc::channel();
-    // One reads the hole, the other waits for what that brings.
+    // One task reads the hole, the other waits for that READ.
     for _ in 0..2 {
         let (fs, tell) = (m.fs.clone(), tell.clone());
         exec::spawn(async move {
@@ -341,7 +341,7 @@ fn a_read_from_before_a_write_does_not_end_the_file() {
         });
     }
     assert_eq!(m.server.calls(Op::Read), 1);
-    // The server said that the file ends at 5, and now knows better.
+    // The reply says that the file ends at 5, but the server has the rest now.
     m.fsync(f).unwrap();
     m.server.keep(None);
     for _ in 0..2 {
@@ -421,7 +421,7 @@ fn a_hole_before_unwritten_data_reads_as_zeros_however_small_a_read_may_be() {
     let m = Mount::of(&server, small());
     let (_, handle) = m.create("f");
     m.write(handle, 1_500_000, b"the end").unwrap();
-    // By READs of 4 KiB, and straight from the server.
+    // Through the cache by READs of 4 KiB, and then with O_DIRECT.
     let got = m.read(handle, 100_000, 1 << 20).unwrap();
     assert!(
         got.len() == 1 << 20 && got.iter().all(|&b| b == 0),
@@ -439,7 +439,7 @@ fn older_data_is_not_seen_or_written_again_over_what_went_past_the_cache() {
     let direct = RW | libc::O_DIRECT;
     let (node, f) = m.create("f");
     m.write(f, 0, &[1; 8192]).unwrap();
-    // At the server, and not committed: it is kept to be written again.
+    // The server has the data, not committed: it is kept here to be written again.
     let stat = m.stat(node).unwrap();
     assert_eq!((stat.size, m.server.calls(Op::Commit)), (8192, 0));
     let d = m.open(node, direct).unwrap();
@@ -469,7 +469,7 @@ fn what_a_restart_lost_is_written_again_before_it_is_read_past_the_cache() {
     let got = block_on(m.fs.read(d, 0, 8192, direct)).unwrap();
     let got: Vec<u8> = got.iter().flat_map(|part| part.to_vec()).collect();
     assert!(got == [2; 8192]);
-    // A hole before what was lost, which the server takes for the end.
+    // A hole before data that the server has lost: for the server it lies behind the end.
     m.write(f, 100_000, &[3; 10]).unwrap();
     m.stat(node).unwrap();
     m.server.restart();
@@ -502,10 +502,10 @@ fn a_long_run_of_writes_keeps_only_its_beginning_once_it_is_safe() {
         m.write(f, (n * M / 2) as u64, &piece(n)).unwrap();
     }
     m.fsync(f).unwrap();
-    // An eighth of the cache of 8 MiB, and the block that would go on.
+    // An eighth of the cache of 8 MiB is kept, and the block in which the run would continue.
     let kept = m.count("cache_bytes") as usize;
     assert!((M..=2 * M).contains(&kept), "{kept}");
-    // The beginning is read from here, the rest from the server, and what comes next goes on.
+    // The beginning is cached, the rest comes from the server, and the run continues.
     m.write(f, 6 * M as u64, &piece(12)).unwrap();
     assert!(m.read(f, 0, M as u32 / 2).unwrap() == piece(0));
     assert_eq!(m.server.calls(Op::Read), 0);
@@ -520,7 +520,7 @@ fn a_long_run_of_writes_keeps_only_its_beginning_once_it_is_safe() {
 #[test]
 fn what_the_kernel_has_too_takes_a_part_of_the_cache_until_the_file_is_written() {
     const PAGES: u64 = 1536;
-    // Any order but one that looks like a stream.
+    // An order that does not look like a stream.
     let pages = || (0..PAGES).map(|n| n * 767 % PAGES * 4096);
     let bytes: Vec<u8> = (0..PAGES * 4096).map(|at| (at / 4096) as u8).collect();
     let read = |m: &Mount, f| {
@@ -534,7 +534,7 @@ fn what_the_kernel_has_too_takes_a_part_of_the_cache_until_the_file_is_written()
     read(&m, f);
     let most = small().cache_bytes as u64 / 4;
     assert!((most / 2..=most).contains(&m.count("cache_bytes")));
-    // Now the kernel drops what it has of the file at each change.
+    // After a write, the kernel cannot be expected to keep the pages of the file.
     m.write(f, 0, &[0; 1]).unwrap();
     read(&m, f);
     let reads = m.server.calls(Op::Read);

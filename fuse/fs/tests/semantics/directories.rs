@@ -1,4 +1,4 @@
-//! Listing.
+//! Directory listings.
 
 use crate::support::*;
 use nfsrdma_fs::fs::{FsConfig, ROOT};
@@ -119,7 +119,7 @@ fn entries_given_to_the_kernel_are_counted() {
 
 #[test]
 fn a_directory_that_goes_round_in_a_loop_is_an_error() {
-    // Pages smaller than the period (the loop is over several pages), and larger.
+    // Pages that are smaller than the period of the cookies, and larger ones.
     for (dtpref, period) in [(1000, 64), (1000, 11), (64 << 10, 100), (64 << 10, 1)] {
         for step in [1, 7, 1000] {
             let limits = Limits {

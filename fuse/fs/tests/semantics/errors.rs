@@ -1,4 +1,4 @@
-//! What goes wrong is told to whom it concerns, once.
+//! Each error is reported once, to the programs that it concerns.
 
 use crate::support::*;
 use nfsrdma_fs::fs::FsConfig;
@@ -10,7 +10,7 @@ use nfsrdma_rpcrdma::exec::{self, block_on};
 use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that does not hang.
+/// Operations that do not hang take less than this.
 const HANG: Duration = Duration::from_secs(60);
 
 #[test]
@@ -59,7 +59,7 @@ fn each_status_of_a_write_reaches_fsync() {
 fn a_failed_commit_is_told() {
     let m = Mount::new();
     let (_, f) = m.create("f");
-    // Whether it is sent at once or with the flush.
+    // The error is reported whether the data is sent at once or with the flush.
     m.server.set_hook(|op, _| match op {
         Op::Commit => Fate::Refused(Status::Io),
         _ => Fate::Done,
@@ -93,7 +93,7 @@ fn data_nobody_waits_for_is_reported_at_shutdown() {
     let (_, f) = m.create("f");
     m.write(f, 100, &[1; 50]).unwrap();
     m.server.set_capacity(0);
-    // Only RELEASE comes, and the kernel lets its error go nowhere.
+    // Only RELEASE is called, whose error the kernel returns to no program.
     assert_eq!(errno(block_on(m.fs.release(f))), libc::ENOSPC);
     let refill = |name| {
         m.server.set_capacity(1 << 30);
@@ -102,17 +102,17 @@ fn data_nobody_waits_for_is_reported_at_shutdown() {
         m.server.set_capacity(0);
         f
     };
-    // A program killed in close has its answer before the server's comes.
+    // A program that is killed in close(2) is answered before the server's reply arrives.
     let f = refill("g");
     block_on(m.fs.flush(f, |_| false));
     m.release(f);
-    // What somebody was told of is not told again.
+    // A loss that was reported to a program is not reported again.
     let f = refill("h");
     assert_eq!(errno(m.close(f)), libc::ENOSPC);
     let lost = block_on(m.fs.shutdown());
     let ranges: Vec<_> = lost.iter().map(|lost| lost.range.clone()).collect();
     assert_eq!(ranges, [100..150, 200..250]);
-    // And what is not written when the end comes.
+    // Data that cannot be written at the shutdown is reported.
     refill("i");
     let lost = block_on(m.fs.shutdown());
     assert_eq!(lost.len(), 1);
@@ -141,7 +141,7 @@ fn a_write_that_waits_when_the_mount_goes_leaves_nothing_behind_the_rest() {
         let result = fs.write(f, room, &vec![2; full], RW).await;
         tell.send(result).unwrap();
     });
-    // It waits for room before the mount goes.
+    // The write waits for room before the mount ends.
     assert!(m.count("write_waits") > 0);
     m.fs.end_of_requests();
     server.hold(false);
@@ -152,7 +152,7 @@ fn a_write_that_waits_when_the_mount_goes_leaves_nothing_behind_the_rest() {
     assert_eq!(server.contents("f").unwrap(), vec![1; full]);
 }
 
-/// The locks under which they were to be made are given back.
+/// The locks that protected such changes are released.
 #[test]
 fn nothing_is_changed_once_a_mount_is_at_its_end() {
     let m = Mount::new();
@@ -228,7 +228,7 @@ fn who_has_everything_on_the_server_is_not_told_of_what_others_lose() {
     });
     assert_eq!(errno(m.fsync(safe)), 0);
     assert_eq!(errno(m.fsync(other)), libc::EDQUOT);
-    // Both wrote: both are told, each once.
+    // Both open files wrote, and each gets the error once.
     m.write(safe, 0, b"more").unwrap();
     m.write(other, 100, b"other").unwrap();
     assert_eq!(errno(m.fsync(safe)), libc::EDQUOT);
@@ -252,7 +252,7 @@ fn what_is_lost_at_the_end_has_a_name() {
         let (entry, opened) = block_on(m.fs.create(&m.cred, dir, b"f", 0o644, flags)).unwrap();
         (entry, opened.handle)
     };
-    // Far apart, and touching.
+    // Ranges that are far apart, and ranges that touch.
     m.write(f, 100, &[1; 50]).unwrap();
     m.write(f, 5 << 20, &[1; 5000]).unwrap();
     m.write(f, (5 << 20) + 5000, &[1; 5000]).unwrap();
@@ -267,7 +267,7 @@ fn what_is_lost_at_the_end_has_a_name() {
     assert_eq!(lost.last().unwrap().range.end, (5 << 20) + 10_000);
 }
 
-/// An open file with eight bytes of text, and all memory taken.
+/// An open file with eight bytes of text, and buffers that take all memory.
 fn without_memory(m: &Mount) -> (u64, Vec<BufMut>) {
     m.server.plant("f", b"old text");
     let f = m.open(m.node("f"), RW).unwrap();
@@ -296,7 +296,7 @@ fn memory_that_calls_hold_is_waited_for() {
     assert_eq!(m.server.contents("f").unwrap(), b"old data");
 }
 
-/// Those who hold it wait as well, for more: to fail is better than to hang.
+/// All memory is held by operations that wait for more: failing is better than hanging.
 #[test]
 fn memory_that_no_call_holds_is_not_waited_for_for_ever() {
     let m = Mount::new();
@@ -323,7 +323,7 @@ fn a_soft_mount_without_memory_says_so() {
     m.close(f).unwrap();
 }
 
-/// On a server that writes to stable storage at once, nothing is left to be flushed.
+/// The server writes to stable storage at once, so that the data of the first open file is safe.
 #[test]
 fn nobody_hears_of_what_another_loses_later() {
     let m = Mount::new();

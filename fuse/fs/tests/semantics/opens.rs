@@ -1,5 +1,5 @@
-//! What an open leads to: the contents that others closed before, and a file that stays while it
-//! is open.
+//! Opens: they show what others wrote before they closed the file, and the file stays while it is
+//! open.
 
 use crate::support::*;
 use nfsrdma_fs::fs::{FsConfig, LookupCache, Opened, ROOT};
@@ -12,7 +12,7 @@ use std::thread;
 const PAGE: usize = 4096;
 const WRITE: usize = 64 << 10;
 
-/// A server that takes WRITEs of 64 KiB.
+/// A server that accepts WRITEs of up to 64 KiB.
 fn server(pre_op: PreOp) -> Arc<MemoryServer> {
     let limits = Limits {
         wtmax: WRITE as u32,
@@ -23,7 +23,7 @@ fn server(pre_op: PreOp) -> Arc<MemoryServer> {
     server
 }
 
-/// Gives the file `x` the name `y`, at the server itself.
+/// Renames the file `x` to `y` at the server itself.
 fn rename_at_server(server: &MemoryServer) {
     let top = server.root();
     block_on(server.rename(&cred(0), &top, b"x", &top, b"y")).unwrap();
@@ -37,8 +37,8 @@ fn create_y(m: &Mount) -> Opened {
     opened
 }
 
-/// Somebody else writes to the file beside a burst of this mount's WRITEs, and gives it another name,
-/// which this mount believes not to exist.
+/// Somebody else writes to the file while several WRITEs of this mount are under way, and renames
+/// it to a name that this mount believes not to exist.
 #[test]
 fn what_another_closed_is_seen_by_who_meant_to_create_the_file() {
     for pre_op in [PreOp::Atomic, PreOp::Never, PreOp::NotAtomic] {
@@ -77,7 +77,7 @@ fn what_another_closed_is_seen_by_who_meant_to_create_the_file() {
     }
 }
 
-/// What this mount has written is kept until it is committed, and is not what the server has.
+/// This mount keeps unstable data until it is committed, although the server has other data.
 #[test]
 fn what_another_wrote_over_unstable_data_is_seen_by_who_meant_to_create_the_file() {
     for pre_op in [PreOp::Atomic, PreOp::Never, PreOp::NotAtomic] {
@@ -101,7 +101,7 @@ fn what_another_wrote_over_unstable_data_is_seen_by_who_meant_to_create_the_file
     }
 }
 
-/// As with OPEN: what removes the name meanwhile has to hide it.
+/// As with OPEN, an UNLINK meanwhile has to hide the file.
 #[test]
 fn a_file_that_was_to_be_created_counts_as_open_while_the_server_is_asked() {
     let m = Mount::new();
@@ -122,9 +122,9 @@ fn a_file_that_was_to_be_created_counts_as_open_while_the_server_is_asked() {
     assert!(m.server.names("").is_empty());
 }
 
-/// A name is remembered, and the kernel has forgotten the file. Then the name is
-/// looked up at the server while a change of this mount in the directory is under way: such
-/// an answer is not remembered, and the file that it leads to is opened.
+/// A name is cached, and the kernel has forgotten its file. Then the name is looked up at the
+/// server while this mount changes the directory, so that the answer is not cached, and the file is
+/// opened.
 fn opened_beside_a_remembered_name(m: &Mount) -> u64 {
     m.server.plant("a", b"contents");
     m.server.plant("z", b"");

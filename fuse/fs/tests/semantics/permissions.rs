@@ -1,4 +1,4 @@
-//! To whom names are answered from memory, and which names the kernel may keep.
+//! Which callers get names from the cache, and which names the kernel may cache.
 
 use super::support::*;
 use nfsrdma_fs::fs::{Entry, Found, FsConfig, FsResult, Permissions, ROOT};
@@ -9,7 +9,7 @@ use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A mount of a server with a directory `mode` of user `uid`, which holds `file`.
+/// A mount of a server with a directory that has this owner and mode, and the entry `file`.
 fn mount(permissions: Permissions, uid: u32, mode: u32) -> (Mount, u64) {
     let server = MemoryServer::new();
     let config = FsConfig {
@@ -63,14 +63,14 @@ fn names_are_answered_to_whom_the_server_let_search() {
     assert!(known(&m, &other, dir, "file").is_none());
     assert_eq!(errno(looked_up(&m, &other, dir, "file")), libc::EACCES);
     assert!(known(&m, &other, dir, "file").is_none());
-    // Nor that there is no such name.
+    // The other caller does not learn that a name does not exist either.
     assert!(matches!(
         block_on(m.fs.lookup(&owner, dir, b"no")).unwrap(),
         Found::Absent(Duration::ZERO)
     ));
     assert!(known(&m, &owner, dir, "no").is_some());
     assert!(known(&m, &other, dir, "no").is_none());
-    // A member of the group is another caller than one who is not.
+    // Callers with different groups are different callers.
     let member = Arc::new(nfsrdma_nfs3::Credential {
         groups: vec![7],
         ..(*other).clone()
@@ -86,7 +86,7 @@ fn a_change_of_mode_ends_what_was_granted() {
     let other = cred(8);
     looked_up(&m, &other, dir, "file").unwrap();
     assert!(known(&m, &other, dir, "file").is_some());
-    // Also within one tick of the server's clock.
+    // This holds even within one tick of the server's clock.
     m.server.stop_clock();
     let new = SetAttributes {
         mode: Some(0o700),
@@ -116,13 +116,13 @@ fn the_kernel_keeps_private_names_once_root_is_known_not_to_be_squashed() {
     let (m, dir) = mount(Permissions::Kernel, 7, 0o700);
     let asked = || m.server.calls(Op::Access);
     let before = asked();
-    // The first answer is already in its name.
+    // The first look-up already sends the ACCESS for uid 0.
     let entry = looked_up(&m, &cred(7), dir, "file").unwrap();
     assert_eq!(asked() - before, 1);
     assert!(!entry.entry_ttl.is_zero());
     looked_up(&m, &cred(7), dir, "file").unwrap();
     assert_eq!(asked() - before, 1);
-    // The kernel has checked the mode: others have got this far by right.
+    // The kernel has checked the mode, so a caller that gets here may search.
     assert!(known(&m, &cred(8), dir, "file").is_some());
 }
 
@@ -137,7 +137,7 @@ fn as_long_as_nothing_tells_root_counts_as_squashed() {
     assert_eq!(entry.entry_ttl, Duration::ZERO);
     assert!(known(&m, &cred(7), dir, "file").is_some());
     assert!(known(&m, &cred(0), dir, "file").is_none());
-    // Its own look-up tells.
+    // A look-up by uid 0 itself shows that it may search.
     looked_up(&m, &cred(0), dir, "file").unwrap();
     assert!(known(&m, &cred(0), dir, "file").is_some());
     assert!(m.lookup_in(ROOT, "d").unwrap().is_some());
@@ -151,7 +151,7 @@ fn a_file_made_meanwhile_is_opened_by_its_mode_and_a_new_one_is_not() {
         block_on(m.fs.create(&cred(user), dir, name.as_bytes(), 0o444, flags))
     };
     assert!(create(8, "new", flags).is_ok());
-    // The kernel looks anew, and refuses.
+    // ESTALE makes the kernel look the name up again, and refuse the open.
     assert_eq!(errno(create(8, "file", flags)), libc::ESTALE);
     assert_eq!(errno(create(8, "file", flags | libc::O_EXCL)), libc::EEXIST);
     let (entry, _) = create(8, "file", libc::O_CREAT).unwrap();

@@ -1,5 +1,5 @@
-//! Random operations on several mounts and a model, with a server that answers late, in any
-//! order, and restarts.
+//! Random operations on several mounts and on a model, with a server that answers late and in any
+//! order, and that restarts.
 
 use crate::support::*;
 use nfsrdma_fs::fs::FsConfig;
@@ -20,7 +20,7 @@ enum Step {
     Stat(usize),
     Sync(usize),
     Restart,
-    /// The other mount reads the file whole, if nobody has it open.
+    /// The other mount reads the whole file, if it is not open.
     Compare(usize),
 }
 
@@ -47,7 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// An open file of the model: where its contents are.
+/// The state that programs have to see.
 #[derive(Default)]
 struct Model {
     contents: Vec<Vec<u8>>,
@@ -60,7 +60,7 @@ fn name(file: usize) -> String {
 }
 
 impl Model {
-    /// Takes a step on the mount `m` and here; what is seen there is what is here.
+    /// Runs a step on the mount `m` and on the model, and compares the results.
     fn step(&mut self, step: Step, m: &Mount, other: &Mount) {
         match step {
             Step::Open(f) => {
@@ -141,7 +141,7 @@ impl Model {
                 if self.open.values().any(|&(_, open)| open == file) {
                     return;
                 }
-                // Names are believed for a time.
+                // Cached names expire.
                 other.clock.advance(std::time::Duration::from_secs(1000));
                 let handle = other.open(other.node(&name(f)), RW).unwrap();
                 let data = other.read(handle, 0, 2 << 20).unwrap();

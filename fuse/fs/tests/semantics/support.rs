@@ -18,7 +18,7 @@ pub(crate) fn cred(uid: u32) -> Cred {
     })
 }
 
-/// One mount, as root, with a clock that stands still.
+/// One mount, used as root, with a clock that stands still.
 pub(crate) struct Mount {
     pub(crate) fs: Arc<Fs<MemoryServer>>,
     pub(crate) server: Arc<MemoryServer>,
@@ -151,7 +151,7 @@ impl Mount {
         block_on(self.fs.release(handle)).unwrap();
     }
 
-    /// close(2), with what it returns.
+    /// close(2), with its result.
     pub(crate) fn close(&self, handle: u64) -> FsResult<()> {
         let result = self.flush(handle);
         self.release(handle);
@@ -171,7 +171,7 @@ impl Mount {
         ))
     }
 
-    /// All names of a directory, as a program gets them that takes `step` entries at a time.
+    /// All names of a directory, for a program that takes `step` entries at a time.
     pub(crate) fn list(&self, node: u64, step: usize, between: impl FnMut(usize)) -> Vec<String> {
         self.try_list(node, step, between).unwrap()
     }

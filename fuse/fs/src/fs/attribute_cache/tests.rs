@@ -1,7 +1,7 @@
 use super::model::{TIMES, attributes, change};
 use super::*;
 
-/// A cache, and the events that happen to it.
+/// A cache with its own counter of events and its own clock.
 struct Case {
     cache: AttributeCache,
     event: u64,
@@ -105,7 +105,7 @@ fn of_replies_that_overlapped_and_differ_neither_is_believed() {
     assert!(case.is_fresh());
     assert!(!case.hear(early, &old).foreign);
     assert!(!case.is_fresh());
-    // The same attributes twice are no question; the access time may differ.
+    // Equal attributes need no order; the access time may differ.
     let (early, late) = (case.send(), case.send());
     assert!(!case.hear(late, &old).foreign);
     let atime = attributes(5, 7).atime;
@@ -154,7 +154,7 @@ fn a_gap_between_own_changes_is_somebody_else_s() {
             .foreign
         );
     }
-    // Before the first of them.
+    // Somebody else's change before the first own one.
     let mut case = Case::new(&states[0]);
     let sent = case.begin();
     assert!(case.end(sent, Some(&states[1]), &states[2]).foreign);
@@ -213,7 +213,7 @@ fn without_before_a_checked_write_is_believed_longer_than_others_and_not_over_an
     let asked_again = case.send();
     assert!(case.hear(asked_again, &b).foreign, "its time is over");
     assert!(case.cache.verified_since(asked_again));
-    // The check shows what the WRITE left: it tells nothing.
+    // The check shows the state after the WRITE, so it verifies nothing.
     let (asked, sent) = (check(&mut case), case.begin());
     assert!(!case.end(sent, None, &c).foreign);
     assert!(!answer(&mut case, asked, &c).foreign);
@@ -223,7 +223,7 @@ fn without_before_a_checked_write_is_believed_longer_than_others_and_not_over_an
     case.now += TIMES.min;
     let sent = case.send();
     assert!(case.hear(sent, &c).foreign, "its time is over");
-    // It shows something else: somebody wrote before.
+    // The check shows another state: somebody else wrote before.
     let (asked, sent) = (check(&mut case), case.begin());
     assert!(!answer(&mut case, asked, &b).foreign);
     assert!(case.end(sent, None, &a).foreign);
@@ -240,10 +240,10 @@ fn an_own_rename_is_no_foreign_change() {
     case.name();
     let sent = case.send();
     assert!(!case.hear(sent, &ctime(2)).foreign);
-    // Once.
+    // Only one change of the ctime is accepted.
     let sent = case.send();
     assert!(case.hear(sent, &ctime(3)).foreign);
-    // Between own changes.
+    // A rename between own changes.
     let sent = [case.begin(), case.begin()];
     let b = attributes(2, 4);
     assert!(!case.end(sent[0], Some(&ctime(3)), &b).foreign);
@@ -285,12 +285,12 @@ fn an_unclear_size_is_not_shorter_than_what_the_server_took() {
             .end_change(span, Kind::Contents, &data, size, 0, TIMES)
     };
     assert!(!end(1, 200).foreign);
-    // It ran before the other, and its reply comes after.
+    // The server ran this WRITE first, and its reply arrives last.
     assert!(!end(0, 100).foreign);
     assert_eq!((case.known().size, case.is_fresh()), (200, false));
 }
 
-/// Attributes of a directory in which another name was made.
+/// The attributes of a directory after another name was created in it.
 fn with_ctime(of: &Attributes, seconds: u32) -> Attributes {
     let mut new = *of;
     new.ctime.seconds = seconds;
@@ -305,13 +305,13 @@ fn own_changes_account_for_a_ctime_only_if_they_leave_no_gap() {
     let sent = case.begin();
     let seen = case.end(sent, Some(&states[0]), &states[1]);
     assert!(seen.changed && seen.own_ctime, "{seen:?}");
-    // Two at the same time, answered in the other order: a gap until the first is answered.
+    // Two at the same time, answered in reverse order: a gap until the first is answered.
     let (first, second) = (case.begin(), case.begin());
     let seen = case.end(second, Some(&states[2]), &states[3]);
     assert!(seen.changed && !seen.own_ctime, "{seen:?}");
     let seen = case.end(first, Some(&states[1]), &states[2]);
     assert!(!seen.changed && !seen.foreign, "{seen:?}");
-    // Somebody else between.
+    // Somebody else's change in between.
     let sent = case.begin();
     let seen = case.end(sent, Some(&with_ctime(&states[0], 9)), &states[4]);
     assert!(seen.foreign && !seen.own_ctime, "{seen:?}");
@@ -349,7 +349,8 @@ fn nothing_is_accounted_for_without_pre_operation_attributes() {
     assert!(!seen.own_ctime, "{seen:?}");
 }
 
-/// The first WRITE of a file that this mount has made is its own, and no other.
+/// Without pre-operation attributes, only the first WRITE of a file that this mount created is
+/// known to be its own.
 #[test]
 fn without_before_the_first_write_of_an_own_file_is_known() {
     for (made, behind) in [(true, false), (true, true), (false, false)] {
@@ -371,7 +372,7 @@ fn without_before_the_first_write_of_an_own_file_is_known() {
         assert!(!seen.foreign);
         let known = made && !behind;
         assert_eq!(!case.cache.is_unverified(), known, "{made} {behind}");
-        // What is cut off later does not make it new again.
+        // A file that is truncated later does not count as new again.
         case.cache.forget_contents();
         let sent = case.begin();
         let seen = case.end(sent, Some(&attributes(9, 2)), &attributes(0, 3));
