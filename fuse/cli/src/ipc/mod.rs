@@ -1,5 +1,6 @@
-//! How commands and the processes that serve mounts talk to each other: Unix sockets in private
-//! directories, named by the mount's device number, so that no file system has to be asked.
+//! The communication between commands and the processes that serve mounts. It uses Unix sockets in
+//! private directories, named after the mount's device number, so that no file system has to be
+//! asked.
 
 pub(crate) mod client;
 pub(crate) mod control;
