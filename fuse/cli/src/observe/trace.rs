@@ -1,4 +1,5 @@
-//! The command `trace`.
+//! The command `trace`: reads the lines of [`line`](super::line) from the serving process, and
+//! prints those that the user asked for.
 
 use super::line::{Line, show};
 use super::{GREETING, trace_request};
@@ -10,10 +11,10 @@ use nfsrdma_rpcrdma::tap::Filter;
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
-/// Longest line taken, in bytes.
+/// Longest line that is accepted, in bytes.
 const LINE_MAX: u64 = 1 << 20;
 
-/// Runs `trace`: until the mount ends, or nobody reads what it writes.
+/// Runs `trace` until the mount ends, or until the reader closes the pipe.
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let filter = Filter {
         procedures: match &args.procedure[..] {
@@ -35,7 +36,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         line.clear();
         let read = (&mut lines).take(LINE_MAX).read_until(b'\n', &mut line);
         if !matches!(read, Ok(n) if n > 0) {
-            // Who refuses closes without reading on, which is an error behind what was said.
+            // A process that refuses closes the socket without reading on, so an error may follow
+            // its answer.
             if first {
                 client::refusal(&args.dir, &line)?;
             }
