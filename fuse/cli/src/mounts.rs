@@ -10,7 +10,6 @@ use std::path::{Component, Path, PathBuf};
 /// The file system type of this program's mounts.
 pub const FSTYPE: &str = "fuse.nfsrdma";
 
-/// One mount.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mount {
     /// The mount's ID.

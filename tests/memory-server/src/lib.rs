@@ -58,7 +58,6 @@ pub type Hook = dyn Fn(Op, u64) -> Fate + Send + Sync;
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is done.
     Done,
     /// It is refused and does nothing.
     Refused(Status),
@@ -68,7 +67,6 @@ pub enum Fate {
     Local,
 }
 
-/// The server.
 pub struct MemoryServer {
     tree: Mutex<Tree>,
     limits: Limits,

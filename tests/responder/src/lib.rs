@@ -1,6 +1,6 @@
-//! An NFSv3 and MOUNT v3 server over RPC-over-RDMA (RFC 8166) and over TCP, for tests,
-//! benchmarks and the quick start. It shares the wire formats and the RDMA providers with
-//! the client, and nothing of its engine.
+//! An NFSv3 and MOUNT v3 server over RPC-over-RDMA (RFC 8166) and over TCP, for tests, benchmarks
+//! and the quick start. It shares the wire formats and the RDMA providers with the client, but not
+//! its RPC transport.
 
 pub mod control;
 pub mod fs;
@@ -14,7 +14,8 @@ pub mod tcp;
 pub mod udp;
 pub mod workers;
 
-/// Takes over a descriptor inherited by number. Call once for each, before files are opened.
+/// Takes over a descriptor that was inherited by its number. Call this once for each, before files
+/// are opened.
 pub fn take_descriptor(fd: i32) -> std::io::Result<std::fs::File> {
     sys::take_descriptor(fd)
 }

@@ -7,7 +7,6 @@ use clap::{Command, Error};
 use std::error::Error as _;
 use std::ops::RangeInclusive;
 
-/// A usage error with this sentence.
 pub(super) fn usage(command: &Command, kind: ErrorKind, sentence: &str) -> Error {
     // The command lets clap colour "error:" on a terminal.
     Error::raw(kind, format!("{sentence}\n")).with_cmd(command)

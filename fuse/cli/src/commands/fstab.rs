@@ -156,7 +156,6 @@ fn translate_in_table(text: &[u8]) -> Result<Translated, Failure> {
     translate_line(&line)
 }
 
-/// Runs `fstab`.
 pub(crate) fn run(args: &FstabArgs) -> Result<(), Failure> {
     let words: Vec<&[u8]> = args.line.iter().map(|word| word.as_bytes()).collect();
     if words == [b"-"] {

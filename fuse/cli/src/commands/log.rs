@@ -13,7 +13,6 @@ struct Answer {
     level: String,
 }
 
-/// Runs `log`.
 pub(crate) fn run(args: &LogArgs) -> Result<(), Failure> {
     let dir = &args.dir;
     let mount = client::mount(dir)?;

@@ -101,7 +101,6 @@ const IGNORED: [libc::c_int; 11] = [
     libc::SIGXFSZ,
 ];
 
-/// Ignores the signals in [`IGNORED`].
 pub(crate) fn ignore_other_signals() {
     for number in IGNORED
         .into_iter()

@@ -21,7 +21,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The device of FUSE.
 pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 

@@ -228,7 +228,6 @@ impl Log {
     }
 }
 
-/// The format of a line.
 struct LineFormat {
     mount: String,
     stamped: bool,

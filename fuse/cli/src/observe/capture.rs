@@ -193,7 +193,6 @@ enum CaptureEnd {
     Reader,
 }
 
-/// Runs `capture`.
 pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let system = |error: io::Error| Failure::new(Exit::System, error.to_string());
     let mount = client::mount(&args.dir)?;

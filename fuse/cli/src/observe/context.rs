@@ -4,7 +4,6 @@
 use nfsrdma_xdr::nfs3::FileHandle;
 use std::fmt;
 
-/// Finds the path of a handle.
 pub(crate) type FindPath = Box<dyn FnMut(&FileHandle) -> Option<String> + Send>;
 
 /// The context of one listener.

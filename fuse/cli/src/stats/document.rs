@@ -371,7 +371,6 @@ impl Document {
         change
     }
 
-    /// The procedure with this name.
     pub fn procedure(&self, name: &str) -> Option<&Procedure> {
         self.procedures
             .iter()

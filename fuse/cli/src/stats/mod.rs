@@ -121,7 +121,6 @@ impl Source {
     }
 }
 
-/// Runs `stats`.
 pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
     let mut before: Option<Document> = None;
     let mut screen = crate::top::Plain::default();

@@ -1,6 +1,5 @@
 //! Formats tables to a given width. Columns for which there is no room are left out.
 
-/// A column.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub(super) title: &'static str,

@@ -25,7 +25,6 @@ use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Runs `top`.
 pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
     // A directory that is not a mount now is an error. Later, mounts may come and go.
     let mut only = Vec::new();
