@@ -27,8 +27,7 @@ pub(crate) fn script(shell: Shell, command: &Command, words: &[String]) -> Resul
     }
 }
 
-/// A hint that stands for "a mount of this program", for which clap has none. No argument is a user
-/// name.
+/// A hint that stands for "a mount of this program", which clap lacks. No argument is a user.
 const MOUNT: ValueHint = ValueHint::Username;
 
 /// Adds hints by the names of values. The directory of `mount` may be any one; those of other
@@ -84,8 +83,7 @@ fn mount_takers(command: &Command) -> Vec<MountTaker> {
     command.get_subcommands().filter_map(taker).collect()
 }
 
-/// Code that runs before clap's function. It completes the last of several words joined by commas,
-/// and mounts.
+/// Precedes clap's function: completes the last of words joined by commas, and mounts.
 fn bash(words: &[String], takers: &[MountTaker]) -> String {
     let mut cases = String::new();
     for taker in takers {

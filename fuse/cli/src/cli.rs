@@ -1,6 +1,5 @@
-//! The command line: it parses `nfsrdma COMMAND`, and the calls of mount(8) and umount(8), which
-//! run this program as `mount.nfsrdma` and `umount.nfsrdma`. clap does the parsing; [`wrong`]
-//! replaces its error texts.
+//! The command line: parses `nfsrdma COMMAND` by clap, and the calls of mount(8) and umount(8) as
+//! `mount.nfsrdma` and `umount.nfsrdma`. [`wrong`] replaces clap's error texts.
 
 mod arguments;
 mod helper;
@@ -29,8 +28,7 @@ pub enum Command {
     Trace(TraceArgs),
     Capture(CaptureArgs),
     Fstab(FstabArgs),
-    /// Print the names that `-o` accepts, one on each line. For tests and scripts; the help does
-    /// not show it.
+    /// Print the names that `-o` accepts, one on each line, for tests and scripts. Not in the help.
     ListOptions,
 }
 

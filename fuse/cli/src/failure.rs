@@ -26,8 +26,7 @@ pub enum Exit {
 pub enum Retry {
     /// It would fail again in the same way.
     Never,
-    /// Only if `bg` or `retry` asks for it: the server's host answers, but its service is not
-    /// running.
+    /// Only if `bg` or `retry` asks for it: the server's host answers, but not its service.
     IfRequested,
     /// Nobody answered, which may change soon.
     Always,

@@ -103,8 +103,7 @@ pub fn on_top_of(dir: &Path) -> io::Result<Option<Mount>> {
     Ok(all()?.into_iter().rev().find(|mount| mount.dir == dir))
 }
 
-/// Resolves the symbolic links of `dir` without touching what is mounted there, which may not
-/// answer.
+/// Resolves symbolic links of `dir`, without touching a mount there, which may not answer.
 pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     match dir.components().next_back() {
         Some(Component::Normal(name)) => {

@@ -6,8 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A crate's name and version. They are unique, because all crates come from one registry or this
-/// workspace.
+/// A crate's name and version, which are unique within one registry and this workspace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Id {
     pub(crate) name: String,
@@ -176,8 +175,7 @@ pub(crate) fn edges(tree: &str) -> Result<(Id, BTreeMap<Id, BTreeSet<Id>>), Stri
     Ok((root, edges))
 }
 
-/// The checksums in Cargo.lock. It is read line by line, since cargo always writes it in the same
-/// form.
+/// The checksums in Cargo.lock, read by lines, since cargo always writes it in this form.
 pub(crate) fn checksums(lock: &str) -> BTreeMap<Id, String> {
     let mut sums = BTreeMap::new();
     for package in lock.split("[[package]]") {

@@ -68,8 +68,7 @@ fn of_crate(found: &Crate) -> Result<Notice, String> {
     })
 }
 
-/// Collects the texts in `dir` and its subdirectories, which have those of code that a crate took
-/// from elsewhere.
+/// Collects the texts below `dir`, also those of code that a crate took from elsewhere.
 fn collect(dir: &Path, depth: usize, texts: &mut Vec<String>) -> Result<(), String> {
     let fault = |error| format!("{}: {error}", dir.display());
     let mut entries = Vec::new();
@@ -94,15 +93,13 @@ fn collect(dir: &Path, depth: usize, texts: &mut Vec<String>) -> Result<(), Stri
     Ok(())
 }
 
-/// Whether a file has a licence, by its name in lower case. Sources with such a name (`license.rs`)
-/// do not count.
+/// Whether a file has a licence, by its lower-case name. Sources (`license.rs`) do not count.
 fn is_licence(name: &str) -> bool {
     let code = [".rs", ".toml", ".json", ".py", ".sh", ".yml", ".yaml"];
     NAMES.iter().any(|start| name.starts_with(start)) && !code.iter().any(|end| name.ends_with(end))
 }
 
-/// For a crate without a licence text in its package: the full text of the licence that its
-/// manifest names.
+/// The full text of the licence that the manifest names, for a crate without a text.
 pub(crate) fn standard_text(found: &Crate) -> Result<String, String> {
     let Crate { id, licence, .. } = found;
     if !licence.split(" OR ").any(|one| one == "MIT") {

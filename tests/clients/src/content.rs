@@ -53,8 +53,7 @@ impl Set {
         self
     }
 
-    /// The possible bytes of the file: if the position may be behind the end, a zero is possible,
-    /// too, provided that any byte is.
+    /// The possible bytes: where the end is possible, too, a byte may also be a zero.
     pub(crate) fn bytes(self) -> Self {
         match self.has_byte() && self.has_end() {
             true => self.without_end().with(0),
@@ -260,8 +259,7 @@ impl Content {
         None
     }
 
-    /// Compares bytes that were read at `offset` into a buffer of `wanted` bytes. The error says
-    /// what is wrong.
+    /// Compares bytes read at `offset` into a buffer of `wanted` bytes, and says what is wrong.
     pub(crate) fn check(&self, offset: u64, wanted: u64, data: &[u8]) -> Result<(), String> {
         let end = offset + data.len() as u64;
         for (start, stop, set) in self.iter() {

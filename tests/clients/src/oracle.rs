@@ -122,8 +122,7 @@ pub(crate) struct Oracle {
     tick: Duration,
     /// The earliest time at which the calls that are being applied were made.
     made: Instant,
-    /// Whether the server shows all times shifted to mounts, also those that are set in the
-    /// exported directory.
+    /// Whether mounts see all times shifted, also those that are set at the server.
     clock_is_off: bool,
     /// The actors whose cache behaves like that of Linux's client.
     page_caches: Vec<bool>,
@@ -336,9 +335,8 @@ impl Oracle {
         self.touch(actor, id);
     }
 
-    /// `actor` changed the file at the server, or with `may` perhaps changed it, at some time after
-    /// `since`. Actors that had a call on it within a tick of that, or later, may not notice the
-    /// change.
+    /// `actor` changed the file at the server (with `may`: perhaps) after `since`. Actors with a
+    /// call on it within a tick of that, or later, may not notice.
     fn unnoticed_since(&mut self, since: Instant, actor: usize, id: Id, may: bool) {
         let tick = self.tick;
         if tick.is_zero() {

@@ -321,8 +321,7 @@ impl Run<'_> {
         calls.extend(parent.ok());
         if let Some(actor) = self.present().first() {
             for call in calls {
-                // This fails for names that do not exist, and for directories that contain hidden
-                // names.
+                // This fails for missing names, and for directories with hidden names.
                 let _ = self.call(*actor, &call);
             }
         }

@@ -108,8 +108,7 @@ impl Feedback {
     }
 }
 
-/// The calls that make the initial tree: directories of several owners, also sticky and set-gid
-/// ones, and some files.
+/// The calls that make the initial tree: directories of all kinds, and some files.
 pub(crate) fn beginning() -> Vec<Step> {
     let root = Place::root;
     let mkdir = |path: &str, mode| Call::Mkdir {

@@ -146,8 +146,7 @@ pub(crate) fn bytes(data: &[u8]) -> String {
     out
 }
 
-/// Whether it is the name of a file that was removed while open, which a local file system does not
-/// need.
+/// Whether it is a name of a removed open file, which a local file system does not need.
 pub(crate) fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(b".nfs")
 }

@@ -443,9 +443,8 @@ impl Worker {
             }
         }
         if shared && write.is_some() {
-            // If it were written back later, it would change the time then. Locally, it depends on
-            // the file system whether the time changes at all (`accepted.rs`, calls that are left
-            // out).
+            // Writing it back later would change the time then; locally, it depends on the file
+            // system whether the time changes (`accepted.rs`, calls that are left out).
             mapping.msync()?;
             let now = [(0, libc::UTIME_OMIT), (0, libc::UTIME_NOW)];
             let _ = sys::futimens(self.fd(slot), now);

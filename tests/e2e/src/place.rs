@@ -21,8 +21,7 @@ impl Place {
         (n / self.shrink).max(least)
     }
 
-    /// Fails unless the file has exactly the contents `expected`, both through the mount and at the
-    /// server.
+    /// Fails unless the file has the contents `expected` through the mount and at the server.
     pub(crate) fn same_everywhere(
         &self,
         relative: impl AsRef<Path>,

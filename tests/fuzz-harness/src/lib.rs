@@ -32,8 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("fuse", fuse),
 ];
 
-/// Every decoder of the wire formats. A decoded value can be encoded, and decodes to the same value
-/// again.
+/// Every decoder of the wire formats. A decoded value can be encoded and decoded again.
 pub fn xdr(bytes: &[u8]) {
     decode_with_all(bytes);
 }

@@ -75,8 +75,7 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
             }
         }
         "responder" => {
-            // Every procedure with every handle, and with a name of one letter where a name
-            // belongs.
+            // Every procedure with every handle, and where needed a name of one letter.
             for (program, procedures) in [(0, 6), (4, 13), (8, 22)] {
                 for procedure in 0..procedures {
                     for handles in [0u8, 1, 2, 3, 0x4a] {

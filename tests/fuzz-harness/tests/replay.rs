@@ -1,5 +1,4 @@
-//! Runs the fuzz targets with their initial inputs, whole, cut and with changed bits, and with
-//! noise.
+//! Runs the fuzz targets with their initial inputs, cut and changed ones, and noise.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use nfsrdma_fuzz_harness::{TARGETS, seeds};

@@ -1,5 +1,4 @@
-//! Copies a local directory into the server, for measurements with the same data as other servers
-//! have.
+//! Copies a local directory into the server, to measure with the data of other servers.
 
 use super::MemoryServer;
 use super::data::Data;

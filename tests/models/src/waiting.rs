@@ -72,8 +72,7 @@ pub fn each_request_is_answered_once() {
                         Reply(Some(answers.clone())),
                     );
                     if pid % 2 == 1 && thread_rng().gen_bool(0.5) {
-                        // The server never answers, so only the watching thread can free the
-                        // caller.
+                        // The server never answers: only the watching thread frees the caller.
                         while answers.interrupted.load(Relaxed) == 0 {
                             thread::yield_now();
                         }
@@ -112,9 +111,8 @@ pub fn each_request_is_answered_once() {
     assert!(watch.join().is_ok());
 }
 
-/// The kernel interrupts requests before they enter the table, while they are in it, and after.
-/// Processes with odd numbers die of it, others have a handler. Callers are inspected only after a
-/// notice.
+/// The kernel interrupts requests before, while, and after they are in the table. Odd processes die
+/// of it, others have a handler. Callers are inspected only after a notice.
 pub fn no_interrupt_is_lost() {
     let table = Arc::new(Table::default());
     let watched = table.clone();

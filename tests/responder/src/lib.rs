@@ -14,8 +14,7 @@ pub mod tcp;
 pub mod udp;
 pub mod workers;
 
-/// Takes over a descriptor that was inherited by its number. Call this once for each, before files
-/// are opened.
+/// Takes over a descriptor inherited by number. Call once for each, before files are opened.
 pub fn take_descriptor(fd: i32) -> std::io::Result<std::fs::File> {
     sys::take_descriptor(fd)
 }

@@ -45,8 +45,7 @@ fn run(options: Options) -> Result<()> {
         Some(fd) => Some(take_descriptor(fd).with_context(|| format!("--ready-fd {fd}"))?),
         None => None,
     };
-    // This must happen before any thread starts, so that no thread is interrupted and no signal
-    // missed.
+    // Before any thread starts, so that none is interrupted and no signal is missed.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
     // Files get exactly the modes that clients ask for.
     rustix::process::umask(rustix::fs::Mode::empty());

@@ -105,9 +105,8 @@ impl Remote {
         self.shared.disconnect(|_| true);
     }
 
-    /// Does what clients notice of a restart: UNSTABLE data in memory, the duplicate-request cache
-    /// and locks are lost, the write verifier changes, and all connections end. The clock is not
-    /// changed.
+    /// Does what clients notice of a restart: UNSTABLE data in memory, the duplicate-request cache,
+    /// locks and connections are lost, and the write verifier changes. The clock does not.
     pub fn restart(&self) -> io::Result<()> {
         self.fs().restart()?;
         self.shared.service.forget_calls();
@@ -418,8 +417,7 @@ fn accept_rdma(shared: &Arc<Shared>, listener: &dyn Listener) {
         let spawned = std::thread::Builder::new()
             .name(format!("rdma-{}", peer.port()))
             .spawn(move || {
-                // Move the whole entry; otherwise only its id would be copied, and the entry
-                // dropped too early.
+                // Move the whole entry, or only its id would be copied and the entry dropped.
                 let place = place;
                 let settings = shared.settings.rdma;
                 let result =

@@ -1,5 +1,4 @@
-//! RPC over UDP, with one datagram for each call and each reply. It serves the programs other than
-//! NFS, whose messages are short.
+//! RPC over UDP, a datagram for each call and reply, for the short messages besides NFS.
 
 use crate::rpc::{HEADROOM, Message, Outcome, Peer, Service};
 use std::io;

@@ -1,5 +1,4 @@
-//! NFS_ACL over TCP and RDMA. The ACLs are those of the exported files, and their file system
-//! checks them.
+//! NFS_ACL over TCP and RDMA. The file system of the exported files has and checks the ACLs.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 

@@ -387,8 +387,7 @@ fn long_replies_use_the_reply_chunk_and_short_ones_do_not() {
             Reply::Ok(ok) => assert_eq!((ok.entries.len(), ok.eof), (302, true)),
             Reply::Fail(status, _) => panic!("{status:?}"),
         }
-        // A chunk with one handle, offered for a short reply, is unused, but its handle is
-        // invalidated.
+        // One handle, offered for a short reply: the chunk is unused, but invalidated.
         let sink = requester.sink(8192);
         let handle = sink.segments()[0].handle;
         let getattr = call::<Getattr>(42, &GetattrArgs { object: root });
@@ -605,8 +604,7 @@ fn a_peer_that_does_not_read_delays_nobody() {
 
 proptest::proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(4)))]
-    /// Sends any messages, most of them headers with chunks that were not offered. The server
-    /// survives.
+    /// Any messages, mostly headers with chunks nobody offered: the server survives.
     #[test]
     fn no_messages_bring_it_down(
         messages in proptest::collection::vec(

@@ -90,8 +90,7 @@ fn peers_that_never_ask_are_bounded_in_number_and_delay_nobody() {
     let mut requester = Requester::connect(&provider(), address, true);
     is_served(&mut requester);
     let refused = Requester::try_connect(&provider(), address, true).err();
-    // The refusal is an MPA reject frame if the request had arrived, and otherwise a closed
-    // connection.
+    // An MPA reject frame if the request had arrived, and otherwise a closed connection.
     let refused_as_expected = matches!(refused, Some(Error::Refused(_) | Error::NotRdma(_)));
     assert!(refused_as_expected, "{refused:?}");
     all.pop();

@@ -1,9 +1,7 @@
-//! Locks, waits and threads under Shuttle, with the names of `parking_lot` and `std` that the
-//! module `sync` of a crate offers. At every lock, wait and atomic operation another thread may
-//! continue.
+//! Locks, waits and threads under Shuttle, with the names that the module `sync` of a crate offers.
+//! At every lock, wait and atomic operation another thread may continue.
 //!
-//! A crate uses these in place of the real ones with the feature `shuttle`, which only
-//! `tests/models` turns on.
+//! The feature `shuttle` of a crate uses these; only `tests/models` turns it on.
 
 use shuttle::rand::{Rng, thread_rng};
 use std::cell::RefCell;

@@ -119,9 +119,8 @@ impl Proxy {
         self.shared.accepted.load(SeqCst)
     }
 
-    /// Executes a command: `cut`, `reset`, `refuse`, `accept`, or the treatment of both directions
-    /// as two words of `pass`, `stall`, `swallow`, `drip`, `delay`, `corrupt`, `hole`. False if it
-    /// is unknown.
+    /// Executes `cut`, `reset`, `refuse`, `accept`, or two words of `pass`, `stall`, `swallow`,
+    /// `drip`, `delay`, `corrupt`, `hole`, one for each direction. False if it is unknown.
     pub(crate) fn command(&self, line: &str) -> bool {
         let way = |word: &str| {
             Some(match word {

@@ -77,8 +77,7 @@ impl Watch {
         self.samples.iter().map(of).max().unwrap_or(0)
     }
 
-    /// The medians of the second and of the last quarter. They differ for a quantity that grows
-    /// without end.
+    /// The medians of the second and of the last quarter, which differ if it grows without end.
     pub(crate) fn trend(&self, of: impl Fn(&Sample) -> u64) -> (u64, u64) {
         let n = self.samples.len();
         let median = |part: &[Sample]| {

@@ -55,8 +55,7 @@ impl Launch {
         self
     }
 
-    /// Runs it in a process group of its own, which a signal to this program's group does not
-    /// reach.
+    /// Runs it in its own process group, which signals to this program's group do not reach.
     pub fn own_group(mut self) -> Self {
         self.own_group = true;
         self

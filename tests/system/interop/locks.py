@@ -98,8 +98,8 @@ class Locker:
 
 
 class Places:
-    """The places where processes lock: `a` and `b`, our mounts; `linux`, Linux's mount on another machine; `server`, the
-    server itself."""
+    """Where processes lock: `a`, `b`: our mounts; `linux`: Linux's mount on another machine; `server`: the server
+    itself."""
 
     def __init__(self, server, a, b, here):
         self.server, self.mounts = server, {"a": a, "b": b}

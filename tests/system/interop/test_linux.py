@@ -333,8 +333,7 @@ def acl_forms(server, mount, responder, there):
 
 
 def test_acl_knfsd():
-    """ACLs that are set by us, by Linux's client and at the server are the same to all three, and are inherited and
-    checked alike."""
+    """ACLs set by us, by Linux's client and at the server are the same to all three, inherited and checked alike."""
     with (Directory() as directory, Directory() as state, Responder(directory, state) as responder,
           Knfsd(host_access=True) as server):
         directory.chmod(0o777)
@@ -379,8 +378,7 @@ def test_acl_knfsd():
 
 
 def test_locks_knfsd():
-    """Our mounts, Linux's own on another machine and the server itself exclude each other; with restarts, a filter, a
-    kill."""
+    """Our mounts, Linux's own on another machine and the server itself exclude each other; restarts, a filter, a kill."""
     forward = (locks.LOCKD, locks.OTHER, locks.SERVER)
     with Directory() as state, Knfsd(forward, "locks_start 3; knfsd_start; grace_v4_end") as server:
         locks.knfsd(server, state)

@@ -194,8 +194,7 @@ def test_verbs_responder(link):
 
 @pytest.mark.parametrize("link", ["rxe"])
 def test_verbs_removal(link):
-    """The RDMA device disappears under load and comes back; then it disappears for good. Calls wait, and unmounting
-    works."""
+    """The RDMA device goes away under load and comes back; then for good: calls wait, and unmounting works."""
     with Mounting(link) as side:
         side.source(64)
         side.run(mounting())
@@ -297,8 +296,7 @@ AS = {"root": "", "user": "setpriv --reuid 1000 --regid 1000 --clear-groups",
 
 
 def test_verbs_errors():
-    """What is missing on a machine is reported in one sentence with its remedy; and only this build needs RDMA
-    libraries."""
+    """What is missing on a machine is reported with its remedy; and only this build needs RDMA libraries."""
     binary = verbs_programs() / "nfsrdma"
     for path, wanted in ((program("nfsrdma"), False), (binary, True)):
         libraries = run(["ldd", path])

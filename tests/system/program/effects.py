@@ -15,8 +15,7 @@ TRIED, KINDS = set(), set()
 
 
 def effect(*names, kind=None):
-    """Marks a test as one that tries these options, and all of a kind. The test fails if it does not mount with
-    them."""
+    """Marks a test that tries these options, and all of a kind. It fails if it does not mount with them."""
     TRIED.update(names)
     KINDS.update([kind] if kind else [])
 

@@ -1,5 +1,4 @@
-//! Command lines of the helpers `mount.nfsrdma` and `umount.nfsrdma`, as mount(8) and umount(8)
-//! call them.
+//! Command lines of `mount.nfsrdma` and `umount.nfsrdma`, as mount(8) and umount(8) call them.
 
 use super::arguments::{CliOptions, MountArgs, UnmountArgs, join, our_type};
 use clap::Parser;

@@ -1,6 +1,5 @@
-//! The command `fstab`: translates lines of fstab(5) or /proc/mounts of the kernel's NFS client
-//! into lines for this program. Options that this program does not know or cannot honour are left
-//! out, and a note names each of them; options that demand security are an error instead.
+//! The command `fstab`: translates lines of fstab(5) or /proc/mounts of the kernel's NFS client.
+//! Notes name the options that are left out; options that demand security are errors instead.
 
 use crate::cli::FstabArgs;
 use crate::failure::{Exit, Failure};
@@ -34,8 +33,7 @@ fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-/// Whether the line asks for RDMA; `None` if it names no transport. The last option that names one
-/// counts, as in the kernel's client.
+/// Whether the line asks for RDMA; `None` if it does not say. The last such option counts.
 fn is_over_rdma(words: &[String]) -> Option<bool> {
     let says = |word: &String| match (name_of(word), word.split_once('=')) {
         ("rdma", _) => Some(true),
@@ -92,8 +90,7 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
             .iter()
             .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     };
-    // The kernel adds `addr` in /proc/mounts; with it, `mountport` is a value that the kernel
-    // found, too.
+    // With the kernel's `addr` of /proc/mounts, `mountport` is a value that it found, too.
     let of_kernel = value("addr").is_some();
     // The default transport is TCP, except for lines of this program's own types.
     let over_tcp = !is_over_rdma(&words).unwrap_or(!matches!(line.kind, b"nfs" | b"nfs4"));

@@ -1,5 +1,4 @@
-//! The command `mount`: checks the arguments, connects, and makes the FUSE mount. Then
-//! [`service`](crate::mount::service) runs it.
+//! The command `mount`: checks, connects, and mounts; [`service`](crate::mount::service) goes on.
 
 use crate::cli::MountArgs;
 use crate::commands::remount;

@@ -49,8 +49,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
             output::message(format_args!("{source} on {shown}: {text}"));
         }
     };
-    // A process that has ended its session was aborted by an earlier `umount -f` that found the
-    // mount in use. The server of its flush may not answer.
+    // An earlier `umount -f` of a busy mount ended the session; the server may not answer.
     let (watch, limit) = match ExitWatch::connect(&mount.device, mount.owner) {
         Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
         Ok(watch) => (Ok(watch), LAST_FLUSH),
@@ -64,8 +63,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     }
     verbose("unmounting");
     take_away(args, &dir, &mount)?;
-    // This fails for users who may not write the table. The serving process removes the entry as
-    // well.
+    // This fails without permission; the serving process removes the entry as well.
     let _ = utab::remove(mount.source.as_bytes(), &dir);
     // A lazy unmount is complete only when the last user has left, which nobody waits for.
     let watch = match (args.lazy, watch) {
@@ -135,9 +133,8 @@ fn still_writing(dir: &Path) -> Failure {
     ))
 }
 
-/// Unmounts. While there is unwritten data, the serving process keeps the mount busy. So when
-/// umount(2) fails with EBUSY, the process is asked to write everything, and the data is at the
-/// server before the mount is gone.
+/// Unmounts. A mount with unwritten data is kept busy by its process. So after EBUSY the process is
+/// asked to write everything, which is then at the server before the mount is gone.
 fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failure> {
     let flags = [
         (args.force, UnmountFlags::FORCE),

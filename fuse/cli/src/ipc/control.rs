@@ -237,8 +237,7 @@ pub(crate) enum AskError {
     Broken(io::Error),
 }
 
-/// Sends a request to the process that serves `device`, mounted by `owner`. The answer is not
-/// checked.
+/// Sends a request to the process that serves `device` of `owner`. The answer is not checked.
 pub(crate) fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, AskError> {
     ask_within(device, owner, request, ANSWER_TIME)
 }

@@ -56,8 +56,7 @@ impl ExitNotifier {
         })
     }
 
-    /// Exchanges the first name for the second. Connected watchers still see the end of the
-    /// process.
+    /// Exchanges the first name for the second. Watchers still see the end of the process.
     pub(crate) fn end_session(&mut self) {
         if std::mem::replace(&mut self.session_ended, true) {
             return;
@@ -186,8 +185,7 @@ impl ExitWatch {
         if !line.iter().all(u8::is_ascii_digit) {
             said.append(&mut line);
         }
-        // Names come from servers and users: replace control characters, which a terminal would
-        // obey.
+        // Names come from servers and users, so replace characters that a terminal would obey.
         let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
         ExitOutcome::Exited(String::from_utf8_lossy(&said).chars().map(plain).collect())
     }

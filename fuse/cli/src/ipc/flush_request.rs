@@ -154,8 +154,7 @@ pub(crate) fn ask(mount: &Mount, limit: Duration, mut progress: impl FnMut(u64))
         }
         return match serde_json::from_str::<Answer>(&line) {
             Ok(mut answer) => {
-                // Names come from servers and users: replace control characters, which a terminal
-                // would obey.
+                // Names come from servers and users: replace what a terminal would obey.
                 for line in &mut answer.lost {
                     *line = line.replace(char::is_control, "?");
                 }

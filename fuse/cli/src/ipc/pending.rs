@@ -1,9 +1,8 @@
 //! Attempts to mount that are still going on, perhaps for days in the background (`bg`). `nfsrdma
 //! stats` lists them and `nfsrdma umount` cancels them.
 //!
-//! There is no mount yet, and so no device number to name a socket after. The process listens at a
-//! control socket named `pending-PID` instead, from its first failed attempt until it succeeds or
-//! gives up.
+//! Without a mount there is no device number to name a socket after. The process listens at a
+//! control socket named `pending-PID`, from its first failed attempt until the last one.
 
 use crate::ipc::control::{self, AskError, Control, ControlReply};
 use crate::ipc::sockets;

@@ -78,8 +78,7 @@ fn own_directory() -> io::Result<PathBuf> {
     Ok(mkdtemp(format!("/tmp/nfsrdma-{uid}-XXXXXX").as_str())?)
 }
 
-/// Locks a directory against other processes that change names in it. Closing the result unlocks
-/// it.
+/// Keeps other processes from changing names in a directory, until the result is closed.
 fn lock(dir: &Path) -> io::Result<File> {
     let dir = File::open(dir)?;
     flock(&dir, FlockOperation::LockExclusive)?;

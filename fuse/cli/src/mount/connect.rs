@@ -1,5 +1,4 @@
-//! Connects to the server of a mount, and repeats the attempt as the options `retry`, `fg` and `bg`
-//! say.
+//! Connects to the server of a mount, as often as the options `retry`, `fg` and `bg` say.
 
 use crate::failure::{Exit, Failure, Retry};
 use crate::ipc::pending::{Announcement, Pending};
@@ -41,8 +40,7 @@ impl Plan {
     }
 }
 
-/// Connects, with as many attempts as `retry`, `bg` and `fg` ask for. Also returns the reason for
-/// the choice of the provider.
+/// Connects, as often as `retry`, `bg` and `fg` say. Also returns why this provider was chosen.
 pub(crate) async fn connect(
     plan: &Plan,
     log: &Log,

@@ -1,5 +1,4 @@
-//! Detaches from the terminal: a child makes the mount, and the parent returns when the mount
-//! works.
+//! Detaches from the terminal: a child makes the mount, and the parent returns when it works.
 //!
 //! The child reports over a pipe. It sends any number of notices, and then one outcome: success (a
 //! line for the user) or failure (exit status and sentence).
@@ -192,8 +191,7 @@ impl Reporter {
             let mut line = vec![kind];
             line.extend(text.bytes().map(|b| if b == b'\n' { b' ' } else { b }));
             line.push(b'\n');
-            // The pipe is broken only if the parent was killed, and then `end_with_parent` ends
-            // this process.
+            // If the pipe is broken, the parent was killed, and this process ends as well.
             let _ = pipe.write_all(&line);
         }
     }

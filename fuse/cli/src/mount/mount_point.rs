@@ -12,8 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A directory to mount on: its path without symbolic links, and its identity at the time of the
-/// check.
+/// A directory to mount on: its path without symbolic links, and its identity when checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountPoint {
     pub path: PathBuf,

@@ -84,8 +84,7 @@ fn section(inner: &str) -> Option<Scope> {
 }
 
 impl Setting {
-    /// The setting as an option of mount(8). `None` for settings that only steer mount.nfs's own
-    /// choice of versions.
+    /// The setting as an option of mount(8); `None` if it only chooses versions for mount.nfs.
     fn option(&self) -> Option<String> {
         let value = self.value.to_ascii_lowercase();
         let name = self.name.as_str();
@@ -108,8 +107,7 @@ impl Setting {
         })
     }
 
-    /// How specific the setting is, 0 being the most specific; `None` if it does not apply to the
-    /// mount.
+    /// How specific the setting is (0 is the most specific); `None` if it does not apply.
     fn nearness(&self, host: &str, dir: &str) -> Option<u8> {
         match &self.scope {
             Scope::MountPoint(name) => name.eq_ignore_ascii_case(dir).then_some(0),
@@ -146,8 +144,7 @@ fn complete(
         let Some(option) = setting.option() else {
             continue;
         };
-        // This skips a setting that a more specific option overrides, even one that cannot be
-        // honoured.
+        // Skip a setting that is overridden, even if it could not be honoured.
         if split(&text)
             .iter()
             .any(|word| subject(word) == subject(&option))
@@ -170,8 +167,7 @@ fn complete(
                 failure.message += &format!(" ({} asks for it)", setting.file.display());
                 return Err(failure);
             }
-            // The given options are wrong by themselves. The caller reports that when it parses
-            // them.
+            // The given options are wrong themselves, which the caller reports.
             Err(_) if Options::parse(&text).is_err() => {}
             Err(error) => {
                 passed_over.push(format!("{}: passed over: {error}", setting.file.display()));

@@ -21,8 +21,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// The error of a mount by this provider. It names the reason for the choice where the choice
-    /// may be the cause.
+    /// The error of a mount by this provider, with the reason for the choice if that may matter.
     pub(crate) fn failed(&self, error: MountError) -> Failure {
         let told = self.ours && error.step == Step::Connect;
         let mut failure = Failure::from(error);
@@ -68,8 +67,7 @@ fn verbs() -> Result<Arc<dyn Provider>, Failure> {
     ))
 }
 
-/// The verbs provider if an RDMA device of this machine reaches `host`, or the reason why none
-/// does.
+/// The verbs provider if an RDMA device here reaches `host`; otherwise why none does.
 #[cfg(feature = "verbs")]
 fn verbs_to(options: &Options, host: &str) -> Result<Chosen, String> {
     use std::net::ToSocketAddrs;

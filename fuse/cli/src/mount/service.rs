@@ -86,8 +86,7 @@ fn leave_utab(source: &[u8], dir: &Path) {
 }
 
 impl Service {
-    /// Serves until umount(8) or a signal ends the mount. Then flushes, and takes leave of the
-    /// server.
+    /// Serves until umount(8) or a signal ends the mount, then flushes and sends UMNT.
     pub(crate) async fn run(mut self) -> Result<(), Failure> {
         let session = self.session.clone();
         let mut notifier = self.notifier.take();
@@ -199,9 +198,8 @@ impl Service {
         }
     }
 
-    /// Unmounts. A mount in use is flushed and detached, and still served for its users. Returns
-    /// false if neither is possible now, for example under another mount; then it is still served,
-    /// too.
+    /// Unmounts. A mount in use is flushed, detached, and served on. Returns false if that is
+    /// impossible now, for example under another mount; then it is served on, too.
     async fn leave(&mut self) -> bool {
         match self.unmount_by(false).await {
             Ok(()) => return true,

@@ -1,5 +1,4 @@
-//! The command `capture`: reads the stream of [`frame`] from the serving process, and writes its
-//! messages as packets to a pcapng file.
+//! The command `capture`: writes messages from the stream of [`frame`] to a pcapng file.
 
 use super::frame::{self, FRAME_MAX, Frame};
 use super::packet::{Conversation, Packet};

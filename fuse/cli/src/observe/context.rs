@@ -1,5 +1,4 @@
-//! What a trace adds to the events of the transport: the paths of handles, and the processes of
-//! threads.
+//! What a trace adds to the transport's events: paths of handles, and processes of threads.
 
 use nfsrdma_xdr::nfs3::FileHandle;
 use std::fmt;

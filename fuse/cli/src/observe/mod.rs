@@ -1,5 +1,4 @@
-//! `trace` and `capture`: a mount's calls and messages, reported over its control socket as they
-//! happen.
+//! `trace` and `capture`: a mount's calls and messages as they happen, by its control socket.
 //!
 //! The serving process only passes on the events of the transport's [`Tap`]. The commands format
 //! them, with the rights of the user who runs them.
@@ -45,8 +44,7 @@ const SIDE: [&str; 6] = [
 /// The number that stands for all procedures of other programs.
 const OTHER: u32 = ProcedureNumber::COUNT as u32;
 
-/// Parses the name of a procedure, for clap. The numbers of NFS are those of
-/// [`Filter::procedures`]; those of [`SIDE`] follow them.
+/// Parses a procedure's name for clap. [`SIDE`] follows the numbers of [`Filter::procedures`].
 pub fn procedure(name: &str) -> Result<u32, String> {
     let name = name.to_ascii_uppercase();
     if name == "OTHER" {

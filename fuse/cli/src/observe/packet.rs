@@ -392,8 +392,7 @@ fn part(data: &Data, at: usize, length: usize) -> Data {
     }
 }
 
-/// Splits `data` into pieces of `size`, at least one. Each has its offset, its bytes, and whether
-/// it is the last.
+/// Splits `data` into pieces of `size`, at least one: offset, bytes, whether it is the last.
 fn pieces(data: &Data, size: usize) -> impl Iterator<Item = (usize, Data, bool)> + '_ {
     let number = data.length.div_ceil(size).max(1);
     (0..number).map(move |i| {

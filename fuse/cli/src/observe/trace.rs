@@ -1,5 +1,4 @@
-//! The command `trace`: reads the lines of [`line`](super::line) from the serving process, and
-//! prints those that the user asked for.
+//! The command `trace`: prints the lines of [`line`](super::line) that the user asked for.
 
 use super::line::{Line, show};
 use super::{GREETING, trace_request};
@@ -36,8 +35,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         line.clear();
         let read = (&mut lines).take(LINE_MAX).read_until(b'\n', &mut line);
         if !matches!(read, Ok(n) if n > 0) {
-            // A process that refuses closes the socket without reading on, so an error may follow
-            // its answer.
+            // After a refusal the process closes at once, so an error may follow the answer.
             if first {
                 client::refusal(&args.dir, &line)?;
             }

@@ -1,8 +1,7 @@
 //! The state while options are parsed: the settings, which option set each, and the checks.
 //!
-//! The order of options does not matter, so a contradiction between two options is an error, which
-//! names both. Settings that depend on several options are decided when all have been read
-//! ([`Draft::finish`]).
+//! Options have no order, so two that contradict each other are an error, which names both. What
+//! depends on several options is decided when all have been read ([`Draft::finish`]).
 
 use super::{
     AttributeTimes, IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport,
@@ -55,8 +54,7 @@ impl Draft {
         }
     }
 
-    /// Records that the current option sets `setting` to `value`. It is an error if an earlier
-    /// option has set another value.
+    /// Sets `setting` to `value`, which is an error if an earlier option has set another value.
     pub(super) fn claim(&mut self, setting: &'static str, value: impl ToString) -> Outcome {
         let value = value.to_string();
         match self.claims.get(setting) {

@@ -1,5 +1,4 @@
-//! An entry of the table of options: a name, and the function that handles its value. The macros
-//! write entries.
+//! An entry of the table of options: a name, and what handles its value. Macros write entries.
 
 use super::draft::{Draft, Outcome};
 

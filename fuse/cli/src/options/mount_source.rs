@@ -177,8 +177,7 @@ fn port_and_path(rest: &[u8]) -> Option<(String, String)> {
     Some((port.to_owned(), path))
 }
 
-/// Whether the address is link-local (RFC 4291 section 2.5.6) and does not name an interface,
-/// without which it is ambiguous.
+/// Whether it is a link-local address (RFC 4291 section 2.5.6) without its interface.
 fn is_link_local_without_interface(host: &str) -> bool {
     host.parse::<Ipv6Addr>()
         .is_ok_and(|address| address.is_unicast_link_local())

@@ -89,8 +89,7 @@ const SETTINGS: &[(&str, Change)] = &[
     ("rsize=65536", |o| o.rsize = Some(65536)),
     ("rsize=64K", |o| o.rsize = Some(65536)),
     ("wsize=1M", |o| o.wsize = Some(1 << 20)),
-    // Sizes are rounded down to units, and limited to at least one unit and at most the largest
-    // size (nfs(5)).
+    // Sizes are rounded down, to at least one unit and at most the largest size (nfs(5)).
     ("rsize=10000", |o| o.rsize = Some(8192)),
     ("rsize=1", |o| o.rsize = Some(4096)),
     ("wsize=8M", |o| o.wsize = Some(1 << 20)),
@@ -318,8 +317,7 @@ fn the_port_of_a_url_is_one_of_the_options() {
     );
 }
 
-/// Options of nfs(5), mount(8) and /proc/mounts that this program does not need, or has under
-/// another name.
+/// Options of nfs(5), mount(8) and /proc/mounts that do not exist here under that name.
 #[test]
 fn what_the_kernels_client_takes_is_taken() {
     for text in [

@@ -86,8 +86,7 @@ pub(crate) fn listen(at: &MetricsAt, option: &str) -> Result<Listener, Failure> 
     })
 }
 
-/// Makes the socket `path`, which only its owner can use. Replaces a socket at which nobody
-/// listens.
+/// Makes the socket `path` for its owner only. Replaces one at which nobody listens.
 fn bind(path: &Path) -> io::Result<Listener> {
     if symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
         && UnixStream::connect(path)

@@ -166,8 +166,7 @@ fn one(
     })
 }
 
-/// Formats all mounts with a line for each. With `--watch`, it shows their rates after the first
-/// time.
+/// Formats all mounts, a line for each; with `--watch`, later times show their rates.
 fn everything(args: &StatsArgs, screen: &mut crate::top::Plain) -> Result<String, Failure> {
     let found = mount_list::all().map_err(mount_list::no_table)?;
     let documents = found.iter().filter_map(|one| match &one.state {

@@ -1,8 +1,7 @@
 //! The statistics of all mounts of this mount namespace, from their control sockets.
 //!
-//! This asks at most [`MOST`] mounts, [`AT_A_TIME`] of them in parallel, and waits [`ANSWER_LIMIT`]
-//! for each. A mount whose process does not answer is reported as silent, and delays only the
-//! caller.
+//! Asks at most [`MOST`] mounts, [`AT_A_TIME`] of them in parallel, and waits [`ANSWER_LIMIT`] for
+//! each. A mount whose process does not answer is silent, and delays only the caller.
 
 use crate::failure::{Exit, Failure};
 use crate::ipc::client;

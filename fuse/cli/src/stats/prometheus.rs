@@ -156,8 +156,7 @@ fn mount(document: &Document, to: &mut Families) {
         calls(procedure, mount, to);
     }
     for (name, value) in &document.cache {
-        // A label may have any text, but a name may not. A document of another version might have
-        // such a name.
+        // Another version's document might have a name that is not permitted in a metric.
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
             continue;
         }

@@ -51,8 +51,7 @@ fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
             .look(|target| is_wanted(target, only))
             .map_err(no_table)?;
         model.listed(&targets, Instant::now());
-        // Most processes answer at once, so the block shows the current state. Others are not
-        // waited for.
+        // Most processes answer at once, and others are not waited for.
         poll.wait(&mut model, delay.min(Duration::from_secs(1)));
         if model.rounds() > 1 {
             if output::result(model.block(Instant::now()).as_bytes())? == Reader::Gone {

@@ -4,9 +4,8 @@
 //! program only set a flag: the loop ends, the terminal is restored, and then the signal has its
 //! usual effect, so that the parent process sees it.
 //!
-//! When the terminal is closed, the program ends. crossterm, which reads the events, would retry
-//! its read for ever. So this module waits for keys by poll(2), which reports that the terminal is
-//! gone.
+//! When the terminal is closed, the program ends. crossterm would retry its read for ever, so this
+//! module waits for keys by poll(2), which reports the end of the terminal.
 
 use super::model::Model;
 use super::poll::{Poll, is_wanted};

@@ -12,8 +12,7 @@ use rustix::io::Errno;
 /// Longest value that is read, which is more than the entries of any file system need.
 const VALUE_MAX: usize = 64 * 1024;
 
-/// The ACLs of a SETACL. An empty list removes the ACL, and so does a missing one, as with Linux's
-/// server.
+/// The ACLs of a SETACL. As with Linux's server, an empty or missing list removes the ACL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewAcls {
     pub access: PosixAcl,

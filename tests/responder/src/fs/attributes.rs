@@ -25,8 +25,7 @@ pub(super) fn kind(stat: &Stat) -> FileType {
     }
 }
 
-/// Converts a time to nfstime3, which is unsigned and has 32 bits. Times outside its range become
-/// the nearest one inside.
+/// Converts to nfstime3 (32 bits, unsigned): times out of range become the nearest in it.
 fn time(seconds: i64, nanoseconds: u64) -> Time {
     Time {
         seconds: seconds.clamp(0, u32::MAX.into()) as u32,

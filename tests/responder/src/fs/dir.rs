@@ -29,8 +29,7 @@ const PLUS: usize = 4 + 84 + 4 + 4 + FHSIZE;
 
 /// The size of a kernel entry with a short name, in bytes.
 const DIRENT: usize = 32;
-/// Least and most bytes of entries that are asked of the kernel at a time. The longest name fits in
-/// both.
+/// Least and most bytes of entries asked of the kernel at a time. The longest name fits.
 const NAMES_MIN: usize = 2048;
 const NAMES_MAX: usize = 32 * 1024;
 

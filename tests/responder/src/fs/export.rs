@@ -24,8 +24,7 @@ pub struct Export {
     /// The number of the export in handles.
     pub(super) id: u32,
     pub(super) root: OwnedFd,
-    /// The root opened a second time, because opening by handle does not accept an `O_PATH`
-    /// descriptor.
+    /// The root opened again, because opening by handle accepts no `O_PATH` descriptor.
     pub(super) mount: Option<OwnedFd>,
     pub(super) device: u64,
     pub(super) root_inode: u64,
@@ -91,8 +90,7 @@ fn max_file_size(dir: &OwnedFd) -> u64 {
         OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC,
         Mode::RUSR | Mode::WUSR,
     );
-    // The file system is read-only, or has no files without names. Each WRITE then gets its own
-    // error.
+    // Read-only, or no files without names: each WRITE will get its own error.
     let Ok(file) = file else { return MOST };
     let takes = |size| rustix::fs::ftruncate(&file, size).is_ok();
     if takes(MOST) {
@@ -115,8 +113,7 @@ pub(super) fn path_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
     std::fs::read_link(Path::new(&proc_path(fd)))
 }
 
-/// Opens one component below `dir`, without following a symbolic link and without leaving the
-/// mount.
+/// Opens one component below `dir`, never through a symbolic link or out of the mount.
 pub(super) fn open_component(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat2(
         dir,

@@ -71,8 +71,7 @@ pub struct Settings {
     pub variants: variants::Settings,
 }
 
-/// The number of locks that keep other changes out between "attributes before", a change and
-/// "attributes after".
+/// The number of locks that keep other changes out of "before", change and "after".
 const LOCKS: usize = 64;
 
 /// The exported file systems.
@@ -439,9 +438,8 @@ impl FileSystem {
         work()
     }
 
-    /// Checks that `who` may use `inode` in `mode`. With `owner`, the owner of the file is always
-    /// permitted: a user who created a read-only file may still write to it, as with an open
-    /// descriptor.
+    /// Checks that `who` may use `inode` in `mode`. With `owner`, the owner is always permitted, as
+    /// by a descriptor from the creation of a read-only file.
     fn check(&self, who: &Identity, inode: &Inode, mode: i32, owner: bool) -> Result<()> {
         if self.settings.mapping.privileged && who.uid == 0 && mode & libc::X_OK == 0 {
             return Ok(());

@@ -1,7 +1,6 @@
-//! Finds objects by identity where the kernel cannot open them by handle: for a server without the
-//! privilege, and for file systems without handles. The places where objects were seen are
-//! remembered. Other objects (after a restart, or moved by others) are searched for in the whole
-//! export.
+//! Finds objects by identity where the kernel cannot open them by handle: without the privilege, or
+//! on file systems without handles. Places of objects are remembered; others (after a restart, or
+//! moved by others) are searched for in the whole export.
 
 use super::export::{Export, open_component};
 use super::status::{self, Result};

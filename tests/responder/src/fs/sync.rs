@@ -1,5 +1,4 @@
-//! Measures how long fsync takes, to decide whether a thread on which other calls depend may run
-//! it.
+//! Measures how long fsync takes, to decide whether a shared thread may run it.
 
 use super::status::{self, Result};
 use std::sync::atomic::{AtomicU64, Ordering};

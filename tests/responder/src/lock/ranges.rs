@@ -6,8 +6,7 @@
 /// The last byte a lock can cover (OFFSET_MAX of Linux).
 pub const LAST: u64 = i64::MAX as u64;
 
-/// The bytes `start` to `end`, both included. `end` is [`LAST`] for a range to the end of the file,
-/// however it grows.
+/// The bytes from `start` to `end` inclusive; [`LAST`] means the end of the file, however it grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Range {
     pub start: u64,
@@ -46,8 +45,7 @@ pub struct Held<O> {
     pub range: Range,
 }
 
-/// All locks of a file. Locks of one owner do not overlap, and adjacent ones of the same kind are
-/// merged.
+/// All locks of a file. Those of one owner never overlap; adjacent ones of a kind are merged.
 #[derive(Debug, Clone)]
 pub struct FileLocks<O> {
     /// In ascending order of their first bytes.
@@ -66,8 +64,7 @@ impl<O: Copy + Eq> FileLocks<O> {
         &self.held
     }
 
-    /// The locks of other owners that a lock would conflict with, in ascending order of their first
-    /// bytes.
+    /// The conflicting locks of other owners, in ascending order of their first bytes.
     pub fn conflicts(
         &self,
         owner: O,

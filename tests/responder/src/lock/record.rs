@@ -1,5 +1,4 @@
-//! The record of the status monitor that survives a restart of the process: its state number, and
-//! the hosts to notify.
+//! The state of the status monitor for a restart: its state number, and the hosts to notify.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,6 +1,5 @@
-//! Calls of the server to its clients: callbacks, results of asynchronous procedures,
-//! notifications. Each has a socket of its own, and runs on a thread for such calls, because a
-//! client may be slow or absent.
+//! Calls of the server to its clients: callbacks, results, notifications. Each has its own socket
+//! and a thread of those for such calls, because a client may be slow or absent.
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
 use nfsrdma_xdr::procedure::Procedure;

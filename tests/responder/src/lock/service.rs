@@ -1,5 +1,4 @@
-//! The running lock manager: its table behind a lock, the thread that sends due calls, and commands
-//! of tests.
+//! The running lock manager: its table, the thread that sends due calls, and test commands.
 
 use super::record::RecordFile;
 use super::send::{self, Target};
@@ -21,8 +20,7 @@ use std::time::{Duration, Instant};
 
 /// The number of threads that call clients back.
 const SENDERS: usize = 4;
-/// Most calls to clients that are under way or queued. Further callbacks are skipped, and repeated
-/// later.
+/// Most calls to clients under way or queued. Further callbacks are repeated later.
 const SENDING_MAX: u64 = 1024;
 /// Procedures of NLM 4 have smaller numbers.
 const PROCEDURES: usize = 24;
@@ -57,8 +55,7 @@ pub struct Settings {
     pub off: bool,
     pub policy: Policy,
     pub client_ports: ClientPorts,
-    /// The directory for the record of hosts to notify after a restart of the process; `None` keeps
-    /// no record.
+    /// The directory for the record of hosts to notify after a restart; `None` keeps none.
     pub state_dir: Option<PathBuf>,
 }
 

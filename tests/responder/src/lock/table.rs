@@ -1,6 +1,5 @@
-//! The state of the lock manager, without I/O: the holders and waiters of ranges, shares, the grace
-//! period, and the hosts to notify of a restart. Time is an argument, and [`LockTable::poll`]
-//! returns what is to be sent.
+//! The state of the lock manager, without I/O: locks, waiters, shares, the grace period, and hosts
+//! to notify of a restart. Time is an argument; [`LockTable::poll`] returns what to send.
 //!
 //! It behaves as Linux's lockd. An owner is a client's address and an svid, whatever its `oh` and
 //! its caller's name are. A LOCK that may block is answered with BLOCKED, and as soon as its range
@@ -189,8 +188,7 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// The table of a server that starts. `known` are the hosts that it monitored before, and
-    /// `state` is its last state number.
+    /// The table of a server that starts, with the hosts and state number from before.
     pub fn start(policy: Policy, now: Instant, state: u32, known: Vec<IpAddr>) -> Self {
         let mut table = LockTable {
             policy,
@@ -353,8 +351,7 @@ impl LockTable {
         self.waiters.retain(|waiter| !meant(waiter));
     }
 
-    /// Whether a holder for which `request` would wait is itself waiting, perhaps through others,
-    /// for the owner of `request`.
+    /// Whether a lock for which `request` would wait depends on the owner of `request`.
     fn would_deadlock(&self, request: &LockRequest) -> bool {
         let blockers = |request: &LockRequest| {
             let locks = self.files.get(&request.file).into_iter();
@@ -390,8 +387,7 @@ impl LockTable {
             CallbackStyle::Takes => now + CALLBACK_INTERVAL,
             CallbackStyle::Callback | CallbackStyle::CallbackSync => now,
         };
-        // A lock that is taken for a waiter may be a downgrade, which lets in waiters that came
-        // earlier.
+        // A lock taken for a waiter may be a downgrade, which lets in earlier waiters.
         while let Some(at) = self.waiters.iter().position(|waiter| {
             let waits = waiter.request.file == *file && waiter.granted.is_none();
             waits && self.conflict(&waiter.request).is_none()
@@ -413,8 +409,7 @@ impl LockTable {
         }
     }
 
-    /// CANCEL of a waiting LOCK. If its lock was taken meanwhile, the answer is DENIED, and the
-    /// client has to unlock.
+    /// CANCEL of a waiting LOCK. If its lock was taken meanwhile, DENIED: the client must unlock.
     pub fn cancel(&mut self, now: Instant, request: &LockRequest) -> Status {
         if self.in_grace(now) {
             return Status::DeniedGracePeriod;

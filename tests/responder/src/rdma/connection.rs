@@ -466,8 +466,7 @@ impl Shared {
                             let reply = Reply::cached(&cached);
                             shared.reply(None, plan.xid, &plan.targets, reply).is_ok()
                         });
-                        // There is no reply, which the end of the connection tells the client
-                        // (section 4.5.4).
+                        // The end of the connection tells the client (section 4.5.4).
                         if !sent {
                             shared.disconnect();
                         }

@@ -56,9 +56,8 @@ impl Settings {
         }
     }
 
-    /// The memory that one connection may use, in bytes. For each credit that is a received
-    /// message, a reply, and the largest payload of both directions, each in blocks of a power of
-    /// two.
+    /// The memory of one connection, in bytes: for each credit a received message, a reply, and
+    /// both directions' largest payload, in blocks of a power of two.
     fn memory(&self) -> usize {
         let block = |len: usize| len.max(nfsrdma_rdma::buf::MIN_BLOCK).next_power_of_two();
         let receive = block(self.inline as usize);
@@ -95,8 +94,7 @@ pub fn serve(
     let link = incoming.accept(&ConnectParams {
         pool: pool.clone(),
         private_data: ours.encode().to_vec(),
-        // Each call needs an RDMA Read for each of its segments, and a reply needs as many RDMA
-        // Writes.
+        // For each segment, a call needs an RDMA Read, or a reply an RDMA Write.
         send_depth: (settings.credits as usize * 64).clamp(4096, 16384),
         recv_depth: receives,
         reads_out: settings.reads,

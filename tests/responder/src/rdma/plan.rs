@@ -41,8 +41,7 @@ pub struct CallPlan {
     pub targets: Targets,
 }
 
-/// The chunks that the requester offers for the reply, and the handle that may be invalidated with
-/// it.
+/// The chunks offered for the reply, and the handle that may be invalidated with it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Targets {
     pub writes: Vec<WriteChunk>,
@@ -283,8 +282,7 @@ pub fn reply(
 //= RFC 8166, Section 3.4.6
 //# The Responder MUST copy the segment count and all segments from the Requester-provided Write
 //# chunk into the RPC Reply message's Transport header.
-/// Distributes `len` bytes over a chunk. Returns the chunk with the used lengths, and the RDMA
-/// Writes.
+/// Distributes `len` bytes over a chunk. Returns the used lengths, and the RDMA Writes.
 fn fill(chunk: &WriteChunk, len: usize) -> Result<(WriteChunk, Vec<Push>), DoesNotFit> {
     let mut filled = chunk.clone();
     let mut pushes = Vec::new();

@@ -107,8 +107,7 @@ impl Drc {
         }))
     }
 
-    /// Forgets every call. Retransmissions of calls that are under way are not recognised
-    /// afterwards.
+    /// Forgets every call. Retransmissions of calls under way are not recognised then.
     pub fn clear(&self) {
         let mut entries = self.entries.lock();
         let out: Vec<Entry> = std::iter::from_fn(|| entries.pop_lru())

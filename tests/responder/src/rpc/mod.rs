@@ -360,8 +360,7 @@ impl Service {
         let (low, high) = match call.program {
             // NFS messages are too large for datagrams.
             nfs3::PROGRAM if !peer.udp => (nfs3::VERSION, nfs3::VERSION),
-            // Version 1 has UMNT and the lists in the same format, but its MNT returns other
-            // handles.
+            // Version 1 has the same UMNT and lists, but its MNT returns other handles.
             mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
             rpcbind::PROGRAM if !peer.rdma => (rpcbind::portmap::VERSION, 4),
             nfs_acl::PROGRAM if self.with_acl && !peer.udp => (nfs_acl::VERSION, nfs_acl::VERSION),

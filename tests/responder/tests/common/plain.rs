@@ -1,6 +1,5 @@
-//! RPC over TCP and UDP that shares no code with the client's RPC transport: a client that makes
-//! one call at a time, and the programs of a client (rpcbind, lock manager, status monitor), which
-//! record the calls that they get.
+//! RPC over TCP and UDP without the client's RPC transport: a client that makes one call at a time,
+//! and a client's programs (rpcbind, lock manager, status monitor), which record calls.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
@@ -171,8 +170,7 @@ fn read_record(socket: &mut TcpStream) -> Option<Vec<u8>> {
 /// The calls that came: program, procedure, arguments.
 type Calls = Arc<(Mutex<Vec<(u32, u32, Vec<u8>)>>, Condvar)>;
 
-/// The programs of a client, all at one port, over TCP and UDP. Its lock manager refuses granted
-/// locks.
+/// A client's programs, all at one port, over TCP and UDP. Granted locks are refused.
 pub struct Peer {
     port: u16,
     calls: Calls,

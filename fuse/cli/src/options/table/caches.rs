@@ -57,8 +57,7 @@ pub(super) static TABLE: &[Entry] = &[
         "each mount has a cache of its own; leave it out, or mount once and bind-mount that"
     ),
     accept!("nosoftreval"),
-    // /proc/mounts shows it with softerr. Here, expired attributes are always fetched, which may
-    // fail.
+    // Shown with softerr. Here, expired attributes are always fetched, which may fail.
     accept!("softreval"),
     value!("write", "lazy, eager or wait", |d, n, v| {
         match v {

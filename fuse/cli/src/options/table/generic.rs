@@ -1,5 +1,4 @@
-//! Options of mount(8) and the VFS. Of two that contradict each other the last one counts, as
-//! there.
+//! Options of mount(8) and the VFS. As there, the last of two contradicting ones counts.
 
 use super::super::AccessTime;
 use super::super::draft::{Draft, Outcome};

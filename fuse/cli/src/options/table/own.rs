@@ -109,8 +109,7 @@ pub(super) static TABLE: &[Entry] = &[
     }),
     value!("metrics", METRICS, |d, n, v| {
         let at = match v.strip_prefix("unix:") {
-            // A path has at most 107 bytes (unix(7)). As a part of options, it has no commas or
-            // quotes.
+            // A path has at most 107 bytes (unix(7)), and as an option no commas or quotes.
             Some(path)
                 if path.starts_with('/') && path.len() <= 107 && !path.contains([',', '"']) =>
             {
@@ -118,8 +117,7 @@ pub(super) static TABLE: &[Entry] = &[
             }
             Some(_) => return d.bad(n, METRICS),
             None => {
-                // A port without an address is one of the loopback interface, so that nothing is
-                // exposed by accident.
+                // Without an address use the loopback, so that nothing is exposed by accident.
                 let of_port = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                 let given = v.parse().map(of_port).or_else(|_| v.parse::<SocketAddr>());
                 match given.ok().filter(|address| address.port() != 0) {
